@@ -86,9 +86,12 @@ class MultiHeadAttention(nn.Module):
         dropout_p = self.attn_dropout_p if self.training else 0.0
         return self.merge(self._mix(rotate(q, cos, sin), rotate(k, cos, sin), v, True, dropout_p))
 
-    def attend_unrotated(self, query: Tensor, source: Tensor) -> Tensor:
-        """query (B, Q, d_model) attends to all of source (B, T, d_model), without rotation or mask."""
-        return self.merge(self._mix(*self.project(query, source), is_causal=False))
+    def attend_unrotated(self, query: Tensor, source: Tensor, is_causal: bool = False) -> Tensor:
+        """query (B, Q, d_model) attends to all of source (B, T, d_model), without rotation.
+
+        If ``is_causal``, Q is T, and position t sees positions 0 … t.
+        """
+        return self.merge(self._mix(*self.project(query, source), is_causal))
 
     def project(self, query: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values by heads, each (B, T, H, head_dim), not rotated."""

@@ -76,9 +76,12 @@ class DependencyAwareLayer(nn.Module):
         self.cross_attn = MultiHeadAttention(d_model, DEPENDENCY_HEADS)
         self.norm = RMSNorm(d_model)
 
-    def forward(self, context: Tensor, sibling: Tensor) -> Tensor:
+    def forward(self, context: Tensor, sibling: Tensor, is_rotated: bool = True) -> Tensor:
         """Training: context and sibling (B, T, d_model) → (B, T, d_model)."""
-        return self.norm(context + self.cross_attn(sibling, context))  # type: ignore[no-any-return]
+        if is_rotated:
+            return self.norm(context + self.cross_attn(sibling, context))  # type: ignore[no-any-return]
+        attended = self.cross_attn.attend_unrotated(sibling, context, is_causal=True)
+        return self.norm(context + attended)  # type: ignore[no-any-return]
 
     def decode(self, context: Tensor, sibling: Tensor) -> Tensor:
         """Decoding: one sibling (B, 1, d_model) for the newest position; only the newest row has meaning."""
@@ -155,25 +158,32 @@ class Kronos(PretrainedModule):
         stamp: Tensor | None = None,
         use_teacher_forcing: bool = False,
         s1_targets: Tensor | None = None,
+        num_targets: int | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The training pass: logits of s1 and s2, each (B, T, vocabulary), causal in eval mode too.
 
         The sibling is sampled from the model's own s1 distribution (one draw a bar from torch's
         default generator), or is ``s1_targets`` under teacher forcing.
+
+        ``num_targets`` limits the logits to the last positions and computes them as in decoding, without
+        rotation in the dependency-aware layer. Before these positions the sibling is ``s1_targets``.
         """
+        first = 0 if num_targets is None else s1.shape[1] - num_targets
+        if s1_targets is None and (use_teacher_forcing or first):
+            raise ValueError("teacher forcing and num_targets need s1_targets")
         context = self._context(s1, s2, stamp)
-        s1_logits = self.head.proj_s1(context)
+        s1_logits = self.head.proj_s1(context[:, first:])
         if use_teacher_forcing:
-            if s1_targets is None:
-                raise ValueError("teacher forcing needs s1_targets")
             sibling = s1_targets
         else:
             # The same draws as torch.multinomial, number by number on the CPU. If a logit is not finite,
             # multinomial ends the process's use of a GPU; here only the loss shows it.
             probabilities = s1_logits.detach().softmax(-1)
             sibling = (probabilities / torch.empty_like(probabilities).exponential_()).argmax(-1)
-        informed = self.dep_layer(context, self.embedding.emb_s1(sibling))
-        return s1_logits, self.head.proj_s2(informed)
+            if s1_targets is not None:
+                sibling = torch.cat((s1_targets[:, :first], sibling), dim=1)
+        informed = self.dep_layer(context, self.embedding.emb_s1(sibling), is_rotated=num_targets is None)
+        return s1_logits, self.head.proj_s2(informed[:, first:])
 
     def decode_s1(self, s1: Tensor, s2: Tensor, stamp: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Logits of s1 (B, T, vocabulary) and the context (B, T, d_model)."""

@@ -38,8 +38,10 @@ export function chosenModel(workers, model, horizon) {
 }
 
 /** The bars that a model reads by itself. */
-export function autoLookback({ lookback, max_context }, horizon) {
-  return lookback ?? Math.max(max_context - horizon, Math.floor(max_context / 2))
+export function autoLookback({ lookback, min_lookback, max_context }, horizon) {
+  const isTied = lookback && (min_lookback ?? lookback) === lookback
+  const room = Math.max(max_context - horizon, Math.floor(max_context / 2))
+  return isTied ? lookback : Math.min(room, lookback ?? room)
 }
 
 /** What must be said of a model wherever it is named; null if nothing. */

@@ -85,9 +85,11 @@ export class FinetunePanel {
   #jobOf() {
     const tokenizerEpochs = numberIn("tokenizer-epochs")
     const rate = { learning_rate: numberIn("learning-rate") }
+    const longest = numberIn("train-lookback")
     const config = {
       data: {
-        lookback: numberIn("train-lookback"), pred_len: numberIn("train-horizon"),
+        lookback: { min: Math.max(2, Math.ceil(longest / 4)), max: longest },
+        pred_len: numberIn("train-horizon"),
         drop_bad_rows: byId("dataset-drop").checked,
       },
       start: { model: byId("start").value },

@@ -83,10 +83,11 @@ export class ForecastForm {
   }
 }
 
-function limitsOf({ id, lookback, max_context: context }, asked, horizon) {
-  const trained = lookback ? ` was trained on lookbacks of ${bars(lookback)} and` : ""
+function limitsOf({ id, lookback, min_lookback: shortest, max_context: context }, asked, horizon) {
+  const range = shortest && shortest !== lookback ? `${count(shortest)} to ` : ""
+  const trained = lookback ? ` was trained on lookbacks of ${range}${bars(lookback)} and` : ""
   const own = `${id}${trained} sees at most ${bars(context)}, lookback and forecast together.`
-  const read = asked ?? autoLookback({ lookback, max_context: context }, horizon)
+  const read = asked ?? autoLookback({ lookback, min_lookback: shortest, max_context: context }, horizon)
   if (read > context) return `${own} Of ${count(read)} bars only the newest ${count(context)} are read; all of them scale the values.`
   if (read + horizon <= context) return own
   return `${own} From forecast bar ${count(context - read + 1)} on, each bar costs as much as the whole lookback.`

@@ -21,7 +21,7 @@ tokenizer = click.option("--tokenizer", help="Hub id, folder or bundled name; ov
 lookback = click.option(
     "--lookback",
     type=COUNT,
-    help="Number of last bars to use.  [default: as in training, else what the context leaves]",
+    help="Number of last bars to use.  [default: what the context leaves, up to the longest in training]",
 )
 samples = click.option(
     "--samples", "sample_count", type=COUNT, help=f"Sample paths.  [default: {SAMPLE_COUNT}, or the limit]"

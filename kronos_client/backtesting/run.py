@@ -254,7 +254,7 @@ def _lookback_of(worker: AnyWorkerStatus, name: str | None, horizon: int) -> int
     own = worker.model.id if worker.model else None
     for model in worker.models:
         if model.max_context is not None and model.id == (name or own):
-            return auto_lookback(model.lookback, model.max_context, horizon)
+            return auto_lookback(model.lookback, model.max_context, horizon, model.min_lookback)
     return None
 
 

@@ -139,8 +139,8 @@ class ForecastJob(WireModel):
     series: Annotated[tuple[SeriesInput, ...], Field(strict=False, min_length=1)]
     lookback: Lookback = Field(
         default="auto",
-        description="the last bars of each series that the model reads; auto: as many as in its training, "
-        "else what its context leaves",
+        description="the last bars of each series that the model reads; auto: what its context leaves, up to "
+        "the longest of its training",
     )
     pred_len: Count | None = Field(
         default=None, description="bars to forecast; may be left out if future_timestamps are given"
@@ -187,11 +187,13 @@ class ForecastJob(WireModel):
             raise PydanticCustomError("no_horizon", "is missing: add it, or give a series future_timestamps")
         return self
 
-    def num_bars_read(self, trained_lookback: int | None, max_context: int) -> int:
+    def num_bars_read(
+        self, trained_lookback: int | None, max_context: int, min_lookback: int | None = None
+    ) -> int:
         """The most bars of a series that a model reads."""
         if self.lookback != "auto":
             return self.lookback
-        return auto_lookback(trained_lookback, max_context, self.horizon)
+        return auto_lookback(trained_lookback, max_context, self.horizon, min_lookback)
 
     @property
     def horizon(self) -> int:
@@ -200,6 +202,14 @@ class ForecastJob(WireModel):
         return self.pred_len or next(lengths)
 
 
-def auto_lookback(trained_lookback: int | None, max_context: int, horizon: int) -> int:
-    """The bars that "auto" reads: as many as in training, else what the context leaves, at least half."""
-    return trained_lookback or max(max_context - horizon, max_context // 2, 1)
+def auto_lookback(
+    trained_lookback: int | None, max_context: int, horizon: int, min_lookback: int | None = None
+) -> int:
+    """The bars that "auto" reads: what the context leaves, at least half, and no more than in training.
+
+    A model whose training had a single lookback reads just that.
+    """
+    if trained_lookback is not None and min_lookback in (None, trained_lookback):
+        return trained_lookback
+    room = max(max_context - horizon, max_context // 2, 1)
+    return room if trained_lookback is None else min(room, trained_lookback)

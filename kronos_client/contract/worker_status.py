@@ -67,7 +67,8 @@ class ModelStatus(StatusModel):
     revision: str | None
     state: Literal["loading", "ready"]
     max_context: int | None = Field(default=None, description="the most bars that it uses")
-    lookback: int | None = Field(default=None, description="bars of lookback in its training, if known")
+    lookback: int | None = Field(default=None, description="most bars of lookback in its training, if known")
+    min_lookback: int | None = Field(default=None, description="the fewest; without them always the most")
     jobs: int
     slots: int
     running: int

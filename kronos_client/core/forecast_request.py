@@ -25,8 +25,8 @@ class ForecastOptions(TypedDict, total=False):
         series_ids: Names of the series; by default those of a mapping, else "0", "1", ….
         timestamps, future_timestamps: Of the only series, or a list of lists for several. By default, future
             ones follow the lookback's spacing.
-        lookback: The last bars of each series that the model reads. By default as many as in its training,
-            else what its context leaves; the result has the number.
+        lookback: The last bars of each series that the model reads. By default what its context leaves, up
+            to the longest of its training; the result has the number.
         timezone: IANA zone that inferred timestamps follow.
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.

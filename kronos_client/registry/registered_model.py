@@ -30,6 +30,7 @@ class Metadata(BaseModel):
     trained: Literal[True]
     max_context: PositiveInt
     lookback: PositiveInt | None = None
+    min_lookback: PositiveInt | None = None
     pred_len: PositiveInt | None = None
     clip: PositiveFloat | None = None
     parent: Any = None

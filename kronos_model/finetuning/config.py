@@ -6,13 +6,13 @@ before they send it.
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from kronos_model.errors import FinetuningConfigError
+from kronos_model.finetuning.data_config import DataConfig
 from kronos_model.finetuning.shapes import (
     ConfigModel,
     Count,
@@ -23,74 +23,9 @@ from kronos_model.finetuning.shapes import (
 )
 from kronos_model.seeds import MAX_SEED
 
-PathText = Annotated[str, Field(min_length=1)]
-# YAML converts texts that look like dates.
-Moment = Annotated[str, BeforeValidator(lambda text: text.isoformat() if isinstance(text, date) else text)]
 StageName = Literal["tokenizer", "predictor"]
-ColumnName = Literal["timestamps", "open", "high", "low", "close", "volume", "amount"]
 
 DEFAULT_MODEL: Final = "NeoQuasar/Kronos-small"
-
-
-class DataConfig(ConfigModel):
-    """The candles, and how they are cut into windows."""
-
-    path: PathText | Annotated[tuple[PathText, ...], Field(min_length=1)] = Field(
-        description="CSV or Parquet files, or folders of them; one instrument a file"
-    )
-    columns: dict[ColumnName, str] = Field(
-        default={}, description="titles of columns in the files, if not the names here: {close: Adj Close}"
-    )
-    id_column: str | None = Field(
-        default=None, description="column with the instrument's name, for files with several instruments"
-    )
-    date_format: str | None = Field(
-        default=None, description="form of the times as in Python's strptime, where it cannot be found"
-    )
-    decimal: Literal[".", ","] | None = Field(
-        default=None, description="decimal sign of the numbers, where it cannot be found"
-    )
-    drop_bad_rows: bool = Field(
-        default=False, description="leave unusable rows out and count them; else the first is an error"
-    )
-    reject_impossible: bool = Field(
-        default=False, description="whether an open or close outside low to high makes a row unusable"
-    )
-    lookback: Annotated[Count, Field(ge=2)] = Field(
-        default=400, description="first bars of a window, which its scaling is taken from"
-    )
-    pred_len: Count = Field(default=48, description="bars of a window after the lookback")
-    stride: Count = Field(default=1, description="bars between the starts of two windows of an instrument")
-    validation_fraction: Annotated[Fraction, Field(gt=0)] = Field(
-        default=0.1, description="share of the bars, before the test part"
-    )
-    test_fraction: Fraction = Field(default=0.1, description="share of the bars, the newest ones")
-    validation_from: Moment | None = Field(
-        default=None, description="ISO 8601 time at which validation begins, instead of its fraction"
-    )
-    test_from: Moment | None = Field(
-        default=None, description="ISO 8601 time at which the test part begins, instead of its fraction"
-    )
-    gap: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="bars left out before validation and before test"
-    )
-
-    @property
-    def window(self) -> int:
-        """Bars of a window."""
-        return self.lookback + self.pred_len
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        return (self.path,) if isinstance(self.path, str) else self.path
-
-    @model_validator(mode="after")
-    def _check_fractions(self) -> Self:
-        if self.validation_fraction + self.test_fraction >= 1:
-            raise ValueError("validation_fraction and test_fraction leave nothing to train on")
-        if (self.validation_from is None) != (self.test_from is None):
-            raise ValueError("give validation_from and test_from, or neither")
-        return self
 
 
 Shape = TypeVar("Shape", PredictorShape, TokenizerShape)
@@ -179,6 +114,11 @@ class PredictorStageConfig(StageConfig):
     sibling: Literal["sampled", "teacher_forced"] = Field(
         default="sampled", description="coarse token from which training predicts the fine one"
     )
+    objective: Literal["reference", "forecast"] = Field(
+        default="reference",
+        description="reference: all bars of a window count, as in the reference; forecast: those after the "
+        "lookback, each computed as in a forecast",
+    )
 
 
 class EvaluationConfig(ConfigModel):
@@ -248,7 +188,7 @@ def parse_config(content: Mapping[str, Any]) -> FinetuneConfig:
 
 
 # pydantic puts the tried member of a union between two parts of the path.
-_UNION_TAGS: Final = {"name", "shape", "constrained-str"}
+_UNION_TAGS: Final = {"name", "shape", "number", "range", "constrained-str"}
 
 
 def load_config(path: Path | None = None, overrides: Sequence[str] = (), **fields: Any) -> FinetuneConfig:

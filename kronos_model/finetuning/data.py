@@ -6,7 +6,7 @@ from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
 from kronos_model.errors import BadRow, CandleFileError, TrainingDataError
-from kronos_model.finetuning.config import DataConfig
+from kronos_model.finetuning.data_config import DataConfig
 
 
 def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataReport]:

@@ -67,7 +67,7 @@ def evaluate_on_test(
     }
     evaluation = evaluate(
         candidates,
-        window_arrays(instruments, windows, data.lookback, data.pred_len),
+        window_arrays(instruments, windows, data.lookbacks.max, data.pred_len),
         season=sampled.season or infer_season(*(one.wall for one in instruments)),
         seed=config.seed,
     )

@@ -181,7 +181,8 @@ class _Run:
         if config.stages[index] == "tokenizer":
             stage = TokenizerStage(start.tokenizer)
         else:
-            stage = PredictorStage(start.model, start.tokenizer, config.predictor.sibling)
+            num_targets = data.pred_len if config.predictor.objective == "forecast" else None
+            stage = PredictorStage(start.model, start.tokenizer, config.predictor.sibling, num_targets)
         if self.accelerator.is_main_process:
             progress = load_progress(self.folder.state(stage.name))
             self.metrics.remove_after(stage.name, progress.step if progress else 0)
@@ -190,7 +191,7 @@ class _Run:
             self._send({**event, "stage_index": index, "num_stages": len(config.stages)})
 
         def dataset(windows: Windows) -> WindowDataset:
-            return WindowDataset(self.bars, windows, data.lookback, data.pred_len, config.clip)
+            return WindowDataset(self.bars, windows, data.lookbacks, data.pred_len, config.clip)
 
         validation = self.split.validation
         if (most := getattr(config, stage.name).validation_windows) is not None:
@@ -210,7 +211,8 @@ class _Run:
         metadata = {
             "trained": True,
             "max_context": start.max_context,
-            "lookback": config.data.lookback,
+            "lookback": config.data.lookbacks.max,
+            "min_lookback": config.data.lookbacks.min,
             "pred_len": config.data.pred_len,
             "clip": config.clip,
             "parent": start.parent,

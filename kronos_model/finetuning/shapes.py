@@ -9,7 +9,7 @@ DEPENDENCY_HEADS: Final = 4
 """Heads of the layer between a bar's two tokens, in every shape."""
 
 
-def _no_truth_value(value: Any) -> Any:
+def no_truth_value(value: Any) -> Any:
     """Refuse true and false, such as YAML's yes, which Python would take for numbers."""
     if isinstance(value, bool):
         raise PydanticCustomError("int_type", "Input should be a number, not true or false")
@@ -18,7 +18,7 @@ def _no_truth_value(value: Any) -> Any:
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
-Count = Annotated[int, Field(ge=1), BeforeValidator(_no_truth_value)]
+Count = Annotated[int, Field(ge=1), BeforeValidator(no_truth_value)]
 
 
 class ConfigModel(BaseModel):

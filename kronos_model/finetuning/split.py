@@ -12,7 +12,8 @@ from kronos_model.bars.timestamps import parse_timestamps, write_times
 from kronos_model.errors import FinetuningConfigError, TimestampError, TrainingDataError
 from kronos_model.evaluation.scores import MIN_GROUPS
 from kronos_model.evaluation.window_arrays import Windows, overlap_groups, spread
-from kronos_model.finetuning.config import DataConfig, FinetuneConfig
+from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.data_config import DataConfig
 from kronos_model.text import printable
 
 PARTS: Final = ("train", "validation", "test")
@@ -59,7 +60,7 @@ def split_windows(instruments: Sequence[Instrument], config: DataConfig) -> Spli
         FinetuningConfigError: ``validation_from`` or ``test_from`` is no time, is not written like the data's
             times, or the two are in the wrong order.
     """
-    needed = f"a window needs lookback {config.lookback} + pred_len {config.pred_len} = {config.window}"
+    needed = f"a window needs lookback {config.lookbacks.max} + pred_len {config.pred_len} = {config.window}"
     if not any(map(len, instruments)):
         raise TrainingDataError(
             f"no window to train on: an instrument has at most 0 bars, and {needed}: give more bars",
@@ -81,7 +82,7 @@ def split_windows(instruments: Sequence[Instrument], config: DataConfig) -> Spli
         raise TrainingDataError(
             f"no window to validate on: an instrument has at most {longest[1]} bars from {validation_from} "
             f"to {test_from or 'the end'}, less a gap of {config.gap}, and needs {config.pred_len} there and "
-            f"{config.lookback} before: give more bars, make the part larger, or lower pred_len",
+            f"{config.lookbacks.max} before: give more bars, make the part larger, or lower pred_len",
             field="data.validation_fraction" if config.validation_from is None else "data.validation_from",
         )
     return Split(
@@ -103,7 +104,7 @@ def why_not_compared(split: Split, config: FinetuneConfig) -> str | None:
         return None
     if not data.test_fraction and data.test_from is None:
         return "data.test_fraction is 0"
-    needed = f"a window needs {data.pred_len} bars in the test part and {data.lookback} before"
+    needed = f"a window needs {data.pred_len} bars in the test part and {data.lookbacks.max} before"
     return f"{needed}, and no instrument has them ({num_bars} in all): make data.test_fraction larger"
 
 
@@ -116,7 +117,7 @@ def split_warnings(split: Split, instruments: Sequence[Instrument], config: Fine
     if is_wanted and (reason := why_not_compared(split, config)) is not None:
         texts.append(f"No comparison will follow training: {reason}.")
     elif is_wanted:
-        needs = f"{data.pred_len} bars from {cuts['test']} on and {data.lookback} before"
+        needs = f"{data.pred_len} bars from {cuts['test']} on and {data.lookbacks.max} before"
         texts.append(_without_windows(split.test, instruments, "test", needs))
         compared = spread(split.test, config.evaluation.windows)
         num_groups = len(set(overlap_groups(compared, data.pred_len).tolist()))
@@ -197,7 +198,7 @@ def _ranges(instants: NDArray[np.datetime64], cuts: Cuts, gap: int) -> list[tupl
 def _windows(ranges: NDArray[np.int64], config: DataConfig) -> Windows:
     """The windows of each instrument's range (I, 2), ``stride`` bars apart from its beginning."""
     starts = [
-        np.arange(max(0, first - config.lookback), end - config.window + 1, config.stride)
+        np.arange(max(0, first - config.lookbacks.max), end - config.window + 1, config.stride)
         for first, end in ranges.tolist()
     ]
     counts = [len(each) for each in starts]

@@ -67,3 +67,30 @@ def test_teacher_forcing_without_targets_is_refused():
     tokens = torch.zeros(1, 3, dtype=torch.long)
     with pytest.raises(ValueError, match="s1_targets"):
         make()(tokens, tokens, use_teacher_forcing=True)
+
+
+@pytest.mark.parametrize("use_teacher_forcing", [True, False])
+@torch.inference_mode()
+def test_the_last_targets_are_trained_as_they_are_decoded(use_teacher_forcing):
+    model, num_targets = make(), 3
+    s1, s2, targets = (torch.randint(16, (2, 7)) for _ in range(3))
+    stamp = torch.zeros(2, 7, 5, dtype=torch.long)
+    # A coarse token that is certain is also the one that is sampled.
+    model.head.proj_s1.bias[5] = 100
+    targets[:, -num_targets:] = 5
+
+    logits = model(s1, s2, stamp, use_teacher_forcing, targets, num_targets)
+
+    assert logits[0].shape == (2, num_targets, 2**5)
+    for step in range(num_targets):
+        end = 7 - num_targets + 1 + step
+        s1_logits, context = model.decode_s1(s1[:, :end], s2[:, :end], stamp[:, :end])
+        decoded = s1_logits[:, -1], model.decode_s2(context, targets[:, end - 1 : end])[:, -1]
+        for ours, theirs in zip(logits, decoded, strict=True):
+            torch.testing.assert_close(ours[:, step], theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_targets_that_are_limited_need_the_tokens_before_them():
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match="s1_targets"):
+        make()(tokens, tokens, num_targets=2)

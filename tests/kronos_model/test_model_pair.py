@@ -38,7 +38,7 @@ def test_loads_the_bundled_pair() -> None:
     assert isinstance(pair, CheckpointPair)
     assert isinstance(pair.model, Kronos)
     assert isinstance(pair.tokenizer, KronosTokenizer)
-    assert pair.max_context == 176
+    assert pair.max_context == 512
     assert not pair.model.training
     assert not pair.tokenizer.training
 
@@ -91,11 +91,11 @@ def test_an_unknown_model_needs_its_tokenizer_named(model: str | Path) -> None:
 
 def test_a_model_and_tokenizer_that_do_not_fit_are_both_named() -> None:
     with pytest.raises(
-        CheckpointMismatch, match=r"'kronos-tiny' reads tokens of 9 \+ 9 bits, .*'.*a' writes 6 \+ 6"
+        CheckpointMismatch, match=r"'kronos-tiny' reads tokens of 8 \+ 10 bits, .*'.*a' writes 6 \+ 6"
     ) as caught:
         load_pair("kronos-tiny", REFERENCE)
     assert caught.value.code == "CHECKPOINT_MISMATCH"
-    assert caught.value.details["model"] == {"id": "kronos-tiny", "s1_bits": 9, "s2_bits": 9}
+    assert caught.value.details["model"] == {"id": "kronos-tiny", "s1_bits": 8, "s2_bits": 10}
     json.dumps(caught.value.details)
 
 

@@ -317,7 +317,7 @@ def test_the_form_says_how_to_read_the_file(visit, bars, tmp_path):
 
 
 def test_the_workers_warnings_are_shown(visit):
-    page = visit.forecast(**SETTINGS | {"lookback": 100})
+    page = visit.forecast(**SETTINGS | {"lookback": 20})
     assert page.inner_text("#job-warning").startswith("The model was trained on lookbacks")
     assert page.locator("#device-warning").is_hidden()
 
@@ -331,7 +331,7 @@ def test_an_invalid_field_is_named(visit):
 
 
 def test_a_running_job_shows_its_progress_and_can_be_cancelled(visit):
-    page = visit.use_sample(**SETTINGS | {"samples": 256, "horizon": 160, "lookback": 176})
+    page = visit.use_sample(**SETTINGS | {"samples": 256, "horizon": 400, "lookback": 176})
     with page.expect_request("**/v1/forecasts") as asked:
         page.click("#run")
     assert asked.value.post_data_json["output"]["paths"] is False  # too many values to request without need

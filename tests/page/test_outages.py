@@ -92,7 +92,7 @@ def test_a_killed_worker_is_reported_and_the_next_one_starts_the_job_again(
 ):
     settings = TINY | {"KRONOS_VISIBILITY_TIMEOUT_S": "4"}  # the second soon takes what the first held
     first = start_worker(**settings).wait_until_ready()
-    page = visit.use_sample(**FIELDS | {"samples": 256, "horizon": 160, "lookback": 176})
+    page = visit.use_sample(**FIELDS | {"samples": 256, "horizon": 400, "lookback": 176})
     page.click("#run")
     wait_until(page, "() => document.querySelector('#job-progress').value > 0")
     # Another worker is running, but has not taken the job.

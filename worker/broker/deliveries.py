@@ -125,6 +125,10 @@ class Deliveries:
         value: Any = self._redis.hget(self._keys[0], tag)
         return None if value is None else value.partition(b"\n")[2]
 
+    def check_room(self) -> None:
+        """Raise redis-py's OutOfMemoryError if Redis is full, and takes no writes."""
+        self._redis.set(f"{self._watch_key}_room", "", px=1)
+
     def now_s(self) -> float:
         """Unix time by Redis's clock, in seconds."""
         seconds, microseconds = self._redis.time()

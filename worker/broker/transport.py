@@ -241,6 +241,10 @@ class Transport(redis.Transport):
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
 
+    def establish_connection(self) -> Any:
+        message_consumer().deliveries.check_room()
+        return super().establish_connection()
+
 
 TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"
 

@@ -79,8 +79,9 @@ def compute(
     with host.models.use(model) as entry:
         served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
-        num_bars = job.num_bars_read(served.lookback, served.max_context)
-        series = tuple(with_lookback_warning(one.last(num_bars), served.lookback) for one in series)
+        num_bars = job.num_bars_read(served.lookback, served.max_context, served.min_lookback)
+        trained = served.lookback, served.min_lookback
+        series = tuple(with_lookback_warning(one.last(num_bars), *trained) for one in series)
         requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
         generations = wait_for_run(host.engine_thread, run, context)
@@ -159,13 +160,19 @@ def wait_for_run(engine_thread: EngineThread, run: JobRun, context: JobContext) 
     return run.result()
 
 
-def with_lookback_warning(series: PreparedSeries, trained_lookback: int | None) -> PreparedSeries:
-    """Warn of a lookback that differs from those of a finetuned model's training."""
-    if trained_lookback in (None, len(series.wall)):
+def with_lookback_warning(
+    series: PreparedSeries, trained_lookback: int | None, min_lookback: int | None
+) -> PreparedSeries:
+    """Warn of a lookback outside those of a finetuned model's training; without a shortest, there is one."""
+    if trained_lookback is None:
         return series
+    shortest = min_lookback or trained_lookback
+    if shortest <= len(series.wall) <= trained_lookback:
+        return series
+    trained = f"{trained_lookback}" if shortest == trained_lookback else f"{shortest} to {trained_lookback}"
     text = (
-        f"The model was trained on lookbacks of {trained_lookback} bars, but this one has "
-        f"{len(series.wall)}: its forecast may be worse."
+        f"The model was trained on lookbacks of {trained} bars, but this one has {len(series.wall)}: "
+        "its forecast may be worse."
     )
     return replace(series, warnings=(*series.warnings, text))
 

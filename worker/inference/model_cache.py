@@ -67,6 +67,7 @@ class CacheEntry:
             state="loading" if served is None else "ready",
             max_context=None if served is None else served.max_context,
             lookback=None if served is None else served.lookback,
+            min_lookback=None if served is None else served.min_lookback,
             jobs=self.num_jobs,
             **asdict(load),
         )

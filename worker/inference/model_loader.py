@@ -40,7 +40,8 @@ class LoadedModel:
     num_parameters: int
     load_s: float
     registered: RegisteredModel | None = None
-    lookback: int | None = None  # bars, in its training
+    lookback: int | None = None  # bars, the most in its training
+    min_lookback: int | None = None  # the fewest; None: always ``lookback``
 
     @property
     def name(self) -> str:
@@ -89,7 +90,7 @@ class ModelLoader:
             num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
             load_s=round(time.perf_counter() - started, 3),
             registered=registered,
-            lookback=_lookback(wanted),
+            **_lookbacks(wanted),
         )
 
     def own_slots(self) -> int:
@@ -185,12 +186,14 @@ def _load_pair(wanted: Loadable) -> CheckpointPair:
     return load_pair(**asdict(wanted))
 
 
-def _lookback(wanted: Loadable) -> int | None:
-    """The bars of lookback in the model's training, if known."""
+def _lookbacks(wanted: Loadable) -> dict[str, int]:
+    """The most and the fewest bars of lookback in the model's training, as far as they are known."""
     if isinstance(wanted, RegisteredModel):
-        return wanted.metadata.lookback
-    lookback = read_metadata(wanted.model or DEFAULT_MODEL).get("lookback")
-    return lookback if isinstance(lookback, int) else None
+        metadata = wanted.metadata.model_dump()
+    else:
+        metadata = read_metadata(wanted.model or DEFAULT_MODEL)
+    found = {name: metadata.get(name) for name in ("lookback", "min_lookback")}
+    return {name: bars for name, bars in found.items() if isinstance(bars, int)}
 
 
 def _model_info(pair: CheckpointPair, wanted: Loadable) -> ModelInfo:

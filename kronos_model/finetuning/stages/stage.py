@@ -47,14 +47,20 @@ class TokenizerStage:
 
 
 class PredictorStage:
-    """Cross-entropy of the next bar's two tokens; no position sees its own. The tokenizer is not trained."""
+    """Cross-entropy of the next bar's two tokens; no position sees its own. The tokenizer is not trained.
+
+    With ``num_targets`` only so many last bars of a window count, each computed as in a forecast.
+    """
 
     name: StageName = "predictor"
 
-    def __init__(self, model: Kronos, tokenizer: KronosTokenizer, sibling: str) -> None:
+    def __init__(
+        self, model: Kronos, tokenizer: KronosTokenizer, sibling: str, num_targets: int | None = None
+    ) -> None:
         self.trained = model
         self._tokenizer = tokenizer
         self._teacher_forcing = sibling == "teacher_forced"
+        self._num_targets = num_targets
 
     def losses(self, module: nn.Module, batch: Batch) -> Losses:
         logits, targets = self.predict(module, batch)
@@ -70,14 +76,20 @@ class PredictorStage:
         return {"loss": (s1_loss + s2_loss) / 2, "s1": s1_loss, "s2": s2_loss}
 
     def predict(self, module: nn.Module, batch: Batch) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Logits of both tokens, each (B, L − 1, vocabulary), and their targets, each (B, L − 1)."""
+        """Logits of both tokens, each (B, N, vocabulary), and their targets, each (B, N)."""
         # In float32 for any precision of training: forecasts encode in float32 too.
         with torch.no_grad(), torch.autocast(batch["x"].device.type, enabled=False):
             s1, s2 = cast(tuple[Tensor, Tensor], self._tokenizer.encode(batch["x"]))
         targets = s1[:, 1:].contiguous(), s2[:, 1:].contiguous()
         given = s1[:, :-1], s2[:, :-1], batch["stamp"][:, :-1]
-        logits: Any = module(*given, use_teacher_forcing=self._teacher_forcing, s1_targets=targets[0])
-        return logits, targets
+        logits: Any = module(
+            *given,
+            use_teacher_forcing=self._teacher_forcing,
+            s1_targets=targets[0],
+            num_targets=self._num_targets,
+        )
+        num_targets = logits[0].shape[1]
+        return logits, (targets[0][:, -num_targets:], targets[1][:, -num_targets:])
 
 
 Stage = TokenizerStage | PredictorStage

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from kronos_model.bars.columns import COLUMNS, STD_EPSILON, TIME_FEATURES, FloatArray, time_features
 from kronos_model.bars.instrument import Instrument
 from kronos_model.evaluation.window_arrays import Windows
+from kronos_model.finetuning.data_config import LookbackRange
 
 CHUNK_BARS: Final = 65_536
 """Bars whose time features are computed at once, since the computation is in int64."""
@@ -53,17 +54,21 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
     """Windows of L = lookback + pred_len bars, each scaled by its own lookback and clipped to ±clip.
 
     ``windows`` refers to the instruments of ``store``. The dataset makes whole batches, so a loader needs a
-    ``collate_fn`` that returns its argument.
+    ``collate_fn`` that returns its argument. The windows of a batch have one lookback, drawn evenly on a
+    logarithmic scale; the bars after it stay the same. The indices of the windows alone decide the draw,
+    so a resumed run draws the same.
     """
 
-    def __init__(self, store: BarStore, windows: Windows, lookback: int, pred_len: int, clip: float) -> None:
-        index = windows.instrument_index
-        if np.any(windows.start < 0) or np.any(windows.start + lookback + pred_len > store.num_bars[index]):
+    def __init__(
+        self, store: BarStore, windows: Windows, lookback: LookbackRange, pred_len: int, clip: float
+    ) -> None:
+        index, longest = windows.instrument_index, lookback.max + pred_len
+        if np.any(windows.start < 0) or np.any(windows.start + longest > store.num_bars[index]):
             raise ValueError("a window reaches beyond the bars of its instrument")
         self._store = store
         self._start: NDArray[np.int64] = store.first[index] + windows.start  # (W,)
         self._lookback = lookback
-        self._steps = np.arange(lookback + pred_len)
+        self._steps = np.arange(longest)
         self._clip = clip
 
     def __len__(self) -> int:
@@ -75,12 +80,22 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
 
     def __getitems__(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         """A batch: ``x`` (B, L, 6) float32, scaled and clipped, and ``stamp`` (B, L, 5) int64."""
-        rows = self._start[np.asarray(indices, dtype=np.int64)][:, None] + self._steps  # (B, L)
-        x = scale(self._store.bars[rows], self._lookback, self._clip)
+        lookback = self._lookback_of(indices)
+        steps = self._steps[self._lookback.max - lookback :]
+        rows = self._start[np.asarray(indices, dtype=np.int64)][:, None] + steps  # (B, L)
+        x = scale(self._store.bars[rows], lookback, self._clip)
         return {
             "x": torch.from_numpy(x),
             "stamp": torch.from_numpy(self._store.stamps[rows].astype(np.int64)),
         }
+
+    def _lookback_of(self, indices: Sequence[int]) -> int:
+        shortest, longest = self._lookback.min, self._lookback.max
+        if shortest == longest:
+            return longest
+        share = np.random.default_rng(indices).random()
+        lookback: float = shortest * (longest / shortest) ** share
+        return round(lookback)
 
 
 def scale(bars: FloatArray, lookback: int, clip: float) -> FloatArray:

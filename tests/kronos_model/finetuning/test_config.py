@@ -22,7 +22,10 @@ def config(**fields):
     [
         ({"data": {}}, "data.path", "is missing"),
         ({"data": {"path": "x", "lookbak": 3}}, "data.lookbak", "check its spelling"),
-        ({"data": {"path": "x", "lookback": 0}}, "data.lookback", "greater than or equal to 1"),
+        ({"data": {"path": "x", "lookback": 0}}, "data.lookback", "greater than or equal to 2"),
+        ({"data": {"path": "x", "lookback": True}}, "data.lookback", "should be a number"),
+        ({"data": {"path": "x", "lookback": {"min": 1, "max": 9}}}, "data.lookback.min", "equal to 2"),
+        ({"data": {"path": "x", "lookback": {"min": 9, "max": 8}}}, "data.lookback", "min 9 is above max 8"),
         ({"data": {"path": 3}}, "data.path", "valid string"),
         ({"data": {"path": "x", "validation_fraction": 0.6, "test_fraction": 0.5}}, "data", "nothing to"),
         ({"data": {"path": "x", "test_from": "2024-01-01"}}, "data", "or neither"),

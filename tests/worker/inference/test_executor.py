@@ -160,21 +160,39 @@ def test_only_the_job_inside_a_dead_engine_is_suspected(engine_thread, context):
     assert not isinstance(died.value, DiedInEngine)
 
 
-def test_a_lookback_unlike_the_trained_one_gives_a_warning():
+@pytest.mark.parametrize(
+    ("longest", "shortest", "named"),
+    [
+        (128, None, "128 bars"),
+        (30, None, None),
+        (60, 31, "31 to 60 bars"),
+        (60, 30, None),
+        (None, None, None),
+    ],
+)
+def test_a_lookback_unlike_the_trained_ones_gives_a_warning(longest, shortest, named):
     (series,) = prepare(parse_job(job(), Limits()), "an id", Limits())  # of 30 bars
-    (warning,) = executor.with_lookback_warning(series, 128).warnings
-    assert "128 bars" in warning
-    assert "30" in warning
-    assert {executor.with_lookback_warning(series, trained).warnings for trained in (None, 30)} == {()}
+    warnings = executor.with_lookback_warning(series, longest, shortest).warnings
+    assert len(warnings) == (named is not None)
+    assert all(named in warning and "has 30" in warning for warning in warnings)
 
 
 @pytest.mark.parametrize(
-    ("asked", "trained", "read"),
-    [("auto", 128, 128), ("auto", None, 512 - 24), (300, 128, 300), (300, None, 300)],
+    ("asked", "trained", "shortest", "read"),
+    [
+        ("auto", 128, None, 128),
+        ("auto", 500, 500, 500),
+        ("auto", 448, 32, 448),
+        ("auto", 500, 32, 512 - 24),
+        ("auto", None, None, 512 - 24),
+        (300, 128, None, 300),
+        (300, 448, 32, 300),
+        (300, None, None, 300),
+    ],
 )
-def test_the_last_bars_are_read_as_the_job_asks_or_the_model_was_trained(asked, trained, read):
+def test_the_last_bars_are_read_as_the_job_asks_or_the_model_was_trained(asked, trained, shortest, read):
     job = ForecastJob.model_construct(lookback=asked, pred_len=24, series=())
-    assert job.num_bars_read(trained, 512) == read
+    assert job.num_bars_read(trained, 512, shortest) == read
 
 
 def test_a_context_that_the_horizon_nearly_fills_leaves_half_of_it_to_the_lookback():

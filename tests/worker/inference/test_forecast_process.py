@@ -105,7 +105,7 @@ def test_the_limits_follow_the_named_model(settings):
     worker = ForecastProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
     limits = [worker.limits_of(worker.models.find(name)).max_pred_len for name in (None, *names.split(","))]
-    assert limits == [512, 2048, 176]
+    assert limits == [512, 2048, 512]
     worker.stop()
 
 

@@ -152,7 +152,7 @@ def test_the_max_context_needs_no_loading(settings):
     assert ModelLoader(settings, CPU).max_context_of(ModelSpec("NeoQuasar/Kronos-mini")) == 64
     published = ModelLoader(settings.model_copy(update={"max_context": None}), CPU)
     assert published.max_context_of(ModelSpec("NeoQuasar/Kronos-mini")) == 2048
-    assert published.max_context_of(ModelSpec("kronos-tiny")) == 176
+    assert published.max_context_of(ModelSpec("kronos-tiny")) == 512
     assert published.max_context_of(ModelSpec(None)) == 512
 
 

@@ -16,8 +16,8 @@ from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.bars.validation import check_candles
 from kronos_model.errors import CandleError, TrainingDataError
-from kronos_model.finetuning.config import DataConfig
 from kronos_model.finetuning.data import read_training_candles
+from kronos_model.finetuning.data_config import DataConfig
 from tests.kronos_model.bars.files.candle_files import EXPECTED, READABLE, file_of
 
 Write = Callable[[pd.DataFrame, Path], None]

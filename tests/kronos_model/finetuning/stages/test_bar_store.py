@@ -4,6 +4,7 @@ import pytest
 from kronos_model.bars.columns import time_features
 from kronos_model.bars.instrument import Instrument
 from kronos_model.evaluation.window_arrays import Windows
+from kronos_model.finetuning.data_config import LookbackRange
 from kronos_model.finetuning.stages import windows
 from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
 
@@ -42,7 +43,7 @@ def test_datasets_do_not_copy_the_store() -> None:
     store = BarStore(SOME)
     windows = Windows(np.array([2, 0], dtype=np.int32), np.array([7, 3]))
 
-    first, second = (WindowDataset(store, windows, 12, 5, 5.0) for _ in range(2))
+    first, second = (WindowDataset(store, windows, LookbackRange(min=12, max=12), 5, 5.0) for _ in range(2))
 
     held = [value for value in vars(first).values() if isinstance(value, np.ndarray)]
     assert sum(each.nbytes for each in held) < 1000

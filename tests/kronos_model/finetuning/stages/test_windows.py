@@ -10,6 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from kronos_model.bars.columns import FloatArray, Scaling, time_features
 from kronos_model.bars.instrument import Instrument
 from kronos_model.evaluation.window_arrays import Windows
+from kronos_model.finetuning.data_config import LookbackRange
 from kronos_model.finetuning.stages.windows import BarStore, WindowDataset, scale
 
 LOOKBACK, PRED_LEN = 12, 5
@@ -36,10 +37,12 @@ def all_windows(instruments: list[Instrument], length: int = LENGTH) -> Windows:
     return Windows(index, np.concatenate(starts))
 
 
-def dataset(instruments: list[Instrument], windows: Windows | None = None) -> WindowDataset:
-    return WindowDataset(
-        BarStore(instruments), all_windows(instruments) if windows is None else windows, LOOKBACK, PRED_LEN, 5
-    )
+def dataset(
+    instruments: list[Instrument], windows: Windows | None = None, shortest: int = LOOKBACK
+) -> WindowDataset:
+    windows = all_windows(instruments) if windows is None else windows
+    lookback = LookbackRange(min=shortest, max=LOOKBACK)
+    return WindowDataset(BarStore(instruments), windows, lookback, PRED_LEN, 5)
 
 
 def with_changed(some: list[Instrument], index: int, rows: Any, value: Any) -> list[Instrument]:
@@ -62,6 +65,22 @@ def test_a_batch_is_scaled_like_each_forecast() -> None:
         bars = each.bars[start : start + LENGTH]
         np.testing.assert_array_equal(batch["x"][row], Scaling.fit(bars[:LOOKBACK]).apply(bars, 5))
         np.testing.assert_array_equal(batch["stamp"][row], time_features(each.wall[start : start + LENGTH]))
+
+
+def test_each_batch_has_a_lookback_of_its_own_that_its_windows_decide() -> None:
+    windows = all_windows(SOME)
+    varied = dataset(SOME, windows, shortest=3)
+    lookbacks = []
+    for first in range(0, 200, 4):
+        order = [first, first + 1, first + 2]
+        batch = varied.__getitems__(order)
+        assert torch.equal(batch["x"], varied.__getitems__(order)["x"])
+        lookbacks.append(batch["x"].shape[1] - PRED_LEN)
+        each, end = SOME[windows.instrument_index[first]], windows.start[first] + LENGTH
+        bars = each.bars[end - PRED_LEN - lookbacks[-1] : end]
+        np.testing.assert_array_equal(batch["x"][0], Scaling.fit(bars[: lookbacks[-1]]).apply(bars, 5))
+    assert set(lookbacks) == set(range(3, LOOKBACK + 1))
+    assert np.median(lookbacks) < (3 + LOOKBACK) / 2, "they are not even on a logarithmic scale"
 
 
 @pytest.mark.parametrize("lookback", [1, 7, 128, 400, 2048])

@@ -1,0 +1,107 @@
+"""The candles of a run, and the windows that they are cut into. No torch."""
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+
+from kronos_model.finetuning.shapes import ConfigModel, Count, Fraction, no_truth_value
+
+PathText = Annotated[str, Field(min_length=1)]
+# YAML converts texts that look like dates.
+Moment = Annotated[str, BeforeValidator(lambda text: text.isoformat() if isinstance(text, date) else text)]
+ColumnName = Literal["timestamps", "open", "high", "low", "close", "volume", "amount"]
+
+
+class LookbackRange(ConfigModel):
+    """The shortest and the longest lookback, of which each batch draws one."""
+
+    min: Annotated[Count, Field(ge=2)] = Field(description="bars of the shortest lookback")
+    max: Count = Field(description="bars of the longest")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is above max {self.max}")
+        return self
+
+
+def _tag(value: Any) -> str:
+    return "range" if isinstance(value, Mapping | LookbackRange) else "number"
+
+
+Lookback = Annotated[
+    Annotated[int, Field(ge=2), BeforeValidator(no_truth_value), Tag("number")]
+    | Annotated[LookbackRange, Tag("range")],
+    Discriminator(_tag),
+]
+
+
+class DataConfig(ConfigModel):
+    """The candles, and how they are cut into windows."""
+
+    path: PathText | Annotated[tuple[PathText, ...], Field(min_length=1)] = Field(
+        description="CSV or Parquet files, or folders of them; one instrument a file"
+    )
+    columns: dict[ColumnName, str] = Field(
+        default={}, description="titles of columns in the files, if not the names here: {close: Adj Close}"
+    )
+    id_column: str | None = Field(
+        default=None, description="column with the instrument's name, for files with several instruments"
+    )
+    date_format: str | None = Field(
+        default=None, description="form of the times as in Python's strptime, where it cannot be found"
+    )
+    decimal: Literal[".", ","] | None = Field(
+        default=None, description="decimal sign of the numbers, where it cannot be found"
+    )
+    drop_bad_rows: bool = Field(
+        default=False, description="leave unusable rows out and count them; else the first is an error"
+    )
+    reject_impossible: bool = Field(
+        default=False, description="whether an open or close outside low to high makes a row unusable"
+    )
+    lookback: Lookback = Field(
+        default=LookbackRange(min=64, max=400),
+        description="first bars of a window, which scale it: a number, or {min, max}; each batch draws one",
+    )
+    pred_len: Count = Field(default=48, description="bars of a window after the lookback")
+    stride: Count = Field(default=1, description="bars between the starts of two windows of an instrument")
+    validation_fraction: Annotated[Fraction, Field(gt=0)] = Field(
+        default=0.1, description="share of the bars, before the test part"
+    )
+    test_fraction: Fraction = Field(default=0.1, description="share of the bars, the newest ones")
+    validation_from: Moment | None = Field(
+        default=None, description="ISO 8601 time at which validation begins, instead of its fraction"
+    )
+    test_from: Moment | None = Field(
+        default=None, description="ISO 8601 time at which the test part begins, instead of its fraction"
+    )
+    gap: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="bars left out before validation and before test"
+    )
+
+    @property
+    def lookbacks(self) -> LookbackRange:
+        """The shortest and the longest lookback, the same if it is a number."""
+        if isinstance(self.lookback, LookbackRange):
+            return self.lookback
+        return LookbackRange(min=self.lookback, max=self.lookback)
+
+    @property
+    def window(self) -> int:
+        """Bars of the longest window."""
+        return self.lookbacks.max + self.pred_len
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @model_validator(mode="after")
+    def _check_fractions(self) -> Self:
+        if self.validation_fraction + self.test_fraction >= 1:
+            raise ValueError("validation_fraction and test_fraction leave nothing to train on")
+        if (self.validation_from is None) != (self.test_from is None):
+            raise ValueError("give validation_from and test_from, or neither")
+        return self
