@@ -12,7 +12,6 @@ from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.tables.parts import progress_bar
 from kronos_client.backtesting.plan import DEFAULT_WINDOWS
-from kronos_client.backtesting.store import FILE
 from kronos_client.client import ForecastClient
 
 DEFAULT_OUTPUT = Path("output/backtest")
@@ -57,8 +56,8 @@ TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 @click.option("--fresh", is_flag=True, help="Repeat the forecasts that are already in the output.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def backtest(
-    paths: tuple[str, ...], output: Path, fresh: bool, as_json: bool,
-    start: datetime | None, end: datetime | None, **given: Any,
+    paths: tuple[str, ...], output: Path, as_json: bool,
+    start: datetime | None, end: datetime | None, models: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
     """Test a model on your own candles: forecast their past, and compare with what followed.
 
@@ -68,8 +67,6 @@ def backtest(
 
     Exit status: 0 with a report, 1 after an error, 2 if an argument cannot be used, 130 after Ctrl-C.
     """
-    if fresh:
-        (output / FILE).unlink(missing_ok=True)
     console = Console(stderr=True, highlight=False)
     progress = progress_bar(console, "Backtest", "forecasts")
     bar = progress.add_task("backtest", total=None)
@@ -79,6 +76,7 @@ def backtest(
             output,
             start=start,
             end=end,
+            models=models or None,
             on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
             **given,
         )

@@ -3,6 +3,7 @@
 import html
 import io
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,7 +93,7 @@ def write_page(
     parts += [_drawn(_draw_pit, models), "</div><h2>By horizon</h2><div class=charts>"]
     parts += [_drawn(_draw_coverage, models), _drawn(_draw_error, models | report["naive"]), "</div>"]
     losses = window_losses(plan, store, windows)
-    order = np.argsort(losses)
+    order = np.argsort(losses)[: np.isfinite(losses).sum()]  # NaN last
     for title, chosen in (("Best", order[:SHOWN_WINDOWS]), ("Worst", order[::-1][:SHOWN_WINDOWS])):
         parts.append(f"<h2>{title} windows of {html.escape(names[0])}</h2><div class=charts>")
         parts += [_drawn(_draw_window, plan, store, windows[int(index)]) for index in chosen]
@@ -102,12 +103,15 @@ def write_page(
 
 
 def window_losses(plan: BacktestPlan, store: ForecastStore, windows: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The first model's median error in each window, in mean one-bar changes of its lookback."""
+    """The first model's median error in each window, in mean one-bar changes of its lookback.
+
+    NaN if the lookback's close never changes.
+    """
     losses = []
     for window, closes in zip(windows, store.read(0, windows), strict=True):
         bars, _ = plan.bars(window)
         past, actual = np.split(bars[:, CLOSE].astype(np.float64), [plan.options.lookback])
-        scale = np.abs(np.diff(past)).mean() or np.inf
+        scale = np.abs(np.diff(past)).mean() or np.nan
         losses.append(np.abs(np.median(closes, axis=0) - actual).mean() / scale)
     return np.asarray(losses)
 
@@ -138,15 +142,16 @@ def _percent(share: float | None) -> str | None:
 
 def _drawn(draw: Callable[..., None], *args: Any) -> str:
     """A chart as SVG text, without the declaration that a file of its own has."""
-    figure = Figure(figsize=(4.6, 3.1), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=INK, labelsize=8)
-    draw(axes, *args)
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(frameon=False, fontsize=7)
     text = io.StringIO()
-    with rc_context({"svg.hashsalt": "kronos"}):  # the same report is the same file
+    # The same report is the same file, and a name may have dollar signs.
+    with rc_context({"svg.hashsalt": "kronos", "text.parse_math": False}):
+        figure = Figure(figsize=(4.6, 3.1), layout="constrained")
+        axes = figure.subplots()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(colors=INK, labelsize=8)
+        draw(axes, *args)
+        if axes.get_legend_handles_labels()[1]:
+            axes.legend(frameon=False, fontsize=7)
         figure.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
 
@@ -154,14 +159,14 @@ def _drawn(draw: Callable[..., None], *args: Any) -> str:
 def _draw_reliability(axes: Axes, models: Mapping[str, Any]) -> None:
     shares = [float(share) for share in INTERVALS]
     axes.plot([0, 1], [0, 1], color=FAINT, linestyle="--", linewidth=1)
-    for colour, (name, model) in zip(MODEL_COLOURS, models.items(), strict=False):
+    for colour, (name, model) in zip(cycle(MODEL_COLOURS), models.items(), strict=False):
         held = [model["scores"]["coverage"][share] for share in INTERVALS]
         axes.plot(shares, held, "o-", color=colour, label=name)
     axes.set(title="Closes that an interval held", xlabel="asked", ylabel="held", xlim=(0.4, 1), ylim=(0, 1))
 
 
 def _draw_pit(axes: Axes, models: Mapping[str, Any]) -> None:
-    for colour, (name, model) in zip(MODEL_COLOURS, models.items(), strict=False):
+    for colour, (name, model) in zip(cycle(MODEL_COLOURS), models.items(), strict=False):
         shares = model["scores"]["pit"]
         axes.stairs(shares, np.linspace(0, 1, len(shares) + 1), color=colour, label=name, linewidth=1.5)
     axes.axhline(1 / len(shares), color=FAINT, linestyle="--", linewidth=1)
@@ -170,14 +175,14 @@ def _draw_pit(axes: Axes, models: Mapping[str, Any]) -> None:
 
 def _draw_coverage(axes: Axes, models: Mapping[str, Any]) -> None:
     axes.axhline(0.8, color=FAINT, linestyle="--", linewidth=1)
-    for colour, (name, model) in zip(MODEL_COLOURS, models.items(), strict=False):
+    for colour, (name, model) in zip(cycle(MODEL_COLOURS), models.items(), strict=False):
         held = model["by_horizon"]["coverage"]["0.8"]
         axes.plot(range(1, len(held) + 1), held, color=colour, label=name)
     axes.set(title="Held by the 80 % interval", xlabel="bars ahead", ylim=(0, 1))
 
 
 def _draw_error(axes: Axes, forecasters: Mapping[str, Any]) -> None:
-    colours = iter((*MODEL_COLOURS, *[FAINT] * len(NAIVE_TITLES)))
+    colours = cycle(MODEL_COLOURS)
     styles = dict(zip(NAIVE_TITLES, ("-", "--", ":", "-."), strict=True))
     for name, one in forecasters.items():
         losses = [np.nan if loss is None else loss for loss in one["by_horizon"]["crps_scaled"]]

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
+from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.timestamps import write_times
+from kronos_model.evaluation.naive_paths import NAIVE_TITLES
 from kronos_model.evaluation.window_arrays import Windows, spread
+from kronos_model.seeds import MAX_SEED
 
 WINDOWS_PER_JOB: Final = 4
 """Enough to share a job's overhead; few enough to lose little when a run is stopped."""
@@ -31,7 +34,8 @@ class BacktestOptions:
         horizon: Bars to forecast.
         samples: Paths of each forecast.
         seed: Of all sampling.
-        start, end: Only windows whose forecast bars lie between these times, as the files write them.
+        start, end: Only windows whose forecast bars lie between these times, as the files write them, or,
+            if they have a zone, as instants; a day is its midnight.
         models: Names as jobs have them; None is the workers' own.
     """
 
@@ -67,13 +71,26 @@ class BacktestPlan:
 
     def __post_init__(self) -> None:
         options = self.options
-        at_least = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2}
+        at_least = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2, "seed": 0}
         for name, least in at_least.items():
             value = getattr(options, name)
-            if value is not None and value < least:
+            if value is None and name in ("windows", "stride"):
+                continue
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise JobError(ErrorCode.BAD_TYPE, f"{name} must be a whole number, not {value!r}", name)
+            if value < least:
                 raise JobError(ErrorCode.BAD_VALUE, f"{name} must be at least {least}, not {value}", name)
+        if options.seed > MAX_SEED:
+            raise JobError(
+                ErrorCode.BAD_VALUE, f"seed must be at most {MAX_SEED}, not {options.seed}", "seed"
+            )
+        for name in ("start", "end"):
+            self._check_time(name)
         if not options.models or len(set(options.models)) < len(options.models):
             raise JobError(ErrorCode.BAD_VALUE, "models must be one or more different names", "models")
+        if naive := NAIVE_TITLES.keys() & set(options.models):
+            text = f"models cannot be named {min(naive)}: the report has a naive forecast of that name"
+            raise JobError(ErrorCode.BAD_VALUE, text, "models")
         if not len(self.windows):
             needed = options.lookback + options.horizon
             longest = max((len(one) for one in self.instruments), default=0)
@@ -84,6 +101,16 @@ class BacktestPlan:
                 f"{needed} bars{between}, and the longest instrument has {longest}",
                 "lookback",
             )
+
+    def _check_time(self, name: str) -> None:
+        time = getattr(self.options, name)
+        if time is None:
+            return
+        if not isinstance(time, date) or time != time:  # NaT
+            raise JobError(ErrorCode.BAD_TYPE, f"{name} must be a date or datetime, not {time!r}", name)
+        if _is_aware(time) and not all(one.is_aware for one in self.instruments):
+            text = f"{name} has a time zone, and the candles have none: give a time as the candles write it"
+            raise JobError(ErrorCode.BAD_VALUE, text, name)
 
     @cached_property
     def windows(self) -> Windows:
@@ -102,9 +129,11 @@ class BacktestPlan:
         options = self.options
         cuts = np.arange(options.lookback, len(instrument) - options.horizon + 1)
         if options.start is not None:
-            cuts = cuts[instrument.wall[cuts] >= np.datetime64(options.start, "s")]
+            clock, start = _on_clock(instrument, options.start)
+            cuts = cuts[clock[cuts] >= start]
         if options.end is not None:
-            cuts = cuts[instrument.wall[cuts + options.horizon - 1] <= np.datetime64(options.end, "s")]
+            clock, end = _on_clock(instrument, options.end)
+            cuts = cuts[clock[cuts + options.horizon - 1] <= end]
         if options.stride is not None:
             return cuts[::-1][:: options.stride][: options.windows][::-1]
         every = Windows(np.zeros(len(cuts), np.int32), cuts)
@@ -113,21 +142,25 @@ class BacktestPlan:
     @cached_property
     def times(self) -> NDArray[np.datetime64]:
         """When each window's forecast begins, (W,)."""
-        cuts = self.windows.start + self.options.lookback
-        return np.array(
-            [
-                self.instruments[one].instants[cut]
-                for one, cut in zip(self.windows.instrument_index, cuts, strict=True)
-            ]
-        )
+        return self._instants_at(self.windows.start + self.options.lookback)
+
+    def _instants_at(self, bars: NDArray[np.int64]) -> NDArray[np.datetime64]:
+        """When one bar of each window begins, (W,)."""
+        indices = self.windows.instrument_index
+        return np.array([self.instruments[one].instants[bar] for one, bar in zip(indices, bars, strict=True)])
 
     @cached_property
     def groups(self) -> NDArray[np.int64]:
-        """Windows whose forecasts begin within one horizon of each other share a number, (W,)."""
-        step = max(np.median(np.diff(one.instants)) for one in self.instruments if len(one) > 1)
-        span = (step * self.options.horizon).astype("timedelta64[s]")
+        """Windows whose forecasts begin within one horizon of each other share a number, (W,).
+
+        The horizon is the usual time from a bar to the one that follows after so many, nights and weekends
+        included, of the instrument of which it is longest.
+        """
+        ahead = self.options.horizon
+        used = [self.instruments[one].instants for one in np.unique(self.windows.instrument_index)]
+        span = max(np.median(instants[ahead:] - instants[:-ahead]) for instants in used)
         since = (self.times - self.times.min()).astype("timedelta64[s]")
-        return np.unique(since // span, return_inverse=True)[1]
+        return np.unique(since // span.astype("timedelta64[s]"), return_inverse=True)[1]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -137,6 +170,7 @@ class BacktestPlan:
             digest.update(f"\n{one.name}\n".encode())
             digest.update(np.ascontiguousarray(one.bars, dtype="<f4").tobytes())
             digest.update(one.wall.astype("<i8").tobytes())
+            digest.update(one.instants.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def jobs(self) -> list[range]:
@@ -147,18 +181,29 @@ class BacktestPlan:
         ]
 
     @property
-    def usual_stride(self) -> int:
-        """The usual number of bars between two windows of an instrument."""
-        same = np.diff(self.windows.instrument_index) == 0
-        strides = np.diff(self.windows.start)[same]
-        return max(1, int(np.median(strides))) if len(strides) else self.options.horizon
+    def usual_overlap(self) -> int:
+        """The usual number of earlier times whose forecasts, of any instrument, go on when another begins."""
+        lasts = self.windows.start + self.options.lookback + self.options.horizon - 1
+        ends = self._instants_at(lasts)
+        times, index = np.unique(self.times, return_inverse=True)
+        latest = np.full(len(times), ends.min())
+        np.maximum.at(latest, index, ends)
+        latest = np.maximum.accumulate(latest)
+        return int(np.ceil(np.median(np.arange(len(times)) - np.searchsorted(latest, times))))
 
     def bars(self, window: int) -> tuple[NDArray[np.float32], NDArray[np.datetime64]]:
         """All bars of a window with their wall-clock times, lookback first."""
-        instrument = self.instrument_of(window)
-        start = int(self.windows.start[window])
-        rows = slice(start, start + self.options.lookback + self.options.horizon)
+        instrument, rows = self.instrument_of(window), self._rows(window)
         return instrument.bars[rows], instrument.wall[rows]
+
+    def texts(self, window: int) -> list[str]:
+        """The times of all bars of a window, with offsets if the candles have them: an hour may repeat."""
+        one, rows = self.instrument_of(window), self._rows(window)
+        return list(write_times(one.wall[rows], one.instants[rows], one.is_aware))
+
+    def _rows(self, window: int) -> slice:
+        start = int(self.windows.start[window])
+        return slice(start, start + self.options.lookback + self.options.horizon)
 
     def instrument_of(self, window: int) -> Instrument:
         """The instrument of a window."""
@@ -177,3 +222,14 @@ class BacktestPlan:
             }
             for one, count in zip(self.instruments, counts, strict=True)
         ]
+
+
+def _is_aware(time: date) -> bool:
+    return isinstance(time, datetime) and time.utcoffset() is not None
+
+
+def _on_clock(instrument: Instrument, time: date) -> tuple[NDArray[np.datetime64], np.datetime64]:
+    """An instrument's times and a bound, both as instants if the bound has a zone, else by the wall clock."""
+    if isinstance(time, datetime) and _is_aware(time):
+        return instrument.instants, np.datetime64(time.astimezone(UTC).replace(tzinfo=None), "s")
+    return instrument.wall, np.datetime64(time, "s")

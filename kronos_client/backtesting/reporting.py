@@ -10,16 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kronos_client.backtesting.page import write_page
-from kronos_client.backtesting.plan import BacktestPlan
+from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
 from kronos_client.backtesting.store import ForecastStore
 from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.bars.columns import CLOSE
 from kronos_model.evaluation.backtest_report import WindowBatch, make_report
 from kronos_model.evaluation.naive import infer_season, why_not_seasonal
+from kronos_model.evaluation.naive_paths import NUM_SAMPLES
 from kronos_model.evaluation.path_scores import path_quantiles
 
 BATCH_WINDOWS: Final = 128
-"""Windows that are scored at once."""
+"""The most windows that are scored at once."""
+BATCH_CLOSES: Final = 2**22
+"""The most sampled closes of one forecaster that are scored at once: 32 MiB in each array."""
 LEVELS: Final = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 
 
@@ -39,7 +42,7 @@ def write_report(
         batches,
         plan.times[list(windows)],
         plan.groups[list(windows)],
-        stride=plan.usual_stride,
+        lags=plan.usual_overlap,
         season=None if no_season else season,
         seed=plan.options.seed,
     )
@@ -63,7 +66,7 @@ def _batches(
     plan: BacktestPlan, store: ForecastStore, names: Sequence[str], windows: Sequence[int]
 ) -> Iterator[WindowBatch]:
     lookback = plan.options.lookback
-    for some in _in_batches(windows):
+    for some in _in_batches(windows, plan.options):
         closes = np.stack([plan.bars(window)[0][:, CLOSE] for window in some]).astype(np.float64)
         samples = {
             name: np.stack(list(store.read(model, some))).astype(np.float64)
@@ -85,7 +88,7 @@ def _write_forecasts(
     )
     with pq.ParquetWriter(path, schema) as writer:
         for model, name in enumerate(names):
-            for some in _in_batches(windows):
+            for some in _in_batches(windows, plan.options):
                 samples = np.stack(list(store.read(model, some))).astype(np.float64)  # (W, S, H)
                 bars = [plan.bars(window) for window in some]
                 columns: dict[str, Any] = {
@@ -102,6 +105,8 @@ def _write_forecasts(
                 writer.write_table(pa.table(columns, schema=schema))
 
 
-def _in_batches(windows: Sequence[int]) -> Iterator[Sequence[int]]:
-    for first in range(0, len(windows), BATCH_WINDOWS):
-        yield windows[first : first + BATCH_WINDOWS]
+def _in_batches(windows: Sequence[int], options: BacktestOptions) -> Iterator[Sequence[int]]:
+    each = max(options.samples, NUM_SAMPLES) * options.horizon
+    number = min(BATCH_WINDOWS, max(1, BATCH_CLOSES // each))
+    for first in range(0, len(windows), number):
+        yield windows[first : first + number]

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypedDict
+from typing import Any, Final, Literal, TypedDict
+from urllib.parse import quote
 
 import numpy as np
 
@@ -15,13 +17,17 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-from kronos_client.core.forecast_request import ForecastOptions, check_options
+from kronos_client.core.forecast_request import ForecastOptions, check_options, plain
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.reading import readable
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument
+from kronos_model.evaluation.naive_paths import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
+
+MAX_NAME_CHARS: Final = 100
+"""Of an instrument in the name of its temporary file."""
 
 
 class BacktestArguments(TypedDict, total=False):
@@ -29,6 +35,7 @@ class BacktestArguments(TypedDict, total=False):
 
     Attributes:
         reading: How to read files.
+        fresh: Whether to repeat the forecasts that are already in the output.
     """
 
     windows: int | None
@@ -41,6 +48,7 @@ class BacktestArguments(TypedDict, total=False):
     end: date | None
     models: Sequence[str | None] | None
     reading: ReadOptions
+    fresh: bool
 
 
 class BacktestRun:
@@ -50,12 +58,19 @@ class BacktestRun:
     instruments and a few jobs; its forecasts are on disk.
     """
 
-    def __init__(self, plan: BacktestPlan, folder: Path, workers: Sequence[AnyWorkerStatus] = ()) -> None:
+    def __init__(
+        self,
+        plan: BacktestPlan,
+        folder: Path,
+        workers: Sequence[AnyWorkerStatus] = (),
+        *,
+        fresh: bool = False,
+    ) -> None:
         max_in_flight = _max_in_flight(workers, plan.options.samples)
         self.sending: Any = {"in_order": False, "forget": True, "max_in_flight": max_in_flight}
         self._plan = plan
         self._folder = folder
-        self._store = ForecastStore(folder, plan.fingerprint)
+        self._store = ForecastStore(folder, plan.fingerprint, fresh=fresh)
         self._jobs = plan.jobs()
         self._done = [self._store.done(model) for model in range(len(plan.options.models))]
         self.failed: dict[str, dict[str, Any]] = {}
@@ -84,7 +99,7 @@ class BacktestRun:
             for model, name in enumerate(options.models):
                 if self._done[model].issuperset(windows):
                     continue
-                future = [self._wall_texts(window)[options.lookback :] for window in windows]
+                future = [self._plan.texts(window)[options.lookback :] for window in windows]
                 yield (
                     (model, number),
                     [self._series(window) for window in windows],
@@ -141,17 +156,15 @@ class BacktestRun:
         bars, _ = self._plan.bars(window)
         past = bars[: self._plan.options.lookback]
         columns: dict[str, Any] = {name: past[:, index] for index, name in enumerate(COLUMNS)}
-        return columns | {"timestamps": self._wall_texts(window)[: len(past)]}
-
-    def _wall_texts(self, window: int) -> list[str]:
-        return [str(time) for time in self._plan.bars(window)[1]]
+        return columns | {"timestamps": self._plan.texts(window)[: len(past)]}
 
     def names(self) -> list[str]:
         """The models' names in the report: as asked, or the id of the workers' own."""
-        return [
-            name or str(self._store.about(f"model {model}", {"id": "workers' own"})["id"])
-            for model, name in enumerate(self._plan.options.models)
-        ]
+        asked = self._plan.options.models
+        own = str(self._store.about(f"model {asked.index(None)}", None)["id"]) if None in asked else ""
+        if own in asked or own in NAIVE_TITLES:
+            own += " (workers' own)"
+        return [name or own for name in asked]
 
     def report(self) -> dict[str, Any]:
         """Score the windows that every model has; writes report.json, report.html and forecasts.parquet."""
@@ -171,16 +184,18 @@ def begin_backtest(
     options: BacktestArguments,
 ) -> BacktestRun:
     """Read the candles, find the lookback, and open what an earlier run left in ``output``."""
-    given: dict[str, Any] = {**options}
-    live = workers()
     check_options(options, BacktestArguments)
-    models = tuple(given.pop("models", None) or (None,))
+    given = plain(**options)
+    live = workers()
+    models = given.pop("models", None)
+    models = (None,) if models is None else (models,) if isinstance(models, str) else tuple(models)
     lookback = given.pop("lookback", None)
     if lookback in (None, "auto"):
         lookback = find_lookback(live, models, given.get("horizon", BacktestOptions.horizon))
     instruments = read_candles(candles, given.pop("reading", NO_OPTIONS))
+    fresh = given.pop("fresh", False)
     plan = BacktestPlan(instruments, BacktestOptions(lookback=lookback, models=models, **given))
-    return BacktestRun(plan, Path(output), live)
+    return BacktestRun(plan, Path(output), live, fresh=fresh)
 
 
 def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instrument]:
@@ -192,10 +207,17 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instru
             candles = [candles]
         if not isinstance(candles, Mapping):
             return read_instruments([str(path) for path in candles], reading)[0]
+        names: dict[str, str] = {}
         with TemporaryDirectory() as folder:
+            files: list[str] = []
             for name, frame in candles.items():
-                frame.to_parquet(Path(folder, f"{name}.parquet"))
-            return read_instruments([folder])[0]
+                file = f"{len(files)} {quote(str(name), safe='')[:MAX_NAME_CHARS]}"  # shown in errors
+                names[file] = str(name)
+                files.append(f"{folder}/{file}.parquet")
+                frame.to_parquet(files[-1])
+            instruments = read_instruments(files, reading)[0]
+        named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
+        return sorted(named, key=lambda one: one.name)
 
 
 def find_lookback(workers: Sequence[AnyWorkerStatus], models: Sequence[str | None], horizon: int) -> int:

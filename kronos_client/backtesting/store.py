@@ -26,10 +26,13 @@ class ForecastStore:
             be written.
     """
 
-    def __init__(self, folder: Path, fingerprint: str) -> None:
+    def __init__(self, folder: Path, fingerprint: str, *, fresh: bool = False) -> None:
+        """``fresh``: whether to delete what is there."""
         self._path = folder / FILE
         with self._disk_errors():
             folder.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                self._path.unlink(missing_ok=True)
             self._database = sqlite3.connect(self._path, check_same_thread=False)
             with self._database:
                 self._database.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT)")

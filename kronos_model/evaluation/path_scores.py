@@ -122,13 +122,20 @@ class ScoreTotals:
             "predicted_return": median / last - 1,
             "actual_return": actual[:, -1] / last - 1,
             "volatility_error": errors,
+            "inside_0.8": scores["inside_0.8"].mean(axis=1),
         }
         for name, values in each.items():
             self._by_window.setdefault(name, []).append(values)
         self.num_windows += len(actual)
 
+    @property
+    def num_samples(self) -> int:
+        """Samples of each window."""
+        assert self._ranks is not None, "scores of no windows"
+        return len(self._ranks) - 1
+
     def by_window(self, name: str) -> Array:
-        """``crps_scaled``, ``predicted_return``, ``actual_return`` or ``volatility_error``, (W,)."""
+        """One of the values of ``add``'s windows, such as ``crps_scaled`` or ``inside_0.8``, (W,)."""
         return np.concatenate(self._by_window[name])
 
     def scores(self, times: NDArray[np.datetime64]) -> dict[str, Any]:

@@ -55,3 +55,13 @@ def test_a_lookback_that_nobody_announces_is_asked_for(client, file, tmp_path):
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "MISSING_FIELD"
     assert "start one, or give the lookback" in error["message"]
+
+
+def test_fresh_deletes_forecasts_only_for_a_backtest_that_begins(client, file, tmp_path):
+    options = ["--columns", "close=Last", "--output", tmp_path / "out", "--windows", 2, "--horizon", 5]
+    assert run(file, *options, "--lookback", 40).exit_code == 0
+    refused = run(file, *options, "--lookback", 4000, "--fresh")
+    assert (refused.exit_code, "no window fits" in refused.output) == (1, True)
+    assert (tmp_path / "out" / "forecasts.sqlite").exists()
+    in_a_file = run(file, *options, "--lookback", 40, "--fresh", "--output", file)
+    assert "cannot be written" in in_a_file.output

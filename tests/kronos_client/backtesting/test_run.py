@@ -3,9 +3,10 @@
 import asyncio
 import json
 from contextlib import closing, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -170,20 +171,115 @@ def test_overlapping_futures_are_one_group():
     assert np.unique(groups, return_counts=True)[1].tolist() == [5, 5]
 
 
+def plan_of(candles: dict[str, pd.DataFrame], **options) -> BacktestPlan:
+    return BacktestPlan(read_candles(candles), BacktestOptions(**{"lookback": 40, "horizon": 5} | options))
+
+
+def test_nights_and_weekends_do_not_part_overlapping_futures():
+    days = pd.bdate_range("2024-01-01", periods=60)
+    hours = walk(1, 420).set_index(
+        pd.Index([day + pd.Timedelta(hours=9 + h) for day in days for h in range(7)])
+    )
+    plan = plan_of({"a": hours.rename_axis("timestamps")}, horizon=21, stride=7)  # three days, each day
+    assert plan.usual_overlap == 2
+    assert len(np.unique(plan.groups)) <= len(plan.windows) / 2.5
+
+
+def test_an_instrument_without_windows_does_not_join_the_others_windows():
+    months = walk(2, 30).set_index(pd.date_range("2021-01-31", periods=30, freq="ME", name="timestamps"))
+    options = {"horizon": 10, "stride": 10}
+    with_it = plan_of({"a": walk(1), "months": months}, **options)
+    assert np.array_equal(with_it.groups, plan_of({"a": walk(1)}, **options).groups)
+
+
+def test_futures_overlap_those_of_other_instruments():
+    dates = pd.date_range("2024-01-01", periods=300, freq="D", name="timestamps")
+    late = {f"{start}": walk(start, 300).set_index(dates + pd.Timedelta(days=start)) for start in range(5)}
+    assert plan_of({"a": walk(1)}, stride=5).usual_overlap == 0
+    assert plan_of({"a": walk(1)}, stride=2).usual_overlap == 2
+    assert plan_of(late, stride=5).usual_overlap == 4
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"windows": 0}, "windows"), ({"samples": 1}, "samples"), ({"models": ("a", "a")}, "models")],
-)
+    [
+        ({"windows": 0}, "windows"), ({"samples": 1}, "samples"), ({"models": ("a", "a")}, "models"),
+        ({"models": ()}, "models"), ({"models": ("drift",)}, "models"), ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"), ({"start": datetime(2024, 3, 1, tzinfo=UTC)}, "start"),
+    ],
+)  # fmt: skip
 def test_options_that_cannot_be_used_are_refused(options, field):
     with pytest.raises(JobError) as refused:
         plan(**options)
     assert (refused.value.code, refused.value.field) == (ErrorCode.BAD_VALUE, field)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"windows": "12"}, {"horizon": 2.5}, {"horizon": None}, {"start": "2024-03-01"}, {"end": pd.NaT}],
+)
+def test_options_of_another_type_are_refused(options):
+    with pytest.raises(JobError) as refused:
+        plan(**options)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.BAD_TYPE, *options)
+
+
+def test_bounds_with_a_zone_are_instants_and_others_wall_clock_times():
+    zone = ZoneInfo("America/New_York")
+    hours = walk(1).set_index(pd.date_range("2024-03-01", periods=300, freq="h", tz=zone, name="timestamps"))
+
+    def first(start: datetime) -> str:
+        return plan_of({"a": hours}, stride=1, start=start).texts(0)[40]
+
+    assert (
+        first(datetime(2024, 3, 5)) == first(datetime(2024, 3, 5, tzinfo=zone)) == "2024-03-05T00:00:00-05:00"
+    )
+    assert first(datetime(2024, 3, 5, tzinfo=UTC)) == "2024-03-04T19:00:00-05:00"
+
+
+def test_one_model_may_be_given_as_text_and_numbers_as_those_of_numpy(client, tmp_path):
+    options = OPTIONS | {"windows": np.int64(12)}
+    assert set(client.backtest(CANDLES, tmp_path, models="one", **options)["models"]) == {"one"}
+
+
+def test_the_workers_own_model_may_be_compared_with_itself_by_name(client, tmp_path):
+    report = client.backtest(CANDLES, tmp_path, models=[None, "stand-in"], **OPTIONS)
+    assert set(report["models"]) == {"stand-in (workers' own)", "stand-in"}
+
+
 def test_too_few_bars_are_refused_with_the_number_that_is_needed():
     with pytest.raises(JobError, match=r"a lookback of 40 and a horizon of 5 need 45 bars, and .* has 44"):
         plan(num_bars=44)
     assert len(plan(num_bars=45).windows) == 1
+
+
+@pytest.mark.parametrize("name", ["BTC/USDT", "../up", ".hidden", "BRK.B", "", "é" * 300])
+def test_a_dataframe_may_have_any_name(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    instruments = read_candles({"b": walk(1), name: walk(2)})
+    assert [one.name for one in instruments] == sorted([name, "b"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_dataframe_is_written_at_the_path_that_its_name_is(tmp_path):
+    (tmp_path / "mine.parquet").write_text("kept")
+    read_candles({str(tmp_path / "mine"): walk(1)})
+    assert (tmp_path / "mine.parquet").read_text() == "kept"
+
+
+def test_a_dataframe_that_cannot_be_used_is_not_passed_over():
+    with pytest.raises(JobError, match=r"BTC%2FUSD\.parquet has no usable row"):
+        read_candles({"a": walk(1), "BTC/USD": walk(2) * np.nan})
+
+
+def test_the_hour_that_repeats_as_clocks_go_back_is_forecast_too(client, tmp_path):
+    hours = walk(1).set_index(
+        pd.date_range("2024-10-30", periods=300, freq="h", tz="America/New_York", name="timestamps")
+    )
+    report = client.backtest({"a": hours}, tmp_path, **OPTIONS | {"windows": 200})
+    assert (report["num_windows"], report["left_out"]["windows"]) == (200, 0)
+    series = next(iter(client.jobs.values()))["series"][0]
+    assert series["timestamps"][0].endswith("-04:00")
 
 
 def test_the_lookback_is_the_shortest_that_the_models_announce():

@@ -3,13 +3,19 @@
 import numpy as np
 import pytest
 
-from kronos_model.evaluation.backtest_report import WindowBatch, diebold_mariano, make_report
+from kronos_model.evaluation.backtest_report import (
+    WindowBatch,
+    diebold_mariano,
+    make_report,
+    standard_error,
+)
 from kronos_model.evaluation.naive_paths import NUM_SAMPLES, naive_samples
 
 LOOKBACK, HORIZON, NUM_WINDOWS = 60, 6, 80
 CLOSES = 100 * np.exp(
     0.01 * np.random.default_rng(5).normal(size=(NUM_WINDOWS, LOOKBACK + HORIZON)).cumsum(axis=1)
 )
+RNG = np.random.default_rng(7)
 PAST, ACTUAL = CLOSES[:, :LOOKBACK], CLOSES[:, LOOKBACK:]
 TIMES = (HORIZON * np.arange(NUM_WINDOWS)).astype("datetime64[D]")
 
@@ -26,7 +32,7 @@ def report_on(**models: np.ndarray):
         for half in halves
     )
     groups = np.arange(NUM_WINDOWS)
-    return make_report(batches, TIMES, groups, stride=HORIZON, season=None, seed=0)
+    return make_report(batches, TIMES, groups, lags=0, season=None, seed=0)
 
 
 def test_a_model_that_sees_the_future_is_better_and_a_bad_one_worse_than_naive():
@@ -53,10 +59,27 @@ def test_the_true_law_is_calibrated_and_two_samples_of_it_do_not_differ():
     assert report["naive"]["random_walk"]["volatility_error"] < 0.5
 
 
+def test_few_windows_or_paths_do_not_show_that_intervals_are_too_narrow():
+    narrow = walks(0.004)
+    report = report_on(narrow=narrow, pair=narrow[:, :4])
+    assert report["models"]["narrow"]["verdict"][-1].endswith(" %: too narrow.")
+    assert report["models"]["pair"]["verdict"][-1].endswith("4 paths are too few for an 80 % interval.")
+    batch = WindowBatch(PAST[:5], ACTUAL[:5], {"narrow": narrow[:5]})
+    few = make_report([batch], TIMES[:5], np.arange(5), lags=0, season=None, seed=0)
+    assert few["models"]["narrow"]["verdict"][-2].endswith(" %: perhaps too narrow.")
+
+
+def test_the_standard_error_counts_windows_of_a_group_as_one():
+    values = RNG.normal(size=50)
+    alone = standard_error(values, np.arange(50))
+    assert alone == pytest.approx(values.std(ddof=1) / np.sqrt(50))
+    assert standard_error(np.tile(values, 3), np.tile(np.arange(50), 3)) == pytest.approx(alone)
+
+
 def test_no_close_that_changes_means_no_comparison():
     flat = np.full((3, LOOKBACK), 10.0)
     batch = WindowBatch(flat, flat[:, :HORIZON], {"flat": np.full((3, 30, HORIZON), 10.0)})
-    report = make_report([batch], TIMES[:3], np.arange(3), stride=HORIZON, season=None, seed=0)
+    report = make_report([batch], TIMES[:3], np.arange(3), lags=0, season=None, seed=0)
     assert report["models"]["flat"]["against"]["drift"]["difference"] is None
     assert report["models"]["flat"]["scores"]["crps"] == pytest.approx(0, abs=1e-12)
 
