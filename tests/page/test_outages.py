@@ -58,7 +58,7 @@ def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
     page.wait_for_selector("#job")
     assert page.inner_text("#readiness") == "No worker is running"
     waits = "No worker is ready. The job waits in the queue cpu until one is."
-    wait_until(lambda: page.inner_text("#job-state") == waits)
+    wait_until(page, f"() => document.querySelector('#job-state').textContent === '{waits}'")
     assert "kronos worker" in page.inner_text("#worker-cards")
     visit.shoot("no-worker")
     page.click("#cancel")
