@@ -127,7 +127,7 @@ class Deliveries:
 
     def check_room(self) -> None:
         """Raise redis-py's OutOfMemoryError if Redis is full, and takes no writes."""
-        self._redis.set(f"{self._watch_key}_room", "", px=1)
+        self._redis.lpushx(f"{self._watch_key}_room", "")  # the list never exists, so nothing is written
 
     def now_s(self) -> float:
         """Unix time by Redis's clock, in seconds."""
