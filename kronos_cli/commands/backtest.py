@@ -87,6 +87,8 @@ def backtest(
         click.echo(f"{name}, {report['num_windows']} windows:")
         for line in model["verdict"]:
             click.echo(f"  {line}")
+    for file, why in report["left_out"]["files"].items():
+        click.echo(f"Warning: {file} is left out: {why}", err=True)
     if left_out := report["left_out"]["windows"]:
         click.echo(f"Warning: {left_out} windows are left out:", err=True)
         for code, one in report["left_out"]["errors"].items():

@@ -85,6 +85,9 @@ def write_page(
     if left_out := report["left_out"]["windows"]:
         reasons = "; ".join(f"{code}: {one['message']}" for code, one in report["left_out"]["errors"].items())
         parts.append(f"<p class=worse>{left_out} windows are left out. {html.escape(reasons)}</p>")
+    if files := report["left_out"]["files"]:
+        reasons = "; ".join(f"{file}: {why}" for file, why in files.items())
+        parts.append(f"<p class=worse>{len(files)} files cannot be used. {html.escape(reasons)}</p>")
     for name, model in models.items():
         lines = [_verdict_line(line) for line in model["verdict"]]
         parts.append(f"<h2>{html.escape(name)}</h2><ul>{''.join(lines)}</ul>")

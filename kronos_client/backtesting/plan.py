@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any, Final
@@ -68,6 +68,8 @@ class BacktestPlan:
 
     instruments: Sequence[Instrument]
     options: BacktestOptions
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    """Files that cannot be used, and why."""
 
     def __post_init__(self) -> None:
         options = self.options

@@ -49,7 +49,11 @@ def write_report(
     report = {
         "asked": plan.options.as_dict(),
         "instruments": plan.describe_instruments(),
-        "left_out": {"windows": len(plan.windows) - len(windows), "errors": dict(failed)},
+        "left_out": {
+            "windows": len(plan.windows) - len(windows),
+            "errors": dict(failed),
+            "files": dict(plan.skipped),
+        },
         "model_info": {name: store.about(f"model {index}", None) for index, name in enumerate(names)},
         "no_seasonal": no_season,
     } | report

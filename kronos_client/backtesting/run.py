@@ -192,21 +192,27 @@ def begin_backtest(
     lookback = given.pop("lookback", None)
     if lookback in (None, "auto"):
         lookback = find_lookback(live, models, given.get("horizon", BacktestOptions.horizon))
-    instruments = read_candles(candles, given.pop("reading", NO_OPTIONS))
+    instruments, skipped = read_candles(candles, given.pop("reading", NO_OPTIONS))
     fresh = given.pop("fresh", False)
-    plan = BacktestPlan(instruments, BacktestOptions(lookback=lookback, models=models, **given))
+    plan = BacktestPlan(instruments, BacktestOptions(lookback=lookback, models=models, **given), skipped)
     return BacktestRun(plan, Path(output), live, fresh=fresh)
 
 
-def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instrument]:
-    """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are."""
+def read_candles(
+    candles: Any, reading: ReadOptions = NO_OPTIONS
+) -> tuple[list[Instrument], Mapping[str, str]]:
+    """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are.
+
+    Also returns the files of folders that cannot be used, with the reason.
+    """
     from kronos_model.bars.files.instruments import read_instruments  # pyarrow
 
     with readable("the candles"):
         if isinstance(candles, str | Path):
             candles = [candles]
         if not isinstance(candles, Mapping):
-            return read_instruments([str(path) for path in candles], reading)[0]
+            instruments, report = read_instruments([str(path) for path in candles], reading)
+            return instruments, report.skipped
         names: dict[str, str] = {}
         with TemporaryDirectory() as folder:
             files: list[str] = []
@@ -217,7 +223,7 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> list[Instru
                 frame.to_parquet(files[-1])
             instruments = read_instruments(files, reading)[0]
         named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
-        return sorted(named, key=lambda one: one.name)
+        return sorted(named, key=lambda one: one.name), {}
 
 
 def find_lookback(workers: Sequence[AnyWorkerStatus], models: Sequence[str | None], horizon: int) -> int:

@@ -131,10 +131,20 @@ def test_windows_that_fail_are_left_out_and_counted(client, tmp_path):
     report = client.backtest(CANDLES, tmp_path, **OPTIONS)
     assert report["num_windows"] == 20
     assert report["left_out"] == {
-        "windows": 4, "errors": {"LIMIT_EXCEEDED": {"windows": 4, "message": "too large"}}
+        "windows": 4, "errors": {"LIMIT_EXCEEDED": {"windows": 4, "message": "too large"}}, "files": {}
     }  # fmt: skip
     again = client.backtest(CANDLES, tmp_path, **OPTIONS)
     assert (again["num_windows"], again["left_out"]["windows"]) == (24, 0)
+
+
+def test_files_of_a_folder_that_cannot_be_used_are_reported(client, tmp_path):
+    CANDLES["a"].to_csv(tmp_path / "a.csv")
+    (tmp_path / "notes.csv").write_text("day,mood\n1,good\n")
+    report = client.backtest(tmp_path, tmp_path / "out", **OPTIONS)
+    assert [one["name"] for one in report["instruments"]] == ["a"]
+    ((file, why),) = report["left_out"]["files"].items()
+    assert file.endswith("notes.csv")
+    assert "column" in why
 
 
 @pytest.mark.parametrize(
@@ -148,7 +158,7 @@ def test_an_error_of_every_job_ends_the_run(client, tmp_path, code, message):
 
 
 def plan(num_bars: int = 300, **options) -> BacktestPlan:
-    instruments = read_candles({"a": walk(1, num_bars)})
+    instruments, _ = read_candles({"a": walk(1, num_bars)})
     return BacktestPlan(instruments, BacktestOptions(**{"lookback": 40, "horizon": 5} | options))
 
 
@@ -172,7 +182,7 @@ def test_overlapping_futures_are_one_group():
 
 
 def plan_of(candles: dict[str, pd.DataFrame], **options) -> BacktestPlan:
-    return BacktestPlan(read_candles(candles), BacktestOptions(**{"lookback": 40, "horizon": 5} | options))
+    return BacktestPlan(read_candles(candles)[0], BacktestOptions(**{"lookback": 40, "horizon": 5} | options))
 
 
 def test_nights_and_weekends_do_not_part_overlapping_futures():
@@ -256,7 +266,7 @@ def test_too_few_bars_are_refused_with_the_number_that_is_needed():
 @pytest.mark.parametrize("name", ["BTC/USDT", "../up", ".hidden", "BRK.B", "", "é" * 300])
 def test_a_dataframe_may_have_any_name(name, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    instruments = read_candles({"b": walk(1), name: walk(2)})
+    instruments, _ = read_candles({"b": walk(1), name: walk(2)})
     assert [one.name for one in instruments] == sorted([name, "b"])
     assert list(tmp_path.iterdir()) == []
 
@@ -294,7 +304,7 @@ def test_the_lookback_is_the_shortest_that_the_models_announce():
 
 
 def test_as_many_jobs_are_in_flight_as_fill_the_workers_twice():
-    instruments = read_candles({"a": walk(1)})
+    instruments, _ = read_candles({"a": walk(1)})
     plan = BacktestPlan(instruments, BacktestOptions(lookback=40, horizon=5, samples=30))
 
     def in_flight(*slots: int) -> int:
