@@ -5,7 +5,8 @@ Ctrl-C reaches only this process (see ``children.py``), which ends its children.
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any, Final, Self
@@ -30,6 +31,7 @@ class ProcessStack:
         self._adopted: dict[ChildProcess, Callable[[], ChildProcess]] = {}
         self._previous: dict[int, Any] = {}
         self._ending = False
+        self._is_starting = False
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -54,7 +56,8 @@ class ProcessStack:
         """Start a child in this process's environment, changed by ``variables``. Raises LocalStackError."""
         environment = own_environment(variables or {})
         start = partial(ChildProcess, name, command, env=environment, sink=self._sink, grace_s=grace_s)
-        self._started[child := start()] = start
+        with self._uninterrupted():
+            self._started[child := start()] = start
         return child
 
     def adopt(self, child: ChildProcess, restart: Callable[[], ChildProcess]) -> None:
@@ -70,8 +73,9 @@ class ProcessStack:
         """Start a dead child again. Raises LocalStackError."""
         dead.stop()  # ends the processes that it left behind
         children = self._adopted if dead in self._adopted else self._started
-        start = children.pop(dead)
-        children[child := start()] = start
+        with self._uninterrupted():
+            start = children.pop(dead)
+            children[child := start()] = start
         return child
 
     def dead(self) -> ChildProcess | None:
@@ -94,10 +98,23 @@ class ProcessStack:
                 child.stop()
             children.clear()
 
+    @contextmanager
+    def _uninterrupted(self) -> Iterator[None]:
+        """Act on a signal at the end of the block: a child that is not noted yet would be left running."""
+        self._is_starting = True
+        try:
+            yield
+        finally:
+            self._is_starting = False
+        if self._ending:
+            raise KeyboardInterrupt
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._ending:
             self._ending = True
-            raise KeyboardInterrupt
+            if not self._is_starting:
+                raise KeyboardInterrupt
+            return
         for child in self._started:  # what they need has little to do, and ends in order
             child.kill()
 

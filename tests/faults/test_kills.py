@@ -101,7 +101,8 @@ def test_kills_cost_no_job_if_a_worker_serves_another_queue(
 ):
     control = Celery(broker=redis.url, set_as_current=False).control
     victim = fleet.start(KRONOS_MAX_JOBS="6", KRONOS_MAX_SLOTS="6")
-    assert control.add_consumer("added", destination=[victim.node], reply=True, timeout=WAIT_S)
+    # A worker that does not listen for control commands yet misses one.
+    await_true(lambda: control.add_consumer("added", destination=[victim.node], reply=True, timeout=2))
     accounts.submit_many(client, "long", 6)
     await_true(lambda: len(accounts.in_hand(victim.node)) == 6, "all jobs are in hand")
     victim.kill()

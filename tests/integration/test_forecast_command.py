@@ -17,7 +17,7 @@ from tests.integration.conftest import StartWorker
 from tests.waiting import WAIT_S
 
 NUM_FILES = 30
-ASKED = ("--pred-len", "20", "--samples", "8", "--seed", "1", "--in-flight", "3")
+ASKED = ("--pred-len", "40", "--samples", "16", "--seed", "1", "--in-flight", "3")
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_many_files_stopped_half_way_and_gone_on_with(
     assert [entry["code"] for entry in again["failed"]] == ["INVALID_INPUT"]
     whole = pd.read_parquet(folder / "all.parquet").set_index("series")
     assert whole.index.nunique() == NUM_FILES
-    assert (whole.groupby(level=0).size() == 20).all()
+    assert (whole.groupby(level=0).size() == 40).all()
     name = first.index[0]
     pd.testing.assert_frame_equal(whole.loc[name], first.loc[name])
 
@@ -91,7 +91,7 @@ def test_one_file_is_what_the_client_gets(
     assert (status, output) == (0, "1 file: 1 forecast. output/forecasts\n"), errors
     kept = json.loads((folder / "output" / "forecasts" / "file-01.json").read_text())
     frame = pd.read_csv(path).tail(50)
-    wanted = client.forecast(frame, pred_len=20, sample_count=8, seed=1, timeout_s=WAIT_S).series[0]
+    wanted = client.forecast(frame, pred_len=40, sample_count=16, seed=1, timeout_s=WAIT_S).series[0]
     assert kept["mean"]["close"] == pytest.approx(wanted.mean["close"], rel=1e-5)
     assert kept["timestamps"] == list(wanted.timestamps)
     assert (folder / "output" / "forecasts" / "file-01.png").stat().st_size > 10_000
