@@ -119,6 +119,10 @@ def second_gpu() -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Skip what cannot run here, with the command that runs it.
+
+    Faults at length took 40 minutes together, and a GPU's tests would prove nothing without one.
+    """
     for item in items:
         if item.get_closest_marker("at_length") and not config.getoption("--faults"):
             item.add_marker(pytest.mark.skip(reason="takes long: ./kronos test --faults"))

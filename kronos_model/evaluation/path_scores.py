@@ -99,7 +99,6 @@ class ScoreTotals:
         self._counts: dict[str, NDArray[np.int64]] = {}
         self._ranks: NDArray[np.int64] | None = None  # (S + 1,)
         self._by_window: dict[str, list[Array]] = {}
-        self.num_windows = 0
 
     def add(self, samples: Array, actual: Array, past: Array) -> None:
         """Add W windows, in the order in which ``by_window`` is to return them."""
@@ -126,7 +125,6 @@ class ScoreTotals:
         }
         for name, values in each.items():
             self._by_window.setdefault(name, []).append(values)
-        self.num_windows += len(actual)
 
     @property
     def num_samples(self) -> int:

@@ -42,5 +42,5 @@ def test_forecast_equals_the_reference(predictor, case):
     for number, frame in enumerate(frames):
         expected = pd.read_csv(PARITY / f"{case['name']}.{number}.csv")
         assert list(frame.columns) == list(expected.columns)
-        # Volume and amount of a series without any are noise around 0 of about 1e-6: hence the absolute part.
+        # Volume and amount of a series without any are noise of about 1e-6: the bound has an absolute part.
         np.testing.assert_allclose(frame.to_numpy(), expected.to_numpy(), rtol=TOLERANCE, atol=1e-9)

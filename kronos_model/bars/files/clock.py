@@ -55,7 +55,7 @@ def read_clock(column: pa.ChunkedArray, date_format: str | None = None) -> Clock
 
     Raises:
         ClockError: times with and without offsets are mixed, their zone is not known, or days and months
-            cannot be told apart.
+            cannot be distinguished.
     """
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
         return _from_times(column)

@@ -61,7 +61,7 @@ def without_suffix(file: Path) -> Path:
 
 
 def distinct_names(files: Sequence[Path]) -> list[str]:
-    """A different name for each file: without suffix and folders, as far as that tells them apart."""
+    """A different name for each file: without suffix and folders, as far as the names then differ."""
     absolute = [file.absolute() for file in files]
     num_alike = Counter(map(without_suffix, absolute))
     ends = [

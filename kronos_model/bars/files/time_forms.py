@@ -64,7 +64,7 @@ def read_formatted(column: pa.ChunkedArray, date_format: str | None, max_unread:
     """Times in one form, which is given or found from the cells; None if it leaves more cells unread.
 
     Raises:
-        ClockError: Days and months cannot be told apart, or the given form is none.
+        ClockError: Days and months cannot be distinguished, or the given form is none.
     """
     parts = pc.extract_regex(column, _WITH_OFFSET)
     has_offset = pc.is_valid(parts)
