@@ -53,7 +53,9 @@ export class ForecastForm {
       sampling: {
         temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed,
       },
-      output: { quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL },
+      output: {
+        quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
+      },
       model: byId("model").value || null,
       device: byId("device").value,
       allow_fallback: byId("fallback").checked,

@@ -130,6 +130,7 @@ class Output(WireModel):
     ] = Field(default=(0.1, 0.5, 0.9), description="levels of the quantiles over the paths")
     paths: bool = Field(default=False, description="whether every path comes back")
     repair: bool = Field(default=True, description="whether high, low, volume and amount are made consistent")
+    stream: bool = Field(default=False, description="whether progress has the bars that are done so far")
 
 
 class ForecastJob(WireModel):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, PROGRESS_STATE, Role
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.core.stored import Stored
 
 
@@ -28,10 +28,15 @@ class TaskState:
 
 @dataclass(frozen=True)
 class JobState(TaskState):
-    """A forecast's state; in PROGRESS with the number of bars done, over all paths."""
+    """A forecast's state; in PROGRESS with the number of bars done, over all paths.
+
+    ``series``: if the job streams, the first bars of its result, of each series that has some. A bar that is
+    there does not change any more.
+    """
 
     bars_done: int | None = None
     bars_total: int | None = None
+    series: tuple[SeriesForecast, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,11 @@ def progress_of(stored: Stored) -> dict[str, Any]:
 
 
 def _job_state(stored: Stored) -> JobState:
-    progress = progress_of(stored)
-    return JobState(stored.status, progress.get("bars_done"), progress.get("bars_total"))
+    try:
+        progress = ForecastProgress.model_validate(progress_of(stored))
+    except ValidationError:  # a worker of another version wrote it; the state itself is valid
+        return JobState(stored.status)
+    return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
 
 
 def _finetune_state(stored: Stored) -> FinetuneState:
