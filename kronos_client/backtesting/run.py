@@ -23,7 +23,7 @@ from kronos_client.core.reading import readable
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument
-from kronos_model.evaluation.naive_paths import NAIVE_TITLES
+from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
 
 MAX_NAME_CHARS: Final = 100
