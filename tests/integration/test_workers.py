@@ -175,7 +175,7 @@ def test_without_settings_and_network_a_worker_names_the_ways_out(start_worker, 
 
 def test_a_killed_worker_loses_no_job(start_worker, client, candles, redis):
     settings = {"KRONOS_VISIBILITY_TIMEOUT_S": "3"}
-    first = start_worker(**settings).wait_until_ready()
+    first = start_worker(*PACED, **settings, PACE_S="1").wait_until_ready()  # no job ends before the kill
     handles = [client.submit(candles[:120], pred_len=60, sample_count=4, seed=n) for n in range(8)]
     # kombu takes a message off the list a moment before it notes that it did: a kill just then loses it.
     connection = Redis.from_url(redis.url, decode_responses=True)
