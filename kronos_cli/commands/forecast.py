@@ -77,6 +77,7 @@ def device(text: str) -> str:
 @click.option(
     "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
 )
+@click.option("--calibrated", is_flag=True, help="Correct the close's quantiles by the model's calibration.")
 @click.option("--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York.")
 @click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
 @click.option(

@@ -1,8 +1,10 @@
 """``kronos models`` and ``kronos models register``."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
@@ -17,7 +19,6 @@ from kronos_model.checkpoints.source import locate_checkpoint, read_json, read_m
 from kronos_model.errors import CheckpointMismatch
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-DEFAULT_MAX_CONTEXT = 512
 TOKEN_BITS = ("s1_bits", "s2_bits")
 
 
@@ -28,7 +29,7 @@ def models(context: click.Context, as_json: bool) -> None:
     """Show the registered models that forecast jobs can name, as NAME or NAME@VERSION."""
     if context.invoked_subcommand is not None:
         return
-    registry = _registry()
+    registry = model_registry()
     registered = registry.list()
     if not as_json:
         click.echo(f"Registered models in {registry.folder}" + ("" if registered else ": none yet"))
@@ -44,10 +45,7 @@ def models(context: click.Context, as_json: bool) -> None:
 @click.argument("checkpoint", metavar="FOLDER", type=FOLDER)
 @click.option("--name", required=True, help="The name by which jobs choose the model.")
 @click.option("--tokenizer", type=FOLDER, help="Folder of its tokenizer.  [default: FOLDER/tokenizer]")
-@click.option(
-    "--max-context", type=options.COUNT,
-    help=f"Most bars that the model reads.  [default: as in training, else {DEFAULT_MAX_CONTEXT}]",
-)  # fmt: skip
+@options.max_context
 @click.option("--json", "as_json", is_flag=True, help="Print all metadata as JSON.")
 def register(
     checkpoint: Path, name: str, tokenizer: Path | None, max_context: int | None, as_json: bool
@@ -57,7 +55,7 @@ def register(
     FOLDER is the checkpoint of `kronos finetune`, or was written by save_pretrained. The same files are
     registered once.
     """
-    model = register_folder(_registry(), checkpoint, name, tokenizer, max_context)
+    model = register_folder(model_registry(), checkpoint, name, tokenizer, max_context)
     click.echo(json.dumps(models_table.as_json(model)) if as_json else model.reference)
 
 
@@ -69,6 +67,14 @@ def register_folder(
         "model": locate_checkpoint(checkpoint, "model", None, {}).folder,
         "tokenizer": locate_checkpoint(tokenizer or checkpoint / "tokenizer", "tokenizer", None, {}).folder,
     }
+    return register_pair(registry, parts, name, read_metadata(checkpoint), max_context)
+
+
+def register_pair(
+    registry: ModelRegistry, parts: Mapping[str, Path], name: str, known: Mapping[str, Any],
+    max_context: int | None, *, fingerprint: str = "",
+) -> RegisteredModel:  # fmt: skip
+    """Register the folders of a model and its tokenizer with the metadata ``known``. Raises KronosError."""
     bits = {part: _token_bits(folder) for part, folder in parts.items()}
     if bits["model"] != bits["tokenizer"]:
         raise CheckpointMismatch(
@@ -76,12 +82,11 @@ def register_folder(
             f"({', '.join(TOKEN_BITS)} in {CONFIG_NAME}): give --tokenizer the one of the model's training.",
             details=bits,
         )
-    known = read_metadata(checkpoint)
-    metadata = known | {"max_context": max_context or known.get("max_context", DEFAULT_MAX_CONTEXT)}
+    metadata = {**known, "max_context": max_context or known.get("max_context", options.DEFAULT_MAX_CONTEXT)}
     with TemporaryDirectory() as pair:
         for part, folder in parts.items():
             (Path(pair) / part).symlink_to(folder.resolve())
-        return registry.register(Path(pair), name, job_id="", fingerprint="", metadata=metadata)
+        return registry.register(Path(pair), name, job_id="", fingerprint=fingerprint, metadata=metadata)
 
 
 def _token_bits(folder: Path) -> list[object]:
@@ -89,7 +94,8 @@ def _token_bits(folder: Path) -> list[object]:
     return [config.get(name) for name in TOKEN_BITS] if isinstance(config, dict) else []
 
 
-def _registry() -> ModelRegistry:
+def model_registry() -> ModelRegistry:
+    """The registry in KRONOS_MODEL_FOLDER."""
     folder = get_settings().model_folder
     if folder is None:
         raise click.ClickException("KRONOS_MODEL_FOLDER is not set: set it to the folder that workers share")

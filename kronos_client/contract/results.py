@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.forecast import ForecastJob, Output, Seed
-from kronos_client.contract.model_info import ModelInfo, ResultModel, Texts
+from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel, Texts
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_model.bars.columns import COLUMNS, as_columns
+from kronos_model.bars.columns import CLOSE, COLUMNS, as_columns
 from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ class ForecastResult(ResultModel):
 
     series: Annotated[tuple[SeriesForecast, ...], Field(strict=False)]
     model: ModelInfo
+    calibration: CalibrationInfo | None = Field(
+        default=None, description="what corrected the quantiles of the close; null: nothing did"
+    )
     device: str = Field(description="that computed it, such as cpu or cuda:0")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
     queue: str
@@ -121,10 +125,14 @@ def sampling_warnings(job: ForecastJob) -> list[str]:
     return [f"Quantiles of {paths} say little: draw {MIN_PATHS_OF_QUANTILES} or more."]
 
 
-def series_result(series: PreparedSeries, forecast: Forecast, output: Output) -> SeriesForecast:
+def series_result(
+    series: PreparedSeries, forecast: Forecast, output: Output, calibration: Calibration | None = None
+) -> SeriesForecast:
     """The forecast of one series, with what the job's ``output`` asks for."""
     levels = output.quantiles
-    tables = forecast.quantiles(levels) if levels else ()
+    tables = forecast.quantiles(levels) if levels else np.empty((0, 0, 0))  # (num_levels, H, 6)
+    if calibration is not None and levels:
+        tables[..., CLOSE] = calibration.corrected(levels, tables[..., CLOSE], series.columns["close"])
     return SeriesForecast(
         id=series.id,
         timestamps=series.future_timestamps,

@@ -30,6 +30,7 @@ class ForecastOptions(TypedDict, total=False):
         timezone: IANA zone that inferred timestamps follow.
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.
+        calibrated: Whether the model's calibration corrects the quantiles of the close.
         model: By default the worker's own; or one of its further models, or a registered one.
         device, allow_fallback: Where to compute, and whether on the CPU if no GPU worker is ready.
         deadline_s: Seconds from submission until the job is given up.
@@ -50,6 +51,7 @@ class ForecastOptions(TypedDict, total=False):
     quantiles: Sequence[float]
     paths: bool
     repair: bool
+    calibrated: bool
     model: str | None
     device: str
     allow_fallback: bool
