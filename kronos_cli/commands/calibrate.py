@@ -38,7 +38,7 @@ def calibrate(backtest: Path, name: str, model: str | None, max_context: int | N
         fingerprint=hashlib.sha256(content.encode()).hexdigest(),
     )  # fmt: skip
     if as_json:
-        click.echo(json.dumps(models_table.as_json(registered)))
+        click.echo(json.dumps(models_table.as_json(registered, registry.current([registered]))))
         return
     click.echo(f"{registered.reference}: calibrated from {fit.calibration.num_windows} windows.\n{fit.check}")
 

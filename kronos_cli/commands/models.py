@@ -1,4 +1,4 @@
-"""``kronos models`` and ``kronos models register``."""
+"""``kronos models``, and its subcommands register, promote and rollback."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.tables import models as models_table
 from kronos_cli.tables.parts import show
-from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.model_registry import ModelRegistry, check_name
+from kronos_client.registry.promotions import promote as record_promotion
+from kronos_client.registry.promotions import roll_back, why_not_promoted
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.hub import CONFIG_NAME
 from kronos_model.checkpoints.source import locate_checkpoint, read_json, read_metadata
@@ -31,14 +33,15 @@ def models(context: click.Context, as_json: bool) -> None:
         return
     registry = model_registry()
     registered = registry.list()
+    current = registry.current(registered)
     if not as_json:
         click.echo(f"Registered models in {registry.folder}" + ("" if registered else ": none yet"))
     if as_json or registered:
         found = {
             "folder": str(registry.folder),
-            "models": [models_table.as_json(model) for model in registered],
+            "models": [models_table.as_json(model, current) for model in registered],
         }
-        show(found, models_table.models_table(registered), as_json=as_json)
+        show(found, models_table.models_table(registered, current), as_json=as_json)
 
 
 @models.command()
@@ -55,8 +58,57 @@ def register(
     FOLDER is the checkpoint of `kronos finetune`, or was written by save_pretrained. The same files are
     registered once.
     """
-    model = register_folder(model_registry(), checkpoint, name, tokenizer, max_context)
-    click.echo(json.dumps(models_table.as_json(model)) if as_json else model.reference)
+    registry = model_registry()
+    model = register_folder(registry, checkpoint, name, tokenizer, max_context)
+    click.echo(
+        json.dumps(models_table.as_json(model, registry.current([model]))) if as_json else model.reference
+    )
+
+
+@models.command()
+@click.argument("reference", metavar="NAME@VERSION")
+@click.option(
+    "--backtest", type=FOLDER, help="Folder of a backtest of this version and of the one that NAME means now."
+)
+@click.option("--force", is_flag=True, help="Promote it whatever a backtest says.")
+def promote(reference: str, backtest: Path | None, force: bool) -> None:
+    """Let NAME mean this version, if a backtest says that it is no worse than what NAME means now.
+
+    Without promotions, a name means its newest version. Workers use it with the next job.
+    """
+    registry = model_registry()
+    new = registry.resolve(reference) if "@" in reference else None
+    if new is None:
+        raise click.ClickException(f"no version {reference}: write NAME@VERSION, as `kronos models` lists it")
+    present = registry.resolve(new.name)
+    if present is not None and present != new and not force:
+        reason: str | None = "without --backtest, nothing says so"
+        if backtest is not None and isinstance(report := read_json(backtest / "report.json"), dict):
+            reason = why_not_promoted(report, new, present)
+        elif backtest is not None:
+            reason = f"{backtest} has no report.json"
+        if reason is not None:
+            text = f"{reference} must be no worse than {present.reference}, but {reason}"
+            raise click.ClickException(f"{text}. --force promotes it all the same")
+    record_promotion(new, forced=force)
+    click.echo(f"{new.name} means {reference} now" + _instead(present, new))
+
+
+@models.command()
+@click.argument("name")
+def rollback(name: str) -> None:
+    """Let NAME mean what it meant before its last promotion."""
+    registry = model_registry()
+    check_name(name)
+    before = registry.resolve(name)
+    if before is None or not roll_back(before.folder.parent):
+        raise click.ClickException(f"no version of {name} was promoted")
+    present = registry.resolve(name)
+    click.echo(f"{name} means {present and present.reference} now" + _instead(before, present))
+
+
+def _instead(before: RegisteredModel | None, now: RegisteredModel | None) -> str:
+    return "." if before in (None, now) else f", instead of {before and before.reference}."
 
 
 def register_folder(

@@ -1,5 +1,6 @@
 """Registered models as a table and as JSON."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -21,10 +22,13 @@ LEGEND: Final = (
 )
 
 
-def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> RenderableType:
+def models_table(
+    models: Sequence[RegisteredModel | DamagedModel], current: Mapping[str, int]
+) -> RenderableType:
     """Tables with one row per version: its origin, its quality, its calibration. Below: the damaged ones.
 
-    Text of the metadata is never markup.
+    A name of several versions has a line that says which of them it means. Text of the metadata is never
+    markup.
     """
     what = simple_table(
         "model", "parent", "created", "data", names=["model", "parent"], texts=["created", "data"]
@@ -46,14 +50,19 @@ def models_table(models: Sequence[RegisteredModel | DamagedModel]) -> Renderable
         if metadata.calibration is not None:
             calibrated.add_row(Text(model.reference), *map(Text, _calibration(metadata.calibration)))
     tables = [what, how_good, *([calibrated] if calibrated.row_count else [])]
-    return Group(*tables, Text(LEGEND, style="dim"), *damaged)
+    several = [name for name, number in Counter(model.name for model in models).items() if number > 1]
+    meanings = [Text(f"{name} means {name}@{current[name]}.") for name in several if name in current]
+    return Group(*tables, *meanings, Text(LEGEND, style="dim"), *damaged)
 
 
-def as_json(model: RegisteredModel | DamagedModel) -> dict[str, Any]:
-    """All metadata, or the reason in ``damaged``. Jobs name the model by ``id``."""
+def as_json(model: RegisteredModel | DamagedModel, current: Mapping[str, int]) -> dict[str, Any]:
+    """All metadata, or the reason in ``damaged``. ``current``: whether the name alone means this version."""
+    known: dict[str, Any] = {"name": model.name, "version": model.version, "damaged": None}
     if isinstance(model, DamagedModel):
-        return {"id": model.reference, "name": model.name, "version": model.version, "damaged": model.reason}
-    return {"id": model.reference, **model.metadata.model_dump(mode="json"), "damaged": None}
+        known["damaged"] = model.reason
+    else:
+        known = model.metadata.model_dump(mode="json") | known
+    return {"id": model.reference, **known, "current": current.get(model.name) == model.version}
 
 
 def _parent(parent: Any) -> str:

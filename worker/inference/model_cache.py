@@ -118,7 +118,7 @@ class ModelCache:
         return [self._own.name, *(name for name in self._allowed if name != self._own.name)]
 
     def find(self, name: str | None) -> Loadable | None:
-        """The model that a job names; None for the worker's own. A registered name is its newest version.
+        """The model that a job names; None for the worker's own. See ``ModelRegistry.resolve``.
 
         Raises:
             JobError: MODEL_NOT_ALLOWED, or the damage of a registered model.
