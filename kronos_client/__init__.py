@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kronos_client.client import ForecastClient
     from kronos_client.contract.errors import ErrorCode, JobError
     from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.path_results import Distribution, EventChance, PathStatistics
     from kronos_client.contract.results import ForecastResult, SeriesForecast
     from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
     from kronos_client.core.async_handle import AsyncFinetuneHandle, AsyncForecastHandle
@@ -28,6 +29,7 @@ _MODULES = {
     "client": "ForecastClient",
     "contract.errors": "ErrorCode JobError",
     "contract.finetune_results": "FinetuneProgress FinetuneResult",
+    "contract.path_results": "Distribution EventChance PathStatistics",
     "contract.results": "ForecastResult SeriesForecast",
     "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
     "core.async_handle": "AsyncFinetuneHandle AsyncForecastHandle",
@@ -40,10 +42,12 @@ _MODULES = {
 }
 
 __all__ = [
-    "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "ClientSettings", "ErrorCode",
+    "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "ClientSettings", "Distribution",
+    "ErrorCode", "EventChance",
     "FinetuneHandle", "FinetuneOptions", "FinetuneProgress", "FinetuneResult", "FinetuneState",
     "FinetuneWorkerStatus", "ForecastClient", "ForecastHandle", "ForecastOptions", "ForecastOutcome",
-    "ForecastResult", "ForecastWorkerStatus", "JobError", "JobState", "SeriesForecast", "SettingsError",
+    "ForecastResult", "ForecastWorkerStatus", "JobError", "JobState", "PathStatistics", "SeriesForecast",
+    "SettingsError",
 ]  # fmt: skip
 
 

@@ -38,6 +38,8 @@ def test_defaults_are_those_of_the_contract() -> None:
         "quantiles": (0.1, 0.5, 0.9),
         "paths": False,
         "calibrated": False,
+        "events": (),
+        "statistics": False,
         "repair": True,
     }
     assert (read.device, read.allow_fallback, read.priority, read.context_policy) == (
