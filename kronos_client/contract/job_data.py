@@ -1,4 +1,4 @@
-"""The data of a finetuning job: files that the worker sees, or the candles themselves."""
+"""The candles of a finetuning job or backtest: files that the worker sees, or the candles themselves."""
 
 from typing import Annotated, Any, Final, Self
 
@@ -52,8 +52,8 @@ DataPaths = Annotated[
 ]
 
 
-class FinetuneData(WireModel):
-    """The candles to train on: files that the worker sees, or the candles themselves."""
+class JobData(WireModel):
+    """Files that the worker sees, or the candles themselves."""
 
     path: DataPaths | None = Field(
         default=None,
