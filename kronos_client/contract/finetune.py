@@ -5,7 +5,6 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import numpy as np
 from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
@@ -18,7 +17,6 @@ from kronos_client.contract.jobs import read_fields
 from kronos_client.contract.limits import check_data_payload, check_most
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
 from kronos_client.contract.preparing import PreparedInstrument, prepare_instruments
-from kronos_model.bars.instrument import Instrument
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
@@ -185,17 +183,10 @@ def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ..
         if getattr(config.data, field):
             raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")
     try:
-        split_windows([_times_of(one) for one in instruments], config.data)
+        split_windows([one.as_instrument() for one in instruments], config.data)
     except (TrainingDataError, FinetuningConfigError) as error:
         field = "data.instruments" if error.field == "data.path" else f"config.{error.field}"
         raise JobError(error.code, escaped(error.message, MAX_MESSAGE_CHARS), field) from None
-
-
-def _times_of(one: PreparedInstrument) -> Instrument:
-    """An instrument without its bars."""
-    times = one.timestamps
-    wall, instants = (values.astype("datetime64[s]") for values in (times.wall, times.instants))
-    return Instrument(one.id, np.empty((len(times), 0), np.float32), wall, instants, times.is_aware)
 
 
 def _invalid(field: str, message: str) -> JobError:

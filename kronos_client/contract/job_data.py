@@ -63,6 +63,11 @@ class JobData(WireModel):
         Annotated[tuple[CandleInput, ...], Field(strict=False, min_length=1, fail_fast=True)] | None
     ) = Field(default=None, description="the candles themselves, for small data")
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files and folders; none if the job carries its candles."""
+        return (self.path,) if isinstance(self.path, str) else self.path or ()
+
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.path is None and self.instruments is None:
