@@ -83,7 +83,8 @@ def _written(media_type: str, series: Sequence[SeriesForecast]) -> bytes:
 
     tables = []
     for one in series:
-        columns = forecast_columns(one.id, one.timestamps, one.mean, one.quantiles)
+        chances = {each.event: each.probability for each in one.events}
+        columns = forecast_columns(one.id, one.timestamps, one.mean, one.quantiles, chances)
         for name, paths in (one.paths or {}).items():
             columns |= {f"{name}_path{number}": values for number, values in enumerate(paths, 1)}
         schema = pa.schema((name, pa.string() if name in TEXTS else pa.float64()) for name in columns)

@@ -14,8 +14,8 @@ SHORT_CHARS: Final = 8
 """Shown characters of a commit or fingerprint."""
 
 LEGEND: Final = (
-    "tokenizer, predictor: best validation loss. over parent, over last value: reduction of the pinball loss "
-    "of the close on held-out candles."
+    "tokenizer, predictor: best validation loss. over parent, over last value: reduction of the CRPS of the "
+    "close on held-out candles."
 )
 
 
@@ -60,7 +60,8 @@ def _parent(parent: Any) -> str:
 def _quality(metadata: Metadata) -> list[str]:
     """The best losses, then the reductions in percent; empty if the metadata have no number."""
     losses = [_at(metadata.metrics, stage, "best_loss") for stage in ("tokenizer", "predictor")]
-    percents = [_at(metadata.evaluation, "improvements", over, "percent") for over in ("start", "last_value")]
+    against = _at(metadata.evaluation, "models", "finetuned", "against")
+    percents = [_at(against, over, "difference") for over in ("start", "last_value")]
     shown = zip([*losses, *percents], ["{:.4g}"] * 2 + ["{:+.1f} %"] * 2, strict=True)
     return [form.format(value) if isinstance(value, int | float) else "" for value, form in shown]
 

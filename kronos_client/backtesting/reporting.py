@@ -14,10 +14,9 @@ from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
 from kronos_client.backtesting.store import ForecastStore
 from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.bars.columns import CLOSE
-from kronos_model.evaluation.backtest_report import WindowBatch, make_report
-from kronos_model.evaluation.naive import infer_season, why_not_seasonal
-from kronos_model.evaluation.naive_paths import NUM_SAMPLES
-from kronos_model.evaluation.path_scores import path_quantiles
+from kronos_model.evaluation.naive import NUM_SAMPLES, infer_season, why_not_seasonal
+from kronos_model.evaluation.report import WindowBatch, make_report
+from kronos_model.evaluation.scores import path_quantiles
 
 BATCH_WINDOWS: Final = 128
 """The most windows that are scored at once."""
@@ -41,9 +40,7 @@ def write_report(
     batches = _batches(plan, store, names, windows, on_batch)
     report = make_report(
         batches,
-        plan.times[list(windows)],
-        plan.groups[list(windows)],
-        lags=plan.usual_overlap,
+        plan.times.of(windows),
         season=None if no_season else season,
         seed=plan.options.seed,
     )

@@ -15,7 +15,7 @@ from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorker
 from kronos_client.core.forecast_request import ForecastOptions
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_model.bars.columns import COLUMNS
-from kronos_model.evaluation.naive_paths import NAIVE_TITLES
+from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
 
 

@@ -15,7 +15,7 @@ from kronos_client.contract.jobs import read_fields
 from kronos_client.contract.limits import check_data_payload, check_most
 from kronos_client.contract.names import SCHEMA_VERSION, Priority
 from kronos_client.contract.preparing import prepare_instruments
-from kronos_model.evaluation.naive_paths import NAIVE_TITLES
+from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.finetuning.data_config import ReadConfig
 
 MAX_MODELS: Final = 8

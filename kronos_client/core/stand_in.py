@@ -10,8 +10,9 @@ from kronos_client.contract.finetune_results import FinetunedModel, FinetuneResu
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, prepare
 from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.path_results import sampling_warnings
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_client.contract.results import ForecastResult, Timings, sampling_warnings, series_result
+from kronos_client.contract.results import ForecastResult, Timings, series_result
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.forecast import Forecast

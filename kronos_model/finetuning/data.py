@@ -16,9 +16,7 @@ def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataRep
     return read_files(config.paths, config, "data.")
 
 
-def read_files(
-    paths: Sequence[str], config: ReadConfig, prefix: str
-) -> tuple[list[Instrument], DataReport]:
+def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[list[Instrument], DataReport]:
     """The instruments of these files and folders, and a report; see ``read_instruments``.
 
     Raises TrainingDataError for the errors of ``read_instruments``; ``field`` is ``data.path``, or one of

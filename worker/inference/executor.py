@@ -10,7 +10,8 @@ from typing import Any, Final, Protocol
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
 from kronos_client.contract.limits import check_job
-from kronos_client.contract.results import ForecastResult, Timings, sampling_warnings, series_result
+from kronos_client.contract.path_results import sampling_warnings
+from kronos_client.contract.results import ForecastResult, Timings, series_result
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.bars.columns import time_features, to_bars

@@ -41,6 +41,8 @@ def test_a_result_is_a_table_with_the_numbers_of_its_json(http, jobs, media_type
             assert list(rows[column]) == values
         for level, columns in one["quantiles"].items():
             assert list(rows[f"close_q{level}"]) == columns["close"]
+        for chance in one["events"]:
+            assert set(rows[chance["event"]]) == {chance["probability"]}
         assert rows["close_path2"].isna().all() == (one["paths"] is None)
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.stored import LOST
 from kronos_client.redis.job_store import Receipt
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
-from kronos_model.evaluation.backtest_report import WindowBatch
+from kronos_model.evaluation.report import WindowBatch
 from tests.kronos_client.backtesting.test_run import CANDLES, info
 from worker.training import backtest_run
 from worker.training.backtest_run import BacktestJobRun
@@ -49,10 +49,12 @@ class Client(FakeForecastClient):
         self._memory.enqueue = send  # type: ignore[method-assign]
 
 
-def digest(batches: Iterable[WindowBatch], times: Sequence[Any], *_: Any, **__: Any) -> dict[str, Any]:
+def digest(batches: Iterable[WindowBatch], *_: Any, **__: Any) -> dict[str, Any]:
     """In place of scores, which take longer than all else: the same for the same forecasts."""
-    content = [[one.past.tolist(), *(each.tolist() for each in one.samples.values())] for one in batches]
-    return {"num_windows": len(times), "digest": hashlib.sha256(repr(content).encode()).hexdigest()}
+    held = list(batches)
+    content = [[one.past.tolist(), *(each.tolist() for each in one.samples.values())] for one in held]
+    found = hashlib.sha256(repr(content).encode()).hexdigest()
+    return {"num_windows": sum(len(one.past) for one in held), "digest": found}
 
 
 @pytest.fixture
