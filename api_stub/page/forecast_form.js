@@ -1,5 +1,6 @@
 /** The fields of a forecast: what they ask for, and the limits that the models and the service set. */
 
+import { HIGHER } from "./chances.js"
 import { autoLookback, caution, chosenModel } from "./choices.js"
 import { badField, byId, limit, numberIn, showText } from "./elements.js"
 import { bars, count } from "./texts.js"
@@ -55,6 +56,8 @@ export class ForecastForm {
       },
       output: {
         quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
+        events: [HIGHER, ...byId("events").value.split(",").map((text) => text.trim()).filter(Boolean)],
+        statistics: true,
       },
       model: byId("model").value || null,
       device: byId("device").value,

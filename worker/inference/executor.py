@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from kronos_client.contract.calibration import Calibration, check_num_bars
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Output
 from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
 from kronos_client.contract.limits import check_job
+from kronos_client.contract.path_results import sampling_warnings
 from kronos_client.contract.results import (
     ForecastProgress,
     ForecastResult,
     SeriesForecast,
     Timings,
-    sampling_warnings,
     series_result,
 )
 from kronos_client.redis.job_store import Receipt
@@ -73,9 +74,12 @@ def compute(
     model = host.models.find(job.model)
     limits = host.limits_of(model)
     check_job(job, limits)
+    calibration = host.models.calibration_for(job, model)
     series = prepare(job, job_id, limits)
     waited_s = receipt.waited_s(job.submitted_at)
     remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
+    if calibration is not None:
+        check_num_bars([len(one.wall) for one in series], calibration)
     if remaining_s is not None and remaining_s <= 0:
         late = f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s"
         raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")
@@ -88,20 +92,23 @@ def compute(
         served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
         num_bars = job.num_bars_read(served.lookback, served.max_context, served.min_lookback)
+        if calibration is not None:
+            num_bars = calibration.lookback
         trained = served.lookback, served.min_lookback
         series = tuple(with_lookback_warning(one.last(num_bars), *trained) for one in series)
         requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
-        early = EarlyBars(series, job.output) if job.output.stream else None
+        early = EarlyBars(series, job.output, calibration) if job.output.stream else None
         generations = wait_for_run(host.engine_thread, run, context, early)
     total_s = time.monotonic() - started
     warnings = sampling_warnings(job)
     result = ForecastResult(
         series=tuple(
-            series_result(one, Forecast(generation.paths, one.seed), job.output)
+            series_result(one, Forecast(generation.paths, one.seed), job.output, calibration)
             for one, generation in zip(series, generations, strict=True)
         ),
         model=served.info,
+        calibration=None if calibration is None else calibration.info(),
         device=str(host.device),
         device_warning=device_warning,
         queue=queue,
@@ -148,9 +155,11 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
 class EarlyBars:
     """The first bars of a job's result, for a job that streams."""
 
-    def __init__(self, series: Sequence[PreparedSeries], output: Output) -> None:
-        self._series = series
-        self._output = output.model_copy(update={"paths": False})
+    def __init__(
+        self, series: Sequence[PreparedSeries], output: Output, calibration: Calibration | None
+    ) -> None:
+        self._series, self._calibration = series, calibration
+        self._output = output.model_copy(update={"paths": False, "events": (), "statistics": False})
         self._known: dict[int, SeriesForecast] = {}
 
     def of(self, generations: Sequence[Generation]) -> tuple[SeriesForecast, ...]:
@@ -158,7 +167,9 @@ class EarlyBars:
         for index, (one, generation) in enumerate(zip(self._series, generations, strict=False)):
             paths, known = generation.paths_so_far, self._known.get(index)
             if paths is not None and (known is None or len(known.timestamps) < paths.shape[1]):
-                self._known[index] = series_result(one, Forecast(paths, one.seed), self._output)
+                self._known[index] = series_result(
+                    one, Forecast(paths, one.seed), self._output, self._calibration
+                )
         return tuple(known for _, known in sorted(self._known.items()))
 
 

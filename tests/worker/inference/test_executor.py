@@ -220,7 +220,7 @@ def test_a_job_that_streams_reports_the_first_bars_of_its_result(context):
         generation.paths_so_far = first and paths[:, :first]
         return False
 
-    early = executor.EarlyBars([series], asked.output)
+    early = executor.EarlyBars([series], asked.output, None)
     executor.wait_for_run(SimpleNamespace(wait=wait), run, context, early)
     assert [progress.as_json().get("series") is None for progress in context.progress] == [True, *[False] * 3]
     shown = [progress.series[0] for progress in context.progress[1:]]
