@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,13 +32,18 @@ class Forecast:
         return np.asarray(self.paths.mean(axis=0, dtype=np.float64))
 
     def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
-        """Quantiles over the paths, (len(levels), H, 6).
+        """Quantiles over the paths, (len(levels), H, 6); see ``path_quantiles``."""
+        return path_quantiles(self.paths, levels)
 
-        The quantile at level p lies at position p · (sample_count + 1) among the sorted paths. So an interval
-        of 80 % holds the next bar in 80 % of cases if that bar is one more path. NumPy's default, p ·
-        (sample_count − 1), holds it in 75 % with 30 paths (Hyndman and Fan, Sample Quantiles in Statistical
-        Packages, 1996, definitions 6 and 7). Beyond the outermost path, the quantile is that path.
-        """
-        if len(self.paths) == 1:  # each quantile is the path itself; NumPy would take long for that
-            return np.repeat(self.paths.astype(np.float64), len(levels), axis=0)
-        return np.asarray(np.quantile(self.paths.astype(np.float64), levels, axis=0, method="weibull"))
+
+def path_quantiles(values: NDArray[np.floating[Any]], levels: Sequence[float]) -> NDArray[np.float64]:
+    """Quantiles over paths: (S, ...) → (len(levels), ...).
+
+    The quantile at level p lies at position p · (S + 1) among the sorted paths. So an interval of 80 % holds
+    the next bar in 80 % of cases if that bar is one more path. NumPy's default, p · (S − 1), holds it in 75 %
+    with 30 paths (Hyndman and Fan, Sample Quantiles in Statistical Packages, 1996, definitions 6 and 7).
+    Beyond the outermost path, the quantile is that path.
+    """
+    if len(values) == 1:  # each quantile is the path itself; NumPy would take long for that
+        return np.repeat(values.astype(np.float64), len(levels), axis=0)
+    return np.asarray(np.quantile(values.astype(np.float64), levels, axis=0, method="weibull"))

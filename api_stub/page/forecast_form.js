@@ -1,5 +1,6 @@
 /** The fields of a forecast: what they ask for, and the limits that the models and the service set. */
 
+import { HIGHER } from "./chances.js"
 import { autoLookback, caution, chosenModel } from "./choices.js"
 import { badField, byId, limit, numberIn, showText } from "./elements.js"
 import { bars, count } from "./texts.js"
@@ -53,7 +54,11 @@ export class ForecastForm {
       sampling: {
         temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed,
       },
-      output: { quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL },
+      output: {
+        quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL,
+        events: [HIGHER, ...byId("events").value.split(",").map((text) => text.trim()).filter(Boolean)],
+        statistics: true,
+      },
       model: byId("model").value || null,
       device: byId("device").value,
       allow_fallback: byId("fallback").checked,

@@ -1,5 +1,6 @@
 /** The outcome of a forecast: its chart, values, key, score, table and downloads. */
 
+import { showChances } from "./chances.js"
 import { caution } from "./choices.js"
 import { asCsv, save } from "./downloads.js"
 import { byId, fillRows, made, showText } from "./elements.js"
@@ -61,6 +62,7 @@ export class ForecastView {
     showText(byId("paths-state"), series && wantsPaths && !hasPaths &&
       `This forecast came without its paths. Forecast again to get them; seed ${series.seed} gives the same one.`)
     byId("chart").setAttribute("aria-label", this.#described)
+    showChances(series, (value) => this.chart.price(value))
     showScore(series && scoreOf(lookback, actual, series), this.chart.digits)
     if (series) this.#fillNumbers(series)
   }

@@ -1,6 +1,6 @@
 /** How a forecast did on the held-out bars. */
 
-import { byId, made } from "./elements.js"
+import { byId, showFacts } from "./elements.js"
 import { bars, percent } from "./texts.js"
 
 /**
@@ -29,8 +29,7 @@ export function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
 
 /** Shows a score as facts, in colour where it says good or bad; null hides it. */
 export function showScore(score, digits) {
-  byId("score").hidden = !score
-  if (!score) return
+  if (!score) return showFacts(byId("score"), [])
   const { numBars, error, unchanged, level, inside, bounds } = score
   const isBetter = error < unchanged
   const gain = unchanged ? `${Math.round(Math.abs(1 - error / unchanged) * 100)} % ` : ""
@@ -45,8 +44,7 @@ export function showScore(score, digits) {
     facts.push([`Closes inside ${percent(low)} to ${percent(high)}`,
       `${inside} of ${numBars} (${Math.round(100 * inside / numBars)} %; ${percent(high - low)} expected)`])
   }
-  byId("score").replaceChildren(...facts.map(([name, value, verdict]) => made(
-    "div", {}, made("dt", {}, name), made("dd", verdict ? { class: verdict } : {}, value))))
+  return showFacts(byId("score"), facts)
 }
 
 function average(values) {

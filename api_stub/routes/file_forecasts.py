@@ -23,7 +23,7 @@ from api_stub.uploads.dataset_folder import data_folder, dataset_path
 from api_stub.uploads.read_options import ReadOptionsDependency
 from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.forecast import MAX_QUANTILES
+from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
 from kronos_client.contract.names import Priority
 from kronos_client.core.job import candles_job
 
@@ -44,6 +44,10 @@ class FileForecast(BaseModel):
     seed: int | None = None
     quantiles: Annotated[list[float], Field(max_length=MAX_QUANTILES)] | None = None
     paths: bool | None = None
+    events: Annotated[
+        list[str], Field(max_length=MAX_EVENTS, description="such as close>last+2% at 24; may be repeated")
+    ] = []
+    statistics: bool | None = None
     timezone: Annotated[str, Field(description="IANA zone that the forecast times follow")] | None = None
     model: str | None = None
     device: str | None = None

@@ -125,7 +125,12 @@ def _options(item: SingleRequest) -> dict[str, Any]:
     options: dict[str, Any] = {
         "pred_len": item.pred_len,
         "sampling": item.drawing.sampling(),
-        "output": {"quantiles": item.quantiles or [], "paths": item.paths},
+        "output": {
+            "quantiles": item.quantiles or [],
+            "paths": item.paths,
+            "events": item.events,
+            "statistics": item.statistics,
+        },
         "device": item.device,
         "allow_fallback": item.allow_fallback,
         "priority": item.priority,
@@ -161,7 +166,12 @@ def _result_bytes(item: SingleRequest, num_samples: int) -> int:
         series=(None,),
         pred_len=item.pred_len,
         sampling=Sampling.model_construct(sample_count=num_samples),
-        output=Output.model_construct(quantiles=tuple(item.quantiles or ()), paths=item.paths),
+        output=Output.model_construct(
+            quantiles=tuple(item.quantiles or ()),
+            paths=item.paths,
+            events=tuple(item.events),
+            statistics=item.statistics,
+        ),
     )
     return result_bytes(job)
 
@@ -197,6 +207,8 @@ def _prediction(item: SingleRequest, series: SeriesForecast, result: ForecastRes
         tokenizer_version=version_of(result.model.tokenizer_id, result.model.tokenizer_revision),
         quantiles=series.quantiles if item.quantiles else None,  # type: ignore[arg-type]
         paths=series.paths,  # type: ignore[arg-type]
+        events=list(series.events),
+        statistics=series.statistics,
         seed=series.seed,
         lookback=series.lookback,
         device=result.device,

@@ -6,8 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from api_stub.candles import Candles, FutureTimestamps, NotBool, Timestamps, num_candles
-from kronos_client.contract.forecast import MAX_QUANTILES
+from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
 from kronos_client.contract.names import Priority
+from kronos_client.contract.path_results import EventChance, PathStatistics
 
 MAX_ITEMS: Final = 256
 MAX_NAME_CHARS: Final = 200
@@ -52,6 +53,12 @@ class SingleRequest(BaseModel):
         default=None, description="levels of the quantiles to return, such as 0.1 and 0.9"
     )
     paths: bool = Field(default=False, description="whether to return every path")
+    events: Annotated[list[str], Field(max_length=MAX_EVENTS)] = Field(
+        default=[], description="events to return the chance of, such as close>last+2% at 24"
+    )
+    statistics: bool = Field(
+        default=False, description="whether to return return, realised volatility and maximum drawdown"
+    )
     model: str | None = Field(default=None, description="default: the workers' own; see /v1/models")
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
     allow_fallback: bool = Field(default=True, description="whether the CPU may be used if no GPU is ready")
@@ -112,6 +119,8 @@ class Prediction(BaseModel):
     paths: dict[str, list[list[float]]] | None = Field(
         default=None, description="by column: one array of values per path; if requested"
     )
+    events: list[EventChance] = Field(default=[], description="the chances, in the order of the request")
+    statistics: PathStatistics | None = Field(default=None, description="if requested")
     seed: int = Field(description="the seed that was used")
     lookback: int | None = Field(default=None, description="candles that the model read, the last ones")
     device: str = Field(description="the device that computed it")

@@ -1,6 +1,7 @@
 """``kronos forecast``."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.contract import forecast as contract
+from kronos_client.contract.results import SeriesForecast
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.core.forecast_request import default_sample_count
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.errors import InputError
+from kronos_model.paths.events import Event
 
 DEFAULT_OUTPUT = Path("output/forecasts")
 MAX_ERRORS_SHOWN = 50
+MAX_ANSWERS_SHOWN = 50
 POSITIVE = click.FloatRange(min=0, min_open=True)
 TABLE_KINDS: dict[str, Kind] = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json"}
 
@@ -38,6 +42,11 @@ def levels(text: str) -> tuple[float, ...]:
     if any(not 0 < level < 1 for level in found):
         raise ValueError(f"{text!r}: quantiles lie between 0 and 1")
     return found
+
+
+def event(text: str) -> str:
+    """An event, as jobs name it."""
+    return Event.parse(text).text
 
 
 def device(text: str) -> str:
@@ -76,6 +85,15 @@ def device(text: str) -> str:
 )  # fmt: skip
 @click.option(
     "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
+)
+@click.option("--calibrated", is_flag=True, help="Correct the close's quantiles by the model's calibration.")
+@click.option(
+    "--event", "events", type=event, multiple=True, metavar="EVENT",
+    help='Print and write the chance of it: "close>last at 24", "close<last-2% at end" or "high>=195 by 10", '
+    "which means at bar 10 or before. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--statistics", is_flag=True, help="Print return, realised volatility and maximum drawdown of the paths."
 )
 @click.option("--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York.")
 @click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
@@ -170,6 +188,11 @@ def _print_summary(tally: Tally, output: Path, *, as_json: bool) -> None:
         click.echo(f"… and {len(tally.failed) - MAX_ERRORS_SHOWN} more; --json prints all", err=True)
     for text in tally.warnings:
         click.echo(f"Warning: {text}", err=True)
+    for name, series in tally.answers[:MAX_ANSWERS_SHOWN]:
+        for text in _answers_of(series):
+            click.echo(f"{name}: {text}")
+    if len(tally.answers) > MAX_ANSWERS_SHOWN:
+        click.echo(f"… and {len(tally.answers) - MAX_ANSWERS_SHOWN} more; the output and --json have all")
     counts = [f"{tally.num_forecast} forecast"]
     counts += [f"{tally.num_unchanged} unchanged"] if tally.num_unchanged else []
     counts += [f"{len(tally.failed)} failed"] if tally.failed else []
@@ -177,3 +200,13 @@ def _print_summary(tally: Tally, output: Path, *, as_json: bool) -> None:
         counts.append(f"{tally.num_files - tally.num_done} left; run the same command to continue")
     files = "1 file" if tally.num_files == 1 else f"{tally.num_files} files"
     click.echo(f"{files}: {', '.join(counts)}. {output}")
+
+
+def _answers_of(series: SeriesForecast) -> Iterator[str]:
+    """The chances and statistics in words."""
+    for chance in series.events:
+        yield f"{chance.event}: {chance.in_words()}"
+    if series.statistics is not None:
+        for name in type(series.statistics).model_fields:
+            found = getattr(series.statistics, name)
+            yield f"{name.replace('_', ' ')}: {'none' if found is None else found.in_words()}"

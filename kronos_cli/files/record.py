@@ -24,14 +24,18 @@ def forecast_record(name: str, file: Path, job_id: str, result: ForecastResult) 
     """The forecast of one series with its origin, as JSON-compatible values."""
     series = result.series[0]
     origin = result.model_dump(mode="json", include={"model", "device", "device_warning"})
-    bars = series.model_dump(mode="json", include={"timestamps", "mean", "quantiles"})
+    fields = {"timestamps", "mean", "quantiles", "events", "statistics"}
+    bars = series.model_dump(mode="json", include=fields)
     origin |= {"warnings": result.all_warnings(), "seed": series.seed}
     return {"series": name, "file": str(file), "job_id": job_id, **origin, **bars}
 
 
 def columns_of(record: Record) -> dict[str, Sequence[Any]]:
     """The columns of a record."""
-    return forecast_columns(record["series"], record["timestamps"], record["mean"], record["quantiles"])
+    chances = {each["event"]: each["probability"] for each in record.get("events", ())}
+    return forecast_columns(
+        record["series"], record["timestamps"], record["mean"], record["quantiles"], chances
+    )
 
 
 def write_record(path: Path, kind: Kind, record: Record) -> None:

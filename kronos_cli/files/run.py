@@ -18,11 +18,13 @@ from kronos_cli.tables.parts import progress_bar
 from kronos_cli.wording import in_own_words, job_error
 from kronos_client.client import ForecastClient, ForecastOutcome
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.results import SeriesForecast
 from kronos_client.core.forecast_request import ForecastOptions
 from kronos_client.core.many import FATAL_CODES
 
 INTERRUPTED: Final = 130
 MAX_LISTED: Final = 3
+ANSWERS: Final = {"events", "statistics"}
 
 
 @dataclass
@@ -31,6 +33,7 @@ class Tally:
 
     Attributes:
         warned: the files that each warning is about.
+        answers: the chances and statistics that were asked for, with the name of each forecast.
         error: what ended the run early.
     """
 
@@ -39,6 +42,7 @@ class Tally:
     num_unchanged: int = 0
     failed: list[dict[str, Any]] = field(default_factory=list)
     warned: dict[str, list[str]] = field(default_factory=dict)
+    answers: list[tuple[str, SeriesForecast]] = field(default_factory=list)
     is_interrupted: bool = False
     error: dict[str, str] | None = None
 
@@ -75,6 +79,10 @@ class Tally:
             "left": self.num_files - self.num_done,
             "interrupted": self.is_interrupted,
             "warnings": self.warnings,
+            "answers": [
+                {"series": name, **answer.model_dump(mode="json", include=ANSWERS)}
+                for name, answer in self.answers
+            ],
             "error": self.error,
         }
 
@@ -172,6 +180,10 @@ class ForecastRun:
             self._up_to_date.add(work.name)
         if received:
             raise KeyboardInterrupt
+        series = result.series[0]
+        if series.events or series.statistics:  # without what takes memory
+            bare = series.model_copy(update={"timestamps": (), "mean": {}, "quantiles": {}, "paths": None})
+            self.tally.answers.append((work.name, bare))
         model_caution = None if caution is None else f"{result.model.id} is {caution}"
         for text in filter(None, [result.device_warning, *result.all_warnings(), model_caution]):
             self.tally.warn(work.file, text)

@@ -9,6 +9,7 @@ from pydantic import (
     ConfigDict,
     FailFast,
     Field,
+    PlainSerializer,
     PlainValidator,
     WithJsonSchema,
     model_validator,
@@ -18,9 +19,12 @@ from pydantic_core import PydanticCustomError
 from kronos_client.contract.columns import Column
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_model.bars.columns import COLUMNS
+from kronos_model.paths.events import WANTED, Event
 from kronos_model.seeds import MAX_SEED
 
 MAX_QUANTILES: Final = 32
+MAX_EVENTS: Final = 32
+MAX_EVENT_CHARS: Final = 100
 MAX_COUNT: Final = 2**31 - 1
 
 
@@ -34,6 +38,15 @@ def _distinct(levels: tuple[float, ...]) -> tuple[float, ...]:
     if len(set(levels)) < len(levels):
         raise PydanticCustomError("not_distinct", "levels that differ from each other")
     return levels
+
+
+def _event(value: Any) -> Event:
+    if not isinstance(value, str) or len(value) > MAX_EVENT_CHARS:
+        raise PydanticCustomError("event", WANTED)
+    try:
+        return Event.parse(value)
+    except ValueError:
+        raise PydanticCustomError("event", WANTED) from None
 
 
 def _lookback(value: Any) -> Any:
@@ -53,6 +66,12 @@ Lookback = Annotated[
 TimestampTexts = Annotated[tuple[str, ...], Field(strict=False, fail_fast=True)]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
+EventText = Annotated[
+    Event,
+    PlainValidator(_event),
+    PlainSerializer(lambda event: event.text, return_type=str),
+    WithJsonSchema({"type": "string", "maxLength": MAX_EVENT_CHARS, "examples": ["close>last+2% at 24"]}),
+]
 
 
 class WireModel(BaseModel):
@@ -129,6 +148,18 @@ class Output(WireModel):
         AfterValidator(_distinct),
     ] = Field(default=(0.1, 0.5, 0.9), description="levels of the quantiles over the paths")
     paths: bool = Field(default=False, description="whether every path comes back")
+    calibrated: bool = Field(
+        default=False,
+        description="whether the model's calibration corrects the quantiles of the close; NOT_CALIBRATED "
+        "without one",
+    )
+    events: Annotated[tuple[EventText, ...], Field(strict=False, max_length=MAX_EVENTS), FailFast()] = Field(
+        default=(),
+        description="what the chance is wanted of, such as close>last+2% at 24 or high>=195 by end",
+    )
+    statistics: bool = Field(
+        default=False, description="whether return, realised volatility and maximum drawdown come back"
+    )
     repair: bool = Field(default=True, description="whether high, low, volume and amount are made consistent")
 
 
@@ -140,7 +171,7 @@ class ForecastJob(WireModel):
     lookback: Lookback = Field(
         default="auto",
         description="the last bars of each series that the model reads; auto: what its context leaves, up to "
-        "the longest of its training",
+        "the longest of its training, or those of its calibration if output.calibrated",
     )
     pred_len: Count | None = Field(
         default=None, description="bars to forecast; may be left out if future_timestamps are given"
@@ -185,6 +216,16 @@ class ForecastJob(WireModel):
                 expected, source = actual, f"series.{index}.future_timestamps"
         if expected is None:
             raise PydanticCustomError("no_horizon", "is missing: add it, or give a series future_timestamps")
+        return self
+
+    @model_validator(mode="after")
+    def _check_events(self) -> Self:
+        for index, event in enumerate(self.output.events):
+            if (event.bar or 0) > self.horizon:
+                context = {"index": index, "bar": event.bar, "horizon": self.horizon}
+                raise PydanticCustomError(
+                    "late_event", "asks for bar {bar}, but {horizon} are forecast: ask for more bars", context
+                )
         return self
 
     def num_bars_read(

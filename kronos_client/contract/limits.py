@@ -18,6 +18,9 @@ BYTES_PER_NUMBER: Final = 20
 BYTES_PER_TIMESTAMP: Final = 30
 BYTES_PER_SERIES: Final = 1024
 """Names of columns and quantiles, id and seed."""
+BYTES_PER_EVENT: Final = 400
+"""Its text, and the chance with its error, bounds and numbers of paths."""
+STATISTICS: Final = 3
 
 
 def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
@@ -38,8 +41,8 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
     check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
 
 
-def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
-    """Refuse an absurdly large finetuning job. Raises JobError LIMIT_EXCEEDED."""
+def check_data_payload(payload: dict[Any, Any], limits: Limits) -> None:
+    """Refuse an absurdly large job that carries or names candles. Raises JobError LIMIT_EXCEEDED."""
     _check_num_fields(payload, "job")
     data = payload.get("data")
     if not isinstance(data, dict):
@@ -120,7 +123,10 @@ def result_bytes(job: ForecastJob) -> int:
     """An upper estimate of the result's size as JSON."""
     tables = 1 + len(job.output.quantiles) + (job.sampling.sample_count if job.output.paths else 0)
     per_bar = BYTES_PER_TIMESTAMP + tables * len(COLUMNS) * BYTES_PER_NUMBER
-    return len(job.series) * (BYTES_PER_SERIES + job.horizon * per_bar)
+    answers = BYTES_PER_EVENT * len(job.output.events)
+    if job.output.statistics:
+        answers += STATISTICS * (BYTES_PER_EVENT + 2 * BYTES_PER_NUMBER * len(job.output.quantiles))
+    return len(job.series) * (BYTES_PER_SERIES + answers + job.horizon * per_bar)
 
 
 def check_num_bars(num_bars: int, limits: Limits, field: str) -> None:

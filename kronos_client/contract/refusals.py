@@ -40,6 +40,7 @@ _EXPECTED: Final = {
 _FIELDS_OF_CHECKS: Final = {
     "duplicate_id": "{place}.{index}.id",
     "future_length": "series.{index}.future_timestamps",
+    "late_event": "output.events.{index}",
     "no_horizon": "pred_len",
     "no_data": "data",
     "two_kinds_of_data": "data",

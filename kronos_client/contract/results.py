@@ -1,22 +1,28 @@
 """A forecast's result, which a job with state SUCCESS holds."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from kronos_client.contract.forecast import ForecastJob, Output, Seed
-from kronos_client.contract.model_info import ModelInfo, ResultModel, Texts
+from kronos_client.contract.calibration import Calibration
+from kronos_client.contract.forecast import Output, Seed
+from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel, Texts
+from kronos_client.contract.path_results import (
+    EventChance,
+    PathStatistics,
+    event_chances,
+    path_statistics,
+    quantile_key,
+)
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_model.bars.columns import COLUMNS, as_columns
+from kronos_model.bars.columns import CLOSE, COLUMNS, as_columns
 from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
     import pandas as pd
-
-MIN_PATHS_OF_QUANTILES: Final = 20
 
 ColumnName = Literal["open", "high", "low", "close", "volume", "amount"]
 Values = Annotated[tuple[float, ...], Field(strict=False)]
@@ -33,6 +39,10 @@ class SeriesForecast(ResultModel):
     paths: dict[ColumnName, Paths] | None = Field(
         default=None, description="by column: sample_count arrays of H values; null unless asked for"
     )
+    events: Annotated[tuple[EventChance, ...], Field(strict=False)] = Field(
+        default=(), description="the chance of each event that the job names, in its order"
+    )
+    statistics: PathStatistics | None = Field(default=None, description="null unless asked for")
     seed: Seed = Field(description="the one that was used")
     lookback: int | None = Field(
         default=None, description="bars of the series that the model read, the last ones"
@@ -67,6 +77,9 @@ class ForecastResult(ResultModel):
 
     series: Annotated[tuple[SeriesForecast, ...], Field(strict=False)]
     model: ModelInfo
+    calibration: CalibrationInfo | None = Field(
+        default=None, description="what corrected the quantiles of the close; null: nothing did"
+    )
     device: str = Field(description="that computed it, such as cpu or cuda:0")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
     queue: str
@@ -97,43 +110,41 @@ def forecast_columns(
     timestamps: Sequence[str],
     mean: Mapping[ColumnName, Sequence[float]],
     quantiles: Mapping[str, Mapping[ColumnName, Sequence[float]]],
+    chances: Mapping[str, float],
 ) -> dict[str, Sequence[Any]]:
-    """A forecast as a table: ``series``, ``timestamp``, the mean, and each quantile as ``close_q0.1``."""
+    """A forecast as a table: ``series``, ``timestamp``, the mean, and each quantile as ``close_q0.1``.
+
+    The chance of an event, whose text is its column's title, is the same in all rows.
+    """
     table: dict[str, Sequence[Any]] = {"series": [name] * len(timestamps), "timestamp": timestamps}
     table |= {column: mean[column] for column in COLUMNS if column in mean}
     for level in sorted(quantiles, key=float):
         quantile = quantiles[level]
         table |= {f"{column}_q{level}": quantile[column] for column in COLUMNS if column in quantile}
-    return table
+    return table | {event: [chance] * len(timestamps) for event, chance in chances.items()}
 
 
-def quantile_key(level: float) -> str:
-    """The key of a level's quantile: its shortest decimal, such as 0.1."""
-    return repr(float(level))
-
-
-def sampling_warnings(job: ForecastJob) -> list[str]:
-    """Warn of quantiles over too few paths."""
-    num_paths = job.sampling.sample_count
-    if not job.output.quantiles or num_paths >= MIN_PATHS_OF_QUANTILES:
-        return []
-    paths = "1 sample path" if num_paths == 1 else f"{num_paths} sample paths"
-    return [f"Quantiles of {paths} say little: draw {MIN_PATHS_OF_QUANTILES} or more."]
-
-
-def series_result(series: PreparedSeries, forecast: Forecast, output: Output) -> SeriesForecast:
+def series_result(
+    series: PreparedSeries, forecast: Forecast, output: Output, calibration: Calibration | None = None
+) -> SeriesForecast:
     """The forecast of one series, with what the job's ``output`` asks for."""
     levels = output.quantiles
-    tables = forecast.quantiles(levels) if levels else ()
+    last_close = float(np.float32(series.columns["close"][-1]))  # as the model reads it
+    tables = forecast.quantiles(levels) if levels else np.empty((0, 0, 0))  # (num_levels, H, 6)
+    if calibration is not None and levels:
+        tables[..., CLOSE] = calibration.corrected(levels, tables[..., CLOSE], series.columns["close"])
+    statistics, remarks = path_statistics(forecast, last_close, levels) if output.statistics else (None, [])
     return SeriesForecast(
         id=series.id,
         timestamps=series.future_timestamps,
         mean=_by_column(forecast.mean),
         quantiles=dict(zip(map(quantile_key, levels), map(_by_column, tables), strict=True)),
         paths=_by_column(forecast.paths) if output.paths else None,
+        events=event_chances(forecast, last_close, output.events),  # type: ignore[arg-type]
+        statistics=statistics,
         seed=series.seed,
         lookback=len(series.wall),
-        warnings=series.warnings,
+        warnings=(*series.warnings, *remarks),
     )
 
 

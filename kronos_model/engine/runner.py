@@ -62,7 +62,7 @@ class ModelRunner:
         self.num_slots = num_slots
         self._clip = clip
         self._packs = not has_kernel(model.head.proj_s1.weight.device) if packs is None else packs
-        self._coder = TokenCoder(tokenizer, dtype, packs=self._packs)
+        self._coder = TokenCoder(tokenizer, packs=self._packs)
         self._network = Network(
             model,
             num_slots=num_slots + num_prompt_slots(num_slots),

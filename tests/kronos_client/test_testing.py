@@ -45,6 +45,8 @@ def test_a_result_has_the_form_that_was_asked_for(fake):
         paths=True,
         quantiles=[0.25, 0.75],
         series_ids=["a", "b"],
+        events=("close>last at end",),
+        statistics=True,
     )
     assert [one.id for one in result.series] == ["a", "b"]
     for one in result.series:
@@ -53,6 +55,9 @@ def test_a_result_has_the_form_that_was_asked_for(fake):
         assert {len(values) for values in one.mean.values()} == {7}
         assert one.quantiles.keys() == {"0.25", "0.75"}
         assert np.shape(one.paths["close"]) == (3, 7)
+        higher = np.array(one.paths["close"])[:, -1] > CANDLES["close"][-1]
+        assert [chance.num_hits for chance in one.events] == [higher.sum()]
+        assert one.statistics.total_return.quantiles.keys() == {"0.25", "0.75"}
     assert ForecastResult.model_validate(result.model_dump(mode="json")) == result
     assert (result.device, result.queue, result.worker) == ("cpu", "cpu", STAND_IN)
 

@@ -13,7 +13,7 @@ from kronos_model.bars.synthetic import candles
 from tests.integration.conftest import StartWorker, WorkerUnderTest
 from tests.page.conftest import TINY, OpenPage, Visit, await_frame, wait_until
 
-LOOKBACK, HORIZON, SAMPLES, SEED = 128, 12, 20, 7
+LOOKBACK, HORIZON, SAMPLES, SEED = 128, 12, 25, 7
 SETTINGS = {"lookback": LOOKBACK, "horizon": HORIZON, "samples": SAMPLES, "seed": SEED}
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9)
 WHITE = (255, 255, 255)
@@ -81,8 +81,10 @@ def assert_is_filled(picture: np.ndarray, colour) -> None:
 
 
 def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, tmp_path):
-    page = upload(visit, csv_file, **SETTINGS)
+    page = upload(visit, csv_file, **SETTINGS, events="high>=1 by 5")
     page.wait_for_selector("#downloads")
+    assert "Chance of high>=1 by 5\nall of 25 paths (95 %: at least 86.7 %)" in page.inner_text("#chances")
+    assert re.search(r"Chance to end above the last close\n[^\n]+ paths", page.inner_text("#chances"))
     with ForecastClient(redis.url) as client:
         known = bars.tail(LOOKBACK).drop(columns="amount")
         series = client.forecast(

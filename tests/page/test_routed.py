@@ -228,9 +228,9 @@ def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
 
 def test_a_verdict_is_coloured(routed: RoutedVisit):
     verdict = [
-        "WORSE: than a naive forecast.",
-        "3.0 % better than x.",
-        "No clear difference from y: 1 % better.",
+        "WORSE than repeating the last value on these candles.",
+        "3.0 % better than x (95 % interval +1.0 to +5.0 %).",
+        "1.0 % better than y (95 % interval -1.0 to +3.0 %, which is no clear difference).",
     ]
     trained = RESULT | {"model": {"id": "mine@1"}, "verdict": verdict, "timings_ms": {"training": 1}}
     routed.answers["finetunes/two/events"] = end(state="done", result=trained)

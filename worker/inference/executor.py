@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from kronos_client.contract.calibration import check_num_bars
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
 from kronos_client.contract.limits import check_job
-from kronos_client.contract.results import ForecastResult, Timings, sampling_warnings, series_result
+from kronos_client.contract.path_results import sampling_warnings
+from kronos_client.contract.results import ForecastResult, Timings, series_result
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.bars.columns import time_features, to_bars
@@ -65,9 +67,12 @@ def compute(
     model = host.models.find(job.model)
     limits = host.limits_of(model)
     check_job(job, limits)
+    calibration = host.models.calibration_for(job, model)
     series = prepare(job, job_id, limits)
     waited_s = receipt.waited_s(job.submitted_at)
     remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
+    if calibration is not None:
+        check_num_bars([len(one.wall) for one in series], calibration)
     if remaining_s is not None and remaining_s <= 0:
         late = f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s"
         raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")
@@ -80,6 +85,8 @@ def compute(
         served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
         num_bars = job.num_bars_read(served.lookback, served.max_context, served.min_lookback)
+        if calibration is not None:
+            num_bars = calibration.lookback
         trained = served.lookback, served.min_lookback
         series = tuple(with_lookback_warning(one.last(num_bars), *trained) for one in series)
         requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
@@ -91,11 +98,12 @@ def compute(
         forecast = Forecast(generation.paths, one.seed)
         if job.output.repair:
             forecast = forecast.repaired()
-        forecasts.append(series_result(one, forecast, job.output))
+        forecasts.append(series_result(one, forecast, job.output, calibration))
     warnings = sampling_warnings(job)
     result = ForecastResult(
         series=tuple(forecasts),
         model=served.info,
+        calibration=None if calibration is None else calibration.info(),
         device=str(host.device),
         device_warning=device_warning,
         queue=queue,

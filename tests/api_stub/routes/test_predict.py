@@ -36,11 +36,12 @@ def wait_for_results(http, settings):
 
 def test_a_request_becomes_a_job_with_its_options(http, jobs):
     body = series(overrides={"temperature": 0.7, "top_k": 3, "top_p": 0.8, "sample_count": 4, "seed": 11})
-    answer = http.post(SINGLE, json=body | {"model": "kronos-tiny", "quantiles": [0.1], "paths": True})
+    output = {"quantiles": [0.1], "paths": True, "events": ["close>last at 2"], "statistics": True}
+    answer = http.post(SINGLE, json=body | {"model": "kronos-tiny"} | output)
     assert answer.status_code == 202
     (job,) = jobs.sent()
     assert job["sampling"] == {"temperature": 0.7, "top_k": 3, "top_p": 0.8, "sample_count": 4}
-    assert job["output"] == {"quantiles": [0.1], "paths": True}
+    assert job["output"] == output
     assert (job["model"], job["pred_len"]) == ("kronos-tiny", 3)
     (one,) = job["series"]
     assert (one["id"], one["seed"]) == ("AAPL", 11)
@@ -161,6 +162,7 @@ def test_pred_len_takes_the_first_of_the_prediction_timestamps(http, jobs):
         ({"overrides": {"seed": -1}}, "BAD_VALUE", "overrides.seed"),
         ({"overrides": {"sample_count": 257}}, "LIMIT_EXCEEDED", "overrides.sample_count"),
         ({"quantiles": [2]}, "BAD_VALUE", "quantiles.0"),
+        ({"events": ["close>last at 4"]}, "BAD_VALUE", "events.0"),
         (
             {"prediction_timestamps": ["2024-06-18T09:00:00"]},
             "TIMESTAMPS_NOT_ASCENDING",

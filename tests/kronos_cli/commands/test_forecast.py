@@ -19,7 +19,7 @@ from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.core.many import ForecastOutcome
-from kronos_client.testing import fake_worker
+from kronos_client.testing import FakeForecastClient, fake_worker
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.synthetic import candles
 from tests.worker.inference.forecasts import result
@@ -175,6 +175,7 @@ def test_the_summarys_keys_are_stable(played: PlayedClient, files: list[Path]) -
         "left": 0,
         "interrupted": False,
         "warnings": ["a warning"],
+        "answers": [],
         "error": None,
     }
 
@@ -375,3 +376,26 @@ def test_without_a_terminal_there_is_no_bar_and_no_colour(played: PlayedClient, 
     assert "\x1b" not in outcome.output
     assert "━" not in outcome.output
     assert not Console(file=io.StringIO()).is_terminal
+
+
+def test_chances_and_statistics_are_printed_and_written(files: list[Path], monkeypatch) -> None:
+    fake = FakeForecastClient()
+    monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    arguments = ["in/a.csv", "--output", "out.csv", "--pred-len", "3", "--seed", "1", "--samples", "30"]
+    arguments += ["--event", "close>last at end", "--event", "low<=0.01 by 2", "--statistics"]
+    outcome = forecast(*arguments)
+    table = pd.read_csv("out.csv")
+    share = table["close>last at end"].unique().item()
+    lines = outcome.stdout.splitlines()
+    assert outcome.exit_code == 0, outcome.output
+    assert lines[0].startswith(f"a: close>last at end: {100 * share:.1f} % ± ")
+    assert lines[1] == "a: low<=0.01 by 2: fewer than 1 in 30 paths (95 %: at most 11.4 %)"
+    assert [line.split(":")[1] for line in lines[2:5]] == [
+        " total return",
+        " realised volatility",
+        " max drawdown",
+    ]
+    assert table["low<=0.01 by 2"].tolist() == [0.0] * 3
+    (answer,) = summary(forecast(*arguments, "--fresh", "--json"))["answers"]
+    assert (answer["series"], answer["events"][0]["probability"]) == ("a", pytest.approx(share))
+    assert forecast("in", "--event", "close>last").exit_code == 2

@@ -34,7 +34,14 @@ def test_defaults_are_those_of_the_contract() -> None:
         "sample_count": 1,
         "seed": None,
     }
-    assert read.output.model_dump() == {"quantiles": (0.1, 0.5, 0.9), "paths": False, "repair": True}
+    assert read.output.model_dump() == {
+        "quantiles": (0.1, 0.5, 0.9),
+        "paths": False,
+        "calibrated": False,
+        "events": (),
+        "statistics": False,
+        "repair": True,
+    }
     assert (read.device, read.allow_fallback, read.priority, read.context_policy) == (
         "auto",
         True,

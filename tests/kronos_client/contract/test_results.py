@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +13,6 @@ from kronos_client.contract.results import (
     ForecastResult,
     SeriesForecast,
     Timings,
-    quantile_key,
-    sampling_warnings,
     series_result,
 )
 from kronos_model.bars.columns import COLUMNS
@@ -96,23 +95,26 @@ def test_a_result_never_holds_what_json_cannot_say() -> None:
         series_result(prepared, forecast, parse_job(job(), Limits()).output)
 
 
-@pytest.mark.parametrize("paths", [False, True])
-def test_the_estimate_bounds_the_results_size(paths: bool) -> None:
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"paths": False},
+        {"paths": True},
+        {
+            "events": ["high>=last  +  01234567890123456789.01234567890123456789 %   by       end"] * 32,
+            "statistics": True,
+        },
+    ],
+)
+def test_the_estimate_bounds_the_results_size(output: dict[str, Any]) -> None:
     read = parse_job(
-        job(
-            series("a" * 200), series("b"), sampling={"sample_count": 9}, output={"paths": paths}, pred_len=60
-        ),
+        job(series("a" * 200), series("b"), sampling={"sample_count": 9}, output=output, pred_len=60),
         Limits(),
     )
 
     size = len(json.dumps(result_of(read).model_dump(mode="json")["series"]))
 
     assert size <= result_bytes(read) <= 2 * size
-
-
-@pytest.mark.parametrize(("level", "key"), [(0.1, "0.1"), (0.025, "0.025"), (0.123456789, "0.123456789")])
-def test_a_quantile_is_named_by_its_shortest_decimal(level: float, key: str) -> None:
-    assert quantile_key(level) == key
 
 
 def test_a_frame_is_the_mean_by_time() -> None:
@@ -134,13 +136,3 @@ def test_a_frame_over_a_clock_change_is_in_utc() -> None:
     )
 
     assert [at.hour for at in one.frame().index] == [5, 6, 7, 8, 9]
-
-
-def test_quantiles_of_few_paths_give_a_warning():
-    def warnings(sample_count: int, *quantiles: float) -> list[str]:
-        sampling = {"sample_count": sample_count}
-        return sampling_warnings(parse_job(job(sampling=sampling, output={"quantiles": quantiles}), Limits()))
-
-    assert warnings(1, 0.1) == ["Quantiles of 1 sample path say little: draw 20 or more."]
-    assert warnings(19, 0.1)
-    assert warnings(20, 0.1) == warnings(1) == []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
+from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.decoding.draws import draw
 from kronos_model.engine.decoding.noise import counter_noise
@@ -30,6 +31,7 @@ from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer import network, stack
 from kronos_model.engine.transformer.network import Network
 from kronos_model.model import Kronos
+from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.rolling import rolling_paths
@@ -306,6 +308,20 @@ def test_full_slots_of_series_with_the_usual_number_of_paths_meet_usual_shapes(p
         run(Engine(runner), requests)
     assert len(set(shapes)) == 2
     assert set(shapes) <= set(usual_shapes(128, MAX_CONTEXT))
+
+
+def test_the_bundled_model_forecasts_the_same_closes_in_bfloat16():
+    """Its tokenizer's weights are steep: rounded ones would shift the closes by more than their spread."""
+    bundled = load_pair("kronos-tiny")
+    request = series_request(2, 400, 8, SamplingParams(sample_count=32, seed=5))
+    closes = [
+        run(build_engine(bundled.model, bundled.tokenizer, max_context=512, dtype=dtype), [request])[0][
+            ..., CLOSE
+        ]
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    shift = np.abs(closes[0].mean(0) - closes[1].mean(0)) / closes[0].std(0)
+    assert shift.max() < 0.5
 
 
 def test_bfloat16_is_close_and_the_same_in_any_batch(pair):
