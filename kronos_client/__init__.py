@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from kronos_client.client import ForecastClient
     from kronos_client.contract.errors import ErrorCode, JobError
     from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.model_info import CalibrationInfo
     from kronos_client.contract.path_results import Distribution, EventChance, PathStatistics
     from kronos_client.contract.results import ForecastResult, SeriesForecast
     from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
@@ -29,6 +30,7 @@ _MODULES = {
     "client": "ForecastClient",
     "contract.errors": "ErrorCode JobError",
     "contract.finetune_results": "FinetuneProgress FinetuneResult",
+    "contract.model_info": "CalibrationInfo",
     "contract.path_results": "Distribution EventChance PathStatistics",
     "contract.results": "ForecastResult SeriesForecast",
     "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
@@ -42,7 +44,8 @@ _MODULES = {
 }
 
 __all__ = [
-    "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "ClientSettings", "Distribution",
+    "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "CalibrationInfo", "ClientSettings",
+    "Distribution",
     "ErrorCode", "EventChance",
     "FinetuneHandle", "FinetuneOptions", "FinetuneProgress", "FinetuneResult", "FinetuneState",
     "FinetuneWorkerStatus", "ForecastClient", "ForecastHandle", "ForecastOptions", "ForecastOutcome",
