@@ -1,4 +1,4 @@
-"""ForecastClient: enqueue forecasts and finetuning from any app, without torch.
+"""ForecastClient: enqueue forecasts, backtests and finetuning from any app, without torch.
 
 For example:
 
@@ -13,18 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from kronos_client.backtesting.run import BacktestArguments, begin_backtest
+from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.async_handle import not_in_time
+from kronos_client.core.backtest_request import BacktestJobOptions
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions
+from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
-from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle
-from kronos_client.core.job import Job, candles_job, config_job, finetune_job, forecast_job
-from kronos_client.core.kinds import FINETUNE, FORECAST, FinetuneState, JobState
+from kronos_client.core.handle import BacktestHandle, FinetuneHandle, ForecastHandle, JobHandle
+from kronos_client.core.job import (
+    Job,
+    backtest_job,
+    candles_job,
+    config_job,
+    data_job,
+    finetune_job,
+    forecast_job,
+)
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore, ResultStore
@@ -221,6 +230,25 @@ class ForecastClient:
                         on_progress(run.num_done, run.num_forecasts)
             return run.report()
 
+    def submit_backtest(self, data: DataSource, **options: Unpack[BacktestJobOptions]) -> BacktestHandle:
+        """Enqueue a backtest that a worker for finetuning runs, as ``backtest`` does here.
+
+        Args:
+            data: Paths below the workers' data folder, or the candles, as ``finetune`` takes them.
+            options: Windows, horizon, models and more: see ``BacktestJobOptions``.
+
+        Raises:
+            JobError: As ``submit``.
+        """
+        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
+        return self._submit(partial(data_job, data, options), job_id, retry_for_s)
+
+    def submit_backtest_job(
+        self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
+    ) -> BacktestHandle:
+        """Enqueue a backtest in the contract's own form, such as docs/examples/backtest-job.json."""
+        return self._submit(partial(backtest_job, payload), job_id, retry_for_s)
+
     def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> FinetuneHandle:
@@ -255,6 +283,10 @@ class ForecastClient:
     def finetune_handle(self, job_id: str) -> FinetuneHandle:
         """The handle of a finetuning job that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return JobHandle(self._thread, FINETUNE, job_id, None)
+
+    def backtest_handle(self, job_id: str) -> BacktestHandle:
+        """The handle of a backtest that was enqueued earlier or elsewhere; its ``queue`` is None."""
+        return JobHandle(self._thread, BACKTEST, job_id, None)
 
     def _submit(
         self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float

@@ -1,4 +1,4 @@
-"""Routes of forecast and finetuning jobs: enqueue, read, follow, cancel."""
+"""Routes of forecasts, finetuning jobs and backtests: enqueue, read, follow, cancel."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
@@ -14,13 +14,16 @@ from api_stub.job_state import problem_of
 from api_stub.problems import HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.routes.job_views import (
+    BACKTESTS,
     FINETUNES,
     FORECASTS,
     Accepted,
+    BacktestView,
     FinetuneView,
     ForecastView,
     JobSummary,
     JobsView,
+    JobView,
 )
 from api_stub.routes.paging import Cursor, Limit
 from api_stub.routes.scopes import KeyScope, needs
@@ -28,11 +31,12 @@ from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.settings import ApiSettings
 from api_stub.webhooks.sender import WebhooksDependency
+from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.names import MAX_ID_CHARS, Role
-from kronos_client.core.job import Job, finetune_job, forecast_job
+from kronos_client.contract.names import MAX_ID_CHARS, Kind
+from kronos_client.core.job import Job, backtest_job, finetune_job, forecast_job
 from kronos_client.core.stored import NOTHING
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
@@ -54,11 +58,11 @@ async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
 
 def _router(
     url: str,
-    role: Role,
+    kind: Kind,
     scope: KeyScope,
     job_model: type[BaseModel],
     make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
-    view: type[ForecastView | FinetuneView],
+    view: type[JobView],
     cancelling: str,
 ) -> APIRouter:
     tag = url.rpartition("/")[2]
@@ -66,8 +70,8 @@ def _router(
         prefix=url, tags=[tag], dependencies=[needs(scope), Depends(json_only)], route_class=LargeBodies
     )
     documented = create_model(job_model.__name__, __base__=job_model, webhook=(Webhook, None))
-    enqueuing = f"Enqueue a {role} job as in docs/reference/contract.md. The answer does not wait for it."
-    listing = f"The newest {role} jobs that this API and the Python clients submitted."
+    enqueuing = f"Enqueue a {kind} job as in docs/reference/contract.md. The answer does not wait for it."
+    listing = f"The newest {kind} jobs that this API and the Python clients submitted."
     cancelling = f"{cancelling} A job that has ended stays as it is."
 
     @router.post("", status_code=202, description=enqueuing)
@@ -100,7 +104,7 @@ def _router(
         cursor: Annotated[Cursor, Query(pattern=TIME)] = None,
     ) -> JobsView:
         until = None if cursor is None else float(cursor)
-        found, following = await backend.list_jobs(role, limit, until)
+        found, following = await backend.list_jobs(kind, limit, until)
         return JobsView(
             jobs=[JobSummary.of(job, submission.root + url) for job in found],
             next=None if following is None else repr(following),
@@ -166,4 +170,8 @@ router.include_router(
 cancelling = "Cancel training; its best checkpoint is kept."
 router.include_router(
     _router(FINETUNES, "finetune", "train", FinetuneJob, finetune_job, FinetuneView, cancelling)
+)
+cancelling = "Cancel the backtest and its forecasts."
+router.include_router(
+    _router(BACKTESTS, "backtest", "train", BacktestJob, backtest_job, BacktestView, cancelling)
 )

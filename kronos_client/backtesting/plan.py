@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_client.contract.backtest import check_models
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import write_times
-from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.evaluation.window_times import WindowTimes, window_times
 from kronos_model.seeds import MAX_SEED
@@ -89,11 +89,7 @@ class BacktestPlan:
             )
         for name in ("start", "end"):
             self._check_time(name)
-        if not options.models or len(set(options.models)) < len(options.models):
-            raise JobError(ErrorCode.BAD_VALUE, "models must be one or more different names", "models")
-        if naive := NAIVE_TITLES.keys() & set(options.models):
-            text = f"models cannot be named {min(naive)}: the report has a naive forecast of that name"
-            raise JobError(ErrorCode.BAD_VALUE, text, "models")
+        check_models(options.models)
         if not len(self.windows):
             needed = options.lookback + options.horizon
             longest = max((len(one) for one in self.instruments), default=0)

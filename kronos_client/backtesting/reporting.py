@@ -1,7 +1,7 @@
 """What a backtest leaves in its folder: report.json, report.html and forecasts.parquet."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,11 +33,12 @@ def write_report(
     windows: Sequence[int],
     failed: Mapping[str, Any],
     folder: Path,
+    on_batch: Callable[[], object],
 ) -> dict[str, Any]:
     """Score these windows, write the three files, and return the content of report.json."""
     season = infer_season(*(one.wall for one in plan.instruments))
     no_season = why_not_seasonal(plan.options.lookback, season)
-    batches = _batches(plan, store, names, windows)
+    batches = _batches(plan, store, names, windows, on_batch)
     report = make_report(
         batches,
         plan.times.of(windows),
@@ -56,7 +57,7 @@ def write_report(
         "no_seasonal": no_season,
     } | report
     with disk_errors(folder), atomic_write(folder / "forecasts.parquet") as staging:
-        _write_forecasts(staging, plan, store, names, windows)
+        _write_forecasts(staging, plan, store, names, windows, on_batch)
     with disk_errors(folder), atomic_write(folder / "report.html") as staging:
         write_page(staging, report, plan, store, names, windows)
     with disk_errors(folder), atomic_write(folder / "report.json") as staging:
@@ -65,10 +66,15 @@ def write_report(
 
 
 def _batches(
-    plan: BacktestPlan, store: ForecastStore, names: Sequence[str], windows: Sequence[int]
+    plan: BacktestPlan,
+    store: ForecastStore,
+    names: Sequence[str],
+    windows: Sequence[int],
+    on_batch: Callable[[], object],
 ) -> Iterator[WindowBatch]:
     lookback = plan.options.lookback
     for some in _in_batches(windows, plan.options):
+        on_batch()
         closes = np.stack([plan.bars(window)[0][:, CLOSE] for window in some]).astype(np.float64)
         samples = {
             name: np.stack(list(store.read(model, some))).astype(np.float64)
@@ -78,7 +84,12 @@ def _batches(
 
 
 def _write_forecasts(
-    path: Path, plan: BacktestPlan, store: ForecastStore, names: Sequence[str], windows: Sequence[int]
+    path: Path,
+    plan: BacktestPlan,
+    store: ForecastStore,
+    names: Sequence[str],
+    windows: Sequence[int],
+    on_batch: Callable[[], object],
 ) -> None:
     """One row for each model, window and forecast bar."""
     lookback, horizon = plan.options.lookback, plan.options.horizon
@@ -91,6 +102,7 @@ def _write_forecasts(
     with pq.ParquetWriter(path, schema) as writer:
         for model, name in enumerate(names):
             for some in _in_batches(windows, plan.options):
+                on_batch()
                 samples = np.stack(list(store.read(model, some))).astype(np.float64)  # (W, S, H)
                 bars = [plan.bars(window) for window in some]
                 past = np.stack([each[:lookback, CLOSE] for each, _ in bars]).astype(np.float64)

@@ -41,8 +41,8 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
     check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
 
 
-def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
-    """Refuse an absurdly large finetuning job. Raises JobError LIMIT_EXCEEDED."""
+def check_data_payload(payload: dict[Any, Any], limits: Limits) -> None:
+    """Refuse an absurdly large job that carries or names candles. Raises JobError LIMIT_EXCEEDED."""
     _check_num_fields(payload, "job")
     data = payload.get("data")
     if not isinstance(data, dict):

@@ -3,6 +3,8 @@
 import json
 from typing import Any, Final
 
+from kronos_client.contract.backtest import BacktestJob
+from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
 from kronos_client.contract.examples import FILES, example
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
@@ -23,6 +25,9 @@ def documents() -> dict[str, dict[str, Any]]:
         "finetune-job": finetune_job_schema(),
         "finetune-progress": FinetuneProgress.model_json_schema(mode="serialization"),
         "finetune-result": FinetuneResult.model_json_schema(mode="serialization"),
+        "backtest-job": BacktestJob.model_json_schema(),
+        "backtest-progress": BacktestProgress.model_json_schema(mode="serialization"),
+        "backtest-result": BacktestResult.model_json_schema(mode="serialization"),
         "worker-status": WORKER_STATUS.json_schema(),
         "error": ErrorReport.model_json_schema(mode="serialization"),
     }

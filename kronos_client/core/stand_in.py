@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from kronos_client.contract.backtest import BacktestJob
+from kronos_client.contract.backtest_results import BacktestResult, BacktestTimings
+from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetunedModel, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
@@ -85,6 +88,22 @@ def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> Finetu
         queue=queue,
         worker=STAND_IN,
         timings_ms=FinetuneTimings(queued=0.0, training=0.0, total=0.0),
+        num_attempts=1,
+        resumed=False,
+    )
+
+
+def stand_in_backtest(job: BacktestJob, *, queue: str) -> BacktestResult:
+    """The example's report, with its first model in place of each of the job's."""
+    report = example("backtest-result")["report"]
+    model = next(iter(report["models"].values())) | {
+        "verdict": ["Nothing was forecast: this report is made up."]
+    }
+    return BacktestResult(
+        report=report | {"models": dict.fromkeys((name or STAND_IN for name in job.models), model)},
+        queue=queue,
+        worker=STAND_IN,
+        timings_ms=BacktestTimings(queued=0.0, total=0.0),
         num_attempts=1,
         resumed=False,
     )

@@ -52,7 +52,7 @@ def test_a_full_worker_takes_few_jobs_and_leaves_the_others_to_idle_ones(
     while not any(handle.state().has_ended for handle in small):
         held.append(connection.zcard(UNACKED_INDEX_KEYS["forecast"]))
         time.sleep(0.01)
-    assert max(held) <= 2
+    assert max(held[:-1], default=0) <= 2  # one may have ended during the last look
     second = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
     small += [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
     assert {handle.wait(WAIT_S).worker for handle in small} == {first.node, second.node}

@@ -459,7 +459,7 @@ def test_a_phase_lasts_until_the_device_has_finished_it(runner, monkeypatch):
     engine.step()
     assert (engine.last_step.prefill_s, engine.last_step.decode_s) == ((), (1.0, 1.0))
     # It finished the first bar three seconds before the second one, which it has just finished.
-    assert generation.timings.first_bar == pytest.approx(before - 3, abs=1)
+    assert generation.timings.first_bar == pytest.approx(before - 3, abs=2)
     finish(engine)
     assert generation.timings.ended > generation.timings.first_bar
 
