@@ -50,7 +50,8 @@ _MODULES = {
 __all__ = [
     "AsyncBacktestHandle", "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle",
     "BacktestHandle", "BacktestJobOptions", "BacktestProgress", "BacktestResult", "BacktestState",
-    "CalibrationInfo", "ClientSettings", "Distribution", "ErrorCode", "EventChance", "FinetuneHandle", "FinetuneOptions",
+    "CalibrationInfo", "ClientSettings", "Distribution", "ErrorCode", "EventChance", "FinetuneHandle",
+    "FinetuneOptions",
     "FinetuneProgress", "FinetuneResult", "FinetuneState", "FinetuneWorkerStatus", "ForecastClient",
     "ForecastHandle", "ForecastOptions", "ForecastOutcome", "ForecastResult", "ForecastWorkerStatus",
     "JobError", "JobState", "PathStatistics", "SeriesForecast", "SettingsError",
