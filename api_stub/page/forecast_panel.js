@@ -32,6 +32,7 @@ export class ForecastPanel {
       forget: () => ["form-problem", "device-warning", "job-warning"].forEach((id) => showText(byId(id), null)),
       describe: (state, queue) => this.#describe(state, queue),
       show: (result, known) => this.#report(result, known),
+      showBars: (series, known) => this.view.show({ ...(known ?? withoutCandles({ series })), early: series[0] }),
     })
     for (const id of ["held-out", "lookback"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))

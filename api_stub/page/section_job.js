@@ -13,6 +13,7 @@ export class SectionJob {
   #forget
   #describe
   #show
+  #showBars
   /** The id of the job that is followed; null if there is none. */
   id = null
 
@@ -22,8 +23,9 @@ export class SectionJob {
    * @param forget Hides what earlier jobs have left in the section.
    * @param describe Returns `{text, share}` for a state and a queue, as a JobLine takes it.
    * @param show Shows a result, with what this browser knows of the job.
+   * @param showBars The same for the series of a forecast that is not done, if the jobs have them.
    */
-  constructor(kind, { button, ...ids }, pool, recent, { forget, describe, show }) {
+  constructor(kind, { button, ...ids }, pool, recent, { forget, describe, show, showBars = () => {} }) {
     this.#kind = kind
     this.#button = byId(button)
     this.#problem = byId(ids.problem)
@@ -31,6 +33,7 @@ export class SectionJob {
     this.#forget = forget
     this.#describe = describe
     this.#show = show
+    this.#showBars = showBars
     this.pool = pool
     this.recent = recent
     pool.onChange(() => this.#line.refresh())
@@ -91,7 +94,9 @@ export class SectionJob {
   async #follow(id, queue, known) {
     this.id = id
     try {
-      const result = await this.#line.follow(`${this.#kind}/${id}`, (state) => this.#describe(state, queue))
+      const describe = (state) => this.#describe(state, queue)
+      const onBars = (series) => this.#showBars(series, known)
+      const result = await this.#line.follow(`${this.#kind}/${id}`, describe, onBars)
       if (result) this.#show(result, known) // otherwise another job is followed now
     } finally {
       if (this.id === id) this.id = null

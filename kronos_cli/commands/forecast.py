@@ -86,6 +86,7 @@ def device(text: str) -> str:
 @click.option(
     "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
 )
+@click.option("--calibrated", is_flag=True, help="Correct the close's quantiles by the model's calibration.")
 @click.option(
     "--event", "events", type=event, multiple=True, metavar="EVENT",
     help='Print and write the chance of it: "close>last at 24", "close<last-2% at end" or "high>=195 by 10", '

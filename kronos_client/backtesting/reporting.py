@@ -17,12 +17,13 @@ from kronos_model.bars.columns import CLOSE
 from kronos_model.evaluation.naive import NUM_SAMPLES, infer_season, why_not_seasonal
 from kronos_model.evaluation.report import WindowBatch, make_report
 from kronos_model.evaluation.scores import path_quantiles
+from kronos_model.evaluation.window_arrays import one_bar_change
 
 BATCH_WINDOWS: Final = 128
 """The most windows that are scored at once."""
 BATCH_CLOSES: Final = 2**22
 """The most sampled closes of one forecaster that are scored at once: 32 MiB in each array."""
-LEVELS: Final = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+LEVELS: Final = (0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 
 
 def write_report(
@@ -93,7 +94,7 @@ def _write_forecasts(
     """One row for each model, window and forecast bar."""
     lookback, horizon = plan.options.lookback, plan.options.horizon
     quantile_names = [f"close_q{level}" for level in LEVELS]
-    texts, numbers = ("model", "instrument", "timestamp"), ("actual", "mean", *quantile_names)
+    texts, numbers = ("model", "instrument", "timestamp"), ("scale", "actual", "mean", *quantile_names)
     schema = pa.schema(
         [*((name, pa.string()) for name in texts), ("window", pa.int32()), ("step", pa.int32())]
         + [(name, pa.float64()) for name in numbers]
@@ -104,12 +105,14 @@ def _write_forecasts(
                 on_batch()
                 samples = np.stack(list(store.read(model, some))).astype(np.float64)  # (W, S, H)
                 bars = [plan.bars(window) for window in some]
+                past = np.stack([each[:lookback, CLOSE] for each, _ in bars]).astype(np.float64)
                 columns: dict[str, Any] = {
                     "model": [name] * (len(some) * horizon),
                     "instrument": np.repeat([plan.instrument_of(window).name for window in some], horizon),
                     "timestamp": [str(time) for _, wall in bars for time in wall[lookback:]],
                     "window": np.repeat(np.asarray(some), horizon),
                     "step": np.tile(np.arange(1, horizon + 1), len(some)),
+                    "scale": np.repeat(one_bar_change(past), horizon),
                     "actual": np.concatenate([each[lookback:, CLOSE] for each, _ in bars]),
                     "mean": samples.mean(axis=1).ravel(),
                 }

@@ -9,7 +9,7 @@ from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetunedModel, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, prepare
-from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.model_info import CalibrationInfo, ModelInfo
 from kronos_client.contract.path_results import sampling_warnings
 from kronos_client.contract.preparing import PreparedSeries
 from kronos_client.contract.results import ForecastResult, Timings, series_result
@@ -42,6 +42,7 @@ def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: s
         model=ModelInfo(
             id=job.model or STAND_IN, revision=None, tokenizer_id=STAND_IN, tokenizer_revision=None
         ),
+        calibration=_calibration(job) if job.output.calibrated else None,
         device=device,
         device_warning=device_warning,
         queue=queue,
@@ -49,6 +50,14 @@ def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: s
         timings_ms=Timings(queued=0.0, prefill=0.0, decode=0.0, total=0.0),
         warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
     )
+
+
+def _calibration(job: ForecastJob) -> CalibrationInfo:
+    """Nothing was corrected: the random walk is calibrated."""
+    return CalibrationInfo(
+        method=STAND_IN, lookback=job.num_bars_read(None, MAX_CONTEXT), horizon=job.horizon,
+        sample_count=job.sampling.sample_count, num_windows=1, first="", last="", fitted_at="", age_days=0.0,
+    )  # fmt: skip
 
 
 def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
@@ -61,8 +70,7 @@ def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
     high, low = body.max(axis=0) * (1 + SPREAD), body.min(axis=0) * (1 - SPREAD)
     volume = np.full(close.shape, series.columns["volume"].mean() if "volume" in series.columns else 0.0)
     bars = np.stack([open_, high, low, close, volume, volume * close], axis=-1)  # (S, H, 6), as COLUMNS
-    forecast = Forecast(bars.astype(np.float32), series.seed)
-    return forecast.repaired() if job.output.repair else forecast
+    return Forecast(bars.astype(np.float32), series.seed)
 
 
 def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> FinetuneResult:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import pearsonr, rankdata
 
-from kronos_model.evaluation.window_arrays import Array
+from kronos_model.evaluation.window_arrays import Array, one_bar_change
 
 LEVELS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Levels of the quantiles whose loss is scored."""
@@ -20,17 +20,6 @@ INTERVALS: Final = ("0.5", "0.8", "0.9")
 NUM_PIT_BINS: Final = 10
 MIN_INSTRUMENTS: Final = 3
 """Fewer instruments at one time have no information coefficient that means anything."""
-
-
-def one_bar_change(closes: Array) -> Array:
-    """The lookback's mean absolute change from bar to bar, (W,); NaN if the close never changes.
-
-    It is the in-sample error of the last value, by which MASE divides: Hyndman and Koehler, Another look at
-    measures of forecast accuracy, International Journal of Forecasting 22 (2006).
-    """
-    change = np.abs(np.diff(closes, axis=1)).mean(axis=1)
-    scale: Array = np.where(change > 0, change, np.nan)
-    return scale
 
 
 def path_quantiles(samples: Array, levels: tuple[float, ...]) -> Array:

@@ -73,6 +73,17 @@ class WindowArrays:
         return self.bars[:, self.lookback :, CLOSE].astype(np.float64)
 
 
+def one_bar_change(closes: Array) -> Array:
+    """The lookback's mean absolute change from bar to bar, (W,); NaN if the close never changes.
+
+    It is the in-sample error of the last value, by which MASE divides: Hyndman and Koehler, Another look at
+    measures of forecast accuracy, International Journal of Forecasting 22 (2006).
+    """
+    change = np.abs(np.diff(closes, axis=1)).mean(axis=1)
+    scale: Array = np.where(change > 0, change, np.nan)
+    return scale
+
+
 def window_arrays(
     instruments: Sequence[Instrument], windows: Windows, lookback: int, pred_len: int
 ) -> WindowArrays:

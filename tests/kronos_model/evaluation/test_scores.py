@@ -9,11 +9,11 @@ from kronos_model.evaluation.scores import (
     LEVELS,
     ScoreTotals,
     information_coefficients,
-    one_bar_change,
     path_quantiles,
     score_paths,
     volatility_error,
 )
+from kronos_model.evaluation.window_arrays import one_bar_change
 
 RNG = np.random.default_rng(3)
 PAST = 100 + RNG.normal(size=(200, 50)).cumsum(axis=1)
