@@ -33,7 +33,7 @@ from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.jobs import parse_job
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
@@ -229,10 +229,12 @@ class FakeForecastClient(ForecastClient):
         """Refuse the next valid submissions with this error."""
         self._memory.refusals.extend([error] * times)
 
-    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
-        """Set the progress of a held forecast."""
-        progress = {"bars_done": bars_done, "bars_total": bars_total}
-        self._memory.store(job_id, Stored(PROGRESS_STATE, progress))
+    def set_progress(
+        self, job_id: str, bars_done: int, bars_total: int, series: Sequence[SeriesForecast] = ()
+    ) -> None:
+        """Set the progress of a held forecast; ``series`` are the bars of one that streams."""
+        progress = ForecastProgress(bars_done=bars_done, bars_total=bars_total, series=tuple(series))
+        self._memory.store(job_id, Stored(PROGRESS_STATE, progress.as_json()))
 
     def finish(self, job_id: str, result: AnyResult | None = None) -> None:
         """End a held job with this result, or with a made-up one."""

@@ -1,6 +1,6 @@
 """Routes of forecasts, finetuning jobs and backtests: enqueue, read, follow, cancel."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any, Final
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field, create_model
 
-from api_stub.backend import BackendDependency
+from api_stub.backend import Backend, BackendDependency
 from api_stub.job_state import problem_of
 from api_stub.problems import HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
@@ -37,6 +37,7 @@ from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.names import MAX_ID_CHARS, Kind
 from kronos_client.core.job import Job, backtest_job, finetune_job, forecast_job
+from kronos_client.core.kinds import progress_of
 from kronos_client.core.stored import NOTHING
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
@@ -148,18 +149,36 @@ def _router(
     async def events(
         job_id: Annotated[str, Depends(_existing_id)], backend: BackendDependency
     ) -> AsyncIterator[ServerSentEvent]:
-        """The job's states as they change: `progress` events, then one `end` event with result or error."""
-        # A job that is lost ends the stream with one `problem` event. If this process stops before the job
-        # ends, the stream ends without either, and the client must ask again.
-        try:
-            async with aclosing(backend.events.states(job_id)) as states:
-                async for stored in states:
-                    event = "end" if stored.has_ended else "progress"
-                    yield ServerSentEvent(data=view.of(job_id, stored), event=event)
-        except JobError as error:  # the response has begun, so its status cannot change
-            yield ServerSentEvent(data=problem_of(error), event="problem")
+        """The job's states as they change: `progress` events, then one `end` event with result or error.
+
+        If the job streams, `bars` events hold all bars that are done so far.
+        """
+        async with aclosing(_followed(job_id, backend, view)) as followed:
+            async for event in followed:
+                yield event
 
     return router
+
+
+async def _followed(
+    job_id: str, backend: Backend, view: type[JobView]
+) -> AsyncGenerator[ServerSentEvent, None]:
+    """The events of a job.
+
+    A job that is lost ends the stream with one ``problem`` event. If this process stops before the job ends,
+    the stream ends without either, and the client must ask again.
+    """
+    sent: list[Any] = []
+    try:
+        async with aclosing(backend.events.states(job_id)) as states:
+            async for stored in states:
+                if (series := progress_of(stored).get("series", sent)) != sent:
+                    sent = series
+                    yield ServerSentEvent(data={"id": job_id, "series": series}, event="bars")
+                event = "end" if stored.has_ended else "progress"
+                yield ServerSentEvent(data=view.of(job_id, stored), event=event)
+    except JobError as error:  # the response has begun, so its status cannot change
+        yield ServerSentEvent(data=problem_of(error), event="problem")
 
 
 router = APIRouter()

@@ -161,6 +161,7 @@ class Output(WireModel):
         default=False, description="whether return, realised volatility and maximum drawdown come back"
     )
     repair: bool = Field(default=True, description="whether high, low, volume and amount are made consistent")
+    stream: bool = Field(default=False, description="whether progress has the bars that are done so far")
 
 
 class ForecastJob(WireModel):

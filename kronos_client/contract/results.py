@@ -63,6 +63,21 @@ class SeriesForecast(ResultModel):
         return pd.DataFrame(dict(self.mean), index=index)
 
 
+class ForecastProgress(ResultModel):
+    """The stored meta of a job with state PROGRESS. Unknown values are null."""
+
+    bars_done: int | None = Field(default=None, description="over all paths of all series")
+    bars_total: int | None = None
+    series: Annotated[tuple[SeriesForecast, ...], Field(strict=False)] = Field(
+        default=(),
+        description="if the job streams: the first bars of the result of each series that has some, no paths",
+    )
+
+    def as_json(self) -> dict[str, Any]:
+        """The meta as it is stored, without what is unknown."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
 class Timings(ResultModel):
     """Milliseconds."""
 
@@ -127,7 +142,9 @@ def forecast_columns(
 def series_result(
     series: PreparedSeries, forecast: Forecast, output: Output, calibration: Calibration | None = None
 ) -> SeriesForecast:
-    """The forecast of one series, with what the job's ``output`` asks for."""
+    """The forecast of one series, or its first bars, with what the job's ``output`` asks for."""
+    if output.repair:
+        forecast = forecast.repaired()
     levels = output.quantiles
     last_close = float(np.float32(series.columns["close"][-1]))  # as the model reads it
     tables = forecast.quantiles(levels) if levels else np.empty((0, 0, 0))  # (num_levels, H, 6)
@@ -136,7 +153,7 @@ def series_result(
     statistics, remarks = path_statistics(forecast, last_close, levels) if output.statistics else (None, [])
     return SeriesForecast(
         id=series.id,
-        timestamps=series.future_timestamps,
+        timestamps=series.future_timestamps[: forecast.paths.shape[1]],
         mean=_by_column(forecast.mean),
         quantiles=dict(zip(map(quantile_key, levels), map(_by_column, tables), strict=True)),
         paths=_by_column(forecast.paths) if output.paths else None,

@@ -9,7 +9,7 @@ from kronos_client.contract.examples import FILES, example
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.results import ErrorReport, ForecastResult
+from kronos_client.contract.results import ErrorReport, ForecastProgress, ForecastResult
 from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_model.finetuning.config import FinetuneConfig
 
@@ -21,6 +21,7 @@ def documents() -> dict[str, dict[str, Any]]:
     """All published documents, by path below the documentation's folder."""
     schemas = {
         "forecast-job": ForecastJob.model_json_schema(),
+        "forecast-progress": ForecastProgress.model_json_schema(mode="serialization"),
         "forecast-result": ForecastResult.model_json_schema(mode="serialization"),
         "finetune-job": finetune_job_schema(),
         "finetune-progress": FinetuneProgress.model_json_schema(mode="serialization"),

@@ -34,6 +34,7 @@ class ForecastOptions(TypedDict, total=False):
         events: Events whose chance it gives, such as "close>last at 24", "close<last-2% at end" or
             "high>=195.5 by 10" (at bar 10 or before).
         statistics: Whether it gives return, realised volatility and maximum drawdown over the paths.
+        stream: Whether ``progress`` has the bars that are done so far.
         model: By default the worker's own; or one of its further models, or a registered one.
         device, allow_fallback: Where to compute, and whether on the CPU if no GPU worker is ready.
         deadline_s: Seconds from submission until the job is given up.
@@ -57,6 +58,7 @@ class ForecastOptions(TypedDict, total=False):
     calibrated: bool
     events: Sequence[str]
     statistics: bool
+    stream: bool
     model: str | None
     device: str
     allow_fallback: bool

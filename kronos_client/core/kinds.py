@@ -20,7 +20,7 @@ from kronos_client.contract.names import (
     Kind,
     Role,
 )
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.core.stored import Stored
 
 
@@ -38,10 +38,15 @@ class TaskState:
 
 @dataclass(frozen=True)
 class JobState(TaskState):
-    """A forecast's state; in PROGRESS with the number of bars done, over all paths."""
+    """A forecast's state; in PROGRESS with the number of bars done, over all paths.
+
+    ``series``: if the job streams, the first bars of its result, of each series that has some. A bar that is
+    there does not change any more.
+    """
 
     bars_done: int | None = None
     bars_total: int | None = None
+    series: tuple[SeriesForecast, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,8 @@ def progress_of(stored: Stored) -> dict[str, Any]:
 
 
 def _job_state(stored: Stored) -> JobState:
-    progress = progress_of(stored)
-    return JobState(stored.status, progress.get("bars_done"), progress.get("bars_total"))
+    progress = read_progress(ForecastProgress, stored)
+    return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
 
 
 def read_progress(model: type[Progress], stored: Stored) -> Progress:

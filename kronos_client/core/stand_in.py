@@ -70,8 +70,7 @@ def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
     high, low = body.max(axis=0) * (1 + SPREAD), body.min(axis=0) * (1 - SPREAD)
     volume = np.full(close.shape, series.columns["volume"].mean() if "volume" in series.columns else 0.0)
     bars = np.stack([open_, high, low, close, volume, volume * close], axis=-1)  # (S, H, 6), as COLUMNS
-    forecast = Forecast(bars.astype(np.float32), series.seed)
-    return forecast.repaired() if job.output.repair else forecast
+    return Forecast(bars.astype(np.float32), series.seed)
 
 
 def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> FinetuneResult:

@@ -41,6 +41,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "events": (),
         "statistics": False,
         "repair": True,
+        "stream": False,
     }
     assert (read.device, read.allow_fallback, read.priority, read.context_policy) == (
         "auto",

@@ -339,3 +339,28 @@ def test_bfloat16_is_close_and_the_same_in_any_batch(pair):
     for request, together in zip(requests, rounded, strict=True):
         (alone,) = run(engines[torch.bfloat16], [request])
         assert_same_bars(alone, together)
+
+
+@pytest.mark.parametrize(
+    ("lookback", "horizon", "paths"), [(10, 22, 1), (8, 24, 5), (28, 30, 2), (31, 32, 1)]
+)
+def test_bars_that_are_streamed_are_bit_for_bit_those_of_the_result(new_engine, lookback, horizon, paths):
+    """Also if paths make room for others in between, and if the window slides."""
+    request = series_request(3, lookback, horizon, SamplingParams(sample_count=paths, seed=5))
+    (expected,) = run(new_engine(), [request])
+    engine = new_engine(max_slots=6, max_prefill_bars=40)
+    streamed = [engine.submit(replace(request, streams=True, priority="low")) for _ in range(2)]
+    seen: set[int] = set()
+    for number in range(1000):
+        if number in (4, 20):
+            engine.submit(replace(request, priority="high"))
+        engine.step()
+        for one in streamed:
+            if (so_far := one.paths_so_far) is not None:
+                seen.add(so_far.shape[1])
+                np.testing.assert_array_equal(so_far, expected[:, : so_far.shape[1]])
+        if not engine.has_work:
+            break
+    assert seen == {16, horizon}
+    for one in streamed:
+        np.testing.assert_array_equal(one.paths, expected)
