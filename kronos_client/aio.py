@@ -137,11 +137,12 @@ class AsyncForecastClient:
         workers, call = self._core.dispatcher.workers, self._core.call
         run: BacktestRun = await call(begin_backtest, candles, output, workers, options)
         try:
-            async with aclosing(self.forecast_many(run.items(), **run.sending)) as outcomes:
-                async for outcome in outcomes:
-                    await call(run.take, outcome)
-                    if on_progress is not None:
-                        on_progress(run.num_done, run.num_forecasts)
+            for items in run.passes():
+                async with aclosing(self.forecast_many(items, **run.sending)) as outcomes:
+                    async for outcome in outcomes:
+                        await call(run.take, outcome)
+                        if on_progress is not None:
+                            on_progress(run.num_done, run.num_forecasts)
             report: dict[str, Any] = await call(run.report)
         finally:
             run.close()
