@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
     from kronos_client.contract.errors import ErrorCode, JobError
     from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.model_info import CalibrationInfo
     from kronos_client.contract.path_results import Distribution, EventChance, PathStatistics
     from kronos_client.contract.results import ForecastResult, SeriesForecast
     from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
@@ -32,6 +33,7 @@ _MODULES = {
     "contract.backtest_results": "BacktestProgress BacktestResult",
     "contract.errors": "ErrorCode JobError",
     "contract.finetune_results": "FinetuneProgress FinetuneResult",
+    "contract.model_info": "CalibrationInfo",
     "contract.path_results": "Distribution EventChance PathStatistics",
     "contract.results": "ForecastResult SeriesForecast",
     "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
@@ -48,7 +50,8 @@ _MODULES = {
 __all__ = [
     "AsyncBacktestHandle", "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle",
     "BacktestHandle", "BacktestJobOptions", "BacktestProgress", "BacktestResult", "BacktestState",
-    "ClientSettings", "Distribution", "ErrorCode", "EventChance", "FinetuneHandle", "FinetuneOptions",
+    "CalibrationInfo", "ClientSettings", "Distribution", "ErrorCode", "EventChance", "FinetuneHandle",
+    "FinetuneOptions",
     "FinetuneProgress", "FinetuneResult", "FinetuneState", "FinetuneWorkerStatus", "ForecastClient",
     "ForecastHandle", "ForecastOptions", "ForecastOutcome", "ForecastResult", "ForecastWorkerStatus",
     "JobError", "JobState", "PathStatistics", "SeriesForecast", "SettingsError",

@@ -48,6 +48,7 @@ class FileForecast(BaseModel):
         list[str], Field(max_length=MAX_EVENTS, description="such as close>last+2% at 24; may be repeated")
     ] = []
     statistics: bool | None = None
+    calibrated: bool | None = None
     timezone: Annotated[str, Field(description="IANA zone that the forecast times follow")] | None = None
     model: str | None = None
     device: str | None = None

@@ -16,17 +16,12 @@ from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.core.kinds import JobState
-from tests.integration.conftest import PACED, StartWorker
+from tests.integration.conftest import PACED, StartWorker, submit_long_job
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
 
 NUM_SMALL = 24
 NORMAL_LIST = f"{CPU_QUEUE}\x06\x163"
-
-
-def submit_long_job(client: ForecastClient, candles) -> ForecastHandle:
-    """More paths than any of these workers has slots, for longer than any test waits."""
-    return client.submit([candles[:120]] * 16, pred_len=120, sample_count=256)
 
 
 def end(handle: ForecastHandle) -> None:
