@@ -190,4 +190,6 @@ class AsyncForecastClient:
         self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float, *, may_stay: bool = True
     ) -> AsyncHandle[Any, Any]:
         make = partial(make_job, job_id, self._core.settings)
-        return await submitted(self._core, make, retry_for_s, may_stay=may_stay and job_id is not None)
+        is_chosen = job_id is not None
+        scope = None if is_chosen else ""
+        return await submitted(self._core, make, retry_for_s, may_stay=may_stay and is_chosen, scope=scope)
