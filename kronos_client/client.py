@@ -223,11 +223,12 @@ class ForecastClient:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
         with closing(begin_backtest(candles, output, self.workers, options)) as run:
-            with closing(self.forecast_many(run.items(), **run.sending)) as outcomes:
-                for outcome in outcomes:
-                    run.take(outcome)
-                    if on_progress is not None:
-                        on_progress(run.num_done, run.num_forecasts)
+            for items in run.passes():
+                with closing(self.forecast_many(items, **run.sending)) as outcomes:
+                    for outcome in outcomes:
+                        run.take(outcome)
+                        if on_progress is not None:
+                            on_progress(run.num_done, run.num_forecasts)
             return run.report()
 
     def submit_backtest(self, data: DataSource, **options: Unpack[BacktestJobOptions]) -> BacktestHandle:
