@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.backtesting.run import BacktestArguments, BacktestRun, begin_backtest
 from kronos_client.contract.results import ForecastResult
@@ -28,10 +28,14 @@ from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.job import Job, candles_job, config_job, finetune_job, forecast_job
 from kronos_client.core.kinds import FINETUNE, FORECAST, JobState
+from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
 
@@ -113,6 +117,15 @@ class AsyncForecastClient:
         A slow source of items does not delay outcomes that are ready.
         """
         return Many(self._core, **options).run(items)
+
+    async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
+        """Forecast a long frame, as ``ForecastClient.predict_df``."""
+        long: LongFrame = await self._core.call(LongFrame, df, options)
+        async with aclosing(self.forecast_many(long.items(), **long.sending)) as outcomes:
+            async for outcome in outcomes:
+                long.take(outcome)
+        frame: pd.DataFrame = await self._core.call(long.frame)
+        return frame
 
     async def backtest(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.backtesting.run import BacktestArguments, begin_backtest
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -25,11 +25,15 @@ from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle
 from kronos_client.core.job import Job, candles_job, config_job, finetune_job, forecast_job
 from kronos_client.core.kinds import FINETUNE, FORECAST, FinetuneState, JobState
+from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore, ResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = [
     "FinetuneHandle",
@@ -187,6 +191,34 @@ class ForecastClient:
         finally:
             with suppress(RuntimeError):  # the client was closed meanwhile
                 self._thread.run(lambda _: many.leave())
+
+    def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
+        """Forecast a long frame, the bars of any number of series below each other. Needs pandas.
+
+        The answer has the form of Chronos' ``predict_df``; the names of id and time are Nixtla's by default.
+
+        Args:
+            df: A DataFrame of pandas or polars with columns of ids, times and candles.
+            id_column: "unique_id" by default.
+            timestamp_column: "ds" by default.
+            target: The column or columns to return, "close" by default.
+            on_error: "raise" (default) ends with the first error, which names its series; "skip" leaves
+                failed series out, and the frame's ``attrs["errors"]`` has why.
+            options: As ``forecast_many`` takes them, such as ``pred_len`` and ``quantiles``.
+
+        Returns:
+            A row for each series, target and bar, with the columns of id and time, ``target_name``,
+            ``predictions`` (the mean) and one for each quantile, such as ``0.1``. Series keep their order.
+            ``attrs["warnings"]`` has the warnings of each series.
+
+        Raises:
+            JobError: The frame cannot be used, or a series failed.
+        """
+        long = LongFrame(df, options)
+        with closing(self.forecast_many(long.items(), **long.sending)) as outcomes:
+            for outcome in outcomes:
+                long.take(outcome)
+        return long.frame()
 
     def backtest(
         self,

@@ -26,9 +26,13 @@ class ForecastWork:
     """A file with its forecast's name, its candles, and the fingerprint of candles and options."""
 
     name: str
-    file: Path
+    source: Source
     lookback: Lookback
     fingerprint: str
+
+    @property
+    def file(self) -> Path:
+        return self.source.file
 
     @property
     def candles(self) -> pd.DataFrame:
@@ -87,4 +91,4 @@ def read_work(
         is_text = title == "timestamps"
         digest.update(f"\n{title}\n".encode())
         digest.update("\n".join(column).encode() if is_text else column.to_numpy("<f8").tobytes())
-    return ForecastWork(name, source.file, lookback, digest.hexdigest())
+    return ForecastWork(name, source, lookback, digest.hexdigest())

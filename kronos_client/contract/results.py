@@ -120,6 +120,32 @@ def forecast_columns(
     return table | {event: [chance] * len(timestamps) for event, chance in chances.items()}
 
 
+def long_columns(
+    name: Any,
+    timestamps: Sequence[str],
+    mean: Mapping[ColumnName, Sequence[float]],
+    quantiles: Mapping[str, Mapping[ColumnName, Sequence[float]]],
+    targets: Sequence[Any],
+    titles: tuple[str, str],
+) -> dict[str, list[Any]]:
+    """A forecast in the long form of Chronos: a row for each target and bar.
+
+    The columns are the series and the time, whose titles are given (Nixtla's are ``unique_id`` and ``ds``),
+    then ``target_name``, ``predictions`` (the mean), and one for each quantile, such as ``0.1``.
+    """
+    id_title, time_title = titles
+    table: dict[str, list[Any]] = {
+        id_title: [name] * len(timestamps) * len(targets),
+        time_title: [*timestamps] * len(targets),
+        "target_name": [target for target in targets for _ in timestamps],
+        "predictions": [value for target in targets for value in mean[target]],
+    }
+    levels = sorted(quantiles, key=float)
+    return table | {
+        level: [value for target in targets for value in quantiles[level][target]] for level in levels
+    }
+
+
 def series_result(series: PreparedSeries, forecast: Forecast, output: Output) -> SeriesForecast:
     """The forecast of one series, with what the job's ``output`` asks for."""
     levels = output.quantiles

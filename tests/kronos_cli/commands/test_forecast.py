@@ -399,3 +399,22 @@ def test_chances_and_statistics_are_printed_and_written(files: list[Path], monke
     (answer,) = summary(forecast(*arguments, "--fresh", "--json"))["answers"]
     assert (answer["series"], answer["events"][0]["probability"]) == ("a", pytest.approx(share))
     assert forecast("in", "--event", "close>last").exit_code == 2
+
+
+def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], monkeypatch) -> None:
+    fake = FakeForecastClient()
+    monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    parts = [pd.DataFrame(candles(seed=i, bars=60).as_dict()).assign(unique_id=f"I/{i}") for i in range(3)]
+    df = pd.concat(parts).rename(columns={"timestamps": "ds"})
+    df.to_csv("in/long.csv", index=False)
+    long = ["in/long.csv", "--id-column", "unique_id", "--target", "close", "--target", "high"]
+    made = ["--pred-len", "4", "--seed", "1", "--output"]
+    assert forecast(*long, *made, "out.csv").exit_code == 0
+    assert forecast(*long, *made, "out.parquet").exit_code == 0
+    expected = fake.predict_df(df, pred_len=4, seed=1, sample_count=30, target=["close", "high"])
+    pd.testing.assert_frame_equal(pd.read_csv("out.csv"), expected)
+    pd.testing.assert_frame_equal(pd.read_parquet("out.parquet"), expected)
+    assert "ends in .parquet" in forecast(*long, "--output", "folder").stderr.replace("must end", "ends")
+    df.to_csv("in/other.csv", index=False)
+    twice = forecast("in/other.csv", *long, *made, "both.csv")
+    assert "I/0 is in 2 files" in twice.stderr
