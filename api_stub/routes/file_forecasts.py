@@ -1,6 +1,7 @@
 """Forecasts of files: an uploaded one, or a data set."""
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -26,6 +27,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
 from kronos_client.contract.names import Priority
 from kronos_client.core.job import candles_job
+from kronos_model.bars.missing import Missing
 
 router = APIRouter(prefix=f"{FORECASTS}/file", tags=["forecasts"], dependencies=[needs("predict")])
 
@@ -36,6 +38,7 @@ class FileForecast(BaseModel):
     """What to forecast. What is left out has the defaults of the Python clients."""
 
     pred_len: Annotated[int, Field(ge=1, description="bars to forecast")]
+    missing: Missing = "error"
     lookback: Annotated[int, Field(ge=1, description="last bars that the model reads")] | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -101,6 +104,7 @@ async def forecast_file(
     with `dropped` and `bad_rows`.
     """
     webhooks.checked(webhook)
+    read_options = replace(read_options, missing=options["missing"])
     wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars}
     if dataset is None:
         content = await read_body(request, backend, read_options, name, wanted)

@@ -3,8 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from pydantic import TypeAdapter, ValidationError
@@ -26,6 +27,7 @@ from kronos_client.core.forecast_request import default_sample_count
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.missing import Missing
 from kronos_model.errors import InputError
 from kronos_model.paths.events import Event
 
@@ -74,6 +76,11 @@ def device(text: str) -> str:
     "--target", "targets", type=click.Choice(COLUMNS), multiple=True,
     help="Write the table as Chronos and Nixtla have it, with the forecast of this column: id, time, "
     "target_name, predictions and quantiles. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--missing", type=click.Choice(get_args(Missing)), default="error", show_default=True,
+    help="Bars with blank prices, or prices of zero without volume: refuse them, give them the close before "
+    "(also to bars that are not there), or leave them out.",
 )  # fmt: skip
 @options.candle_files
 @options.pred_len
@@ -127,7 +134,8 @@ def device(text: str) -> str:
 def forecast(
     paths: tuple[str, ...], output: Path, kind: Kind | None, in_flight: int, timeout_s: float | None,
     lookback: int | None, sample_count: int | None, no_fallback: bool, fresh: bool, overwrite: bool,
-    plot: bool, as_json: bool, targets: tuple[str, ...], reading: ReadOptions, **given: Any,
+    plot: bool, as_json: bool, targets: tuple[str, ...], missing: Missing,
+    reading: ReadOptions, **given: Any,
 ) -> None:  # fmt: skip
     """Forecast candle files: CSV or Parquet, folders of them, or patterns.
 
@@ -141,7 +149,7 @@ def forecast(
     settings = get_settings()
     target = _target_of(output, kind, targets, reading)
     try:
-        reader = FileReader(reading)
+        reader = FileReader(replace(reading, missing=missing))
         inputs = reader.sources(find_inputs(paths, output))
     except InputError as error:
         raise click.UsageError(str(error)) from None
@@ -151,7 +159,8 @@ def forecast(
         workers = client.workers()
         if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
-        sent: Any = given | {"allow_fallback": not no_fallback} | ({"lookback": lookback} if lookback else {})
+        sent: Any = given | {"missing": missing, "allow_fallback": not no_fallback}
+        sent |= {"lookback": lookback} if lookback else {}
         sent["sample_count"] = sample_count or default_sample_count(settings.limits())
         run = ForecastRun(
             client, inputs, reader, target, lookback or settings.max_bars, sent,

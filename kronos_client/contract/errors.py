@@ -39,7 +39,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_COLUMN = "UNKNOWN_COLUMN", "The model has no such column: leave it out."
     LENGTH_MISMATCH = "LENGTH_MISMATCH", "Columns or timestamps differ in length: give one value a bar."
     EMPTY_SERIES = "EMPTY_SERIES", "The series has no bars: send some."
-    NOT_FINITE = "NOT_FINITE", "A value is NaN or infinite: fill or drop the bar."
+    NOT_FINITE = "NOT_FINITE", "A value is NaN or infinite: fill or drop the bar, or set missing."
     VALUE_TOO_LARGE = "VALUE_TOO_LARGE", "A value is too large to be summed in float32: use a larger unit."
     NON_POSITIVE_PRICE = "NON_POSITIVE_PRICE", "A price is zero or below: correct or drop the bar."
     HIGH_BELOW_LOW = "HIGH_BELOW_LOW", "A high is below the low of its bar: correct or drop the bar."

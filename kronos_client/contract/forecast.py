@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from kronos_client.contract.columns import Column
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.missing import Missing
 from kronos_model.paths.events import WANTED, Event
 from kronos_model.seeds import MAX_SEED
 
@@ -167,6 +168,10 @@ class ForecastJob(WireModel):
         default="auto",
         description="the last bars of each series that the model reads; auto: what its context leaves, up to "
         "the longest of its training",
+    )
+    missing: Missing = Field(
+        default="error",
+        description="bars without prices (NaN, null, or zero without volume): refuse, fill or leave them out",
     )
     pred_len: Count | None = Field(
         default=None, description="bars to forecast; may be left out if future_timestamps are given"

@@ -10,6 +10,7 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_client.core.reading import readable
 from kronos_client.core.series import CandleSource, job_series
+from kronos_model.bars.missing import Missing
 
 SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "timezone")
 SAMPLE_COUNT: Final = 30
@@ -27,6 +28,8 @@ class ForecastOptions(TypedDict, total=False):
             ones follow the lookback's spacing.
         lookback: The last bars of each series that the model reads. By default what its context leaves, up
             to the longest of its training; the result has the number.
+        missing: What happens to bars without prices (NaN, or zero without volume). "error" refuses them,
+            "drop" leaves them out, "ffill" gives them the close before, and adds bars that are not there.
         timezone: IANA zone that inferred timestamps follow.
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.
@@ -44,6 +47,7 @@ class ForecastOptions(TypedDict, total=False):
     series_ids: Sequence[str] | None
     timestamps: Iterable[Any] | None
     future_timestamps: Iterable[Any] | None
+    missing: Missing
     timezone: str | None
     temperature: float
     top_k: int

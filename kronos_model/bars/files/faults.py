@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.bars.files.cells import Cells, shown
 from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY
 from kronos_model.bars.files.options import TIMES, ReadOptions
-from kronos_model.bars.files.table import CandleTable
+from kronos_model.bars.files.table import CandleTable, is_blank
+from kronos_model.bars.missing import is_missing
 from kronos_model.bars.validation import IMPOSSIBLE, defects_of, impossible_prices
 from kronos_model.errors import BadRow
 
@@ -45,12 +47,15 @@ def find_faults(cells: Cells, table: CandleTable, options: ReadOptions) -> NDArr
     if table.codes is not None:
         faults[table.codes < 0] = _fault(NO_INSTRUMENT)
     faults[list(cells.overlong)] = _fault(TOO_MANY_CELLS)
+    may_miss = np.zeros(len(table), dtype=bool)
+    if options.missing != "error":
+        may_miss = is_missing(table.columns) & ~_is_misread(cells, table)
     for start in range(0, len(table), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         some = faults[rows]
         with np.errstate(over="ignore", invalid="ignore"):  # the checks look for these
             for code, _, at_fault, _ in _defects(table, rows, options):
-                some[(some == 0) & at_fault] = _fault(REASON_OF_CODE[code])
+                some[(some == 0) & at_fault & ~may_miss[rows]] = _fault(REASON_OF_CODE[code])
     usable = np.flatnonzero(faults == 0)
     faults[usable[_repeats(table, usable)]] = _fault(DUPLICATE_TIME)
     return faults
@@ -121,6 +126,14 @@ class Findings:
         if len(rows := np.flatnonzero(is_impossible & (faults == 0))):
             error = fault_of(path, cells, table, int(rows[0]), _fault(REASON_OF_CODE[IMPOSSIBLE]))
             self.warnings.append(f"{error.message}; {len(rows):,} of its bars have such prices")
+
+
+def _is_misread(cells: Cells, table: CandleTable) -> NDArray[np.bool_]:
+    """Rows with a price that is no number although its cell is not blank."""
+    found = np.zeros(len(table), dtype=bool)
+    for name in PRICE_COLUMNS:
+        found |= np.isnan(table.columns[name]) & ~is_blank(cells.columns[name])
+    return found
 
 
 def _fault(reason: str) -> int:

@@ -53,9 +53,11 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
 
 def test_the_answer_counts_the_rows_that_were_left_out(http, settings, jobs):
     settings.data_folder.mkdir()
-    (settings.data_folder / "BTC.csv").write_text(f"{TEXT}\nsoon,2,3,1,2.5\n")
-    query = {"dataset": "BTC.csv", "pred_len": 3, "drop_bad_rows": True}
+    (settings.data_folder / "BTC.csv").write_text(f"{TEXT}\nsoon,2,3,1,2.5\n2031-01-01,,,,\n")
+    query = {"dataset": "BTC.csv", "pred_len": 3, "drop_bad_rows": True, "missing": "drop"}
     answer = http.post(URL, params=query, headers=JSON).json()
+    (job,) = jobs.sent()
+    assert (job["missing"], len(job["series"][0]["timestamps"])) == ("drop", 41)
     assert answer["dropped"] == {"unreadable_time": 1}
     assert answer["bad_rows"][0].startswith("BTC.csv, line 42, column timestamps: there is 'soon'")
 

@@ -418,3 +418,24 @@ def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], mo
     df.to_csv("in/other.csv", index=False)
     twice = forecast("in/other.csv", *long, *made, "both.csv")
     assert "I/0 is in 2 files" in twice.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "text"), [("ffill", "They have the close before them"), ("drop", "left out")]
+)
+def test_blank_prices_are_filled_or_dropped(files: list[Path], monkeypatch, how: str, text: str) -> None:
+    fake = FakeForecastClient()
+    monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    bars = pd.DataFrame(candles(seed=1, bars=60).as_dict())
+    bars.loc[[10, 11], ["open", "high", "low", "close"]] = float("nan")
+    bars.loc[[10, 11], "volume"] = 0
+    bars.drop(columns="amount").to_csv("in/a.csv", index=False)
+    refused = forecast("in/a.csv", "--output", "out.csv")
+    assert refused.exit_code == 1
+    assert "line 12, column open: there is nothing where a number is needed" in refused.stderr
+    outcome = forecast("in/a.csv", "--output", "out.csv", "--missing", how)
+    assert outcome.exit_code == 0, outcome.output
+    assert "Without prices: 2 of 60 bars" in outcome.stderr
+    assert text in outcome.stderr
+    Path("in/b.csv").write_text(Path("in/a.csv").read_text().replace(",,,,", ",x,,,", 1))
+    assert "there is 'x'" in forecast("in/b.csv", "--output", "b.csv", "--missing", how).stderr
