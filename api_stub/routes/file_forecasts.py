@@ -51,6 +51,7 @@ class FileForecast(BaseModel):
         list[str], Field(max_length=MAX_EVENTS, description="such as close>last+2% at 24; may be repeated")
     ] = []
     statistics: bool | None = None
+    calendar: Annotated[str, Field(description="such as XNYS, 24/7 or weekdays")] | None = None
     timezone: Annotated[str, Field(description="IANA zone that the forecast times follow")] | None = None
     model: str | None = None
     device: str | None = None

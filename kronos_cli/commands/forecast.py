@@ -109,6 +109,10 @@ def device(text: str) -> str:
 @click.option(
     "--statistics", is_flag=True, help="Print return, realised volatility and maximum drawdown of the paths."
 )
+@click.option(
+    "--calendar", metavar="NAME", help="Find the future times by an exchange's calendar, such as XNYS, or by "
+    "24/7 or weekdays.  [default: as in the file]",
+)  # fmt: skip
 @click.option("--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York.")
 @click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
 @click.option(

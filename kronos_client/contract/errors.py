@@ -51,7 +51,10 @@ class ErrorCode(StrEnum):
     MIXED_TIMEZONES = "MIXED_TIMEZONES", "Some timestamps have an offset and some do not: write all alike."
     TIMEZONE_UNKNOWN = "TIMEZONE_UNKNOWN", "Not an IANA time zone: use a name such as America/New_York."
     TIMEZONE_MISMATCH = "TIMEZONE_MISMATCH", "The time zone does not have this offset: correct one of them."
+    CALENDAR_UNKNOWN = "CALENDAR_UNKNOWN", "No such calendar: use a code such as XNYS, 24/7 or weekdays."
     CANNOT_INFER_TIMESTAMPS = "CANNOT_INFER_TIMESTAMPS", "The lookback shows no rule: give the future times."
+
+    NOT_INSTALLED = "NOT_INSTALLED", "A package is missing: install the extra that the message names."
 
     # Devices and models
     INVALID_DEVICE = "INVALID_DEVICE", "Not a device: use auto, cpu, cuda, cuda:N or mps."

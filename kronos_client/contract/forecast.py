@@ -116,7 +116,12 @@ class SeriesInput(CandleInput):
 
     future_timestamps: TimestampTexts | None = Field(
         default=None,
-        description="of the bars to forecast; inferred from the lookback's spacing if left out",
+        description="of the bars to forecast; by the calendar, else from the lookback's spacing, if left out",
+    )
+    calendar: Annotated[str, Field(max_length=40)] | None = Field(
+        default=None,
+        description="of the bars to forecast, if future_timestamps are left out: an exchange such as XNYS, "
+        "24/7 or weekdays",
     )
     timezone: Annotated[str, Field(max_length=100)] | None = Field(
         default=None, description="IANA time zone whose clock the timestamps follow"

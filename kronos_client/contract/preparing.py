@@ -13,7 +13,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.limits import check_num_bars
-from kronos_model.bars.calendar.spacing import Inferred, infer_future
+from kronos_model.bars.calendar.continuing import Inferred
+from kronos_model.bars.calendar.named import follow_calendar
+from kronos_model.bars.calendar.spacing import infer_future
 from kronos_model.bars.missing import Filled, Missing
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.bars.validation import check_candles, check_shape, impossible_warning
@@ -31,6 +33,7 @@ class PreparedSeries:
         columns: those that were given, each (T,) float64.
         wall, future_wall: wall clocks as written, (T,) and (H,) datetime64[s].
         future_timestamps: the same H times in the form of the input.
+        timestamps_from: how these were found, in words.
         seed: for this series' draws.
         warnings: remarks for people who read the forecast.
     """
@@ -40,6 +43,7 @@ class PreparedSeries:
     wall: NDArray[np.datetime64]
     future_wall: NDArray[np.datetime64]
     future_timestamps: tuple[str, ...]
+    timestamps_from: str
     seed: int
     warnings: tuple[str, ...] = ()
 
@@ -101,6 +105,7 @@ def _prepare_series(
         wall=_read_only(lookback.wall.astype("datetime64[s]")),
         future_wall=_read_only(future.timestamps.wall.astype("datetime64[s]")),
         future_timestamps=future.timestamps.texts,
+        timestamps_from=future.rule,
         seed=series.seed if series.seed is not None else seed,
         warnings=tuple(text for text in texts if text is not None),
     )
@@ -145,10 +150,12 @@ def _read_columns(candles: CandleInput, prefix: str, missing: Missing) -> Filled
 
 def _future(series: SeriesInput, lookback: Timestamps, horizon: int, zone: tzinfo | None) -> Inferred:
     if series.future_timestamps is None:
+        if series.calendar is not None:
+            return follow_calendar(series.calendar, lookback, horizon, zone)
         return infer_future(lookback, horizon, zone)
     future = parse_timestamps(series.future_timestamps, field="future_timestamps", zone=zone)
     check_continues(lookback, future)
-    return Inferred(future)
+    return Inferred(future, "the job")
 
 
 def _read_only(values: Array) -> Array:

@@ -33,6 +33,9 @@ class SeriesForecast(ResultModel):
 
     id: str
     timestamps: Texts = Field(description="of the forecast bars, in the form of the job's")
+    timestamps_from: str | None = Field(
+        default=None, description="the job, the calendar, or what was inferred from the lookback"
+    )
     mean: dict[ColumnName, Values] = Field(description="mean over the paths, H values a column")
     quantiles: dict[str, dict[ColumnName, Values]] = Field(description="by level, as 0.1, then by column")
     paths: dict[ColumnName, Paths] | None = Field(
@@ -155,6 +158,7 @@ def series_result(series: PreparedSeries, forecast: Forecast, output: Output) ->
     return SeriesForecast(
         id=series.id,
         timestamps=series.future_timestamps,
+        timestamps_from=series.timestamps_from,
         mean=_by_column(forecast.mean),
         quantiles=dict(zip(map(quantile_key, levels), map(_by_column, tables), strict=True)),
         paths=_by_column(forecast.paths) if output.paths else None,

@@ -26,7 +26,8 @@ RETRY_FOR_S: Final = 600.0
 
 FATAL_CODES: Final = (
     ErrorCode.BROKER_UNREACHABLE, ErrorCode.NO_GPU_WORKER, ErrorCode.INVALID_DEVICE,
-    ErrorCode.MODEL_NOT_ALLOWED, ErrorCode.TIMEZONE_UNKNOWN,
+    ErrorCode.MODEL_NOT_ALLOWED, ErrorCode.TIMEZONE_UNKNOWN, ErrorCode.CALENDAR_UNKNOWN,
+    ErrorCode.NOT_INSTALLED,
     ErrorCode.CHECKPOINT_INVALID, ErrorCode.CHECKPOINT_MISSING, ErrorCode.CHECKPOINT_MISMATCH,
 )  # fmt: skip
 """Errors that every other item would have as well."""

@@ -34,7 +34,7 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
     (settings.data_folder / "BTC.csv").write_text(TEXT)
     events = ["close>last+2% at 3", "high>=3 by end"]
     query = {"dataset": "BTC.csv", "pred_len": 3, "top_p": 0.8, "quantiles": [0.2, 0.8], "seed": 5}
-    query |= {"events": events, "statistics": True}
+    query |= {"events": events, "statistics": True, "calendar": "24/7"}
     answer = http.post(URL, params=query, headers=JSON)
     assert answer.status_code == 202, answer.text
     (job,) = jobs.sent()
@@ -45,7 +45,7 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
         0.8,
         5,
     )
-    assert job["output"]["quantiles"] == [0.2, 0.8]
+    assert (job["output"]["quantiles"], one["calendar"]) == ([0.2, 0.8], "24/7")
     assert (job["output"]["events"], job["output"]["statistics"]) == (events, True)
     assert answer.headers["location"] == f"/v1/forecasts/{job['id']}"
     assert (answer.json()["id"], answer.json()["state"]) == (job["id"], "queued")

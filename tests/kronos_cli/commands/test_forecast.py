@@ -115,6 +115,7 @@ def test_every_file_is_forecast_once(played: PlayedClient, files: list[Path]) ->
         (["--model", "other"], [20, 21, 22]),
         (["--lookback", "21"], [20, 21, 21]),
         (["--format", "json"], [20, 21, 22]),
+        (["--calendar", "24/7"], [20, 21, 22]),
         (["--plot"], [20, 21, 22]),
         (["--priority", "high", "--device", "cuda", "--deadline", "5"], []),
     ],
