@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import Priority, Role
+from kronos_client.contract.names import Kind, Priority
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
@@ -147,13 +147,13 @@ class Backend:
             return await self.events.forget(job_id)
 
     async def list_jobs(
-        self, role: Role, limit: int, until: float | None
+        self, kind: Kind, limit: int, until: float | None
     ) -> tuple[Sequence[ListedJob], float | None]:
         """A page of jobs, as of ``job_list.list_jobs``. Raises JobError BROKER_UNREACHABLE."""
 
         def read() -> tuple[Sequence[ListedJob], float | None]:
             with reachable():
-                return list_jobs(self.dispatcher.redis, role, limit, until)
+                return list_jobs(self.dispatcher.redis, kind, limit, until)
 
         async with _answered(JOB_TIMEOUT_S):
             return await self.call(read)

@@ -8,7 +8,14 @@ from pydantic.json_schema import models_json_schema
 
 from api_stub.addresses import PROBES
 from api_stub.problems import MEDIA_TYPE, Problem
-from api_stub.routes.job_views import FINETUNES, FORECASTS, FinetuneView, ForecastView
+from api_stub.routes.job_views import (
+    BACKTESTS,
+    FINETUNES,
+    FORECASTS,
+    BacktestView,
+    FinetuneView,
+    ForecastView,
+)
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
 from api_stub.routes.scopes import SCHEME
@@ -62,6 +69,7 @@ def _examples() -> list[tuple[str, str, str, Any]]:
     answer = prediction.model_dump(mode="json")
     forecast = ForecastView.of(JOB_ID, Stored(states.SUCCESS, example("forecast-result")))
     trained = FinetuneView.of(JOB_ID, Stored(states.SUCCESS, example("finetune-result")))
+    tested = BacktestView.of(JOB_ID, Stored(states.SUCCESS, example("backtest-result")))
     return [
         ("/v1/predict/single", "post", "requestBody", request),
         ("/v1/predict/single", "post", "200", answer),
@@ -71,6 +79,8 @@ def _examples() -> list[tuple[str, str, str, Any]]:
         (f"{FORECASTS}/{{job_id}}", "get", "200", forecast.model_dump(mode="json")),
         (FINETUNES, "post", "requestBody", example("finetune-job")),
         (f"{FINETUNES}/{{job_id}}", "get", "200", trained.model_dump(mode="json")),
+        (BACKTESTS, "post", "requestBody", example("backtest-job")),
+        (f"{BACKTESTS}/{{job_id}}", "get", "200", tested.model_dump(mode="json")),
     ]
 
 

@@ -20,14 +20,35 @@ from api_stub.middleware.guards import Keys, read_keys
 from api_stub.middleware.head import Head
 from api_stub.middleware.rate_limit import HEADERS, RateLimit
 from api_stub.middleware.request_log import RequestLog
-from api_stub.routes import candles, datasets, file_forecasts, health, jobs, metrics, models, predict
+from api_stub.routes import (
+    backtest_reports,
+    candles,
+    datasets,
+    file_forecasts,
+    health,
+    jobs,
+    metrics,
+    models,
+    predict,
+)
 from api_stub.settings import ApiSettings
 from api_stub.webhooks.address import read_networks
 from api_stub.webhooks.sender import Webhooks
 from api_stub.webhooks.signature import read_secret
 from kronos_client.contract.errors import JobError
 
-PARTS: Final = (predict, file_forecasts, jobs, models, candles, datasets, health, metrics, page_files)
+PARTS: Final = (
+    predict,
+    file_forecasts,
+    jobs,
+    backtest_reports,
+    models,
+    candles,
+    datasets,
+    health,
+    metrics,
+    page_files,
+)
 
 PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": problem_response("the request is refused; see code and field", example=problems.example_problem()),

@@ -1,6 +1,6 @@
-"""Enqueue forecasts and finetuning from any app: ``from kronos_client import ForecastClient``. No torch.
+"""Enqueue forecasts, backtests and finetuning from any app: ``from kronos_client import ForecastClient``.
 
-Names are imported when first used.
+No torch. Names are imported when first used.
 """
 
 from importlib import import_module
@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kronos_client.aio import AsyncForecastClient
     from kronos_client.client import ForecastClient
+    from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
     from kronos_client.contract.errors import ErrorCode, JobError
     from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.model_info import CalibrationInfo
     from kronos_client.contract.path_results import Distribution, EventChance, PathStatistics
     from kronos_client.contract.results import ForecastResult, SeriesForecast
     from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
-    from kronos_client.core.async_handle import AsyncFinetuneHandle, AsyncForecastHandle
+    from kronos_client.core.async_handle import AsyncBacktestHandle, AsyncFinetuneHandle, AsyncForecastHandle
+    from kronos_client.core.backtest_request import BacktestJobOptions
     from kronos_client.core.finetune_request import FinetuneOptions
     from kronos_client.core.forecast_request import ForecastOptions
-    from kronos_client.core.handle import FinetuneHandle, ForecastHandle
-    from kronos_client.core.kinds import FinetuneState, JobState
+    from kronos_client.core.handle import BacktestHandle, FinetuneHandle, ForecastHandle
+    from kronos_client.core.kinds import BacktestState, FinetuneState, JobState
     from kronos_client.core.many import ForecastOutcome
     from kronos_client.settings import ClientSettings, SettingsError
 
@@ -27,27 +30,31 @@ __version__ = "0.1.0"
 _MODULES = {
     "aio": "AsyncForecastClient",
     "client": "ForecastClient",
+    "contract.backtest_results": "BacktestProgress BacktestResult",
     "contract.errors": "ErrorCode JobError",
     "contract.finetune_results": "FinetuneProgress FinetuneResult",
+    "contract.model_info": "CalibrationInfo",
     "contract.path_results": "Distribution EventChance PathStatistics",
     "contract.results": "ForecastResult SeriesForecast",
     "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
-    "core.async_handle": "AsyncFinetuneHandle AsyncForecastHandle",
+    "core.async_handle": "AsyncBacktestHandle AsyncFinetuneHandle AsyncForecastHandle",
+    "core.backtest_request": "BacktestJobOptions",
     "core.finetune_request": "FinetuneOptions",
     "core.forecast_request": "ForecastOptions",
-    "core.handle": "FinetuneHandle ForecastHandle",
-    "core.kinds": "FinetuneState JobState",
+    "core.handle": "BacktestHandle FinetuneHandle ForecastHandle",
+    "core.kinds": "BacktestState FinetuneState JobState",
     "core.many": "ForecastOutcome",
     "settings": "ClientSettings SettingsError",
 }
 
 __all__ = [
-    "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "ClientSettings", "Distribution",
-    "ErrorCode", "EventChance",
-    "FinetuneHandle", "FinetuneOptions", "FinetuneProgress", "FinetuneResult", "FinetuneState",
-    "FinetuneWorkerStatus", "ForecastClient", "ForecastHandle", "ForecastOptions", "ForecastOutcome",
-    "ForecastResult", "ForecastWorkerStatus", "JobError", "JobState", "PathStatistics", "SeriesForecast",
-    "SettingsError",
+    "AsyncBacktestHandle", "AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle",
+    "BacktestHandle", "BacktestJobOptions", "BacktestProgress", "BacktestResult", "BacktestState",
+    "CalibrationInfo", "ClientSettings", "Distribution", "ErrorCode", "EventChance", "FinetuneHandle",
+    "FinetuneOptions",
+    "FinetuneProgress", "FinetuneResult", "FinetuneState", "FinetuneWorkerStatus", "ForecastClient",
+    "ForecastHandle", "ForecastOptions", "ForecastOutcome", "ForecastResult", "ForecastWorkerStatus",
+    "JobError", "JobState", "PathStatistics", "SeriesForecast", "SettingsError",
 ]  # fmt: skip
 
 

@@ -12,22 +12,33 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kronos_client.backtesting.run import BacktestArguments, BacktestRun, begin_backtest
+from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
+from kronos_client.backtesting.run import BacktestRun
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.async_handle import (
+    AsyncBacktestHandle,
     AsyncFinetuneHandle,
     AsyncForecastHandle,
     AsyncHandle,
     cancelled_if_left,
     submitted,
 )
+from kronos_client.core.backtest_request import BacktestJobOptions
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions
+from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
-from kronos_client.core.job import Job, candles_job, config_job, finetune_job, forecast_job
-from kronos_client.core.kinds import FINETUNE, FORECAST, JobState
+from kronos_client.core.job import (
+    Job,
+    backtest_job,
+    candles_job,
+    config_job,
+    data_job,
+    finetune_job,
+    forecast_job,
+)
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
 from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
@@ -149,6 +160,19 @@ class AsyncForecastClient:
             run.close()
         return report
 
+    async def submit_backtest(
+        self, data: DataSource, **options: Unpack[BacktestJobOptions]
+    ) -> AsyncBacktestHandle:
+        """Enqueue a backtest that a worker for finetuning runs, as ``ForecastClient.submit_backtest``."""
+        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
+        return await self._submit(partial(data_job, data, options), job_id, retry_for_s)
+
+    async def submit_backtest_job(
+        self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
+    ) -> AsyncBacktestHandle:
+        """Enqueue a backtest in the contract's form, as ``ForecastClient.submit_backtest_job``."""
+        return await self._submit(partial(backtest_job, payload), job_id, retry_for_s)
+
     async def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> AsyncFinetuneHandle:
@@ -169,6 +193,10 @@ class AsyncForecastClient:
     def finetune_handle(self, job_id: str) -> AsyncFinetuneHandle:
         """The handle of a finetuning job that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return AsyncHandle(self._core, FINETUNE, job_id, None)
+
+    def backtest_handle(self, job_id: str) -> AsyncBacktestHandle:
+        """The handle of a backtest that was enqueued earlier or elsewhere; its ``queue`` is None."""
+        return AsyncHandle(self._core, BACKTEST, job_id, None)
 
     async def _submit(
         self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float, *, may_stay: bool = True

@@ -1,4 +1,4 @@
-"""ForecastClient: enqueue forecasts and finetuning from any app, without torch.
+"""ForecastClient: enqueue forecasts, backtests and finetuning from any app, without torch.
 
 For example:
 
@@ -13,18 +13,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kronos_client.backtesting.run import BacktestArguments, begin_backtest
+from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.async_handle import not_in_time
+from kronos_client.core.backtest_request import BacktestJobOptions
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions
+from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
-from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle
-from kronos_client.core.job import Job, candles_job, config_job, finetune_job, forecast_job
-from kronos_client.core.kinds import FINETUNE, FORECAST, FinetuneState, JobState
+from kronos_client.core.handle import BacktestHandle, FinetuneHandle, ForecastHandle, JobHandle
+from kronos_client.core.job import (
+    Job,
+    backtest_job,
+    candles_job,
+    config_job,
+    data_job,
+    finetune_job,
+    forecast_job,
+)
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
@@ -161,19 +170,7 @@ class ForecastClient:
             items: Candles as ``submit`` takes them; or ``(key, candles)``, and the key comes back; or
                 ``(key, candles, options)``, with this item's own ``future_timestamps``, ``pred_len`` and any
                 other of ``ForecastOptions``. For several series in one job, use a list, never a tuple.
-            options: As ``submit`` takes them, for all items that have no others, and:
-
-                - ``in_order`` (True): outcomes in the items' order; False: each as soon as it is ready.
-                - ``max_in_flight`` (64): the most items that are enqueued, or done but not yet yielded.
-                  It bounds memory here and in Redis.
-                - ``timeout_s``: seconds for each item from its submission. After it, the item is cancelled
-                  with the error TIMEOUT.
-                - ``retry_for_s`` (600): seconds during which an item is submitted again if the queue is
-                  full, or Redis does not answer.
-                - ``forget`` (False): delete each result from Redis once it is read.
-                - ``job_id_prefix``: items have the ids ``<prefix>-<key>``; without a key, its index. To
-                  continue an interrupted run, use the same prefix: items that are done are not computed
-                  again while their results are kept, and failed items stay failed.
+            options: As ``submit`` takes them, for items that have no others, and those of ``ManyOptions``.
         """
         return self._outcomes(self._thread.run(partial(_many, options)), items)
 
@@ -199,12 +196,7 @@ class ForecastClient:
 
         Args:
             df: A DataFrame of pandas or polars with columns of ids, times and candles.
-            id_column: "unique_id" by default.
-            timestamp_column: "ds" by default.
-            target: The column or columns to return, "close" by default.
-            on_error: "raise" (default) ends with the first error, which names its series; "skip" leaves
-                failed series out, and the frame's ``attrs["errors"]`` has why.
-            options: As ``forecast_many`` takes them, such as ``pred_len`` and ``quantiles``.
+            options: As ``forecast_many`` takes them, such as ``pred_len``, and those of ``LongOptions``.
 
         Returns:
             A row for each series, target and bar, with the columns of id and time, ``target_name``,
@@ -253,6 +245,25 @@ class ForecastClient:
                         on_progress(run.num_done, run.num_forecasts)
             return run.report()
 
+    def submit_backtest(self, data: DataSource, **options: Unpack[BacktestJobOptions]) -> BacktestHandle:
+        """Enqueue a backtest that a worker for finetuning runs, as ``backtest`` does here.
+
+        Args:
+            data: Paths below the workers' data folder, or the candles, as ``finetune`` takes them.
+            options: Windows, horizon, models and more: see ``BacktestJobOptions``.
+
+        Raises:
+            JobError: As ``submit``.
+        """
+        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
+        return self._submit(partial(data_job, data, options), job_id, retry_for_s)
+
+    def submit_backtest_job(
+        self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
+    ) -> BacktestHandle:
+        """Enqueue a backtest in the contract's own form, such as docs/examples/backtest-job.json."""
+        return self._submit(partial(backtest_job, payload), job_id, retry_for_s)
+
     def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> FinetuneHandle:
@@ -287,6 +298,10 @@ class ForecastClient:
     def finetune_handle(self, job_id: str) -> FinetuneHandle:
         """The handle of a finetuning job that was enqueued earlier or elsewhere; its ``queue`` is None."""
         return JobHandle(self._thread, FINETUNE, job_id, None)
+
+    def backtest_handle(self, job_id: str) -> BacktestHandle:
+        """The handle of a backtest that was enqueued earlier or elsewhere; its ``queue`` is None."""
+        return JobHandle(self._thread, BACKTEST, job_id, None)
 
     def _submit(
         self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float

@@ -26,19 +26,26 @@ from celery import states
 
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
+from kronos_client.contract.backtest import parse_backtest_job
+from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.jobs import parse_job
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.job import Job
-from kronos_client.core.kinds import FORECAST
+from kronos_client.core.kinds import BACKTEST, FORECAST
 from kronos_client.core.result_store import OnState
-from kronos_client.core.stand_in import STAND_IN, stand_in_finetuning, stand_in_forecast
+from kronos_client.core.stand_in import (
+    STAND_IN,
+    stand_in_backtest,
+    stand_in_finetuning,
+    stand_in_forecast,
+)
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored
 from kronos_client.redis.admission import id_conflict, queue_full
 from kronos_client.redis.queues import is_gpu_queue
@@ -48,6 +55,7 @@ __all__ = ["FakeAsyncForecastClient", "FakeForecastClient", "fake_worker"]
 
 MAX_CONTEXT: Final = 512
 """Bars that the fake's model can see, as with most models."""
+AnyResult = ForecastResult | FinetuneResult | BacktestResult
 RETRY_AFTER_S: Final = 1
 """The ``retry_after_s`` of a full queue."""
 
@@ -130,7 +138,7 @@ class _Memory(Dispatcher):
             for store in list(self.stores):  # others may be added or closed meanwhile
                 store.publish(job_id, stored)
 
-    def finish(self, job_id: str, result: ForecastResult | FinetuneResult | None = None) -> None:
+    def finish(self, job_id: str, result: AnyResult | None = None) -> None:
         """End a job with this result, or with a made-up one."""
         try:
             outcome = result or self._made_up(self.by_id[job_id])
@@ -145,11 +153,13 @@ class _Memory(Dispatcher):
         if length >= self.settings.max_queue_jobs:
             raise queue_full(queue, length, self.settings.max_queue_jobs, RETRY_AFTER_S)
 
-    def _made_up(self, accepted: _Accepted) -> ForecastResult | FinetuneResult:
+    def _made_up(self, accepted: _Accepted) -> AnyResult:
         limits = self.settings.limits(max_pred_len=MAX_CONTEXT)
         if accepted.job.kind is FORECAST:
             job = parse_job(accepted.payload, limits)
             return stand_in_forecast(job, accepted.job.id, limits, queue=accepted.queue)
+        if accepted.job.kind is BACKTEST:
+            return stand_in_backtest(parse_backtest_job(accepted.payload, limits), queue=accepted.queue)
         finetuning = parse_finetune_job(accepted.payload, limits)
         version = self._num_finetuned.get(finetuning.name, 0) + 1
         self._num_finetuned[finetuning.name] = version
@@ -219,12 +229,14 @@ class FakeForecastClient(ForecastClient):
         """Refuse the next valid submissions with this error."""
         self._memory.refusals.extend([error] * times)
 
-    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
-        """Set the progress of a held forecast."""
-        progress = {"bars_done": bars_done, "bars_total": bars_total}
-        self._memory.store(job_id, Stored(PROGRESS_STATE, progress))
+    def set_progress(
+        self, job_id: str, bars_done: int, bars_total: int, series: Sequence[SeriesForecast] = ()
+    ) -> None:
+        """Set the progress of a held forecast; ``series`` are the bars of one that streams."""
+        progress = ForecastProgress(bars_done=bars_done, bars_total=bars_total, series=tuple(series))
+        self._memory.store(job_id, Stored(PROGRESS_STATE, progress.as_json()))
 
-    def finish(self, job_id: str, result: ForecastResult | FinetuneResult | None = None) -> None:
+    def finish(self, job_id: str, result: AnyResult | None = None) -> None:
         """End a held job with this result, or with a made-up one."""
         self._memory.finish(job_id, result)
 

@@ -6,6 +6,7 @@ import inspect
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -119,10 +120,11 @@ def second_gpu() -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Skip what cannot run here, with the command that runs it.
+    """Start slow files first, and skip what cannot run here, with the command that runs it.
 
     Faults at length took 40 minutes together, and a GPU's tests would prove nothing without one.
     """
+    _slow_files_first(items)
     for item in items:
         if item.get_closest_marker("at_length") and not config.getoption("--faults"):
             item.add_marker(pytest.mark.skip(reason="takes long: ./kronos test --faults"))
@@ -132,6 +134,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if not item.get_closest_marker("gpu")]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item.get_closest_marker("gpu")]
+
+
+def _slow_files_first(items: list[pytest.Item]) -> None:
+    """Sort the files by order.txt; those that are not in it follow.
+
+    A slow file that starts late runs alone at the end. Files that mostly wait and files that mostly compute
+    take turns in the list, so that the processors are busy from beginning to end.
+    """
+    folder = Path(__file__).parent
+    ranks = {folder / name: rank for rank, name in enumerate((folder / "order.txt").read_text().split())}
+    gone = [str(path) for path in ranks if not path.exists()]
+    assert not gone, f"remove from tests/order.txt: {gone}"
+    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

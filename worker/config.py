@@ -25,7 +25,7 @@ UNACKED_INDEX_KEYS: Final[dict[Role, str]] = {role: f"{key}_index" for role, key
 BOTH_IMPORT: Final = ("worker.lifecycle", "worker.tasks.status", "worker.tasks.wrong_role")
 IMPORTS: Final[dict[Role, list[str]]] = {
     "forecast": [*BOTH_IMPORT, "worker.tasks.forecast", "worker.tasks.controls"],
-    "finetune": [*BOTH_IMPORT, "worker.tasks.finetune"],
+    "finetune": [*BOTH_IMPORT, "worker.tasks.finetune", "worker.tasks.backtest"],
 }
 
 

@@ -20,7 +20,7 @@ from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
 from celery.utils.nodenames import gethostname
 
-from kronos_client.contract.names import FINETUNE_TASK
+from kronos_client.contract.names import TASK_ROLES
 from kronos_client.logs import PER_JOB, log_json, use_json
 from kronos_client.settings import SettingsError
 from kronos_model.devices.cores import num_cores
@@ -136,7 +136,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
     if get_settings().role == "finetune":
         _choose_finetuning_pool(sender, pool)
         if is_given("concurrency"):
-            log.warning("--concurrency is ignored: a finetuning worker trains one model at a time")
+            log.warning("--concurrency is ignored: a finetuning worker runs one job at a time")
         return
     if issubclass(pool, ThreadsPool):
         sender.pool_cls = WaitingThreadsPool
@@ -265,7 +265,7 @@ def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, *
         return
     if get_settings().log_format == "json":
         log_job(task.name, task_id, state, retval, current.process.node, str(current.process.device))
-    if task.name == FINETUNE_TASK and state in OUTCOMES:
+    if TASK_ROLES.get(task.name) == "finetune" and state in OUTCOMES:
         current.process.metrics.count_job(getattr(retval, "code", None))
 
 

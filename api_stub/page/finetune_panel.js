@@ -224,6 +224,7 @@ export class FinetunePanel {
 
 /** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */
 function kindOf(sentence) {
-  if (/WORSE|too (narrow|wide)/.test(sentence)) return "bad"
-  return /% better than/.test(sentence) && !sentence.startsWith("No clear") ? "good" : ""
+  if (/no clear difference|too few|perhaps/.test(sentence)) return ""
+  if (/WORSE|% worse than|too (narrow|wide)/.test(sentence)) return "bad"
+  return /^Better|% better than/.test(sentence) ? "good" : ""
 }

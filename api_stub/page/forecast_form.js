@@ -55,7 +55,7 @@ export class ForecastForm {
         temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed,
       },
       output: {
-        quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL,
+        quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
         events: [HIGHER, ...byId("events").value.split(",").map((text) => text.trim()).filter(Boolean)],
         statistics: true,
       },

@@ -113,7 +113,9 @@ export class ForecastPanel {
   async #follow(id, queue, known) {
     this.#jobId = id
     try {
-      const result = await this.job.follow(`forecasts/${id}`, (state) => this.#describe(state, queue))
+      const describe = (state) => this.#describe(state, queue)
+      const onBars = (series) => this.view.show({ ...(known ?? withoutCandles({ series })), early: series[0] })
+      const result = await this.job.follow(`forecasts/${id}`, describe, onBars)
       if (!result) return // another job is followed now
       this.view.show({ ...(known ?? withoutCandles(result)), result })
       byId("chart").scrollIntoView({ block: "nearest" })

@@ -25,9 +25,11 @@ export class ForecastView {
    * @param actual Candles after those, which may be empty.
    * @param samples The number of paths that were asked for; null if it is not known.
    * @param result The job's result, or null.
+   * @param early The first bars of the result's series, while the job runs, or null.
    */
-  show({ lookback, actual, samples = null, result = null }) {
-    this.#shown = { lookback, actual, samples, series: result && withOrderedLevels(result.series[0]), result }
+  show({ lookback, actual, samples = null, result = null, early = null }) {
+    const first = result?.series[0] ?? early
+    this.#shown = { lookback, actual, samples, series: first && withOrderedLevels(first), result }
     showText(byId("device-warning"), result?.device_warning)
     const others = result?.warnings.filter((text) => text !== result.device_warning) ?? []
     others.push(...(result?.series[0].warnings ?? []))
@@ -48,7 +50,7 @@ export class ForecastView {
 
   #draw() {
     if (!this.#shown) return
-    const { lookback, actual, series } = this.#shown
+    const { lookback, actual, series, result } = this.#shown
     const [wantsPaths, asCandles] = [byId("paths").checked, byId("candles").checked]
     const hasPaths = wantsPaths && Boolean(series?.paths)
     byId("no-candles").hidden = true
@@ -58,13 +60,13 @@ export class ForecastView {
       hasBars: lookback.length > 0, hasActual: actual.length > 0, hasPaths, asCandles,
       levels: series ? Object.keys(series.quantiles) : [],
     })
-    for (const id of ["downloads", "numbers", "made-by"]) byId(id).hidden = !series
-    showText(byId("paths-state"), series && wantsPaths && !hasPaths &&
+    for (const id of ["downloads", "numbers", "made-by"]) byId(id).hidden = !result
+    showText(byId("paths-state"), result && wantsPaths && !hasPaths &&
       `This forecast came without its paths. Forecast again to get them; seed ${series.seed} gives the same one.`)
     byId("chart").setAttribute("aria-label", this.#described)
-    showChances(series, (value) => this.chart.price(value))
-    showScore(series && scoreOf(lookback, actual, series), this.chart.digits)
-    if (series) this.#fillNumbers(series)
+    showChances(result && series, (value) => this.chart.price(value))
+    showScore(result && scoreOf(lookback, actual, series), this.chart.digits)
+    if (result) this.#fillNumbers(series)
   }
 
   get #described() {

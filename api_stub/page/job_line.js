@@ -40,9 +40,10 @@ export class JobLine {
    *
    * @param address The job's path below v1/, such as "forecasts/ID".
    * @param describe Returns `{text, share}` for a state. The share is 0 to 1, or null if unknown.
+   * @param onBars Called with the series of a forecast that streams: the bars that are done so far.
    * @returns The job's result, or null if the line has left the job. Throws ApiError with the job's error.
    */
-  async follow(address, describe) {
+  async follow(address, describe, onBars = () => {}) {
     this.leave()
     this.announce("")
     this.elements.cancel.disabled = false
@@ -54,6 +55,10 @@ export class JobLine {
     try {
       for await (const state of states(address, following.signal)) {
         if (following.signal.aborted) break
+        if (state?.series) {
+          onBars(state.series)
+          continue
+        }
         this.#last = state
         if (state) this.recent.update(address, state.state)
         if (state && hasEnded(state)) return resultOf(state)

@@ -1,7 +1,6 @@
 """Forecasts of files: an uploaded one, or a data set."""
 
 import re
-from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -52,6 +51,7 @@ class FileForecast(BaseModel):
     ] = []
     statistics: bool | None = None
     calendar: Annotated[str, Field(description="such as XNYS, 24/7 or weekdays")] | None = None
+    calibrated: bool | None = None
     timezone: Annotated[str, Field(description="IANA zone that the forecast times follow")] | None = None
     model: str | None = None
     device: str | None = None
@@ -105,8 +105,7 @@ async def forecast_file(
     with `dropped` and `bad_rows`.
     """
     webhooks.checked(webhook)
-    read_options = replace(read_options, missing=options["missing"])
-    wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars}
+    wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars, "missing": options["missing"]}
     if dataset is None:
         content = await read_body(request, backend, read_options, name, wanted)
     else:

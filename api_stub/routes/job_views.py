@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from api_stub.job_state import JobProblem, State, problem_of, state_of
 from api_stub.routes.paging import NEXT
+from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.results import ForecastResult
@@ -18,8 +19,10 @@ from kronos_client.core.stored import Stored
 
 FORECASTS: Final = "/v1/forecasts"
 FINETUNES: Final = "/v1/finetunes"
+BACKTESTS: Final = "/v1/backtests"
 
-Result = TypeVar("Result", ForecastResult, FinetuneResult)
+Result = TypeVar("Result", ForecastResult, FinetuneResult, BacktestResult)
+Progress = TypeVar("Progress", FinetuneProgress, BacktestProgress)
 
 
 class Accepted(BaseModel):
@@ -98,15 +101,39 @@ class FinetuneView(BaseModel):
     @classmethod
     def of(cls, job_id: str, stored: Stored) -> Self:
         """The view of a stored state. Raises JobError LOST if the job is of another kind."""
-        progress = None
-        with suppress(ValidationError):  # from a worker of another version; the state itself still counts
-            if published := progress_of(stored):
-                progress = FinetuneProgress.model_validate(published)
-        return cls(**_fields(job_id, stored, FinetuneResult), progress=progress)
+        return cls(**_fields(job_id, stored, FinetuneResult), progress=_progress(FinetuneProgress, stored))
+
+
+class BacktestView(BaseModel):
+    """A backtest."""
+
+    id: str
+    state: State
+    progress: BacktestProgress | None = Field(default=None, description="while it runs")
+    result: BacktestResult | None = Field(
+        default=None, description="once it is done; GET …/report has its report as a file"
+    )
+    error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
+
+    @classmethod
+    def of(cls, job_id: str, stored: Stored) -> Self:
+        """The view of a stored state. Raises JobError LOST if the job is of another kind."""
+        return cls(**_fields(job_id, stored, BacktestResult), progress=_progress(BacktestProgress, stored))
+
+
+JobView = ForecastView | FinetuneView | BacktestView
+
+
+def _progress(model: type[Progress], stored: Stored) -> Progress | None:
+    """The published progress, if there is any that this version can read."""
+    with suppress(ValidationError):  # from a worker of another version; the state itself still counts
+        if published := progress_of(stored):
+            return model.model_validate(published)
+    return None
 
 
 def _fields(job_id: str, stored: Stored, result_type: type[Result]) -> dict[str, Any]:
-    """The fields that both views have."""
+    """The fields that all views have."""
     state = state_of(stored)
     error = problem_of(stored.value) if state in ("failed", "cancelled") else None
     return {"id": job_id, "state": state, "result": result_of(result_type, stored), "error": error}
@@ -121,5 +148,6 @@ def result_of(kind: type[Result], stored: Stored) -> Result | None:
     except ValidationError:
         raise JobError(
             ErrorCode.LOST,
-            "no job of this kind has that id; check the id, and whether it is a forecast or finetuning job",
+            "no job of this kind has that id: check the id, and whether it is a forecast, a finetuning job "
+            "or a backtest",
         ) from None

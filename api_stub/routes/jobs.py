@@ -1,6 +1,6 @@
-"""Routes of forecast and finetuning jobs: enqueue, read, follow, cancel."""
+"""Routes of forecasts, finetuning jobs and backtests: enqueue, read, follow, cancel."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any, Final
@@ -9,18 +9,21 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field, create_model
 
-from api_stub.backend import BackendDependency
+from api_stub.backend import Backend, BackendDependency
 from api_stub.job_state import problem_of
 from api_stub.problems import HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.routes.job_views import (
+    BACKTESTS,
     FINETUNES,
     FORECASTS,
     Accepted,
+    BacktestView,
     FinetuneView,
     ForecastView,
     JobSummary,
     JobsView,
+    JobView,
 )
 from api_stub.routes.paging import Cursor, Limit
 from api_stub.routes.scopes import KeyScope, needs
@@ -28,11 +31,13 @@ from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from api_stub.settings import ApiSettings
 from api_stub.webhooks.sender import WebhooksDependency
+from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.names import MAX_ID_CHARS, Role
-from kronos_client.core.job import Job, finetune_job, forecast_job
+from kronos_client.contract.names import MAX_ID_CHARS, Kind
+from kronos_client.core.job import Job, backtest_job, finetune_job, forecast_job
+from kronos_client.core.kinds import progress_of
 from kronos_client.core.stored import NOTHING
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
@@ -54,11 +59,11 @@ async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
 
 def _router(
     url: str,
-    role: Role,
+    kind: Kind,
     scope: KeyScope,
     job_model: type[BaseModel],
     make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
-    view: type[ForecastView | FinetuneView],
+    view: type[JobView],
     cancelling: str,
 ) -> APIRouter:
     tag = url.rpartition("/")[2]
@@ -66,8 +71,8 @@ def _router(
         prefix=url, tags=[tag], dependencies=[needs(scope), Depends(json_only)], route_class=LargeBodies
     )
     documented = create_model(job_model.__name__, __base__=job_model, webhook=(Webhook, None))
-    enqueuing = f"Enqueue a {role} job as in docs/reference/contract.md. The answer does not wait for it."
-    listing = f"The newest {role} jobs that this API and the Python clients submitted."
+    enqueuing = f"Enqueue a {kind} job as in docs/reference/contract.md. The answer does not wait for it."
+    listing = f"The newest {kind} jobs that this API and the Python clients submitted."
     cancelling = f"{cancelling} A job that has ended stays as it is."
 
     @router.post("", status_code=202, description=enqueuing)
@@ -100,7 +105,7 @@ def _router(
         cursor: Annotated[Cursor, Query(pattern=TIME)] = None,
     ) -> JobsView:
         until = None if cursor is None else float(cursor)
-        found, following = await backend.list_jobs(role, limit, until)
+        found, following = await backend.list_jobs(kind, limit, until)
         return JobsView(
             jobs=[JobSummary.of(job, submission.root + url) for job in found],
             next=None if following is None else repr(following),
@@ -144,18 +149,36 @@ def _router(
     async def events(
         job_id: Annotated[str, Depends(_existing_id)], backend: BackendDependency
     ) -> AsyncIterator[ServerSentEvent]:
-        """The job's states as they change: `progress` events, then one `end` event with result or error."""
-        # A job that is lost ends the stream with one `problem` event. If this process stops before the job
-        # ends, the stream ends without either, and the client must ask again.
-        try:
-            async with aclosing(backend.events.states(job_id)) as states:
-                async for stored in states:
-                    event = "end" if stored.has_ended else "progress"
-                    yield ServerSentEvent(data=view.of(job_id, stored), event=event)
-        except JobError as error:  # the response has begun, so its status cannot change
-            yield ServerSentEvent(data=problem_of(error), event="problem")
+        """The job's states as they change: `progress` events, then one `end` event with result or error.
+
+        If the job streams, `bars` events hold all bars that are done so far.
+        """
+        async with aclosing(_followed(job_id, backend, view)) as followed:
+            async for event in followed:
+                yield event
 
     return router
+
+
+async def _followed(
+    job_id: str, backend: Backend, view: type[JobView]
+) -> AsyncGenerator[ServerSentEvent, None]:
+    """The events of a job.
+
+    A job that is lost ends the stream with one ``problem`` event. If this process stops before the job ends,
+    the stream ends without either, and the client must ask again.
+    """
+    sent: list[Any] = []
+    try:
+        async with aclosing(backend.events.states(job_id)) as states:
+            async for stored in states:
+                if (series := progress_of(stored).get("series", sent)) != sent:
+                    sent = series
+                    yield ServerSentEvent(data={"id": job_id, "series": series}, event="bars")
+                event = "end" if stored.has_ended else "progress"
+                yield ServerSentEvent(data=view.of(job_id, stored), event=event)
+    except JobError as error:  # the response has begun, so its status cannot change
+        yield ServerSentEvent(data=problem_of(error), event="problem")
 
 
 router = APIRouter()
@@ -166,4 +189,8 @@ router.include_router(
 cancelling = "Cancel training; its best checkpoint is kept."
 router.include_router(
     _router(FINETUNES, "finetune", "train", FinetuneJob, finetune_job, FinetuneView, cancelling)
+)
+cancelling = "Cancel the backtest and its forecasts."
+router.include_router(
+    _router(BACKTESTS, "backtest", "train", BacktestJob, backtest_job, BacktestView, cancelling)
 )

@@ -46,6 +46,9 @@ class ModelView(BaseModel):
     metadata: dict[str, Any] | None = Field(
         default=None, description="of a registered model: parent, metrics, …"
     )
+    current: bool = Field(
+        default=False, description="whether the name of a registered model, without a version, means it"
+    )
     damaged: str | None = Field(default=None, description="why it cannot be used")
 
 
@@ -201,13 +204,18 @@ def _delete(folder: Path | None, model_id: str) -> None:
 
 def _registered(folder: Path | None) -> list[ModelView]:
     """The models in the folder. Blocks."""
+    if folder is None:
+        return []
+    registry = ModelRegistry(folder)
     try:
-        found = [] if folder is None else ModelRegistry(folder).list()
+        found = registry.list()
     except CheckpointError as error:
         raise JobError.from_kronos(error) from None
+    current = registry.current(found)
     views = []
     for model in found:
-        view = ModelView(id=model.reference, kind="registered")
+        is_current = current.get(model.name) == model.version
+        view = ModelView(id=model.reference, kind="registered", current=is_current)
         if isinstance(model, DamagedModel):
             view.damaged = model.reason
         else:

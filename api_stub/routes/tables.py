@@ -2,7 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
@@ -48,8 +48,8 @@ AS_TABLES: Final[dict[int | str, dict[str, Any]]] = {
 """For FastAPI's ``responses``."""
 
 
-def preferred_table(accept: str) -> str | None:
-    """The media type of the table that this Accept header prefers; None if it prefers JSON or neither."""
+def preferred(accept: str, offered: Collection[str]) -> str | None:
+    """The media type that this Accept header prefers; None if it prefers JSON, or none of those offered."""
     ranked = []
     for part in accept.split(","):
         media_type, *parameters = (text.strip().lower() for text in part.split(";"))
@@ -58,13 +58,13 @@ def preferred_table(accept: str) -> str | None:
             ranked.append((float(weights[0]) if weights else 1.0, media_type))
         except ValueError:  # a weight that is not a number
             continue
-    known = [entry for entry in ranked if entry[0] > 0 and entry[1] in (*WRITERS, *JSON)]
+    known = [entry for entry in ranked if entry[0] > 0 and entry[1] in (*offered, *JSON)]
     _, best = max(known, key=lambda entry: entry[0], default=(0, None))
-    return best if best in WRITERS else None
+    return best if best in offered else None
 
 
 async def _preferred(request: Request) -> str | None:
-    return preferred_table(request.headers.get("accept", ""))
+    return preferred(request.headers.get("accept", ""), WRITERS)
 
 
 PreferredTable = Annotated[str | None, Depends(_preferred)]

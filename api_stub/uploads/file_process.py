@@ -39,6 +39,8 @@ async def read_upload(
     Raises:
         JobError: ``code``; INTERNAL if the process fails.
     """
+    if not path.stat().st_size:
+        raise JobError(code, f"{name} is empty", "body")
     child = JsonChild("upload", COMMAND, max_line_chars=MAX_LINE_CHARS)
     try:
         message = {"path": str(path.absolute()), "options": asdict(options), "bars": bars}

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -101,6 +100,7 @@ def device(text: str) -> str:
 @click.option(
     "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
 )
+@click.option("--calibrated", is_flag=True, help="Correct the close's quantiles by the model's calibration.")
 @click.option(
     "--event", "events", type=event, multiple=True, metavar="EVENT",
     help='Print and write the chance of it: "close>last at 24", "close<last-2% at end" or "high>=195 by 10", '
@@ -153,7 +153,7 @@ def forecast(
     settings = get_settings()
     target = _target_of(output, kind, targets, reading)
     try:
-        reader = FileReader(replace(reading, missing=missing))
+        reader = FileReader(reading, missing)
         inputs = reader.sources(find_inputs(paths, output))
     except InputError as error:
         raise click.UsageError(str(error)) from None

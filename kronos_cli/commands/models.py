@@ -1,8 +1,10 @@
-"""``kronos models`` and ``kronos models register``."""
+"""``kronos models``, and its subcommands register, promote and rollback."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import click
 
@@ -10,14 +12,15 @@ from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.tables import models as models_table
 from kronos_cli.tables.parts import show
-from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.model_registry import ModelRegistry, check_name
+from kronos_client.registry.promotions import promote as record_promotion
+from kronos_client.registry.promotions import roll_back, why_not_promoted
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.hub import CONFIG_NAME
 from kronos_model.checkpoints.source import locate_checkpoint, read_json, read_metadata
 from kronos_model.errors import CheckpointMismatch
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-DEFAULT_MAX_CONTEXT = 512
 TOKEN_BITS = ("s1_bits", "s2_bits")
 
 
@@ -28,26 +31,24 @@ def models(context: click.Context, as_json: bool) -> None:
     """Show the registered models that forecast jobs can name, as NAME or NAME@VERSION."""
     if context.invoked_subcommand is not None:
         return
-    registry = _registry()
+    registry = model_registry()
     registered = registry.list()
+    current = registry.current(registered)
     if not as_json:
         click.echo(f"Registered models in {registry.folder}" + ("" if registered else ": none yet"))
     if as_json or registered:
         found = {
             "folder": str(registry.folder),
-            "models": [models_table.as_json(model) for model in registered],
+            "models": [models_table.as_json(model, current) for model in registered],
         }
-        show(found, models_table.models_table(registered), as_json=as_json)
+        show(found, models_table.models_table(registered, current), as_json=as_json)
 
 
 @models.command()
 @click.argument("checkpoint", metavar="FOLDER", type=FOLDER)
 @click.option("--name", required=True, help="The name by which jobs choose the model.")
 @click.option("--tokenizer", type=FOLDER, help="Folder of its tokenizer.  [default: FOLDER/tokenizer]")
-@click.option(
-    "--max-context", type=options.COUNT,
-    help=f"Most bars that the model reads.  [default: as in training, else {DEFAULT_MAX_CONTEXT}]",
-)  # fmt: skip
+@options.max_context
 @click.option("--json", "as_json", is_flag=True, help="Print all metadata as JSON.")
 def register(
     checkpoint: Path, name: str, tokenizer: Path | None, max_context: int | None, as_json: bool
@@ -57,8 +58,57 @@ def register(
     FOLDER is the checkpoint of `kronos finetune`, or was written by save_pretrained. The same files are
     registered once.
     """
-    model = register_folder(_registry(), checkpoint, name, tokenizer, max_context)
-    click.echo(json.dumps(models_table.as_json(model)) if as_json else model.reference)
+    registry = model_registry()
+    model = register_folder(registry, checkpoint, name, tokenizer, max_context)
+    click.echo(
+        json.dumps(models_table.as_json(model, registry.current([model]))) if as_json else model.reference
+    )
+
+
+@models.command()
+@click.argument("reference", metavar="NAME@VERSION")
+@click.option(
+    "--backtest", type=FOLDER, help="Folder of a backtest of this version and of the one that NAME means now."
+)
+@click.option("--force", is_flag=True, help="Promote it whatever a backtest says.")
+def promote(reference: str, backtest: Path | None, force: bool) -> None:
+    """Let NAME mean this version, if a backtest says that it is no worse than what NAME means now.
+
+    Without promotions, a name means its newest version. Workers use it with the next job.
+    """
+    registry = model_registry()
+    new = registry.resolve(reference) if "@" in reference else None
+    if new is None:
+        raise click.ClickException(f"no version {reference}: write NAME@VERSION, as `kronos models` lists it")
+    present = registry.resolve(new.name)
+    if present is not None and present != new and not force:
+        reason: str | None = "without --backtest, nothing says so"
+        if backtest is not None and isinstance(report := read_json(backtest / "report.json"), dict):
+            reason = why_not_promoted(report, new, present)
+        elif backtest is not None:
+            reason = f"{backtest} has no report.json"
+        if reason is not None:
+            text = f"{reference} must be no worse than {present.reference}, but {reason}"
+            raise click.ClickException(f"{text}. --force promotes it all the same")
+    record_promotion(new, forced=force)
+    click.echo(f"{new.name} means {reference} now" + _instead(present, new))
+
+
+@models.command()
+@click.argument("name")
+def rollback(name: str) -> None:
+    """Let NAME mean what it meant before its last promotion."""
+    registry = model_registry()
+    check_name(name)
+    before = registry.resolve(name)
+    if before is None or not roll_back(before.folder.parent):
+        raise click.ClickException(f"no version of {name} was promoted")
+    present = registry.resolve(name)
+    click.echo(f"{name} means {present and present.reference} now" + _instead(before, present))
+
+
+def _instead(before: RegisteredModel | None, now: RegisteredModel | None) -> str:
+    return "." if before in (None, now) else f", instead of {before and before.reference}."
 
 
 def register_folder(
@@ -69,6 +119,14 @@ def register_folder(
         "model": locate_checkpoint(checkpoint, "model", None, {}).folder,
         "tokenizer": locate_checkpoint(tokenizer or checkpoint / "tokenizer", "tokenizer", None, {}).folder,
     }
+    return register_pair(registry, parts, name, read_metadata(checkpoint), max_context)
+
+
+def register_pair(
+    registry: ModelRegistry, parts: Mapping[str, Path], name: str, known: Mapping[str, Any],
+    max_context: int | None, *, fingerprint: str = "",
+) -> RegisteredModel:  # fmt: skip
+    """Register the folders of a model and its tokenizer with the metadata ``known``. Raises KronosError."""
     bits = {part: _token_bits(folder) for part, folder in parts.items()}
     if bits["model"] != bits["tokenizer"]:
         raise CheckpointMismatch(
@@ -76,12 +134,11 @@ def register_folder(
             f"({', '.join(TOKEN_BITS)} in {CONFIG_NAME}): give --tokenizer the one of the model's training.",
             details=bits,
         )
-    known = read_metadata(checkpoint)
-    metadata = known | {"max_context": max_context or known.get("max_context", DEFAULT_MAX_CONTEXT)}
+    metadata = {**known, "max_context": max_context or known.get("max_context", options.DEFAULT_MAX_CONTEXT)}
     with TemporaryDirectory() as pair:
         for part, folder in parts.items():
             (Path(pair) / part).symlink_to(folder.resolve())
-        return registry.register(Path(pair), name, job_id="", fingerprint="", metadata=metadata)
+        return registry.register(Path(pair), name, job_id="", fingerprint=fingerprint, metadata=metadata)
 
 
 def _token_bits(folder: Path) -> list[object]:
@@ -89,7 +146,8 @@ def _token_bits(folder: Path) -> list[object]:
     return [config.get(name) for name in TOKEN_BITS] if isinstance(config, dict) else []
 
 
-def _registry() -> ModelRegistry:
+def model_registry() -> ModelRegistry:
+    """The registry in KRONOS_MODEL_FOLDER."""
     folder = get_settings().model_folder
     if folder is None:
         raise click.ClickException("KRONOS_MODEL_FOLDER is not set: set it to the folder that workers share")

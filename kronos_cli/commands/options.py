@@ -15,6 +15,8 @@ PATH: Final = click.Path(path_type=Path)
 COUNT: Final = click.IntRange(min=1)
 PRIORITY: Final = click.Choice(["high", "normal", "low"])
 
+DEFAULT_MAX_CONTEXT: Final = 512
+
 device = click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 model = click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
 tokenizer = click.option("--tokenizer", help="Hub id, folder or bundled name; overrides KRONOS_TOKENIZER.")
@@ -26,6 +28,10 @@ lookback = click.option(
 samples = click.option(
     "--samples", "sample_count", type=COUNT, help=f"Sample paths.  [default: {SAMPLE_COUNT}, or the limit]"
 )
+max_context = click.option(
+    "--max-context", type=COUNT,
+    help=f"Most bars that the model reads.  [default: as in training, else {DEFAULT_MAX_CONTEXT}]",
+)  # fmt: skip
 pred_len = click.option("--pred-len", default=48, show_default=True, type=COUNT, help="Bars to forecast.")
 priority = click.option("--priority", type=PRIORITY, default="normal", show_default=True)
 

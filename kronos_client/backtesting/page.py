@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from kronos_client.backtesting.plan import BacktestPlan
 from kronos_client.backtesting.store import ForecastStore
 from kronos_model.bars.columns import CLOSE
-from kronos_model.evaluation.naive_paths import NAIVE_TITLES
-from kronos_model.evaluation.path_scores import INTERVALS, path_quantiles
+from kronos_model.evaluation.naive import NAIVE_TITLES
+from kronos_model.evaluation.scores import INTERVALS, path_quantiles
 
 MODEL_COLOURS: Final = ("#3d5a98", "#e07a5f", "#2a9d8f", "#8a5a9e")
 RISING, FALLING, INK, FAINT = "#2a9d8f", "#e07a5f", "#2b2d35", "#9aa0ac"

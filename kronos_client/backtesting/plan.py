@@ -11,11 +11,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_client.contract.backtest import check_models
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import write_times
-from kronos_model.evaluation.naive_paths import NAIVE_TITLES
 from kronos_model.evaluation.window_arrays import Windows, spread
+from kronos_model.evaluation.window_times import WindowTimes, window_times
 from kronos_model.seeds import MAX_SEED
 
 WINDOWS_PER_JOB: Final = 4
@@ -88,11 +89,7 @@ class BacktestPlan:
             )
         for name in ("start", "end"):
             self._check_time(name)
-        if not options.models or len(set(options.models)) < len(options.models):
-            raise JobError(ErrorCode.BAD_VALUE, "models must be one or more different names", "models")
-        if naive := NAIVE_TITLES.keys() & set(options.models):
-            text = f"models cannot be named {min(naive)}: the report has a naive forecast of that name"
-            raise JobError(ErrorCode.BAD_VALUE, text, "models")
+        check_models(options.models)
         if not len(self.windows):
             needed = options.lookback + options.horizon
             longest = max((len(one) for one in self.instruments), default=0)
@@ -142,27 +139,9 @@ class BacktestPlan:
         return spread(every, options.windows or DEFAULT_WINDOWS).start
 
     @cached_property
-    def times(self) -> NDArray[np.datetime64]:
-        """When each window's forecast begins, (W,)."""
-        return self._instants_at(self.windows.start + self.options.lookback)
-
-    def _instants_at(self, bars: NDArray[np.int64]) -> NDArray[np.datetime64]:
-        """When one bar of each window begins, (W,)."""
-        indices = self.windows.instrument_index
-        return np.array([self.instruments[one].instants[bar] for one, bar in zip(indices, bars, strict=True)])
-
-    @cached_property
-    def groups(self) -> NDArray[np.int64]:
-        """Windows whose forecasts begin within one horizon of each other share a number, (W,).
-
-        The horizon is the usual time from a bar to the one that follows after so many, nights and weekends
-        included, of the instrument of which it is longest.
-        """
-        ahead = self.options.horizon
-        used = [self.instruments[one].instants for one in np.unique(self.windows.instrument_index)]
-        span = max(np.median(instants[ahead:] - instants[:-ahead]) for instants in used)
-        since = (self.times - self.times.min()).astype("timedelta64[s]")
-        return np.unique(since // span.astype("timedelta64[s]"), return_inverse=True)[1]
+    def times(self) -> WindowTimes:
+        """When the windows' forecasts begin."""
+        return window_times(self.instruments, self.windows, self.options.lookback, self.options.horizon)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -181,17 +160,6 @@ class BacktestPlan:
         return [
             range(first, min(first + WINDOWS_PER_JOB, number)) for first in range(0, number, WINDOWS_PER_JOB)
         ]
-
-    @property
-    def usual_overlap(self) -> int:
-        """The usual number of earlier times whose forecasts, of any instrument, go on when another begins."""
-        lasts = self.windows.start + self.options.lookback + self.options.horizon - 1
-        ends = self._instants_at(lasts)
-        times, index = np.unique(self.times, return_inverse=True)
-        latest = np.full(len(times), ends.min())
-        np.maximum.at(latest, index, ends)
-        latest = np.maximum.accumulate(latest)
-        return int(np.ceil(np.median(np.arange(len(times)) - np.searchsorted(latest, times))))
 
     def bars(self, window: int) -> tuple[NDArray[np.float32], NDArray[np.datetime64]]:
         """All bars of a window with their wall-clock times, lookback first."""

@@ -2,53 +2,21 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from datetime import date
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, Final, Literal, TypedDict
-from urllib.parse import quote
+from typing import Any
 
 import numpy as np
 
-from kronos_client.backtesting.plan import WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
+from kronos_client.backtesting.plan import WINDOWS_PER_JOB, BacktestPlan
 from kronos_client.backtesting.store import ForecastStore
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-from kronos_client.core.forecast_request import ForecastOptions, check_options, plain
+from kronos_client.core.forecast_request import ForecastOptions
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
-from kronos_client.core.reading import readable
 from kronos_model.bars.columns import COLUMNS
-from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
-from kronos_model.bars.instrument import Instrument
-from kronos_model.evaluation.naive_paths import NAIVE_TITLES
+from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
-
-MAX_NAME_CHARS: Final = 100
-"""Of an instrument in the name of its temporary file."""
-
-
-class BacktestArguments(TypedDict, total=False):
-    """Options of ``backtest``: see ``BacktestOptions``. By default ``lookback`` is the workers' own.
-
-    Attributes:
-        reading: How to read files.
-        fresh: Whether to repeat the forecasts that are already in the output.
-    """
-
-    windows: int | None
-    stride: int | None
-    lookback: int | Literal["auto"] | None
-    horizon: int
-    samples: int
-    seed: int
-    start: date | None
-    end: date | None
-    models: Sequence[str | None] | None
-    reading: ReadOptions
-    fresh: bool
 
 
 class BacktestRun:
@@ -71,6 +39,7 @@ class BacktestRun:
         self._plan = plan
         self._folder = folder
         self._store = ForecastStore(folder, plan.fingerprint, fresh=fresh)
+        self._store.about("lookback", plan.options.lookback)
         self._jobs = plan.jobs()
         self._done = [self._store.done(model) for model in range(len(plan.options.models))]
         self.failed: dict[str, dict[str, Any]] = {}
@@ -166,81 +135,20 @@ class BacktestRun:
             own += " (workers' own)"
         return [name or own for name in asked]
 
-    def report(self) -> dict[str, Any]:
-        """Score the windows that every model has; writes report.json, report.html and forecasts.parquet."""
+    def report(self, on_batch: Callable[[], object] = lambda: None) -> dict[str, Any]:
+        """Score the windows that every model has; writes report.json, report.html and forecasts.parquet.
+
+        ``on_batch`` is called before each batch of windows. If it raises, the report ends.
+        """
         from kronos_client.backtesting.reporting import write_report  # SciPy and Matplotlib
 
         common = set.intersection(*self._done)
         if not common:
             reason = next(iter(self.failed.values()), {"message": "no window was forecast"})["message"]
             raise JobError(ErrorCode.INVALID_INPUT, f"there is nothing to score: {reason}")
-        return write_report(self._plan, self._store, self.names(), sorted(common), self.failed, self._folder)
-
-
-def begin_backtest(
-    candles: Any,
-    output: str | Path,
-    workers: Callable[[], Sequence[AnyWorkerStatus]],
-    options: BacktestArguments,
-) -> BacktestRun:
-    """Read the candles, find the lookback, and open what an earlier run left in ``output``."""
-    check_options(options, BacktestArguments)
-    given = plain(**options)
-    live = workers()
-    models = given.pop("models", None)
-    models = (None,) if models is None else (models,) if isinstance(models, str) else tuple(models)
-    lookback = given.pop("lookback", None)
-    if lookback in (None, "auto"):
-        lookback = find_lookback(live, models, given.get("horizon", BacktestOptions.horizon))
-    instruments, skipped = read_candles(candles, given.pop("reading", NO_OPTIONS))
-    fresh = given.pop("fresh", False)
-    plan = BacktestPlan(instruments, BacktestOptions(lookback=lookback, models=models, **given), skipped)
-    return BacktestRun(plan, Path(output), live, fresh=fresh)
-
-
-def read_candles(
-    candles: Any, reading: ReadOptions = NO_OPTIONS
-) -> tuple[list[Instrument], Mapping[str, str]]:
-    """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are.
-
-    Also returns the files of folders that cannot be used, with the reason.
-    """
-    from kronos_model.bars.files.instruments import read_instruments  # pyarrow
-
-    with readable("the candles"):
-        if isinstance(candles, str | Path):
-            candles = [candles]
-        if not isinstance(candles, Mapping):
-            instruments, report = read_instruments([str(path) for path in candles], reading)
-            return instruments, report.skipped
-        names: dict[str, str] = {}
-        with TemporaryDirectory() as folder:
-            files: list[str] = []
-            for name, frame in candles.items():
-                file = f"{len(files)} {quote(str(name), safe='')[:MAX_NAME_CHARS]}"  # shown in errors
-                names[file] = str(name)
-                files.append(f"{folder}/{file}.parquet")
-                frame.to_parquet(files[-1])
-            instruments = read_instruments(files, reading)[0]
-        named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
-        return sorted(named, key=lambda one: one.name), {}
-
-
-def find_lookback(workers: Sequence[AnyWorkerStatus], models: Sequence[str | None], horizon: int) -> int:
-    """The most bars that all these models read by default, from the workers' announcements.
-
-    Raises:
-        JobError: MISSING_FIELD if no live worker holds one of the models.
-    """
-    found = []
-    for name in models:
-        lookbacks = filter(None, (_lookback_of(worker, name, horizon) for worker in workers))
-        if (lookback := next(lookbacks, None)) is None:
-            holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
-            message = f"{holds}, so its lookback is unknown: start one, or give the lookback"
-            raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
-        found.append(lookback)
-    return min(found)
+        return write_report(
+            self._plan, self._store, self.names(), sorted(common), self.failed, self._folder, on_batch
+        )
 
 
 def _max_in_flight(workers: Sequence[AnyWorkerStatus], samples: int) -> int:
@@ -252,16 +160,6 @@ def _max_in_flight(workers: Sequence[AnyWorkerStatus], samples: int) -> int:
     forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
     num_paths = 2 * sum(worker.slots for worker in forecasting)
     return max(2, 2 * len(forecasting), math.ceil(num_paths / (WINDOWS_PER_JOB * samples)))
-
-
-def _lookback_of(worker: AnyWorkerStatus, name: str | None, horizon: int) -> int | None:
-    if not isinstance(worker, ForecastWorkerStatus):
-        return None
-    own = worker.model.id if worker.model else None
-    for model in worker.models:
-        if model.max_context is not None and model.id == (name or own):
-            return auto_lookback(model.lookback, model.max_context, horizon, model.min_lookback)
-    return None
 
 
 def _model_text(info: Mapping[str, Any]) -> str:

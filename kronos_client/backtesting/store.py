@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -16,6 +16,17 @@ FILE: Final = "forecasts.sqlite"
 
 Closes = NDArray[np.float32]
 """Sampled closes of one window, (sample_count, H)."""
+
+
+def earlier_lookback(folder: Path) -> int | None:
+    """The lookback of the backtest that a folder holds, if it holds one."""
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{(folder / FILE).absolute().as_uri()}?mode=ro", uri=True)) as database,
+    ):
+        rows = database.execute("SELECT value FROM about WHERE name = 'lookback'").fetchall()
+        return int(rows[0][0]) if rows else None
+    return None
 
 
 class ForecastStore:

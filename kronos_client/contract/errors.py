@@ -61,6 +61,10 @@ class ErrorCode(StrEnum):
     NO_GPU_WORKER = "NO_GPU_WORKER", "No GPU worker is ready, the job forbids the CPU: start one or allow it."
     MODEL_NOT_ALLOWED = "MODEL_NOT_ALLOWED", "The worker does not serve this model: name one that it serves."
     MODEL_CAPACITY = "MODEL_CAPACITY", "No room for another model at present: try later, or add workers."
+    NOT_CALIBRATED = (
+        "NOT_CALIBRATED",
+        "No calibration for this model and job: the message says which.",
+    )
     CHECKPOINT_INVALID = "CHECKPOINT_INVALID", "The checkpoint cannot be used: the message says why."
     CHECKPOINT_MISSING = "CHECKPOINT_MISSING", "The checkpoint, or a file of it, is missing: check its name."
     CHECKPOINT_UNREACHABLE = "CHECKPOINT_UNREACHABLE", "Not cached, and the hub does not answer: download it."

@@ -5,21 +5,18 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import numpy as np
-from pydantic import AfterValidator, Field, ValidationError, WithJsonSchema
+from pydantic import AfterValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune_data import FinetuneData
 from kronos_client.contract.forecast import Device, WireModel
+from kronos_client.contract.job_data import JobData
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.jobs import check_version
-from kronos_client.contract.limits import check_finetune_payload, check_most
+from kronos_client.contract.jobs import read_fields
+from kronos_client.contract.limits import check_data_payload, check_most
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
 from kronos_client.contract.preparing import PreparedInstrument, prepare_instruments
-from kronos_client.contract.refusals import refusal
-from kronos_model.bars.instrument import Instrument
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
@@ -70,7 +67,7 @@ class FinetuneJob(WireModel):
     config: dict[str, Any] = Field(  # FinetuneConfig reads it, in finetune_config
         default={}, description="how to train, as a config file has it, without data.path and training_device"
     )
-    data: FinetuneData
+    data: JobData
     device: Device = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
     allow_fallback: bool = Field(
         default=True, description="whether the CPU may train if no GPU worker for finetuning is ready"
@@ -118,15 +115,12 @@ def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
     Raises:
         JobError: Names the first field at fault; nothing else is raised.
     """
-    if not isinstance(payload, dict):
-        raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
-    check_version(payload.get("schema_version", SCHEMA_VERSION))
-    check_finetune_payload(payload, limits)
-    _check_config_size(payload.get("config"))
-    try:
-        job = FinetuneJob.model_validate(payload)
-    except ValidationError as error:
-        raise refusal(error) from None
+
+    def check_size(given: dict[Any, Any]) -> None:
+        check_data_payload(given, limits)
+        _check_config_size(given.get("config"))
+
+    job = read_fields(FinetuneJob, payload, check_size)
     config = job.finetune_config()
     _check_start(config)
     _check_demand(config, limits)
@@ -189,17 +183,10 @@ def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ..
         if getattr(config.data, field):
             raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")
     try:
-        split_windows([_times_of(one) for one in instruments], config.data)
+        split_windows([one.as_instrument() for one in instruments], config.data)
     except (TrainingDataError, FinetuningConfigError) as error:
         field = "data.instruments" if error.field == "data.path" else f"config.{error.field}"
         raise JobError(error.code, escaped(error.message, MAX_MESSAGE_CHARS), field) from None
-
-
-def _times_of(one: PreparedInstrument) -> Instrument:
-    """An instrument without its bars."""
-    times = one.timestamps
-    wall, instants = (values.astype("datetime64[s]") for values in (times.wall, times.instants))
-    return Instrument(one.id, np.empty((len(times), 0), np.float32), wall, instants, times.is_aware)
 
 
 def _invalid(field: str, message: str) -> JobError:

@@ -154,6 +154,11 @@ class Output(WireModel):
         AfterValidator(_distinct),
     ] = Field(default=(0.1, 0.5, 0.9), description="levels of the quantiles over the paths")
     paths: bool = Field(default=False, description="whether every path comes back")
+    calibrated: bool = Field(
+        default=False,
+        description="whether the model's calibration corrects the quantiles of the close; NOT_CALIBRATED "
+        "without one",
+    )
     events: Annotated[tuple[EventText, ...], Field(strict=False, max_length=MAX_EVENTS), FailFast()] = Field(
         default=(),
         description="what the chance is wanted of, such as close>last+2% at 24 or high>=195 by end",
@@ -162,6 +167,7 @@ class Output(WireModel):
         default=False, description="whether return, realised volatility and maximum drawdown come back"
     )
     repair: bool = Field(default=True, description="whether high, low, volume and amount are made consistent")
+    stream: bool = Field(default=False, description="whether progress has the bars that are done so far")
 
 
 class ForecastJob(WireModel):
@@ -172,7 +178,7 @@ class ForecastJob(WireModel):
     lookback: Lookback = Field(
         default="auto",
         description="the last bars of each series that the model reads; auto: what its context leaves, up to "
-        "the longest of its training",
+        "the longest of its training, or those of its calibration if output.calibrated",
     )
     missing: Missing = Field(
         default="error",

@@ -1,9 +1,12 @@
 """Reading a forecast job: from decoded JSON to a checked job, and on to arrays."""
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 from pydantic import ValidationError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.forecast import ForecastJob, WireModel
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.limits import check_job, check_payload
 from kronos_client.contract.names import SCHEMA_VERSION
@@ -12,6 +15,8 @@ from kronos_client.contract.refusals import refusal
 from kronos_model.text import excerpt
 
 __all__ = ["ForecastJob", "Limits", "PreparedSeries", "parse_job", "prepare"]
+
+AnyJob = TypeVar("AnyJob", bound=WireModel)
 
 
 def parse_job(payload: object, limits: Limits) -> ForecastJob:
@@ -27,17 +32,28 @@ def parse_job(payload: object, limits: Limits) -> ForecastJob:
 
 def read_job(payload: object, limits: Limits) -> ForecastJob:
     """The part of ``parse_job`` that needs no model: version, absurd sizes, then fields and types."""
+    return read_fields(ForecastJob, payload, lambda given: check_payload(given, limits))
+
+
+def read_fields(
+    model: type[AnyJob], payload: object, check_size: Callable[[dict[Any, Any]], object]
+) -> AnyJob:
+    """The fields of a job from decoded JSON: its version and size are checked first.
+
+    Raises:
+        JobError: Names the first field at fault; nothing else is raised.
+    """
     if not isinstance(payload, dict):
         raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
-    check_version(payload.get("schema_version", SCHEMA_VERSION))
-    check_payload(payload, limits)
+    _check_version(payload.get("schema_version", SCHEMA_VERSION))
+    check_size(payload)
     try:
-        return ForecastJob.model_validate(payload)
+        return model.model_validate(payload)
     except ValidationError as error:
         raise refusal(error) from None
 
 
-def check_version(version: object) -> None:
+def _check_version(version: object) -> None:
     """Refuse a ``schema_version`` that this code does not read, before anything else is checked.
 
     Raises:

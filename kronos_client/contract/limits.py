@@ -13,6 +13,8 @@ from kronos_model.text import MAX_INTEGER
 MAX_FIELDS: Final = 64
 """The most fields in one JSON object; far more than any object of the contract has."""
 
+MAX_STREAM_BYTES: Final = 2 * 2**20
+"""Bars of a job that are published early, up to once a second."""
 BYTES_PER_NUMBER: Final = 20
 """A forecast's number as JSON: up to 17 digits, sign, point and comma."""
 BYTES_PER_TIMESTAMP: Final = 30
@@ -41,8 +43,8 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
     check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
 
 
-def check_finetune_payload(payload: dict[Any, Any], limits: Limits) -> None:
-    """Refuse an absurdly large finetuning job. Raises JobError LIMIT_EXCEEDED."""
+def check_data_payload(payload: dict[Any, Any], limits: Limits) -> None:
+    """Refuse an absurdly large job that carries or names candles. Raises JobError LIMIT_EXCEEDED."""
     _check_num_fields(payload, "job")
     data = payload.get("data")
     if not isinstance(data, dict):
@@ -117,11 +119,20 @@ def check_job(job: ForecastJob, limits: Limits) -> None:
         "bytes in a result, as estimated: ask for fewer series, quantiles, bars or no paths",
         ErrorCode.RESULT_TOO_LARGE,
     )
+    if job.output.stream:
+        check_most(
+            result_bytes(job, with_paths=False),
+            MAX_STREAM_BYTES,
+            "output.stream",
+            "bytes sent at once, as estimated: ask for fewer series, quantiles or bars, or without it",
+            ErrorCode.RESULT_TOO_LARGE,
+        )
 
 
-def result_bytes(job: ForecastJob) -> int:
+def result_bytes(job: ForecastJob, *, with_paths: bool = True) -> int:
     """An upper estimate of the result's size as JSON."""
-    tables = 1 + len(job.output.quantiles) + (job.sampling.sample_count if job.output.paths else 0)
+    num_paths = job.sampling.sample_count if with_paths and job.output.paths else 0
+    tables = 1 + len(job.output.quantiles) + num_paths
     per_bar = BYTES_PER_TIMESTAMP + tables * len(COLUMNS) * BYTES_PER_NUMBER
     answers = BYTES_PER_EVENT * len(job.output.events)
     if job.output.statistics:

@@ -20,3 +20,17 @@ class ModelInfo(ResultModel):
     revision: str | None
     tokenizer_id: str
     tokenizer_revision: str | None
+
+
+class CalibrationInfo(ResultModel):
+    """The calibration of a model. It corrects the quantiles of the close."""
+
+    method: str = Field(description="split_conformal")
+    lookback: int = Field(description="bars that a calibrated forecast reads")
+    horizon: int = Field(description="the most bars of a calibrated forecast")
+    sample_count: int = Field(description="the fewest paths of a calibrated forecast")
+    num_windows: int = Field(description="past forecasts that the correction was fitted to")
+    first: str = Field(description="when the first of these forecasts begins")
+    last: str = Field(description="when the last of them begins")
+    fitted_at: str
+    age_days: float = Field(description="since then")

@@ -7,6 +7,7 @@ SCHEMA_VERSION: Final = 1
 
 FORECAST_TASK: Final = "kronos.forecast"
 FINETUNE_TASK: Final = "kronos.finetune"
+BACKTEST_TASK: Final = "kronos.backtest"
 STATUS_TASK: Final = "kronos.status"
 
 LOAD_MODEL_COMMAND: Final = "kronos_load_model"
@@ -21,7 +22,17 @@ CPU_FINETUNE_QUEUE: Final = f"{CPU_QUEUE}.finetune"
 GPU_FINETUNE_QUEUE: Final = f"{GPU_QUEUE}.finetune"
 
 Role = Literal["forecast", "finetune"]
-"""The kind of jobs that a worker takes."""
+"""What a worker does. Workers for finetuning also run backtests: both are long and read the data folder."""
+
+TASK_ROLES: Final[dict[str, Role]] = {
+    FORECAST_TASK: "forecast",
+    FINETUNE_TASK: "finetune",
+    BACKTEST_TASK: "finetune",
+}
+"""The role of the workers that take each task of jobs."""
+
+Kind = Literal["forecast", "finetune", "backtest"]
+"""What a job asks for."""
 
 Priority = Literal["high", "normal", "low"]
 ContextPolicy = Literal["exact", "rolling"]
@@ -49,9 +60,9 @@ def job_key(job_id: str) -> str:
     return f"{KEY_PREFIX}job:{job_id}"
 
 
-def jobs_key(role: Role) -> str:
+def jobs_key(kind: Kind) -> str:
     """The key of the newest jobs of a kind: a sorted set of ids by the time of their admission."""
-    return f"{KEY_PREFIX}jobs:{role}"
+    return f"{KEY_PREFIX}jobs:{kind}"
 
 
 def result_key(job_id: str) -> str:

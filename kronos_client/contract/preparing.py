@@ -16,6 +16,8 @@ from kronos_client.contract.limits import check_num_bars
 from kronos_model.bars.calendar.continuing import Inferred
 from kronos_model.bars.calendar.named import follow_calendar
 from kronos_model.bars.calendar.spacing import infer_future
+from kronos_model.bars.columns import to_bars
+from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.missing import Filled, Missing
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.bars.validation import check_candles, check_shape, impossible_warning
@@ -55,7 +57,7 @@ class PreparedSeries:
 
 @dataclass(frozen=True, eq=False)
 class PreparedInstrument:
-    """A finetuning job's inline candles of one instrument, checked.
+    """The candles of one instrument that a job carries, checked.
 
     Attributes:
         timestamps: T of them.
@@ -65,6 +67,12 @@ class PreparedInstrument:
     id: str
     timestamps: Timestamps
     columns: dict[str, NDArray[np.float64]]
+
+    def as_instrument(self) -> Instrument:
+        """The same as read from a file, with float32 bars."""
+        times = self.timestamps
+        wall, instants = (values.astype("datetime64[s]") for values in (times.wall, times.instants))
+        return Instrument(self.id, to_bars(self.columns), wall, instants, times.is_aware)
 
 
 def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeries, ...]:

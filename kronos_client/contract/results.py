@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.forecast import Output, Seed
-from kronos_client.contract.model_info import ModelInfo, ResultModel, Texts
+from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel, Texts
 from kronos_client.contract.path_results import (
     EventChance,
     PathStatistics,
@@ -17,7 +18,7 @@ from kronos_client.contract.path_results import (
     quantile_key,
 )
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_model.bars.columns import COLUMNS, as_columns
+from kronos_model.bars.columns import CLOSE, COLUMNS, as_columns
 from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -65,6 +66,21 @@ class SeriesForecast(ResultModel):
         return pd.DataFrame(dict(self.mean), index=index)
 
 
+class ForecastProgress(ResultModel):
+    """The stored meta of a job with state PROGRESS. Unknown values are null."""
+
+    bars_done: int | None = Field(default=None, description="over all paths of all series")
+    bars_total: int | None = None
+    series: Annotated[tuple[SeriesForecast, ...], Field(strict=False)] = Field(
+        default=(),
+        description="if the job streams: the first bars of the result of each series that has some, no paths",
+    )
+
+    def as_json(self) -> dict[str, Any]:
+        """The meta as it is stored, without what is unknown."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
 class Timings(ResultModel):
     """Milliseconds."""
 
@@ -79,6 +95,9 @@ class ForecastResult(ResultModel):
 
     series: Annotated[tuple[SeriesForecast, ...], Field(strict=False)]
     model: ModelInfo
+    calibration: CalibrationInfo | None = Field(
+        default=None, description="what corrected the quantiles of the close; null: nothing did"
+    )
     device: str = Field(description="that computed it, such as cpu or cuda:0")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
     queue: str
@@ -149,15 +168,21 @@ def long_columns(
     }
 
 
-def series_result(series: PreparedSeries, forecast: Forecast, output: Output) -> SeriesForecast:
-    """The forecast of one series, with what the job's ``output`` asks for."""
+def series_result(
+    series: PreparedSeries, forecast: Forecast, output: Output, calibration: Calibration | None = None
+) -> SeriesForecast:
+    """The forecast of one series, or its first bars, with what the job's ``output`` asks for."""
+    if output.repair:
+        forecast = forecast.repaired()
     levels = output.quantiles
     last_close = float(np.float32(series.columns["close"][-1]))  # as the model reads it
-    tables = forecast.quantiles(levels) if levels else ()
+    tables = forecast.quantiles(levels) if levels else np.empty((0, 0, 0))  # (num_levels, H, 6)
+    if calibration is not None and levels:
+        tables[..., CLOSE] = calibration.corrected(levels, tables[..., CLOSE], series.columns["close"])
     statistics, remarks = path_statistics(forecast, last_close, levels) if output.statistics else (None, [])
     return SeriesForecast(
         id=series.id,
-        timestamps=series.future_timestamps,
+        timestamps=series.future_timestamps[: forecast.paths.shape[1]],
         timestamps_from=series.timestamps_from,
         mean=_by_column(forecast.mean),
         quantiles=dict(zip(map(quantile_key, levels), map(_by_column, tables), strict=True)),

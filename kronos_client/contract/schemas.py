@@ -3,11 +3,13 @@
 import json
 from typing import Any, Final
 
+from kronos_client.contract.backtest import BacktestJob
+from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
 from kronos_client.contract.examples import FILES, example
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.results import ErrorReport, ForecastResult
+from kronos_client.contract.results import ErrorReport, ForecastProgress, ForecastResult
 from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_model.finetuning.config import FinetuneConfig
 
@@ -19,10 +21,14 @@ def documents() -> dict[str, dict[str, Any]]:
     """All published documents, by path below the documentation's folder."""
     schemas = {
         "forecast-job": ForecastJob.model_json_schema(),
+        "forecast-progress": ForecastProgress.model_json_schema(mode="serialization"),
         "forecast-result": ForecastResult.model_json_schema(mode="serialization"),
         "finetune-job": finetune_job_schema(),
         "finetune-progress": FinetuneProgress.model_json_schema(mode="serialization"),
         "finetune-result": FinetuneResult.model_json_schema(mode="serialization"),
+        "backtest-job": BacktestJob.model_json_schema(),
+        "backtest-progress": BacktestProgress.model_json_schema(mode="serialization"),
+        "backtest-result": BacktestResult.model_json_schema(mode="serialization"),
         "worker-status": WORKER_STATUS.json_schema(),
         "error": ErrorReport.model_json_schema(mode="serialization"),
     }

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.model_info import CalibrationInfo, ModelInfo
 from kronos_client.contract.names import Role
 
 State = Literal["loading", "ready", "draining"]
@@ -69,6 +69,7 @@ class ModelStatus(StatusModel):
     max_context: int | None = Field(default=None, description="the most bars that it uses")
     lookback: int | None = Field(default=None, description="most bars of lookback in its training, if known")
     min_lookback: int | None = Field(default=None, description="the fewest; without them always the most")
+    calibration: CalibrationInfo | None = Field(default=None, description="of its quantiles, if it has one")
     jobs: int
     slots: int
     running: int

@@ -5,12 +5,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Generic
 
+from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.core import Core
 from kronos_client.core.job import Job
-from kronos_client.core.kinds import FinetuneState, JobKind, JobState, Result, State
+from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.stored import NOTHING
 
 
@@ -24,7 +25,7 @@ class AsyncHandle(Generic[State, Result]):
         self.queue = queue
 
     def __repr__(self) -> str:
-        return f"Async{self._kind.role.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
+        return f"Async{self._kind.name.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
 
     async def state(self) -> State:
         return self._kind.state_of(await self._core.events.read(self.id))
@@ -69,6 +70,7 @@ class AsyncHandle(Generic[State, Result]):
 
 AsyncForecastHandle = AsyncHandle[JobState, ForecastResult]
 AsyncFinetuneHandle = AsyncHandle[FinetuneState, FinetuneResult]
+AsyncBacktestHandle = AsyncHandle[BacktestState, BacktestResult]
 
 
 def closed(job_id: str) -> RuntimeError:

@@ -106,7 +106,12 @@ class RedisDispatcher(Dispatcher):
     def enqueue(self, job: Job, queue: str) -> None:
         with reachable():
             submitted_at = self._admission.admit(
-                job.id, job.content, queue, lambda: jobs_per_s(queue, self.known_workers()), job.priority
+                job.id,
+                job.content,
+                queue,
+                lambda: jobs_per_s(queue, self.known_workers()),
+                job.priority,
+                job.kind.name,
             )
         if submitted_at is None:
             return

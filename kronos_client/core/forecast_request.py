@@ -35,9 +35,11 @@ class ForecastOptions(TypedDict, total=False):
         timezone: IANA zone that inferred timestamps follow.
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.
+        calibrated: Whether the model's calibration corrects the quantiles of the close.
         events: Events whose chance it gives, such as "close>last at 24", "close<last-2% at end" or
             "high>=195.5 by 10" (at bar 10 or before).
         statistics: Whether it gives return, realised volatility and maximum drawdown over the paths.
+        stream: Whether ``progress`` has the bars that are done so far.
         model: By default the worker's own; or one of its further models, or a registered one.
         device, allow_fallback: Where to compute, and whether on the CPU if no GPU worker is ready.
         deadline_s: Seconds from submission until the job is given up.
@@ -60,8 +62,10 @@ class ForecastOptions(TypedDict, total=False):
     quantiles: Sequence[float]
     paths: bool
     repair: bool
+    calibrated: bool
     events: Sequence[str]
     statistics: bool
+    stream: bool
     model: str | None
     device: str
     allow_fallback: bool

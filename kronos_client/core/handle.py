@@ -3,11 +3,12 @@
 from collections.abc import Callable, Generator
 from typing import Generic
 
+from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncHandle, closed
 from kronos_client.core.core import Core
-from kronos_client.core.kinds import FinetuneState, JobKind, JobState, Result, State
+from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.stored import NOTHING
 
@@ -24,7 +25,7 @@ class JobHandle(Generic[State, Result]):
         self.queue = queue
 
     def __repr__(self) -> str:
-        return f"{self._kind.role.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
+        return f"{self._kind.name.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
 
     def _on(self, core: Core) -> AsyncHandle[State, Result]:
         return AsyncHandle(core, self._kind, self.id, self.queue)
@@ -96,3 +97,4 @@ class JobHandle(Generic[State, Result]):
 
 ForecastHandle = JobHandle[JobState, ForecastResult]
 FinetuneHandle = JobHandle[FinetuneState, FinetuneResult]
+BacktestHandle = JobHandle[BacktestState, BacktestResult]

@@ -4,22 +4,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_ids import checked_job_id
 from kronos_client.contract.jobs import Limits, parse_job, prepare
-from kronos_client.contract.names import Priority, Role
-from kronos_client.core.finetune_request import ConfigSource, FinetuneOptions, finetune_payload
+from kronos_client.contract.names import Kind, Priority
+from kronos_client.core.backtest_request import BacktestJobOptions, backtest_payload
+from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions, finetune_payload
 from kronos_client.core.forecast_request import ForecastOptions, forecast_payload
-from kronos_client.core.kinds import FINETUNE, FORECAST, JobKind
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.redis.job_store import canonical_json
 from kronos_client.redis.shown import shown_arguments
 from kronos_client.settings import ClientSettings
 
-IF_TOO_LARGE: Final[dict[Role, tuple[str, str]]] = {
+IF_TOO_LARGE: Final[dict[Kind, tuple[str, str]]] = {
     "forecast": ("series", "send fewer series"),
     "finetune": ("data.instruments", "put the candles into the workers' data folder"),
+    "backtest": ("data.instruments", "put the candles into the workers' data folder"),
 }
 """The field at fault, and the remedy."""
 
@@ -78,16 +81,33 @@ def finetune_job(payload: dict[str, Any], job_id: str | None, settings: ClientSe
     return _job(job_id, FINETUNE, payload, parse_finetune_job(payload, limits), limits)
 
 
+def data_job(
+    data: DataSource, options: BacktestJobOptions, job_id: str | None, settings: ClientSettings
+) -> Job:
+    """Make and check a backtest of candles. Raises JobError."""
+    return backtest_job(backtest_payload(data, **options), job_id, settings)
+
+
+def backtest_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:
+    """Check a backtest in the contract's own form, as a worker will, but for what its files hold.
+
+    Raises:
+        JobError: The error that the worker would return.
+    """
+    job_id, limits = checked_job_id(job_id), settings.limits()
+    return _job(job_id, BACKTEST, payload, parse_backtest_job(payload, limits), limits)
+
+
 def _job(
     job_id: str,
     kind: JobKind[Any, Any],
     payload: Mapping[str, Any],
-    parsed: ForecastJob | FinetuneJob,
+    parsed: ForecastJob | FinetuneJob | BacktestJob,
     limits: Limits,
 ) -> Job:
     content = canonical_json(payload)
     if len(content) > limits.max_message_bytes:
-        field, remedy = IF_TOO_LARGE[kind.role]
+        field, remedy = IF_TOO_LARGE[kind.name]
         raise JobError(
             ErrorCode.LIMIT_EXCEEDED,
             f"the job takes {len(content)} bytes, the limit is {limits.max_message_bytes}; {remedy}",

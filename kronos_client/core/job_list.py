@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from redis import Redis
 from redis.client import NEVER_DECODE
 
-from kronos_client.contract.names import Role, job_key, jobs_key, result_key
+from kronos_client.contract.names import Kind, job_key, jobs_key, result_key
 from kronos_client.core.stored import NOTHING, Stored, read_stored
 
 MAX_STATE_BYTES: Final = 8192
@@ -22,7 +22,7 @@ class ListedJob(NamedTuple):
 
 
 def list_jobs(
-    redis: Redis, role: Role, limit: int, until: float | None = None
+    redis: Redis, kind: Kind, limit: int, until: float | None = None
 ) -> tuple[Sequence[ListedJob], float | None]:
     """The newest jobs that were submitted at ``until`` or before, newest first, and the next ``until``.
 
@@ -31,7 +31,7 @@ def list_jobs(
     Args:
         redis: Decodes its answers, as ``connect`` makes it.
     """
-    key = jobs_key(role)
+    key = jobs_key(kind)
     newest = "+inf" if until is None else repr(until)
     found: Any = redis.zrange(key, newest, "-inf", True, True, byscore=True, offset=0, num=limit + 1)
     page: list[tuple[str, float]] = found[:limit]

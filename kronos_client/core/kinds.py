@@ -1,16 +1,26 @@
-"""The kinds of jobs, forecasts and finetuning: their tasks, queues, states and results."""
+"""The kinds of jobs: their tasks, queues, states and results."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from celery import states
 from pydantic import BaseModel, ValidationError
 
+from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
-from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, PROGRESS_STATE, Role
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.names import (
+    BACKTEST_TASK,
+    FINETUNE_TASK,
+    FORECAST_TASK,
+    PROGRESS_STATE,
+    TASK_ROLES,
+    Kind,
+    Role,
+)
+from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.core.stored import Stored
 
 
@@ -28,10 +38,15 @@ class TaskState:
 
 @dataclass(frozen=True)
 class JobState(TaskState):
-    """A forecast's state; in PROGRESS with the number of bars done, over all paths."""
+    """A forecast's state; in PROGRESS with the number of bars done, over all paths.
+
+    ``series``: if the job streams, the first bars of its result, of each series that has some. A bar that is
+    there does not change any more.
+    """
 
     bars_done: int | None = None
     bars_total: int | None = None
+    series: tuple[SeriesForecast, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,18 +56,31 @@ class FinetuneState(TaskState):
     progress: FinetuneProgress = field(default_factory=FinetuneProgress)
 
 
+@dataclass(frozen=True)
+class BacktestState(TaskState):
+    """A backtest's state; in PROGRESS with the forecasts that are done."""
+
+    progress: BacktestProgress = field(default_factory=BacktestProgress)
+
+
 State = TypeVar("State", bound=TaskState)
 Result = TypeVar("Result", bound=BaseModel)
+Progress = TypeVar("Progress", bound=BaseModel)
 
 
 @dataclass(frozen=True)
 class JobKind(Generic[State, Result]):
-    """The differences between forecasts and finetuning."""
+    """The differences between the kinds."""
 
-    role: Role
+    name: Kind
     task: str
     result_type: type[Result]
     state_of: Callable[[Stored], State]
+
+    @property
+    def role(self) -> Role:
+        """The role of the workers that take it."""
+        return TASK_ROLES[self.task]
 
     def result_of(self, stored: Stored) -> Result | None:
         """The result; None while it is still to come.
@@ -74,16 +102,25 @@ def progress_of(stored: Stored) -> dict[str, Any]:
 
 
 def _job_state(stored: Stored) -> JobState:
-    progress = progress_of(stored)
-    return JobState(stored.status, progress.get("bars_done"), progress.get("bars_total"))
+    progress = read_progress(ForecastProgress, stored)
+    return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
+
+
+def read_progress(model: type[Progress], stored: Stored) -> Progress:
+    """The progress that the worker published; without its fields if a worker of another version wrote it."""
+    with suppress(ValidationError):
+        return model.model_validate(progress_of(stored))
+    return model()
 
 
 def _finetune_state(stored: Stored) -> FinetuneState:
-    try:
-        return FinetuneState(stored.status, FinetuneProgress.model_validate(progress_of(stored)))
-    except ValidationError:  # a worker of another version wrote it; the state itself is valid
-        return FinetuneState(stored.status)
+    return FinetuneState(stored.status, read_progress(FinetuneProgress, stored))
+
+
+def _backtest_state(stored: Stored) -> BacktestState:
+    return BacktestState(stored.status, read_progress(BacktestProgress, stored))
 
 
 FORECAST: Final = JobKind("forecast", FORECAST_TASK, ForecastResult, _job_state)
 FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, FinetuneResult, _finetune_state)
+BACKTEST: Final = JobKind("backtest", BACKTEST_TASK, BacktestResult, _backtest_state)

@@ -19,7 +19,14 @@ TIMESTAMP_COLUMN: Final = "ds"
 
 
 class LongOptions(ManyOptions, total=False):
-    """Options of ``predict_df``; ``ForecastClient.predict_df`` describes its own."""
+    """Options of ``predict_df``.
+
+    Attributes:
+        id_column, timestamp_column: "unique_id" and "ds" by default.
+        target: The column or columns to return, "close" by default.
+        on_error: "raise" (default) ends with the first error, which names its series; "skip" leaves failed
+            series out, and the frame's ``attrs["errors"]`` has why.
+    """
 
     id_column: str
     timestamp_column: str

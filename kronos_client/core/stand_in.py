@@ -2,11 +2,14 @@
 
 import numpy as np
 
+from kronos_client.contract.backtest import BacktestJob
+from kronos_client.contract.backtest_results import BacktestResult, BacktestTimings
+from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetunedModel, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, prepare
-from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.model_info import CalibrationInfo, ModelInfo
 from kronos_client.contract.path_results import sampling_warnings
 from kronos_client.contract.preparing import PreparedSeries
 from kronos_client.contract.results import ForecastResult, Timings, series_result
@@ -39,6 +42,7 @@ def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: s
         model=ModelInfo(
             id=job.model or STAND_IN, revision=None, tokenizer_id=STAND_IN, tokenizer_revision=None
         ),
+        calibration=_calibration(job) if job.output.calibrated else None,
         device=device,
         device_warning=device_warning,
         queue=queue,
@@ -46,6 +50,14 @@ def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: s
         timings_ms=Timings(queued=0.0, prefill=0.0, decode=0.0, total=0.0),
         warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
     )
+
+
+def _calibration(job: ForecastJob) -> CalibrationInfo:
+    """Nothing was corrected: the random walk is calibrated."""
+    return CalibrationInfo(
+        method=STAND_IN, lookback=job.num_bars_read(None, MAX_CONTEXT), horizon=job.horizon,
+        sample_count=job.sampling.sample_count, num_windows=1, first="", last="", fitted_at="", age_days=0.0,
+    )  # fmt: skip
 
 
 def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
@@ -58,8 +70,7 @@ def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
     high, low = body.max(axis=0) * (1 + SPREAD), body.min(axis=0) * (1 - SPREAD)
     volume = np.full(close.shape, series.columns["volume"].mean() if "volume" in series.columns else 0.0)
     bars = np.stack([open_, high, low, close, volume, volume * close], axis=-1)  # (S, H, 6), as COLUMNS
-    forecast = Forecast(bars.astype(np.float32), series.seed)
-    return forecast.repaired() if job.output.repair else forecast
+    return Forecast(bars.astype(np.float32), series.seed)
 
 
 def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> FinetuneResult:
@@ -76,6 +87,22 @@ def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> Finetu
         queue=queue,
         worker=STAND_IN,
         timings_ms=FinetuneTimings(queued=0.0, training=0.0, total=0.0),
+        num_attempts=1,
+        resumed=False,
+    )
+
+
+def stand_in_backtest(job: BacktestJob, *, queue: str) -> BacktestResult:
+    """The example's report, with its first model in place of each of the job's."""
+    report = example("backtest-result")["report"]
+    model = next(iter(report["models"].values())) | {
+        "verdict": ["Nothing was forecast: this report is made up."]
+    }
+    return BacktestResult(
+        report=report | {"models": dict.fromkeys((name or STAND_IN for name in job.models), model)},
+        queue=queue,
+        worker=STAND_IN,
+        timings_ms=BacktestTimings(queued=0.0, total=0.0),
         num_attempts=1,
         resumed=False,
     )

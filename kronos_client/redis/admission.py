@@ -11,9 +11,9 @@ from typing import Any, Final
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CELERY_PRIORITIES, Priority, cancel_key, job_key, jobs_key
+from kronos_client.contract.names import CELERY_PRIORITIES, Kind, Priority, cancel_key, job_key, jobs_key
 from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
-from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys, role_of
+from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys
 from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
@@ -44,6 +44,7 @@ class Admission:
         queue: str,
         jobs_per_s: Callable[[], float],
         priority: Priority = "normal",
+        kind: Kind = "forecast",
     ) -> float | None:
         """Record a job's content before it is enqueued.
 
@@ -53,6 +54,7 @@ class Admission:
         Args:
             payload: The job, or its canonical JSON.
             jobs_per_s: The queue's throughput, called if the queue is full; 0 if unknown.
+            kind: The list of jobs that has it.
 
         Returns:
             The time of admission; None if the job is not to be enqueued.
@@ -62,7 +64,7 @@ class Admission:
         """
         now, answer, *more = self._run(
             keys=[
-                *(job_key(job_id), cancel_key(job_id), TAKEN_KEY, jobs_key(role_of(queue))),
+                *(job_key(job_id), cancel_key(job_id), TAKEN_KEY, jobs_key(kind)),
                 *list_keys(queue),
             ],
             args=[

@@ -59,11 +59,6 @@ They are kombu's, one more than ours: messages with priority 9 from other client
 """
 
 
-def role_of(queue: str) -> Role:
-    """The kind of jobs in a queue."""
-    return "finetune" if queue in ROLE_QUEUES["finetune"] else "forecast"
-
-
 def list_key(queue: str, step: int) -> str:
     """The list of one of ``PRIORITY_STEPS``: pushed at its left, served at its right."""
     return f"{queue}{Channel.sep}{step}" if step else queue

@@ -14,14 +14,7 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import (
-    FINETUNE_TASK,
-    FORECAST_TASK,
-    KEY_PREFIX,
-    STATUS_TASK,
-    Role,
-    worker_key,
-)
+from kronos_client.contract.names import KEY_PREFIX, STATUS_TASK, TASK_ROLES, Role, worker_key
 from kronos_client.contract.refusals import first_reason
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect, read_bytes
@@ -34,7 +27,6 @@ WORKERS_KEY: Final = f"{KEY_PREFIX}workers"
 ANNOUNCEMENT_TTL_S: Final = 15
 ANNOUNCEMENT_INTERVAL_S: Final = 5
 
-TASK_ROLES: Final[dict[str, Role]] = {FORECAST_TASK: "forecast", FINETUNE_TASK: "finetune"}
 GPU_WORKERS: Final[dict[Role, str]] = {"forecast": "GPU worker", "finetune": "GPU worker for finetuning"}
 """Their names in messages."""
 

@@ -4,6 +4,7 @@
                               tokenizer/     config.json, model.safetensors
                               metadata.json
     <folder>/<name>/.last               the highest version ever given
+    <folder>/<name>/promotions.json     which version the name alone means; see ``promotions.py``
 
 Versions count from 1. A version appears whole or not at all, and never changes. A number is used once, even
 if its folder is deleted. A name whose whole folder is deleted begins at 1 again.
@@ -16,7 +17,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from pydantic import ValidationError
 
 from kronos_client.contract.names import MODEL_NAME
 from kronos_client.contract.refusals import first_reason
+from kronos_client.registry.promotions import read_promotions
 from kronos_client.registry.registered_model import (
     FILES,
     METADATA_NAME,
@@ -87,10 +89,10 @@ class ModelRegistry:
         self.folder = folder
 
     def resolve(self, text: str) -> RegisteredModel | None:
-        """The model ``name@version``, or the newest version of ``name``; None if there is none.
+        """The model ``name@version``; for ``name`` its promoted version, else the newest; None without one.
 
-        Bundled names are never registered, and an invalid name never becomes part of a path. A version
-        without metadata was partly deleted: a request by name alone skips it.
+        An invalid name never becomes part of a path. A name alone skips a version without metadata, which
+        was partly deleted.
 
         Raises:
             CheckpointError: The model is damaged.
@@ -102,7 +104,8 @@ class ModelRegistry:
         if match["version"]:
             wanted = int(match["version"])
             return read_registered(self.folder, name, wanted) if wanted in versions else None
-        for version in reversed(versions):
+        promoted = [one.version for one in read_promotions(self.folder / name) if one.version in versions]
+        for version in [*reversed(promoted), *reversed(versions)]:
             with suppress(CheckpointMissing):
                 return read_registered(self.folder, name, version)
         return None
@@ -158,6 +161,14 @@ class ModelRegistry:
                 "the folder of registered models (KRONOS_MODEL_FOLDER)."
             ) from error
         return True
+
+    def current(self, models: Iterable[RegisteredModel | DamagedModel]) -> Mapping[str, int]:
+        """The version that each of the models' names means, of those that can be resolved."""
+        found = {}
+        for name in {one.name for one in models}:
+            with suppress(CheckpointError):
+                found[name] = self.resolve(name)
+        return {name: model.version for name, model in found.items() if model is not None}
 
     def list(self) -> Sequence[RegisteredModel | DamagedModel]:
         """Every version, by name and newest first. Raises CheckpointError if the folder cannot be read."""

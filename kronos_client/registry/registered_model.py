@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
 
+from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.refusals import first_reason
 from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
 from kronos_model.errors import CheckpointError, CheckpointMissing
@@ -38,6 +39,7 @@ class Metadata(BaseModel):
     data_fingerprint: Any = None
     metrics: Any = None
     evaluation: Any = None
+    calibration: Calibration | None = None
     sha256: dict[str, str]
 
 

@@ -2,8 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,9 +11,10 @@ import numpy as np
 from kronos_model.bars.columns import to_bars
 from kronos_model.bundled.market import market_candles
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.evaluation.comparison import Evaluation, evaluate
+from kronos_model.evaluation.report import make_report, without_steps
 from kronos_model.evaluation.window_arrays import WindowArrays
-from kronos_model.finetuning.model_forecaster import ModelForecaster
+from kronos_model.evaluation.window_times import WindowTimes
+from kronos_model.finetuning.model_forecaster import ModelForecaster, window_batches
 from kronos_model.model_pair import load_pair
 
 FIRST_INSTRUMENT: Final = 1_000_000
@@ -27,22 +27,6 @@ LOOKBACKS: Final = (64, 128, 416)
 HORIZON: Final = 24
 NUM_WINDOWS: Final = 60
 SAMPLE_COUNT: Final = 30
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The comparison at each lookback. All forecast the same bars, of one instrument for each window."""
-
-    by_lookback: dict[int, Evaluation]
-
-    def summary(self) -> str:
-        lines = []
-        for lookback, evaluation in self.by_lookback.items():
-            lines += [f"{lookback} bars of lookback:", *evaluation.verdict()]
-        return "\n".join(lines)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {str(lookback): evaluation.as_dict() for lookback, evaluation in self.by_lookback.items()}
 
 
 def held_out_windows(seed: int, num_windows: int, lookback: int, pred_len: int) -> WindowArrays:
@@ -64,18 +48,30 @@ def compare_held_out(
     lookbacks: Sequence[int] = LOOKBACKS,
     sample_count: int = SAMPLE_COUNT,
     top_p: float = 1.0,
-) -> HeldOut:
-    """Forecast the seed's windows with that seed, from each lookback, and compare with naive forecasts."""
+) -> dict[str, Any]:
+    """The report of each lookback on the seed's windows, forecast with that seed.
+
+    All forecast the same bars, of one instrument for each window.
+    """
     pair = load_pair(checkpoint)
     sampling = SamplingParams(top_p=top_p, sample_count=sample_count, seed=seed)
     forecaster = ModelForecaster(pair.model, pair.tokenizer, max_context=pair.max_context, sampling=sampling)
-    return HeldOut(
-        {
-            lookback: evaluate(
-                {NAME: forecaster}, held_out_windows(seed, num_windows, lookback, HORIZON), season=None
-            )
-            for lookback in lookbacks
-        }
+    each = np.arange(num_windows)  # the instruments are independent
+    times = WindowTimes(each.astype("datetime64[D]"), each, lags=0)
+    reports = {}
+    for lookback in lookbacks:
+        windows = held_out_windows(seed, num_windows, lookback, HORIZON)
+        batches = window_batches({NAME: forecaster}, windows)
+        reports[str(lookback)] = without_steps(make_report(batches, times, season=None, seed=seed))
+    return reports
+
+
+def summary(reports: Mapping[str, Any]) -> str:
+    """The verdict at each lookback."""
+    return "\n".join(
+        line
+        for lookback, report in reports.items()
+        for line in (f"{lookback} bars of lookback:", *report["models"][NAME]["verdict"])
     )
 
 
@@ -95,7 +91,7 @@ def main() -> None:
         sample_count=options.samples,
         top_p=options.top_p,
     )
-    sys.stdout.write(held_out.summary() + "\n")
+    sys.stdout.write(summary(held_out) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from kronos_model.bars.columns import Scaling, to_bars
 from kronos_model.bars.synthetic import Candles
 from kronos_model.bundled.grid_model import grid_model
 from kronos_model.bundled.grid_tokenizer import fit_grids, grid_tokenizer
-from kronos_model.bundled.held_out import NAME, compare_held_out
+from kronos_model.bundled.held_out import NAME, compare_held_out, summary
 from kronos_model.bundled.market import market_candles
 from kronos_model.bundled.sharpening import sharpen
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
@@ -115,8 +115,8 @@ def main() -> None:
         run = options.run or Path(temporary)
         metadata = train(options.folder, run, listeners=[ProgressBar(sys.stderr)])
     held_out = compare_held_out(options.folder)
-    RunFolder(options.folder).write("metadata.json", {**metadata, "held_out": held_out.as_dict()})
-    sys.stderr.write(held_out.summary() + "\n")
+    RunFolder(options.folder).write("metadata.json", {**metadata, "held_out": held_out})
+    sys.stderr.write(summary(held_out) + "\n")
 
 
 if __name__ == "__main__":

@@ -252,6 +252,8 @@ class Engine:
             return
         sequence, generation = chunk.sequence, chunk.generation
         self._scheduler.complete(chunk)
+        if chunk.phase is Phase.EARLY_BARS and chunk.last == sequence.num_paths:
+            generation.show(sequence.first_path, self._runner.paths(sequence))
         if sequence.is_complete and self._succeeds(self._accept, sequence):
             self._scheduler.end(sequence)
             self._runner.release(sequence)

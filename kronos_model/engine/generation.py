@@ -67,6 +67,7 @@ class SeriesRequest:
     ``bars`` (T, 6) float32 in the order of ``COLUMNS``, unscaled; ``stamps`` (T, 5) and ``future_stamps``
     (H, 5) int64 from ``columns.time_features``. ``deadline`` is on the clock of ``time.monotonic``. Series
     with the same ``job`` have one fair share of the engine together; without one, each has its own.
+    ``streams``: bars are computed early, so that ``Generation.paths_so_far`` has them.
     """
 
     bars: NDArray[np.float32]
@@ -77,6 +78,7 @@ class SeriesRequest:
     context_policy: ContextPolicy = "exact"
     priority: Priority = "normal"
     job: Hashable = None
+    streams: bool = False
 
     def __post_init__(self) -> None:
         lookback, horizon = len(self.bars), len(self.future_stamps)
@@ -151,6 +153,7 @@ class Generation:
         self._not_started = range(request.sampling.sample_count)
         self._accepted: set[int] = set()
         self._paths: NDArray[np.float32] | None = None
+        self._begun: dict[int, NDArray[np.float32]] = {}  # by path: (n, 6), if the request streams
 
     @property
     def num_bars_total(self) -> int:
@@ -176,8 +179,32 @@ class Generation:
             raise RuntimeError("the generation is not done")
         return self._paths
 
+    @property
+    def paths_so_far(self) -> NDArray[np.float32] | None:
+        """The first n bars of all sample paths (sample_count, n, 6), unscaled, as they will be in ``paths``.
+
+        Bars that only some paths have are left out. None if there are none. Any thread may read it.
+        """
+        begun = [self._begun.get(path) for path in range(self.request.sampling.sample_count)]
+        if any(path is None for path in begun):
+            return None
+        num_bars = min(len(path) for path in begun if path is not None)
+        return np.stack([path[:num_bars] for path in begun if path is not None])
+
+    def show(self, first_path: int, paths: NDArray[np.float32]) -> None:
+        """Take the bars (n, m, 6) that paths have so far, the first of them being path ``first_path``.
+
+        Bars that were shown before stay: where rounding depends on a batch, they must not change.
+        """
+        for path, bars in enumerate(paths, first_path):
+            shown = self._begun.get(path, bars[:0])
+            self._begun[path] = np.concatenate((shown, bars[len(shown) :]))
+
     def accept(self, first_path: int, paths: NDArray[np.float32]) -> None:
         """Take finished paths (n, H, 6), the first of them being path ``first_path``."""
+        if self.request.streams:
+            self.show(first_path, paths)
+            paths = np.stack([self._begun[path] for path in range(first_path, first_path + len(paths))])
         if self._paths is None:
             shape = (self.request.sampling.sample_count, *paths.shape[1:])
             self._paths = np.empty(shape, dtype=np.float32)

@@ -10,6 +10,7 @@ from collections.abc import Sequence as Many
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
 from kronos_model.devices.probe import TorchProbe
@@ -32,6 +33,8 @@ from kronos_model.engine.transformer.kv_cache import Segment
 from kronos_model.engine.transformer.network import Network
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
+
+TO_BARS = (Phase.EARLY_BARS, Phase.BARS)
 
 
 class ModelRunner:
@@ -62,7 +65,7 @@ class ModelRunner:
         self.num_slots = num_slots
         self._clip = clip
         self._packs = not has_kernel(model.head.proj_s1.weight.device) if packs is None else packs
-        self._coder = TokenCoder(tokenizer, dtype, packs=self._packs)
+        self._coder = TokenCoder(tokenizer, packs=self._packs)
         self._network = Network(
             model,
             num_slots=num_slots + num_prompt_slots(num_slots),
@@ -101,7 +104,7 @@ class ModelRunner:
         inputs = [
             ContextPart.of(chunk, self._states[chunk.generation])
             for chunk in chunks
-            if chunk.phase is not Phase.BARS
+            if chunk.phase not in TO_BARS
         ]
         parts = sorted((one for one in inputs if one is not None), key=lambda one: one.lookback is None)
         placing, encoding, context = to_device(
@@ -115,7 +118,7 @@ class ModelRunner:
         self._place(entering, placing)
         self._encode(lookbacks, encoding)
         self._fill(parts, context)
-        self._detokenize([chunk for chunk in chunks if chunk.phase is Phase.BARS])
+        self._detokenize([chunk for chunk in chunks if chunk.phase in TO_BARS])
         for one in lookbacks:  # last, because nothing can fail after this
             if one.is_last:
                 one.state.encoded = None
@@ -153,13 +156,12 @@ class ModelRunner:
     @torch.inference_mode()
     def leave_slots(self, sequence: Sequence) -> None:
         """Copy the tokens of paths that have all their bars."""
-        last = sequence.request.horizon + 1
-        tokens = torch.stack([self._own.tokens[slot, 1:last] for slot in sequence.slots])  # (S, H, 2)
-        self._states[sequence.generation].generated |= dict(zip(sequence.paths, tokens, strict=True))
+        tokens = dict(zip(sequence.paths, self._generated(sequence, sequence.slots), strict=True))
+        self._states[sequence.generation].generated |= tokens
         self.release(sequence)
 
     def paths(self, sequence: Sequence) -> NDArray[np.float32]:
-        """A complete sequence's paths as unscaled bars, (S, H, 6)."""
+        """The bars of a sequence's paths, unscaled, (S, n, 6): all, or those that were computed early."""
         state = self._states[sequence.generation]
         return state.scaling.undo(np.stack([state.paths[path] for path in sequence.paths]))
 
@@ -246,6 +248,11 @@ class ModelRunner:
             torch.cat(tokens), plan.calendar, plan.positions, segments or [one.segment for one in parts]
         )
 
+    def _generated(self, sequence: Sequence, slots: Many[int]) -> Tensor:
+        """A copy of the tokens that were generated in some of a sequence's slots, (S, n, 2)."""
+        last = sequence.num_generated + 1
+        return torch.stack([self._own.tokens[slot, 1:last] for slot in slots])
+
     def _detokenize(self, chunks: Many[Chunk]) -> None:
         """Turn some paths' tokens back into bars; they follow as much of the prompt as the context holds."""
         series = []
@@ -254,8 +261,11 @@ class ModelRunner:
             if state.prompt is None:
                 kept = max(0, min(sequence.prompt_length + 1, self.max_context - sequence.request.horizon))
                 state.prompt = self._coder.prompt(state.lookback[len(state.lookback) - kept :])
-            paths = sequence.paths[chunk.first : chunk.last]
-            series.append((state.prompt, [state.generated[path] for path in paths]))
+            if chunk.phase is Phase.BARS:
+                tokens = [state.generated[path] for path in sequence.paths[chunk.first : chunk.last]]
+            else:
+                tokens = list(self._generated(sequence, sequence.slots[chunk.first : chunk.last]))
+            series.append((state.prompt, tokens))
         if series:
             scaled = torch.cat(self._coder.decode(series)).cpu().numpy()
             ends = np.cumsum([chunk.num_bars for chunk in chunks])

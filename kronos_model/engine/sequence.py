@@ -7,8 +7,12 @@ that last bar. A step puts the newest bar into the cache and generates the next 
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from kronos_model.engine.generation import Generation, SeriesRequest
+
+STREAM_BLOCK: Final = 16
+"""On the CPU, bars computed early are bit for bit the final ones if their number is a multiple of this."""
 
 
 class Phase(Enum):
@@ -18,6 +22,7 @@ class Phase(Enum):
     PROMPT = "caching the prompt again, or what is left of it after the window slid"
     WINDOW_PATHS = "caching each path's own bars again, after the window slid"
     DECODE = "generating one bar a step"
+    EARLY_BARS = "turning the tokens so far into bars, for a request that streams"
     BARS = "turning the paths' tokens back into bars"
 
 
@@ -99,14 +104,14 @@ class Sequence:
                 return self.cached_prompt_length
             case Phase.DECODE:
                 return 1
-            case Phase.WINDOW_PATHS | Phase.BARS:
+            case Phase.WINDOW_PATHS | Phase.EARLY_BARS | Phase.BARS:
                 return self.num_paths
 
     @property
     def unit_bars(self) -> int:
         """Bars in one unit of this phase."""
         match self.phase:
-            case Phase.WINDOW_PATHS:
+            case Phase.WINDOW_PATHS | Phase.EARLY_BARS:
                 return self.num_generated
             case Phase.BARS:
                 return self.request.horizon
@@ -138,12 +143,19 @@ class Sequence:
         """Go on after the first bar that a step generated, the last one, or one that moves the window."""
         if self.num_generated == self.request.horizon:
             self._enter(Phase.BARS)
-        elif self.request.context_policy == "exact" and self.window_start != self.cached_from:
+        elif self.num_generated == self._streamed_at(self.num_generated):
+            self._enter(Phase.EARLY_BARS)
+        elif self._has_slid:
             self._cache_anew()
         else:
-            self.next_change = self.request.horizon
+            self.next_change = self._streamed_at(self.num_generated + 1)
             if self.request.context_policy == "exact":
                 self.next_change = min(self.next_change, self.max_context - self.prompt_length)
+
+    @property
+    def _has_slid(self) -> bool:
+        """Whether the cached window is no longer that of the next step."""
+        return self.request.context_policy == "exact" and self.window_start != self.cached_from
 
     @property
     def paths(self) -> range:
@@ -154,7 +166,7 @@ class Sequence:
         self.slots, self.prompt_slot = slots, prompt_slot
         self.num_generated_before = self.num_generated
         self._enter(Phase.DECODE if self.generation.is_tokenized else Phase.LOOKBACK)
-        if self.is_decoding and (self.cached_from or not has_prompt):
+        if self.is_decoding and (self.cached_from or self._has_slid or not has_prompt):
             self._cache_anew()
 
     def start_over(self) -> None:
@@ -176,10 +188,22 @@ class Sequence:
         self._enter(Phase.PROMPT)
         self._leave_finished_phases()  # if nothing is left of the prompt
 
+    def _streamed_at(self, num_bars: int) -> int:
+        """The next number of bars, at least this one, at which bars are computed early; else the horizon.
+
+        If the request streams, these are 16, 32, 64 … up to three quarters of the horizon. Each time all bars
+        are computed, which is at most 4/3 of the work of turning all tokens into bars once.
+        """
+        early, horizon = max(STREAM_BLOCK, 1 << (num_bars - 1).bit_length()), self.request.horizon
+        return early if self.request.streams and 4 * early <= 3 * horizon else horizon
+
     def _leave_finished_phases(self) -> None:
         while self.num_units_done >= self.num_units and self.phase not in (Phase.DECODE, Phase.BARS):
             if self.phase is Phase.LOOKBACK:
                 self.generation.is_tokenized = True
+            if self.phase is Phase.EARLY_BARS and self._has_slid:
+                self._cache_anew()
+                return
             # Until the window slides, the paths' own bars stay in the cache.
             has_paths_to_cache = self.phase is Phase.PROMPT and self.cached_from and self.num_generated
             self._enter(Phase.WINDOW_PATHS if has_paths_to_cache else Phase.DECODE)

@@ -1,48 +1,71 @@
-"""Naive forecasts of the close, which a model must beat. No torch.
+"""Naive forecasts of the close as samples, which a model must beat. No torch.
 
-Both points are textbook forecasts (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd
-edition, section 5.2). Their quantiles are the point plus the quantiles of the lookback's own changes over as
-many bars. This assumes no distribution of the changes, and no law of their growth with the horizon.
+Points are textbook forecasts (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd edition,
+section 5.2). To each point, changes over as many bars are added that are drawn from the lookback's own: no
+law of distribution is assumed. The random walk chains single returns of the lookback, so it has paths.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from kronos_model.evaluation.window_arrays import Array
 
+NUM_SAMPLES: Final = 200
 MIN_CHANGES: Final = 10
-"""The fewest changes of the close to take quantiles from."""
+"""The fewest changes of the close over some bars to draw from."""
+
+LAST_VALUE: Final = "last_value"
+RANDOM_WALK: Final = "random_walk"
+NAIVE_TITLES: Final = {
+    LAST_VALUE: "repeating the last value",
+    "drift": "the lookback's trend",
+    "seasonal_naive": "repeating the last season",
+    RANDOM_WALK: "a random walk of the lookback's returns",
+}
 
 
-@dataclass(frozen=True, eq=False)
-class CloseForecast:
-    """Forecasts of the close for W windows: a point (W, H), and quantiles (W, num_levels, H)."""
+def naive_samples(past: Array, horizon: int, season: int | None, seed: int) -> Mapping[str, Array]:
+    """``NUM_SAMPLES`` closes of each naive forecast by its name, (W, S, H), from lookbacks (W, T).
 
-    point: Array
-    quantiles: Array
-
-
-def last_value(closes: Array, horizon: int, levels: Sequence[float]) -> CloseForecast:
-    """The last close at every step, from lookbacks (W, T)."""
-    point = np.repeat(closes[:, -1:], horizon, axis=1)  # (W, H)
-    return CloseForecast(point, point[:, None, :] + _quantiles_of_changes(closes, horizon, levels))
-
-
-def seasonal(closes: Array, horizon: int, levels: Sequence[float], season: int) -> CloseForecast:
-    """The close one season ago, or as many seasons as the step needs, from lookbacks (W, T).
-
-    The point of step h is ``close[T − season + (h − 1) mod season]``. Its quantiles have the same distances
-    from it as those of ``last_value`` from the last close. Raises ValueError with ``why_not_seasonal``.
+    ``seasonal_naive`` is there if ``season`` is given; see ``why_not_seasonal``.
     """
-    num_bars = closes.shape[1]
-    if (reason := why_not_seasonal(num_bars, season)) is not None:
-        raise ValueError(reason)
-    point = closes[:, num_bars - season + np.arange(horizon) % season]  # (W, H)
-    return CloseForecast(point, point[:, None, :] + _quantiles_of_changes(closes, horizon, levels))
+    num_windows, num_bars = past.shape
+    rng = np.random.default_rng(seed)
+    last = past[:, -1, None, None]
+    changes = _changes(past, horizon, rng)
+    slope = (past[:, -1] - past[:, 0])[:, None, None] / (num_bars - 1)
+    samples = {
+        LAST_VALUE: last + changes,
+        "drift": last + slope * np.arange(1, horizon + 1) + changes,
+    }
+    if season is not None:
+        samples["seasonal_naive"] = past[:, None, num_bars - season + np.arange(horizon) % season] + changes
+    with np.errstate(invalid="ignore", divide="ignore"):
+        returns = np.diff(np.log(past), axis=1)
+    returns = np.where(np.isfinite(returns), returns, 0.0)
+    drawn = rng.integers(returns.shape[1], size=(num_windows, NUM_SAMPLES, horizon))
+    steps = np.take_along_axis(returns[:, None], drawn, axis=2)
+    samples[RANDOM_WALK] = last * np.exp(np.cumsum(steps, axis=2))
+    return samples
+
+
+def _changes(past: Array, horizon: int, rng: np.random.Generator) -> Array:
+    """Changes over 1 to H bars, drawn from the lookback's own without their mean, (W, S, H).
+
+    Beyond the lags of which the lookback has ``MIN_CHANGES``, they grow as a random walk's do.
+    """
+    max_lag = max(1, past.shape[1] - MIN_CHANGES)
+    changes = np.empty((len(past), NUM_SAMPLES, horizon))
+    for step in range(1, horizon + 1):
+        lag = min(step, max_lag)
+        own = past[:, lag:] - past[:, :-lag]
+        own = (own - own.mean(axis=1, keepdims=True)) * np.sqrt(step / lag)
+        drawn = rng.integers(own.shape[1], size=(len(past), NUM_SAMPLES))
+        changes[..., step - 1] = np.take_along_axis(own, drawn, axis=1)
+    return changes
 
 
 def why_not_seasonal(lookback: int, season: int | None) -> str | None:
@@ -70,24 +93,3 @@ def infer_season(*walls: NDArray[np.datetime64]) -> int | None:
         return None
     season = int(numbers[frequencies == frequencies.max()][-1])
     return season if season > 1 else None
-
-
-def _quantiles_of_changes(closes: Array, horizon: int, levels: Sequence[float]) -> Array:
-    """Quantiles of each lookback's changes over 1 to H bars, (W, num_levels, H).
-
-    Step h takes all changes ``close[t + h] − close[t]``, and interpolates linearly. If the lookback has fewer
-    than ``MIN_CHANGES`` of them, the step takes the changes over the most bars of which there are enough,
-    times ``sqrt(h / those bars)``, as a random walk grows. The shortest lookbacks give changes over one bar.
-
-    Raises ValueError if the lookback has fewer than 2 bars.
-    """
-    num_bars = closes.shape[1]
-    if num_bars < 2:
-        raise ValueError(f"a change needs a lookback of at least 2 bars, not {num_bars}")
-    max_lag = max(1, num_bars - MIN_CHANGES)
-    quantiles = np.empty((len(closes), len(levels), horizon))
-    for h in range(1, horizon + 1):
-        lag = min(h, max_lag)
-        changes = closes[:, lag:] - closes[:, :-lag]
-        quantiles[..., h - 1] = np.quantile(changes, levels, axis=1).T * np.sqrt(h / lag)
-    return quantiles

@@ -1,118 +1,213 @@
-"""Scores of forecasts of the close, one for each window, and the improvement of one forecast over another.
+"""Scores of sampled closes, by window and step, and their means over any number of windows. No torch.
 
-Arrays are float64: actual closes (W, H), points (W, H), quantiles (W, num_levels, H), lookbacks (W, T). All
-scores but the coverage are in units of the price; divided by ``one_bar_change`` they compare across
-instruments. No torch.
+Arrays are float64: sampled closes (W, S, H), actual closes (W, H), lookbacks (W, T).
 """
 
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import pearsonr, rankdata
 
-Array = NDArray[np.float64]
-Outcome = Literal["better", "worse", "unclear"]
+from kronos_model.evaluation.window_arrays import Array, one_bar_change
 
 LEVELS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Levels of the scored quantiles; the outer two bound the 80 % interval."""
-
-NUM_RESAMPLES: Final = 2000
-MIN_GROUPS: Final = 6
-"""Fewer groups all agree by chance in more than 5 % of cases: 2 · 0.5⁵ = 6 %, 2 · 0.5⁶ = 3 %."""
-
-
-def mae(actual: Array, point: Array) -> Array:
-    """Mean absolute error over the steps, (W,)."""
-    error: Array = np.abs(actual - point).mean(axis=1)
-    return error
+"""Levels of the quantiles whose loss is scored."""
+INTERVALS: Final = ("0.5", "0.8", "0.9")
+"""Central intervals whose coverage and width are scored, as keys of JSON."""
+NUM_PIT_BINS: Final = 10
+MIN_INSTRUMENTS: Final = 3
+"""Fewer instruments at one time have no information coefficient that means anything."""
 
 
-def one_bar_change(closes: Array) -> Array:
-    """The lookback's mean absolute change from bar to bar, (W,); NaN if the close never changes.
+def path_quantiles(samples: Array, levels: tuple[float, ...]) -> Array:
+    """Quantiles over the paths, (num_levels, W, H), at the positions that ``Forecast.quantiles`` takes."""
+    return np.asarray(np.quantile(samples, levels, axis=1, method="weibull"))
 
-    It is the in-sample error of the last value, by which MASE divides: Hyndman and Koehler, Another look at
-    measures of forecast accuracy, International Journal of Forecasting 22 (2006).
+
+def crps(samples: Array, actual: Array) -> Array:
+    """The continuous ranked probability score of paths, (W, H), lower is better.
+
+    It is unbiased for the distribution that the paths are drawn from, whatever their number: the estimator
+    by probability-weighted moments (Zamo and Naveau, Estimation of the CRPS with limited information on the
+    ensemble, Mathematical Geosciences 50, 2018).
     """
-    change = np.abs(np.diff(closes, axis=1)).mean(axis=1)
-    scale: Array = np.where(change > 0, change, np.nan)
-    return scale
+    num_paths = samples.shape[1]
+    weights = (2 * np.arange(1, num_paths + 1) - num_paths - 1) / (num_paths * (num_paths - 1))
+    distance = np.abs(samples - actual[:, None]).mean(axis=1)
+    return np.asarray(distance - np.einsum("wsh,s->wh", np.sort(samples, axis=1), weights))
 
 
-def pinball(actual: Array, quantiles: Array, levels: Sequence[float] = LEVELS) -> Array:
-    """Mean pinball (quantile) loss over levels and steps, (W,). It is not doubled, unlike in some texts.
+def score_paths(samples: Array, actual: Array, past: Array) -> dict[str, Array]:
+    """Each score by window and step, (W, H); NaN where a window has none.
 
-    Koenker and Bassett, Regression quantiles, Econometrica 46 (1978). The mean over levels approaches half
-    the CRPS: Gneiting and Raftery, Strictly proper scoring rules, JASA 102 (2007). Scaled by
-    ``one_bar_change`` it is the loss of the M5 competition.
+    - ``crps``: continuous ranked probability score, in price units; see ``crps``.
+    - ``quantile_loss``: pinball loss, mean over ``LEVELS``.
+    - ``error``: absolute error of the median.
+    - ``inside_P``, ``width_P``: whether the central interval of P holds the close, and its width.
+    - ``rank``: number of paths below the close; of equal ones, half count.
+    - ``direction``: whether the median is on the close's side of the last close; NaN if either is on none.
     """
-    if quantiles.shape[1] != len(levels):
-        raise ValueError(f"{quantiles.shape[1]} quantiles do not match {len(levels)} levels")
-    level = np.asarray(levels)[:, None]  # (num_levels, 1)
-    error = actual[:, None, :] - quantiles  # (W, num_levels, H)
-    loss: Array = np.maximum(level * error, (level - 1) * error).mean(axis=(1, 2))
-    return loss
+    last = past[:, -1:]
+    quantiles = path_quantiles(samples, LEVELS)
+    error = actual - quantiles  # (num_levels, W, H)
+    level = np.asarray(LEVELS)[:, None, None]
+    median = quantiles[LEVELS.index(0.5)]
+    sides = np.sign(median - last) * np.sign(actual - last)
+    below = (samples < actual[:, None]).sum(axis=1) + 0.5 * (samples == actual[:, None]).sum(axis=1)
+    scores: dict[str, Array] = {
+        "crps": crps(samples, actual),
+        "quantile_loss": np.maximum(level * error, (level - 1) * error).mean(axis=0),
+        "error": np.abs(actual - median),
+        "rank": np.floor(below),
+        "direction": np.where(sides == 0, np.nan, sides > 0),
+    }
+    for share in INTERVALS:
+        tail = (1 - float(share)) / 2
+        low, high = path_quantiles(samples, (tail, 1 - tail))
+        scores[f"inside_{share}"] = ((low <= actual) & (actual <= high)).astype(float)
+        scores[f"width_{share}"] = high - low
+    return scores
 
 
-def coverage(actual: Array, low: Array, high: Array) -> Array:
-    """Share of the steps (W, H) that lie in their interval, bounds included, (W,)."""
-    share: Array = ((low <= actual) & (actual <= high)).mean(axis=1)
-    return share
+def volatility(closes: Array) -> Array:
+    """Realised volatility: the root mean square of the log returns from bar to bar along the last axis."""
+    returns = np.diff(np.log(closes), axis=-1)
+    return np.asarray(np.sqrt((returns**2).mean(axis=-1)))
 
 
-class Improvement(NamedTuple):
-    """The decrease of a mean loss, in per cent of the other loss, with its 95 % interval.
+def volatility_error(samples: Array, actual: Array, past: Array) -> Array:
+    """Error of the paths' mean realised volatility, in volatilities of the lookback, (W,).
 
-    ``low`` and ``high`` are NaN if there are too few windows. All are −inf if only the other loss is 0.
+    NaN if the lookback's close never changes, or if a price is not above zero.
     """
+    last = past[:, -1:]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        expected = volatility(np.concatenate([np.repeat(last[:, None], samples.shape[1], 1), samples], 2))
+        error = np.abs(expected.mean(axis=1) - volatility(np.concatenate([last, actual], 1)))
+        error = error / volatility(past)
+    return np.where(np.isfinite(error), error, np.nan)
 
-    mean: float
-    low: float
-    high: float
+
+class ScoreTotals:
+    """The scores of one forecaster, summed window by window: memory grows by a few numbers a window."""
+
+    def __init__(self, horizon: int, *, has_paths: bool) -> None:
+        """``has_paths``: whether a sample's steps belong together; if not, there is no volatility."""
+        self._has_paths = has_paths
+        self._sums: dict[str, Array] = {}  # (H,) each
+        self._counts: dict[str, NDArray[np.int64]] = {}
+        self._ranks: NDArray[np.int64] | None = None  # (S + 1,)
+        self._by_window: dict[str, list[Array]] = {}
+
+    def add(self, samples: Array, actual: Array, past: Array) -> None:
+        """Add W windows, in the order in which ``by_window`` is to return them."""
+        scale = one_bar_change(past)  # (W,)
+        scores = score_paths(samples, actual, past)
+        for name in ("crps", "error", *(f"width_{share}" for share in INTERVALS)):
+            scores[f"{name}_scaled"] = scores[name] / scale[:, None]
+        scores["size"] = np.abs(actual)
+        for name, values in scores.items():
+            is_known = np.isfinite(values)
+            zeros = np.zeros(values.shape[1])
+            self._sums[name] = self._sums.get(name, zeros) + np.where(is_known, values, 0).sum(axis=0)
+            self._counts[name] = self._counts.get(name, zeros.astype(np.int64)) + is_known.sum(axis=0)
+        ranks = np.bincount(scores["rank"].astype(int).ravel(), minlength=samples.shape[1] + 1)
+        self._ranks = ranks if self._ranks is None else self._ranks + ranks
+        last, median = past[:, -1], np.median(samples[..., -1], axis=1)
+        errors = volatility_error(samples, actual, past) if self._has_paths else scale * np.nan
+        each = {
+            "crps_scaled": scores["crps_scaled"].mean(axis=1),
+            "predicted_return": median / last - 1,
+            "actual_return": actual[:, -1] / last - 1,
+            "volatility_error": errors,
+            "inside_0.8": scores["inside_0.8"].mean(axis=1),
+        }
+        for name, values in each.items():
+            self._by_window.setdefault(name, []).append(values)
 
     @property
-    def outcome(self) -> Outcome:
-        """Unclear if the interval contains 0, or if there is none."""
-        if self.low > 0:
-            return "better"
-        return "worse" if self.high < 0 else "unclear"
+    def num_samples(self) -> int:
+        """Samples of each window."""
+        assert self._ranks is not None, "scores of no windows"
+        return len(self._ranks) - 1
+
+    def by_window(self, name: str) -> Array:
+        """One of the values of ``add``'s windows, such as ``crps_scaled`` or ``inside_0.8``, (W,)."""
+        return np.concatenate(self._by_window[name])
+
+    def scores(self, times: NDArray[np.datetime64]) -> dict[str, Any]:
+        """All scores, with ``by_horizon``. ``times`` (W,): when each window's forecast begins."""
+
+        def overall(name: str) -> float | None:
+            return _ratio(self._sums[name].sum(), self._counts[name].sum())
+
+        def by_step(name: str) -> list[float | None]:
+            return list(map(_ratio, self._sums[name], self._counts[name]))
+
+        def summary(of: Callable[[str], Any]) -> dict[str, Any]:
+            return {
+                "crps": of("crps"),
+                "crps_scaled": of("crps_scaled"),
+                "mae": of("error"),
+                "mase": of("error_scaled"),
+                "coverage": {share: of(f"inside_{share}") for share in INTERVALS},
+                "width": {share: of(f"width_{share}") for share in INTERVALS},
+                "width_scaled": {share: of(f"width_{share}_scaled") for share in INTERVALS},
+                "direction_accuracy": of("direction"),
+            }
+
+        # Twice the summed loss over the summed size, as GluonTS has it.
+        loss, size = self._sums["quantile_loss"], self._sums["size"]
+        errors = self.by_window("volatility_error")
+        predicted, actual = self.by_window("predicted_return"), self.by_window("actual_return")
+        return {
+            **summary(overall),
+            "wql": _ratio(2 * loss.sum(), size.sum()),
+            "pit": self._pit(),
+            "volatility_error": _finite(float(np.nanmean(errors))) if np.isfinite(errors).any() else None,
+            **information_coefficients(predicted, actual, times),
+            "by_horizon": summary(by_step)
+            | {"wql": [_ratio(*pair) for pair in zip(2 * loss, size, strict=True)]},
+        }
+
+    def _pit(self) -> list[float]:
+        """Shares of closes by probability integral transform, in ``NUM_PIT_BINS`` bins: all equal at best.
+
+        A rank among S paths stands for a probability anywhere in 1/(S + 1) of the range (Czado, Gneiting and
+        Held, Predictive model assessment for count data, Biometrics 65, 2009).
+        """
+        assert self._ranks is not None, "scores of no windows"
+        below = np.concatenate([[0], np.cumsum(self._ranks)]) / self._ranks.sum()
+        edges = np.linspace(0, 1, NUM_PIT_BINS + 1)
+        return list(np.diff(np.interp(edges, np.linspace(0, 1, len(below)), below)).tolist())
 
 
-def improvement(
-    ours: Array,
-    theirs: Array,
-    *,
-    groups: NDArray[np.int64] | None = None,
-    seed: int = 0,
-) -> Improvement:
-    """The improvement of the mean of ``ours`` (W,) over that of ``theirs`` (W,), losses on the same windows.
+def information_coefficients(
+    predicted: Array, actual: Array, times: NDArray[np.datetime64]
+) -> Mapping[str, float | None]:
+    """``ic`` and ``rank_ic``: correlation over instruments of predicted and actual returns, mean over times.
 
-    The interval is a percentile bootstrap over windows, which stay paired (Efron and Tibshirani, An
-    Introduction to the Bootstrap, 1993, chapter 13). Overlapping windows have similar losses; drawn
-    separately, they would make the interval too narrow. So windows with the same number in ``groups`` (W,)
-    are drawn together. With fewer than ``MIN_GROUPS`` groups there is no interval.
-
-    Raises ValueError if there are no windows, or different numbers of them.
+    Pearson's and Spearman's (Grinold and Kahn, Active Portfolio Management, 2nd edition, 2000, chapter 6).
+    Times with fewer than ``MIN_INSTRUMENTS``, or at which all returns are equal, are left out.
     """
-    if not len(ours) or ours.shape != theirs.shape:
-        raise ValueError(f"losses of {len(ours)} and {len(theirs)} windows cannot be compared")
-    if groups is None:
-        groups = np.arange(len(ours))
-    of_window = np.unique(groups, return_inverse=True)[1]
-    sums = np.stack([np.bincount(of_window, weights=losses) for losses in (ours, theirs)], axis=1)  # (G, 2)
-    mean = float(_percent(sums.sum(axis=0)))
-    if len(sums) < MIN_GROUPS:
-        return Improvement(mean, np.nan, np.nan)
-    rng = np.random.default_rng(seed)
-    resampled = [sums[rng.integers(len(sums), size=len(sums))].sum(axis=0) for _ in range(NUM_RESAMPLES)]
-    # "nearest" does not interpolate: a value may be infinite.
-    low, high = np.quantile(_percent(np.stack(resampled)), (0.025, 0.975), method="nearest")
-    return Improvement(mean, float(low), float(high))
+    order = np.argsort(times, kind="stable")
+    starts = np.flatnonzero(np.diff(times[order])) + 1
+    found: dict[str, list[float]] = {"ic": [], "rank_ic": []}
+    for group in np.split(order, starts):
+        ours, theirs = predicted[group], actual[group]
+        if len(group) < MIN_INSTRUMENTS or not np.ptp(ours) or not np.ptp(theirs):
+            continue
+        found["ic"].append(float(pearsonr(ours, theirs).statistic))
+        found["rank_ic"].append(float(pearsonr(rankdata(ours), rankdata(theirs)).statistic))
+    return {name: sum(values) / len(values) if values else None for name, values in found.items()}
 
 
-def _percent(sums: Array) -> Array:
-    """The improvement in per cent, from sums of our loss and theirs (..., 2); 0 if they are equal."""
-    ours, theirs = sums[..., 0], sums[..., 1]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        percent = 100 * ((theirs - ours) / theirs)
-    return np.where(ours == theirs, 0.0, percent)
+def _ratio(total: float, count: float) -> float | None:
+    return float(total / count) if count else None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -127,7 +127,7 @@ class EvaluationConfig(ConfigModel):
     windows: Annotated[int, Field(ge=0)] = Field(
         default=64, description="windows, evenly spread over the test part; 0 skips the comparison"
     )
-    sample_count: Count = 32
+    sample_count: Annotated[int, Field(ge=2)] = 32
     temperature: Positive = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     season: Count | None = Field(

@@ -1,4 +1,6 @@
-"""Reading the candles of a config."""
+"""Reading the candles that a config or a job names."""
+
+from collections.abc import Sequence
 
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.instruments import read_instruments
@@ -6,13 +8,19 @@ from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
 from kronos_model.errors import BadRow, CandleFileError, TrainingDataError
-from kronos_model.finetuning.data_config import DataConfig
+from kronos_model.finetuning.data_config import DataConfig, ReadConfig
 
 
 def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataReport]:
-    """The instruments of ``config.path``, and a report; see ``read_instruments``.
+    """The instruments of ``config.path``, and a report. Raises as ``read_files``."""
+    return read_files(config.paths, config, "data.")
 
-    Raises TrainingDataError for the errors of ``read_instruments``; ``field`` is a field of the config.
+
+def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[list[Instrument], DataReport]:
+    """The instruments of these files and folders, and a report; see ``read_instruments``.
+
+    Raises TrainingDataError for the errors of ``read_instruments``; ``field`` is ``data.path``, or one of
+    ``config`` after ``prefix``.
     """
     options = ReadOptions(
         columns={str(name): title for name, title in config.columns.items()},
@@ -23,16 +31,16 @@ def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataRep
         reject_impossible=config.reject_impossible,
     )
     try:
-        return read_instruments(config.paths, options)
+        return read_instruments(paths, options)
     except CandleFileError as error:
         message, field = error.message, "data.path"
         if isinstance(error, BadRow):
-            field = "data.drop_bad_rows"
+            field = f"{prefix}drop_bad_rows"
             message += f"; {field} leaves such rows out"
         elif error.field in (TIMES, *COLUMNS):
-            field = f"data.columns.{error.field}"
+            field = f"{prefix}columns.{error.field}"
             message += f", or name the column in {field}"
         elif error.field is not None:
-            field = {"instrument": "data.id_column"}.get(error.field, f"data.{error.field}")
+            field = prefix + {"instrument": "id_column"}.get(error.field, error.field)
             message += f" ({field})"
         raise TrainingDataError(message, field=field, details=error.details) from None

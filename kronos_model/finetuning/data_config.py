@@ -38,12 +38,9 @@ Lookback = Annotated[
 ]
 
 
-class DataConfig(ConfigModel):
-    """The candles, and how they are cut into windows."""
+class ReadConfig(ConfigModel):
+    """How to read the files of candles, where their form alone does not say it."""
 
-    path: PathText | Annotated[tuple[PathText, ...], Field(min_length=1)] = Field(
-        description="CSV or Parquet files, or folders of them; one instrument a file"
-    )
     columns: dict[ColumnName, str] = Field(
         default={}, description="titles of columns in the files, if not the names here: {close: Adj Close}"
     )
@@ -61,6 +58,14 @@ class DataConfig(ConfigModel):
     )
     reject_impossible: bool = Field(
         default=False, description="whether an open or close outside low to high makes a row unusable"
+    )
+
+
+class DataConfig(ReadConfig):
+    """The candles, and how they are cut into windows."""
+
+    path: PathText | Annotated[tuple[PathText, ...], Field(min_length=1)] = Field(
+        description="CSV or Parquet files, or folders of them; one instrument a file"
     )
     lookback: Lookback = Field(
         default=LookbackRange(min=64, max=400),

@@ -1,18 +1,19 @@
 """The comparison of a run's model with its start and with naive forecasts, on the test part."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from kronos_model.bars.instrument import Instrument
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.errors import TrainingStopped
-from kronos_model.evaluation.comparison import START, Evaluation, evaluate
-from kronos_model.evaluation.naive import infer_season
+from kronos_model.evaluation.naive import infer_season, why_not_seasonal
+from kronos_model.evaluation.report import START, make_report, without_steps
 from kronos_model.evaluation.window_arrays import spread, window_arrays
+from kronos_model.evaluation.window_times import window_times
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.model_forecaster import ModelForecaster
+from kronos_model.finetuning.model_forecaster import ModelForecaster, window_batches
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.split import Split, why_not_compared
 from kronos_model.finetuning.starting_point import StartingPoint, untouched_pair, with_revisions
@@ -29,11 +30,11 @@ def evaluate_on_test(
     *,
     listener: Listener,
     should_stop: Callable[[], bool],
-) -> Evaluation | None:
-    """Compare the trained pair with its start on windows of the test part.
+) -> dict[str, Any] | None:
+    """The report on the trained pair, its start and naive forecasts, on windows of the test part.
 
-    Returns None if there is no test part, or if the config turns it off. Raises TrainingStopped if
-    ``should_stop`` returns true.
+    It is that of a backtest, without the scores by bar ahead; ``verdict`` is the trained pair's. None without
+    a test part, or if the config turns it off. Raises TrainingStopped if ``should_stop`` returns true.
     """
     data, sampled = config.data, config.evaluation
     if (reason := why_not_compared(split, config)) is not None:
@@ -47,30 +48,42 @@ def evaluate_on_test(
     bars_total = len(pairs) * len(windows) * data.pred_len * sampled.sample_count
     bars_done = 0
 
-    def report(num_bars: int) -> None:
+    def progress(num_bars: int) -> None:
         nonlocal bars_done
         if should_stop():
             raise TrainingStopped("the comparison was stopped on request: start it again to continue")
         bars_done += num_bars
         listener({"event": "evaluating", "bars_done": bars_done, "bars_total": bars_total})
 
-    candidates = {
+    forecasters = {
         name: ModelForecaster(
             model.to(device),
             tokenizer.to(device),
             max_context=trained.max_context,
             sampling=SamplingParams(sampled.temperature, 0, sampled.top_p, sampled.sample_count, config.seed),
             clip=config.clip,
-            on_progress=report,
+            on_progress=progress,
         )
         for name, (model, tokenizer) in pairs.items()
     }
-    evaluation = evaluate(
-        candidates,
-        window_arrays(instruments, windows, data.lookbacks.max, data.pred_len),
-        season=sampled.season or infer_season(*(one.wall for one in instruments)),
+    lookback, horizon = data.lookbacks.max, data.pred_len
+    season = sampled.season or infer_season(*(one.wall for one in instruments))
+    no_season = why_not_seasonal(lookback, season)
+    arrays = window_arrays(instruments, windows, lookback, horizon)
+    report = make_report(
+        window_batches(forecasters, arrays),
+        window_times(instruments, windows, lookback, horizon),
+        season=None if no_season else season,
         seed=config.seed,
     )
-    summary = "\n".join(evaluation.verdict())
-    listener({"event": "evaluation", "evaluation": evaluation.as_dict(), "summary": summary})
+    evaluation = {
+        "lookback": lookback,
+        "horizon": horizon,
+        "season": season,
+        "no_seasonal": no_season,
+        **without_steps(report),
+        "verdict": report["models"][FINETUNED]["verdict"],
+    }
+    summary = "\n".join(evaluation["verdict"])
+    listener({"event": "evaluation", "evaluation": evaluation, "summary": summary})
     return evaluation

@@ -16,7 +16,6 @@ from kronos_model.atomic_write import disk_errors
 from kronos_model.devices.probe import TorchProbe, short_reason
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import DeviceLost, FinetuningConfigError, TrainingDataError, TrainingStopped
-from kronos_model.evaluation.comparison import Evaluation
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.accelerating import accelerated
 from kronos_model.finetuning.config import FinetuneConfig
@@ -206,7 +205,7 @@ class _Run:
         self._send({"event": "phase", "phase": "first step", "stage": stage.name})
         self.results[stage.name] = loop.train()
 
-    def _write_checkpoint(self, evaluation: Evaluation | None) -> dict[str, Any]:
+    def _write_checkpoint(self, evaluation: dict[str, Any] | None) -> dict[str, Any]:
         config, start = self.config, self.models
         metadata = {
             "trained": True,
@@ -219,7 +218,7 @@ class _Run:
             "config": self.given.model_dump(mode="json"),
             "data_fingerprint": self.data["report"]["fingerprint"],
             "metrics": {name: asdict(result) for name, result in self.results.items()},
-            "evaluation": None if evaluation is None else evaluation.as_dict(),
+            "evaluation": evaluation,
             "versions": {"python": platform.python_version(), "torch": version("torch")},
         }
         staging = self.folder.root / ".checkpoint.tmp"

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps, write_times
 from kronos_model.errors import FinetuningConfigError, TimestampError, TrainingDataError
-from kronos_model.evaluation.scores import MIN_GROUPS
-from kronos_model.evaluation.window_arrays import Windows, overlap_groups, spread
+from kronos_model.evaluation.window_arrays import Windows, spread
+from kronos_model.evaluation.window_times import MIN_GROUPS, window_times
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.data_config import DataConfig
 from kronos_model.text import printable
@@ -120,7 +120,7 @@ def split_warnings(split: Split, instruments: Sequence[Instrument], config: Fine
         needs = f"{data.pred_len} bars from {cuts['test']} on and {data.lookbacks.max} before"
         texts.append(_without_windows(split.test, instruments, "test", needs))
         compared = spread(split.test, config.evaluation.windows)
-        num_groups = len(set(overlap_groups(compared, data.pred_len).tolist()))
+        num_groups = window_times(instruments, compared, data.lookbacks.max, data.pred_len).num_groups
         if num_groups < MIN_GROUPS:
             texts.append(
                 f"The comparison after training cannot be conclusive: its windows lie in {num_groups} "

@@ -14,7 +14,7 @@ NUM_CLIENTS = 500
 
 
 def test_500_waiting_requests_leave_health_and_threads_alone(settings, jobs, redis):
-    app = create_app(settings.model_copy(update={"api_wait_s": 60}))
+    app = create_app(settings.model_copy(update={"api_wait_s": WAIT_S}))
 
     num_threads = threading.active_count()  # threads of other tests
 
@@ -47,7 +47,7 @@ def test_500_waiting_requests_leave_health_and_threads_alone(settings, jobs, red
 
 def test_a_request_is_answered_if_redis_loses_its_job(http, settings, redis):
     del http.headers["Prefer"]
-    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": 60})
+    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": WAIT_S})
 
     def forget() -> None:
         while not http.app.state.backend.events.num_jobs:

@@ -24,8 +24,8 @@ ONE_JOB = {"KRONOS_MAX_SLOTS": "24"}
 def test_a_deadline_that_passes_while_a_job_runs_frees_its_slots_at_the_next_step(
     fleet: Fleet, accounts: Accounts, client: ForecastClient
 ):
-    worker = fleet.start(**ONE_JOB, PACE_S="0.1")  # by which the late one would take 12 s
-    late = accounts.submit(client, "endless", deadline_s=5)
+    worker = fleet.start(**ONE_JOB, PACE_S="0.15")  # by which the late one would take 18 s
+    late = accounts.submit(client, "endless", deadline_s=8)
     await_true(lambda: late.state().name == "PROGRESS", "it runs")
     assert accounts.submit(client, "small").wait(WAIT_S).series
     with pytest.raises(JobError) as ended:
@@ -101,10 +101,10 @@ def test_a_clock_that_jumps_changes_nothing(
     jump_s: int,
 ):
     clock = tmp_path / "clock"
-    settings = {"PYTHONPATH": str(CLOCK), "JUMPING_CLOCK": str(clock), "KRONOS_VISIBILITY_TIMEOUT_S": "2"}
+    settings = {"PYTHONPATH": str(CLOCK), "JUMPING_CLOCK": str(clock)}
     jumping, steady = (
         fleet.begin(**settings, **ONE_JOB),
-        fleet.begin(KRONOS_VISIBILITY_TIMEOUT_S="2", **ONE_JOB),
+        fleet.begin(**ONE_JOB),
     )
     jumping.wait_until_ready()
     steady.wait_until_ready()

@@ -87,7 +87,7 @@ def test_a_redis_that_is_emptied_under_load(
     handles = accounts.submit_many(client, "long", 80)
     codes: dict[str, str] = {}
     waiters = [
-        threading.Thread(target=lambda one=one: codes.update({one.id: code_of(one, 60)}), daemon=True)
+        threading.Thread(target=lambda one=one: codes.update({one.id: code_of(one, WAIT_S)}), daemon=True)
         for one in handles
     ]
     for waiter in waiters:
@@ -96,7 +96,7 @@ def test_a_redis_that_is_emptied_under_load(
     redis.connection.flushall()
     flushed_at = time.monotonic()
     for waiter in waiters:
-        waiter.join(WAIT_S)
+        waiter.join()
     note("reported after s", time.monotonic() - flushed_at)
     note("ended as", {code: list(codes.values()).count(code) for code in sorted(set(codes.values()))})
     known = {"", ErrorCode.LOST}

@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.client import ForecastClient
+from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.redis.routing import live_workers
 from tests import fork_server
 from tests.integration.finetune_bench import Bench
@@ -92,6 +93,11 @@ class WorkerUnderTest:
 StartWorker = Callable[..., WorkerUnderTest]
 PACED = ("--include", "tests.faults.paced_engine")
 """A worker whose engine takes ``PACE_S`` longer for each step, so that jobs last without computing."""
+
+
+def submit_long_job(client: ForecastClient, candles: pd.DataFrame, **options: Any) -> ForecastHandle:
+    """More paths than any worker has slots, for longer than any test waits."""
+    return client.submit([candles[:120]] * 16, pred_len=120, sample_count=256, **options)
 
 
 @pytest.fixture(scope="module")

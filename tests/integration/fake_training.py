@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from worker import lifecycle
-from worker.training import run as finetune_run
+from worker.training import finetune_run
 
 SCRIPT = Path(__file__).with_name("fake_trainer.py")
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 STEP_S = 0.05
 LONG = 2000
 """Steps of a training that ends by ``hurry``: by itself only after 100 s."""
-VISIBILITY_TIMEOUT_S = 2
+VISIBILITY_TIMEOUT_S = 3
 FAKE = ("--include", "tests.integration.fake_training")
 
 

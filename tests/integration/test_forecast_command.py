@@ -13,10 +13,10 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import own_command
 from kronos_model.bars.synthetic import candles
 from kronos_model.processes.environment import own_environment
-from tests.integration.conftest import StartWorker
+from tests.integration.conftest import PACED, StartWorker
 from tests.waiting import WAIT_S
 
-NUM_FILES = 30
+NUM_FILES = 12
 ASKED = ("--pred-len", "40", "--samples", "16", "--seed", "1", "--in-flight", "3")
 
 
@@ -55,7 +55,7 @@ def forecast(redis: LocalRedis, folder: Path, *arguments: str) -> tuple[int, str
 def test_many_files_stopped_half_way_and_gone_on_with(
     redis: LocalRedis, start_worker: StartWorker, folder: Path, number: signal.Signals
 ) -> None:
-    start_worker().wait_until_ready()
+    start_worker(*PACED, PACE_S="0.05").wait_until_ready()  # three files take 2 s
     process = start(redis, folder, "in", "--output", "all.parquet", "--json", *ASKED)
     parts = folder / ".all.parquet.parts"
     deadline = time.monotonic() + WAIT_S
@@ -64,7 +64,7 @@ def test_many_files_stopped_half_way_and_gone_on_with(
     process.send_signal(number)
     output, errors = process.communicate(timeout=WAIT_S)
     summary = json.loads(output)
-    assert (process.returncode, summary["interrupted"]) == (130, True), errors
+    assert (process.returncode, summary["interrupted"]) == (130, True), (summary, errors)
     assert 3 <= summary["forecast"] < NUM_FILES
     first = pd.read_parquet(folder / "all.parquet").set_index("series")
     assert first.index.nunique() == summary["forecast"]

@@ -1,7 +1,6 @@
 """A job's whole way: enqueued by an app, computed by a real worker, back equal to the reference."""
 
 import math
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,8 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, STATUS_TASK, job_key
 from kronos_model.bars.columns import COLUMNS
-from tests.integration.conftest import CASES, PARITY, StartWorker, WorkerUnderTest
-from tests.waiting import WAIT_S
+from tests.integration.conftest import CASES, PARITY, StartWorker, WorkerUnderTest, submit_long_job
+from tests.waiting import WAIT_S, await_true
 
 TOLERANCE = 1e-5
 CUDA_WARNING = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
@@ -325,11 +324,10 @@ def test_cuda_without_falling_back_is_an_error_at_once(worker, client, candles):
 
 
 def test_progress_is_reported_and_a_running_job_can_be_cancelled(worker, client, candles):
-    handle = client.submit(candles[:120], pred_len=120, sample_count=64)  # the window slides: this takes long
-    deadline = time.monotonic() + WAIT_S
-    while (state := handle.state()).name != "PROGRESS" and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert state.bars_total == 120 * 64
+    handle = submit_long_job(client, candles)
+    await_true(lambda: handle.state().bars_done)
+    state = handle.state()
+    assert state.bars_total == 120 * 256 * 16
     assert 0 < state.bars_done < state.bars_total
     handle.cancel()
     with pytest.raises(JobError) as ended:
@@ -339,7 +337,7 @@ def test_progress_is_reported_and_a_running_job_can_be_cancelled(worker, client,
 
 
 def test_a_running_job_that_is_late_ends_by_its_deadline(worker, client, candles):
-    handle = client.submit(candles[:120], pred_len=120, sample_count=64, deadline_s=1.5)
+    handle = submit_long_job(client, candles, deadline_s=1.5)
     with pytest.raises(JobError) as ended:
         handle.wait(WAIT_S)
     assert ended.value.code == ErrorCode.DEADLINE

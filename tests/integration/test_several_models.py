@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
+from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest, submit_long_job
 from tests.waiting import WAIT_S
 
 OWN = str(PARITY / "model")
@@ -32,7 +32,7 @@ def models_of(worker: WorkerUnderTest) -> list[str]:
 def test_jobs_for_two_models_run_at_once_and_neither_waits_for_the_other(worker, client, candles):
     warm = client.forecast(candles[:40], pred_len=4, seed=1, model=TINY, timeout_s=WAIT_S)
     assert warm.model.id == warm.model.tokenizer_id == TINY
-    long = client.submit(candles[:120], pred_len=120, sample_count=64, model=OWN)
+    long = submit_long_job(client, candles, model=OWN)
     while long.state().name != "PROGRESS":
         time.sleep(0.02)
     short = [client.submit(candles[:40], pred_len=4, seed=1, model=TINY) for _ in range(3)]
@@ -63,7 +63,7 @@ def test_the_same_weights_under_another_name_give_the_same_forecast(worker, clie
 
 
 def test_a_model_for_which_no_place_is_free_is_a_coded_error(worker, client, candles):
-    busy = client.submit(candles[:120], pred_len=120, sample_count=64, model=TINY)
+    busy = submit_long_job(client, candles, model=TINY)
     while busy.state().name != "PROGRESS":
         time.sleep(0.02)
     with pytest.raises(JobError) as refused:

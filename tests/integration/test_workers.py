@@ -175,7 +175,7 @@ def test_without_settings_and_network_a_worker_names_the_ways_out(start_worker, 
 
 def test_a_killed_worker_loses_no_job(start_worker, client, candles, redis):
     settings = {"KRONOS_VISIBILITY_TIMEOUT_S": "3"}
-    first = start_worker(**settings).wait_until_ready()
+    first = start_worker(*PACED, **settings, PACE_S="1").wait_until_ready()  # no job ends before the kill
     handles = [client.submit(candles[:120], pred_len=60, sample_count=4, seed=n) for n in range(8)]
     # kombu takes a message off the list a moment before it notes that it did: a kill just then loses it.
     connection = Redis.from_url(redis.url, decode_responses=True)
@@ -191,13 +191,13 @@ def test_a_killed_worker_loses_no_job(start_worker, client, candles, redis):
 
 def test_a_job_that_outlasts_the_visibility_timeout_is_delivered_once(start_worker, client, candles):
     workers = [
-        start_worker(*PACED, "--loglevel", "INFO", KRONOS_VISIBILITY_TIMEOUT_S="1", PACE_S="0.1")
+        start_worker(*PACED, "--loglevel", "INFO", KRONOS_VISIBILITY_TIMEOUT_S="3", PACE_S="0.1")
         for _ in range(2)
     ]
     for worker in workers:
         worker.wait_until_ready()
     # Sweeps come every 5 s, so the job must last longer: as long as its deadline lets it, on any machine.
-    handle = client.submit(candles[:8], pred_len=120, deadline_s=9)
+    handle = client.submit(candles[:8], pred_len=120, deadline_s=11)
     with pytest.raises(JobError) as ended:
         handle.wait(WAIT_S)
     assert ended.value.code == ErrorCode.DEADLINE

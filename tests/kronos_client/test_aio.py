@@ -494,8 +494,8 @@ def test_many_who_look_at_once_share_one_connection_too(real, redis, monkeypatch
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(50)]
         before = {one["id"] for one in redis.client_list()}
         waits = [asyncio.create_task(handle.wait(WAIT_S)) for handle in handles]
-        looking = []
-        for _ in range(20):
+        looking: list[int] = []
+        while len(looking) < 20 or not max(looking):
             await asyncio.sleep(0.05)
             opened = [one for one in redis.client_list() if one["id"] not in before]
             looking.append(sum(one["cmd"] == "time" for one in opened))

@@ -8,7 +8,7 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import GPU_QUEUE
-from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.core.kinds import JobState
 from kronos_client.core.stand_in import STAND_IN
 from kronos_client.settings import ClientSettings
@@ -109,6 +109,9 @@ def test_jobs_are_held_until_they_are_ended():
     handle = fake.submit(CANDLES, pred_len=5)
     fake.set_progress(handle.id, 2, 5)
     assert handle.state() == JobState("PROGRESS", 2, 5)
+    early = SeriesForecast(id="0", timestamps=("2024-06-18",), mean={"close": (1.0,)}, quantiles={}, seed=1)
+    fake.set_progress(handle.id, 3, 5, [early])
+    assert handle.state() == JobState("PROGRESS", 3, 5, (early,))
     fake.finish(handle.id)
     assert handle.wait(1).series[0].timestamps
 

@@ -44,7 +44,7 @@ def train(visit: Visit, epochs: int):
 
 
 def test_training_on_an_upload_draws_its_losses(visit: Visit, folders):
-    page = train(visit, epochs=30)
+    page = train(visit, epochs=60)
     first = page.inner_text("#losses .values")
     assert "loss " in first
     wait_until(page, "old => document.querySelector('#losses .values').textContent !== old", first)

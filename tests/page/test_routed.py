@@ -138,6 +138,26 @@ def test_a_job_without_an_answer_can_be_sent_again_as_the_same_job(routed: Route
     assert first.post_data == second.post_data
 
 
+def test_the_bars_of_a_running_forecast_are_drawn_as_they_come(routed: RoutedVisit):
+    (series,) = RESULT["series"]
+    values = {name: [10.0] for name in series["mean"]}
+    first = series | {"timestamps": DAYS[4:5], "mean": values, "quantiles": {"0.1": values, "0.9": values}}
+    event = f"event: bars\ndata: {json.dumps({'id': 'one', 'series': [first]})}\n\n"
+    routed.answers |= {
+        "forecasts": {"id": "one", "queue": "cpu"},
+        f"{ADDRESS}/events": lambda route: route.fulfill(body=event, content_type="text/event-stream"),
+    }
+    page = with_file(routed)
+    page.click("#run")
+    labels = "() => document.querySelector('#chart').ariaLabel.includes('forecast of {}')"
+    wait_until(page, labels.format("1 bar,"))
+    assert page.locator("#downloads").is_hidden()
+    assert page.locator("#score").is_hidden()
+    routed.answers[f"{ADDRESS}/events"] = end(state="done", result=RESULT)
+    page.wait_for_selector("#downloads")
+    wait_until(page, labels.format("2 bars,"))
+
+
 def test_a_job_has_a_link_that_shows_it_again(routed: RoutedVisit):
     page = forecast(routed)
     assert page.evaluate("location.hash") == f"#{ADDRESS}"
@@ -228,9 +248,9 @@ def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
 
 def test_a_verdict_is_coloured(routed: RoutedVisit):
     verdict = [
-        "WORSE: than a naive forecast.",
-        "3.0 % better than x.",
-        "No clear difference from y: 1 % better.",
+        "WORSE than repeating the last value on these candles.",
+        "3.0 % better than x (95 % interval +1.0 to +5.0 %).",
+        "1.0 % better than y (95 % interval -1.0 to +3.0 %, which is no clear difference).",
     ]
     trained = RESULT | {"model": {"id": "mine@1"}, "verdict": verdict, "timings_ms": {"training": 1}}
     routed.answers["finetunes/two/events"] = end(state="done", result=trained)

@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import FINETUNE_TASK, FORECAST_TASK, MAX_ID_CHARS, STATUS_TASK
+from kronos_client.contract.names import MAX_ID_CHARS, STATUS_TASK, TASK_ROLES
 from kronos_client.redis.queues import PRIORITY_STEPS, list_key, queue_and_step, rank_of
 from kronos_model.text import escaped
 from worker.broker.deliveries import Deliveries, Delivery
@@ -19,7 +19,7 @@ from worker.broker.messages import BadMessage, TaskMessage, read_message, too_la
 
 log = logging.getLogger(__name__)
 
-TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK, STATUS_TASK))
+TASKS: Final = frozenset((*TASK_ROLES, STATUS_TASK))
 """The tasks that a message may name. Celery's built-in tasks could run ours without any checks."""
 CHECK_INTERVAL_S: Final = 1.0
 """Seconds between checks of an idle worker for messages, in case a notification was lost."""

@@ -24,7 +24,7 @@ from kombu.utils.limits import TokenBucket
 from redis.exceptions import OutOfMemoryError, RedisError
 
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK
+from kronos_client.contract.names import CELERY_PRIORITIES, TASK_ROLES
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
 from worker.app import app
@@ -42,7 +42,6 @@ DECODED: Final = "kronos.decoded"
 """Key of the parsed body in kombu's raw message, so that it is parsed only once."""
 TRANSPORT: Final = "kronos"
 """The value of ``broker_transport``; Celery shows it as the scheme of the broker's URL."""
-CLAIMED_TASKS: Final = frozenset((FORECAST_TASK, FINETUNE_TASK))
 LEANS_ON: Final = (
     (redis.MultiChannelPoller, "on_poll_start", "calls _register_BRPOP of a channel with queues and room"),
     (redis.MultiChannelPoller, "_register_BRPOP", "waits for a message of Channel._queue_cycle"),
@@ -265,7 +264,7 @@ def held_deliveries(others: Iterable[Any] = ()) -> tuple[dict[str, str], set[str
     """
     # Not state.requests, which has one entry per job id: a job may have been delivered twice.
     running = _members(state.active_requests)
-    claims = {one.message.delivery_tag: one.id for one in running if one.name in CLAIMED_TASKS}
+    claims = {one.message.delivery_tag: one.id for one in running if one.name in TASK_ROLES}
     received = [*_members(state.reserved_requests), *running, *others]
     return claims, {one.message.delivery_tag for one in received} - claims.keys()
 

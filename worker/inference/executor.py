@@ -7,11 +7,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
+from kronos_client.contract.calibration import Calibration, check_num_bars
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import Output
 from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
 from kronos_client.contract.limits import check_job
 from kronos_client.contract.path_results import sampling_warnings
-from kronos_client.contract.results import ForecastResult, Timings, series_result
+from kronos_client.contract.results import (
+    ForecastProgress,
+    ForecastResult,
+    SeriesForecast,
+    Timings,
+    series_result,
+)
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.bars.columns import time_features, to_bars
@@ -39,8 +47,8 @@ class JobContext(Protocol):
     def is_cancelled(self) -> bool:
         """Whether to cancel the job. May raise an error to end the wait."""
 
-    def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Report the job's progress over all paths of all series."""
+    def report_progress(self, progress: ForecastProgress) -> None:
+        """Report the job's progress."""
 
 
 def compute(
@@ -66,9 +74,12 @@ def compute(
     model = host.models.find(job.model)
     limits = host.limits_of(model)
     check_job(job, limits)
+    calibration = host.models.calibration_for(job, model)
     series = prepare(job, job_id, limits)
     waited_s = receipt.waited_s(job.submitted_at)
     remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
+    if calibration is not None:
+        check_num_bars([len(one.wall) for one in series], calibration)
     if remaining_s is not None and remaining_s <= 0:
         late = f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s"
         raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")
@@ -81,22 +92,23 @@ def compute(
         served = wait_for_model(host.engine_thread, entry, deadline, context)
         loading_s = time.monotonic() - loading_started
         num_bars = job.num_bars_read(served.lookback, served.max_context, served.min_lookback)
+        if calibration is not None:
+            num_bars = calibration.lookback
         trained = served.lookback, served.min_lookback
         series = tuple(with_lookback_warning(one.last(num_bars), *trained) for one in series)
         requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
         run = host.engine_thread.submit(job_id, requests, served.hosted)
-        generations = wait_for_run(host.engine_thread, run, context)
+        early = EarlyBars(series, job.output, calibration) if job.output.stream else None
+        generations = wait_for_run(host.engine_thread, run, context, early)
     total_s = time.monotonic() - started
-    forecasts = []
-    for one, generation in zip(series, generations, strict=True):
-        forecast = Forecast(generation.paths, one.seed)
-        if job.output.repair:
-            forecast = forecast.repaired()
-        forecasts.append(series_result(one, forecast, job.output))
     warnings = sampling_warnings(job)
     result = ForecastResult(
-        series=tuple(forecasts),
+        series=tuple(
+            series_result(one, Forecast(generation.paths, one.seed), job.output, calibration)
+            for one, generation in zip(series, generations, strict=True)
+        ),
         model=served.info,
+        calibration=None if calibration is None else calibration.info(),
         device=str(host.device),
         device_warning=device_warning,
         queue=queue,
@@ -136,10 +148,34 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
         sampling=SamplingParams(**job.sampling.model_dump() | {"seed": series.seed}),
         deadline=deadline,
         context_policy=job.context_policy,
+        streams=job.output.stream,
     )
 
 
-def wait_for_run(engine_thread: EngineThread, run: JobRun, context: JobContext) -> list[Generation]:
+class EarlyBars:
+    """The first bars of a job's result, for a job that streams."""
+
+    def __init__(
+        self, series: Sequence[PreparedSeries], output: Output, calibration: Calibration | None
+    ) -> None:
+        self._series, self._calibration = series, calibration
+        self._output = output.model_copy(update={"paths": False, "events": (), "statistics": False})
+        self._known: dict[int, SeriesForecast] = {}
+
+    def of(self, generations: Sequence[Generation]) -> tuple[SeriesForecast, ...]:
+        """The bars that all paths of a series have, for each series that has some."""
+        for index, (one, generation) in enumerate(zip(self._series, generations, strict=False)):
+            paths, known = generation.paths_so_far, self._known.get(index)
+            if paths is not None and (known is None or len(known.timestamps) < paths.shape[1]):
+                self._known[index] = series_result(
+                    one, Forecast(paths, one.seed), self._output, self._calibration
+                )
+        return tuple(known for _, known in sorted(self._known.items()))
+
+
+def wait_for_run(
+    engine_thread: EngineThread, run: JobRun, context: JobContext, early: EarlyBars | None = None
+) -> list[Generation]:
     """Wait for the engine. Meanwhile report progress, and cancel the job on request."""
     reported = 0
     try:
@@ -148,7 +184,9 @@ def wait_for_run(engine_thread: EngineThread, run: JobRun, context: JobContext) 
                 engine_thread.cancel(run)
             elif run.num_bars_done != reported:
                 reported = run.num_bars_done
-                context.report_progress(reported, run.num_bars_total)
+                series = () if early is None else early.of(run.generations)
+                total = run.num_bars_total
+                context.report_progress(ForecastProgress(bars_done=reported, bars_total=total, series=series))
     finally:
         if not run.is_done:  # an error ended the wait
             engine_thread.cancel(run)

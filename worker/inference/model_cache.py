@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 
+from kronos_client.contract.calibration import Calibration, check_calibrated
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.model_spec import ModelSpec
 from kronos_client.registry.model_registry import ModelRegistry
@@ -60,6 +62,7 @@ class CacheEntry:
 
     def status(self) -> ModelStatus:
         served = self._served
+        calibration = None if served is None else calibration_of(served.registered)
         load = EngineLoad(0, 0, 0) if served is None else served.hosted.load
         return ModelStatus(
             id=self.name,
@@ -68,6 +71,7 @@ class CacheEntry:
             max_context=None if served is None else served.max_context,
             lookback=None if served is None else served.lookback,
             min_lookback=None if served is None else served.min_lookback,
+            calibration=None if calibration is None else calibration.info(),
             jobs=self.num_jobs,
             **asdict(load),
         )
@@ -114,7 +118,7 @@ class ModelCache:
         return [self._own.name, *(name for name in self._allowed if name != self._own.name)]
 
     def find(self, name: str | None) -> Loadable | None:
-        """The model that a job names; None for the worker's own. A registered name is its newest version.
+        """The model that a job names; None for the worker's own. See ``ModelRegistry.resolve``.
 
         Raises:
             JobError: MODEL_NOT_ALLOWED, or the damage of a registered model.
@@ -159,6 +163,17 @@ class ModelCache:
         except CheckpointError as error:
             raise JobError.from_kronos(error, prefix="model") from None
 
+    def calibration_for(self, job: ForecastJob, wanted: Loadable | None) -> Calibration | None:
+        """The calibration of a model if the job asks for it.
+
+        Raises:
+            JobError: NOT_CALIBRATED.
+        """
+        if not job.output.calibrated:
+            return None
+        name = self._own.name if wanted is None else name_of(wanted)
+        return check_calibrated(job, name, calibration_of(self.own.registered if wanted is None else wanted))
+
     def status(self) -> tuple[ModelStatus, ...]:
         with self._lock:
             entries = [self._own, *self._further.values()]
@@ -183,7 +198,7 @@ class ModelCache:
         """The entry of another model, made if there is none. Needs the lock."""
         if wanted in self._further:
             return self._further[wanted]
-        name = wanted.reference if isinstance(wanted, RegisteredModel) else str(wanted.model)
+        name = name_of(wanted)
         if 1 + len(self._further) >= self._max_models:
             self._make_room(name)
         entry = self._further[wanted] = CacheEntry(name)
@@ -245,6 +260,16 @@ class ModelCache:
             self._engine_thread.remove(served.hosted)
             self._loader.reclaim()
             log.info("model %s was unloaded to make room", entry.name)
+
+
+def name_of(wanted: Loadable) -> str:
+    """The name by which jobs choose a model."""
+    return wanted.reference if isinstance(wanted, RegisteredModel) else str(wanted.model)
+
+
+def calibration_of(wanted: Loadable | None) -> Calibration | None:
+    """The calibration of a registered model; other models have none."""
+    return wanted.metadata.calibration if isinstance(wanted, RegisteredModel) else None
 
 
 def _no_capacity(name: str, reason: str) -> JobError:

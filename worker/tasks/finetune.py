@@ -1,36 +1,15 @@
-"""``kronos.finetune``: one job from the queue to its one outcome, by one worker at a time.
+"""``kronos.finetune``: train and register one model."""
 
-A worker claims the job when it begins, and renews the claim until the outcome is stored. If another worker
-receives the job meanwhile, it puts the job back until the claim would end.
-"""
+from typing import Any
 
-import errno
-import logging
-import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from celery import Task
 
-from celery import Task, states
-from celery.exceptions import Ignore
-from redis.exceptions import RedisError
-
-from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import FINETUNE_TASK, PROGRESS_STATE
-from kronos_client.redis.job_store import Receipt, fingerprint
+from kronos_client.contract.names import FINETUNE_TASK
 from worker.app import app
-from worker.broker.claims import Claim
-from worker.broker.result_backend import coded
 from worker.process import current_process
-from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, job_of
-from worker.training.finetune_process import FinetuneProcess
-from worker.training.run import FinetuneRun, Interrupted
-
-log = logging.getLogger(__name__)
-
-PROGRESS_INTERVAL_S: Final = 1.0
-STORE_RETRY_S: Final = 1.0
-STORE_FOR_S: Final = 600.0
-FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+from worker.tasks.attempt import JOB_TASK
+from worker.tasks.long_attempt import LongAttempt
+from worker.training.finetune_run import FinetuneRun
 
 
 @app.task(name=FINETUNE_TASK, **JOB_TASK)
@@ -39,89 +18,4 @@ def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
 
     If the job itself is not at fault, it goes back to the queue, and another worker continues it.
     """
-    return FinetuneAttempt(self, current_process()).answer(args, kwargs)
-
-
-class FinetuneAttempt(Attempt):
-    """One delivery of a finetuning job."""
-
-    _process: FinetuneProcess
-
-    def __init__(self, task: "Task[Any, Any]", process: FinetuneProcess) -> None:
-        super().__init__(task, process)
-        self._run: FinetuneRun | None = None
-        self._reported: dict[str, Any] | None = None
-        self._reported_at = float("-inf")
-
-    def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The task's answer: a result, or one of the exceptions that Celery handles."""
-        job = kwargs.get("job")
-        try:
-            # What is not a job has no fingerprint: it gets its error even if the id is in use.
-            content = fingerprint(job) if isinstance(job, Mapping) else ""
-            receipt, claim = self._begin(content, self._check_and_report)
-            try:
-                result = self._train(job_of(args, kwargs), receipt, claim)
-            except JobError as error:
-                self._store(states.FAILURE, error)
-                raise
-            self._store(states.SUCCESS, result)
-        except Interrupted as interrupted:
-            raise self._handed_back(str(interrupted)) from None
-        except RedisError as error:
-            raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
-        finally:
-            self._process.training = None
-            self._process.claims.drop(self._tag)
-        return result
-
-    def _train(self, payload: Any, receipt: Receipt, claim: Claim) -> dict[str, Any]:
-        try:
-            given = (self._process, self._job_id, payload, receipt, self._queue, self._time_limit_s)
-            self._run = FinetuneRun(*given)
-            return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
-        except OSError as error:
-            if error.errno not in FULL_OR_FORBIDDEN:  # perhaps a network file system is away for a moment
-                reason = f"the model folder does not answer: {error}"
-                raise self._handed_back(reason, REQUEUE_DELAY_S) from error
-            text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"
-            raise JobError(ErrorCode.DISK_FULL, text) from None
-        except (JobError, Interrupted, RedisError):
-            raise
-        except Exception as error:  # an error without a code would send its traceback to the caller
-            log.exception("job %s failed because of a defect in this software", self._job_id)
-            raise coded(error) from None
-
-    def _store(self, state: str, outcome: Any) -> None:
-        """Store the outcome under the claim, before Celery does.
-
-        Celery would acknowledge the job even if the result backend refused its outcome.
-        """
-        until = time.monotonic() + STORE_FOR_S
-        while True:
-            try:
-                if self._backend.store_by(self._process.job_store, self._request, state, outcome):
-                    return
-                if self._process.job_store.has_ended(self._job_id):
-                    raise Ignore
-                raise Interrupted("another worker has the job")
-            except RedisError as error:
-                if time.monotonic() > until:
-                    raise
-                log.warning("job %s: its outcome could not be stored, trying again: %s", self._job_id, error)
-                time.sleep(STORE_RETRY_S)
-
-    def _check_and_report(self) -> None:
-        run = self._run
-        if run is None:
-            return
-        if self._process.job_store.is_cancelled(self._job_id):
-            run.is_cancelled = True
-        now = time.monotonic()
-        # Progress that has not changed for long is stored again, so that it does not expire.
-        is_old = now - self._reported_at > self._process.settings.result_ttl_s / 4
-        if run.progress is None or now - self._reported_at < PROGRESS_INTERVAL_S:
-            return
-        if run.progress != self._reported or is_old:
-            self._reported, self._reported_at = run.progress, now
-            self._backend.store_by(self._process.job_store, self._request, PROGRESS_STATE, self._reported)
+    return LongAttempt(self, current_process(), FinetuneRun).answer(args, kwargs)

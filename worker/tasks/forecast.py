@@ -20,6 +20,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
+from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
@@ -109,10 +110,10 @@ class ForecastAttempt(Attempt):
             log.warning("job %s: Redis failed, a cancellation is noticed late: %s", self._job_id, error)
             return False
 
-    def report_progress(self, bars_done: int, bars_total: int) -> None:
+    def report_progress(self, progress: ForecastProgress) -> None:
         try:
-            progress = {"bars_done": bars_done, "bars_total": bars_total}
-            self._backend.store_by(self._process.job_store, self._request, PROGRESS_STATE, progress)
+            given = (self._process.job_store, self._request, PROGRESS_STATE, progress.as_json())
+            self._backend.store_by(*given)
         except RedisError as error:
             log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 

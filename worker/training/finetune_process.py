@@ -1,6 +1,7 @@
 """One finetuning worker: its device, its folders and its status. It has no model and imports no torch.
 
-Training runs in a separate process, one at a time. So this process uses no GPU and keeps no memory of it.
+Training runs in a separate process. So this process uses no GPU and keeps no memory of it. Backtests run in
+this one: they send forecasts to other workers, and score them. A worker has one job at a time of either kind.
 """
 
 import tempfile
@@ -11,13 +12,13 @@ from typing import Any
 
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
+from kronos_client.registry.job_folder import RUNS
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
 from worker.training.data_folder import DataFolder
-from worker.training.job_folder import RUNS
 from worker.training.start_models import StartModels
 
 

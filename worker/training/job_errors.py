@@ -1,4 +1,4 @@
-"""The errors of finetuning jobs. No torch."""
+"""The errors of finetuning jobs and backtests. No torch."""
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob
@@ -39,6 +39,15 @@ def killed_too_often() -> JobError:
     )
 
 
+def backtest_killed_too_often() -> JobError:
+    """The same for the worker of a backtest."""
+    text = (
+        f"the worker was killed {MAX_STARTS_AT_SAVE} times in a row as it read or scored the candles, most "
+        "likely for lack of memory: name fewer files, or give the worker more memory"
+    )
+    return JobError(ErrorCode.OUT_OF_MEMORY, text, "data")
+
+
 def _out_of_memory(how: str) -> JobError:
     remedy = "lower batch_size, lookback or num_workers, or give the worker more memory"
     text = f"{how}, most likely for lack of memory: {remedy}"
@@ -51,9 +60,9 @@ def stopped(stop: Stop, deadline_s: float | None, time_limit_s: float) -> JobErr
         return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
     if stop is Stop.DEADLINE:
         late = f"the job was not done within its deadline of {deadline_s} s"
-        return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or train on less", "deadline_s")
-    late = f"training took longer than its time limit of {time_limit_s:g} s"
-    remedy = "train on less, or raise the job's time_limit or the worker's KRONOS_FINETUNE_TIME_LIMIT_S"
+        return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or ask for less", "deadline_s")
+    late = f"the job took longer than its time limit of {time_limit_s:g} s"
+    remedy = "ask for less, or raise the job's time_limit or the worker's KRONOS_FINETUNE_TIME_LIMIT_S"
     return JobError(ErrorCode.DEADLINE, f"{late}; {remedy}")
 
 

@@ -26,11 +26,10 @@ class JobFiles:
         Raises:
             JobError: The job may not read its data, or may not start from its models.
         """
-        data = self.job.data
-        paths = (data.path,) if isinstance(data.path, str) else data.path or ()
+        paths = self.job.data.paths
         for path in paths:
             self.data_folder.check(path)
-        inline = data.instruments
+        inline = self.job.data.instruments
         config = self.job.finetune_config(
             CANDLES if inline is not None else tuple(f"{DATA_LINK}/{path}" for path in paths)
         )

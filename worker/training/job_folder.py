@@ -1,15 +1,15 @@
-"""A finetuning job's folder, where a worker continues the work of an earlier one. No torch.
+"""A job's folder, where a worker continues the work of an earlier one. No torch.
 
 <model folder>/.runs/<hash of id>/job.json      notes: hash of the job's content, number of starts
                                   config.json   config of the training process
                                   candles/      candles that the job carries, as CSV
                                   data, start/  links to this worker's data folder and start models
-                                  run/          output of training; best/ if the job ended early
-                                  result.json   the result, once the model is registered
+                                  run/          output of training; best/ if the job ended early; of a
+                                                backtest forecasts.sqlite, and then its report
+                                  result.json   the result, once the model is registered or the report made
 """
 
 import csv
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from kronos_client.backtesting import store
 from kronos_client.contract.preparing import PreparedInstrument
+from kronos_client.registry.job_folder import job_folder, output_folder
 from kronos_model.atomic_write import atomic_write
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config import parse_config
 
-RUNS: Final = ".runs"
 DATA_LINK: Final = "data"
 START_LINKS: Final = "start"
 CANDLES: Final = "candles"
 INSTRUMENT_COLUMN: Final = "instrument"
 TIME_COLUMN: Final = "timestamps"
+SAVES: Final = ("*/state.safetensors", store.FILE)
+"""Patterns of what a job saves below ``run``, to continue from."""
 PARTS: Final = {"predictor": "model", "tokenizer": "tokenizer"}
 """The part of a checkpoint that each stage trains."""
 
@@ -60,8 +63,8 @@ class JobFolder:
 
     def __init__(self, model_folder: Path, job_id: str) -> None:
         self.model_folder = model_folder
-        self.root = model_folder / RUNS / hashlib.sha256(job_id.encode()).hexdigest()[:32]
-        self.run = self.root / "run"
+        self.root = job_folder(model_folder, job_id)
+        self.run = output_folder(model_folder, job_id)
         self._checkpoint = self.run / "checkpoint"  # of a completed run; it appears whole
         self._best = self.run / "best"
 
@@ -113,10 +116,16 @@ class JobFolder:
         staging.replace(link)
 
     def saved_at_ns(self) -> int:
-        """When training last saved its state; 0 if it has not."""
+        """When the job last saved its state; 0 if it has not."""
         with suppress(OSError):  # training is replacing the state
-            return max((file.stat().st_mtime_ns for file in self.run.glob("*/state.safetensors")), default=0)
+            files = (file for pattern in SAVES for file in self.run.glob(pattern))
+            return max((file.stat().st_mtime_ns for file in files), default=0)
         return 0
+
+    def drop_forecasts(self) -> None:
+        """Remove a backtest's forecasts: its report is written, or the job has failed."""
+        with suppress(OSError):
+            (self.run / store.FILE).unlink(missing_ok=True)
 
     def best_so_far(self) -> str | None:
         """The path of the checkpoint that ``keep_best`` kept, relative to the model folder.

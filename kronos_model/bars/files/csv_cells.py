@@ -25,6 +25,9 @@ from kronos_model.bars.files.content import read_text
 from kronos_model.bars.files.header import HEADER_ROWS
 from kronos_model.errors import CandleFileError
 
+# While Arrow reads a CSV file it handles SIGINT and SIGTERM itself, and loses some: Ctrl-C had no effect.
+pa.enable_signal_handlers(False)
+
 SEPARATORS: Final = (",", ";", "\t", "|")
 REPLACED: Final = "\ufffd"
 """Python's replacement for bytes that are not UTF-8."""

@@ -28,6 +28,7 @@ REASON_OF_CODE: Final = {
     "NEGATIVE_VOLUME": "negative_volume",
     IMPOSSIBLE: "outside_low_to_high",
 }
+CODES_OF_MISSING: Final = ("NOT_FINITE", "NON_POSITIVE_PRICE")
 TOO_MANY_CELLS: Final = "wrong_number_of_cells"
 NO_INSTRUMENT: Final = "no_instrument"
 NO_TIME: Final = "unreadable_time"
@@ -47,18 +48,24 @@ def find_faults(cells: Cells, table: CandleTable, options: ReadOptions) -> NDArr
     if table.codes is not None:
         faults[table.codes < 0] = _fault(NO_INSTRUMENT)
     faults[list(cells.overlong)] = _fault(TOO_MANY_CELLS)
-    may_miss = np.zeros(len(table), dtype=bool)
-    if options.missing != "error":
-        may_miss = is_missing(table.columns) & ~_is_misread(cells, table)
     for start in range(0, len(table), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
         some = faults[rows]
         with np.errstate(over="ignore", invalid="ignore"):  # the checks look for these
             for code, _, at_fault, _ in _defects(table, rows, options):
-                some[(some == 0) & at_fault & ~may_miss[rows]] = _fault(REASON_OF_CODE[code])
+                some[(some == 0) & at_fault] = _fault(REASON_OF_CODE[code])
     usable = np.flatnonzero(faults == 0)
     faults[usable[_repeats(table, usable)]] = _fault(DUPLICATE_TIME)
     return faults
+
+
+def without_missing(cells: Cells, table: CandleTable, faults: NDArray[np.int8]) -> NDArray[np.int8]:
+    """The same, but rows with blank prices, or prices of zero without volume, are usable."""
+    is_usable = is_missing(table.columns)
+    is_usable &= np.isin(faults, [_fault(REASON_OF_CODE[code]) for code in CODES_OF_MISSING])
+    for name in PRICE_COLUMNS:  # a cell that is no number is a mistake
+        is_usable &= ~np.isnan(table.columns[name]) | is_blank(cells.columns[name])
+    return np.where(is_usable, np.int8(0), faults)
 
 
 def counts_of(faults: NDArray[np.int8]) -> Counter[str]:
@@ -126,14 +133,6 @@ class Findings:
         if len(rows := np.flatnonzero(is_impossible & (faults == 0))):
             error = fault_of(path, cells, table, int(rows[0]), _fault(REASON_OF_CODE[IMPOSSIBLE]))
             self.warnings.append(f"{error.message}; {len(rows):,} of its bars have such prices")
-
-
-def _is_misread(cells: Cells, table: CandleTable) -> NDArray[np.bool_]:
-    """Rows with a price that is no number although its cell is not blank."""
-    found = np.zeros(len(table), dtype=bool)
-    for name in PRICE_COLUMNS:
-        found |= np.isnan(table.columns[name]) & ~is_blank(cells.columns[name])
-    return found
 
 
 def _fault(reason: str) -> int:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from kronos_model.bars.columns import COLUMNS
-from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError
 
 TIMES: Final = "timestamps"
@@ -23,7 +22,6 @@ class ReadOptions:
         date_format: the form of the times as in Python's ``strptime``, such as ``%d/%m/%Y``.
         decimal: the decimal sign of the numbers.
         drop_bad_rows: leave unusable rows out and count them. Else the first one is an error.
-        missing: unless "error", a row with blank prices is no error; the forecast job fills or drops it.
         reject_impossible: count a row whose open or close lies outside low to high as unusable.
     """
 
@@ -32,7 +30,6 @@ class ReadOptions:
     date_format: str | None = None
     decimal: Literal[".", ","] | None = None
     drop_bad_rows: bool = False
-    missing: Missing = "error"
     reject_impossible: bool = False
 
     @classmethod

@@ -42,22 +42,21 @@ class DecodedPrompt:
 class TokenCoder:
     """Encoder and decoder of a tokenizer, with the weights as they were at construction.
 
-    The encoder always multiplies in float32, whatever the decoder's ``dtype``: a token is made of the signs
-    of its components. ``packs``: attention is computed for all series together, and nothing is kept.
+    Both multiply in float32, whatever the model does: a token is made of the signs of its components, and a
+    close must not be off by more than its token. ``packs``: attention is computed for all series together,
+    and nothing is kept.
     """
 
-    def __init__(
-        self, tokenizer: KronosTokenizer, dtype: torch.dtype = torch.float32, *, packs: bool
-    ) -> None:
+    def __init__(self, tokenizer: KronosTokenizer, *, packs: bool) -> None:
         self._device = tokenizer.head.weight.device
-        self._dtype, self._packs = dtype, packs
+        self._packs = packs
         self._quantizer = tokenizer.tokenizer
         self._embed = FusedLinear(Affine.of(tokenizer.embed))
         self._encoder = BlockStack(tokenizer.encoder)
         self._quant_embed = FusedLinear(Affine.of(tokenizer.quant_embed))
-        self._post_quant_embed = FusedLinear(Affine.of(tokenizer.post_quant_embed), dtype=dtype)
-        self._decoder = BlockStack(tokenizer.decoder, dtype)
-        self._head = FusedLinear(Affine.of(tokenizer.head), dtype=dtype)
+        self._post_quant_embed = FusedLinear(Affine.of(tokenizer.post_quant_embed))
+        self._decoder = BlockStack(tokenizer.decoder)
+        self._head = FusedLinear(Affine.of(tokenizer.head))
         self._no_cache = self._encoder.new_cache(1, 0, device=self._device)
 
     def encoder_cache(self, num_bars: int) -> KVCache:
@@ -72,7 +71,7 @@ class TokenCoder:
     def encode(self, bars: Tensor, parts: Many[tuple[KVCache, PromptSegment]], plan: CodingPlan) -> Tensor:
         """Scaled bars (N, 6), part after part, each following what its cache holds → tokens (N, 2)."""
         self._encoder.reserve_positions(max(segment.last for _, segment in parts))
-        x = self._encoder.run(self._embed(bars), plan.positions, self._packed(plan, torch.float32) or parts)
+        x = self._encoder.run(self._embed(bars), plan.positions, self._packed(plan) or parts)
         return torch.stack(self._quantizer.encode(self._quant_embed(x)), dim=-1)
 
     def prompt(self, tokens: Tensor) -> DecodedPrompt:
@@ -120,17 +119,17 @@ class TokenCoder:
         tokens = torch.cat([*(one.tokens for one in prompts), *(own for _, own in following)])  # (N, 2)
         self._decoder.reserve_positions(max(len(prompt.tokens) + len(own) for prompt, own in following))
         x = self._post_quant_embed(self._quantizer.dequantize(tokens[:, 0], tokens[:, 1]))
-        x = self._decoder.run(x, plan.positions, self._packed(plan, self._dtype) or segments)
+        x = self._decoder.run(x, plan.positions, self._packed(plan) or segments)
         for prompt in prompts:
             prompt.is_cached = not self._packs
-        return self._head(x[sum(len(one.tokens) for one in prompts) :]).float()
+        return self._head(x[sum(len(one.tokens) for one in prompts) :])
 
     def _plan(self, positions: list[NDArray[np.int64]], runs: list[Run]) -> CodingPlan:
         packed = (RunPlan.of(runs),) if self._packs else ()
         return CodingPlan(joined(positions), packed)
 
-    def _packed(self, plan: CodingPlan, dtype: torch.dtype) -> list[tuple[KVCache, Segment]]:
-        return [(self._no_cache, FlatSegment(packed, dtype)) for packed in plan.packed]
+    def _packed(self, plan: CodingPlan) -> list[tuple[KVCache, Segment]]:
+        return [(self._no_cache, FlatSegment(packed, torch.float32)) for packed in plan.packed]
 
 
 def _flat_runs(alone: Iterable[int], following: Iterable[tuple[int | None, int]] = ()) -> list[Run]:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.scheduling.prompts import Prompts
-from kronos_model.engine.scheduling.shares import Job, Service, set_targets
+from kronos_model.engine.scheduling.shares import JobShare, Service, set_targets
 from kronos_model.engine.scheduling.slots import SlotLedger
 from kronos_model.engine.sequence import Sequence
 
@@ -29,7 +29,7 @@ class Suspension(NamedTuple):
 
 
 @dataclass
-class _Job(Job):
+class _Job(JobShare):
     """A job with its sequences, and what it places next: what is suspended, then what has not started."""
 
     running: list[Sequence] = field(default_factory=list)

@@ -23,7 +23,7 @@ QUANTUM_BARS: Final = 16
 
 
 @dataclass
-class Job:
+class JobShare:
     """What one job holds and could use.
 
     Attributes:
@@ -118,7 +118,7 @@ def weight_of(rank: int) -> int:
     return int(CLASS_RATIO ** (len(PRIORITIES) - 1 - rank))
 
 
-def set_shares(jobs: Sequence[Job], num_slots: int) -> None:
+def set_shares(jobs: Sequence[JobShare], num_slots: int) -> None:
     """Compute each job's fair share of the slots."""
     ranks = sorted({job.rank for job in jobs})
     classes = [[job for job in jobs if job.rank == rank] for rank in ranks]
@@ -133,14 +133,14 @@ def set_shares(jobs: Sequence[Job], num_slots: int) -> None:
             job.share = share
 
 
-def set_targets(jobs: Sequence[Job], num_slots: int) -> None:
+def set_targets(jobs: Sequence[JobShare], num_slots: int) -> None:
     """Compute how many slots each job should hold: its share in whole slots, and a part of what is left."""
     set_shares(jobs, num_slots)
     for job in jobs:
         job.target = int(job.share + 1e-9)
     left = num_slots - sum(job.target for job in jobs)
 
-    def give(job: Job, most: int) -> None:
+    def give(job: JobShare, most: int) -> None:
         nonlocal left
         given = max(0, min(most, left))
         job.target += given

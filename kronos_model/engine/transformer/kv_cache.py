@@ -46,8 +46,9 @@ class KVCache:
 
 
 def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """The type of cached keys and values: the CPU's attention is fast in float32 only."""
-    return torch.float32 if device.type == "cpu" else dtype
+    """The type of cached keys and values. A CPU without tiles (AMX) is fast in float32 only."""
+    is_fast = device.type != "cpu" or torch.cpu.get_capabilities().get("amx_bf16", False)
+    return dtype if is_fast else torch.float32
 
 
 def cached_head_dim(device: torch.device, head_dim: int) -> int:
@@ -56,9 +57,9 @@ def cached_head_dim(device: torch.device, head_dim: int) -> int:
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    if device.type == "cpu" and dtype is torch.float32:
+    if device.type == "cpu":
         # NumPy's zeros take memory as they are written to; PyTorch's take it at once.
-        return torch.from_numpy(np.zeros(shape, dtype=np.float32))
+        return torch.from_numpy(np.zeros(shape, dtype=f"u{dtype.itemsize}")).view(dtype)
     return torch.zeros(shape, dtype=dtype, device=device)
 
 

@@ -169,6 +169,14 @@ sys.stderr.flush()
     assert left_behind(settings) == []
 
 
+def test_an_empty_file_is_refused_without_a_process(http, monkeypatch):
+    monkeypatch.setattr(file_process, "COMMAND", ("/nothing",))
+    problem = http.post(URL, params={"name": "a.csv"}, content=b"", headers=CSV).json()
+    assert (problem["code"], problem["detail"], problem["field"]) == (
+        ErrorCode.TRAINING_DATA_INVALID, "a.csv is empty", "body",
+    )  # fmt: skip
+
+
 def test_a_file_that_takes_too_long_is_refused(http, csv, monkeypatch):
     monkeypatch.setattr(file_process, "COMMAND", (sys.executable, "-c", "import time; time.sleep(60)"))
     monkeypatch.setattr(file_process, "TIMEOUT_S", 0.2)
@@ -181,9 +189,12 @@ def test_an_abandoned_upload_ends_its_reader(monkeypatch, tmp_path):
     script = f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     monkeypatch.setattr(file_process, "COMMAND", (sys.executable, "-c", script))
 
+    file = tmp_path / "a.csv"
+    file.write_text("x")
+
     async def give_up() -> None:
         reading = asyncio.create_task(
-            file_process.read_upload(tmp_path / "a.csv", "a.csv", ReadOptions(), ErrorCode.INVALID_INPUT)
+            file_process.read_upload(file, file.name, ReadOptions(), ErrorCode.INVALID_INPUT)
         )
         while not (pid.exists() and pid.read_text()):
             await asyncio.sleep(0.01)

@@ -34,7 +34,7 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
     (settings.data_folder / "BTC.csv").write_text(TEXT)
     events = ["close>last+2% at 3", "high>=3 by end"]
     query = {"dataset": "BTC.csv", "pred_len": 3, "top_p": 0.8, "quantiles": [0.2, 0.8], "seed": 5}
-    query |= {"events": events, "statistics": True, "calendar": "24/7"}
+    query |= {"events": events, "statistics": True, "calendar": "24/7", "calibrated": True}
     answer = http.post(URL, params=query, headers=JSON)
     assert answer.status_code == 202, answer.text
     (job,) = jobs.sent()
@@ -47,6 +47,7 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
     )
     assert (job["output"]["quantiles"], one["calendar"]) == ([0.2, 0.8], "24/7")
     assert (job["output"]["events"], job["output"]["statistics"]) == (events, True)
+    assert job["output"]["calibrated"]
     assert answer.headers["location"] == f"/v1/forecasts/{job['id']}"
     assert (answer.json()["id"], answer.json()["state"]) == (job["id"], "queued")
 
@@ -66,7 +67,8 @@ def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
     key = CSV | {"Idempotency-Key": "once"}
     query = {"name": "BTC.csv", "pred_len": 3, "id_column": "symbol", "instrument": "B"}
     job_id = http.post(URL, params=query, content=TEXT, headers=key).json()["id"]
-    assert read == [(TEXT, "BTC.csv", "symbol", {"instrument": "B", "max_bars": settings.max_bars})]
+    wanted = {"instrument": "B", "max_bars": settings.max_bars, "missing": "error"}
+    assert read == [(TEXT, "BTC.csv", "symbol", wanted)]
     result = jobs.finish(job_id)
     answer = http.post(URL, params=query, content=TEXT, headers=key)
     assert answer.status_code == 200

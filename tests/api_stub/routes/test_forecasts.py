@@ -149,6 +149,29 @@ def test_events_follow_a_job_to_its_end(http, jobs):
     assert states == [("progress", "queued", None), ("progress", "running", 1), ("end", "cancelled", None)]
 
 
+def test_events_have_the_bars_of_a_job_that_streams_as_they_grow(http, jobs):
+    job_id = enqueue(http)
+    found = []
+    reports = iter([(1, None), (2, [{"id": "AAPL"}]), (3, [{"id": "AAPL"}]), (4, [{"id": "MSFT"}])])
+    with http.stream("GET", f"{URL}/{job_id}/events") as response:
+        for line in response.iter_lines():
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                view = json.loads(line.removeprefix("data: "))
+                found.append((kind, view.get("series", view.get("bars_done"))))
+                if kind == "progress" and (report := next(reports, None)):
+                    series = {} if report[1] is None else {"series": report[1]}
+                    jobs.publish(job_id, "PROGRESS", {"bars_done": report[0], "bars_total": 9, **series})
+                elif kind == "progress":
+                    jobs.finish(job_id)
+    assert found == [
+        *(("progress", None), ("progress", 1)),
+        *(("bars", [{"id": "AAPL"}]), ("progress", 2), ("progress", 3)),
+        *(("bars", [{"id": "MSFT"}]), ("progress", 4), ("end", None)),
+    ]
+
+
 def test_every_unknown_id_is_not_found(http):
     for job_id in ("%00", "%0d%0aX-Evil:%201", "a" * 200, "%F0%9F%92%A9", "*", "..%2f..%2fetc"):
         answer = http.get(f"{URL}/{job_id}")

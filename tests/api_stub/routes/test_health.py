@@ -145,9 +145,6 @@ def test_without_redis_the_service_lives_and_reports_the_cause(settings):
 
 def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypatch):
     """One deadline covers all calls of a request; a single call may take longer."""
-    monkeypatch.setattr(backend, "POOL_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(backend, "JOB_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(backend, "THREAD_TIMEOUT_S", 0.2)
     monkeypatch.setitem(connection.OPTIONS, "socket_timeout", 1000.0)
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
     num_calls = 3 * backend.MAX_THREADS
@@ -160,6 +157,8 @@ def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypat
         ):
             assert (await http.get("/v1/readyz")).json()["queues"]
             proxy.is_silent = True
+            for limit in ("POOL_TIMEOUT_S", "JOB_TIMEOUT_S", "THREAD_TIMEOUT_S"):
+                monkeypatch.setattr(backend, limit, 0.2)
             await asyncio.sleep(backend.POOL_CACHE_S)
             async with asyncio.timeout(60):  # less than the timeout of one call
                 ready = await http.get("/v1/readyz")

@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from api_stub.routes.tables import WRITERS, preferred_table
+from api_stub.routes.tables import WRITERS, preferred
 from kronos_client.contract.examples import example
 from tests.api_stub.conftest import series
 
@@ -93,4 +93,4 @@ def test_a_job_without_a_result_has_no_table(http, jobs):
     ],
 )  # fmt: skip
 def test_the_most_preferred_format_is_sent(accept, expected):
-    assert preferred_table(accept) == expected
+    assert preferred(accept, WRITERS) == expected

@@ -243,7 +243,7 @@ def test_watching_shows_progress_and_result(client: ForecastClient, worker_side:
 
     assert result.exit_code == 0
     assert "crypto-hourly@3" in result.output
-    assert "8.9 % better than the model it started from" in " ".join(result.output.split())
+    assert "8.9 % better than the model before finetuning" in " ".join(result.output.split())
 
 
 def test_watching_without_a_terminal_prints_a_line_for_each_epoch(

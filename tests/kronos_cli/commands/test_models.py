@@ -13,6 +13,7 @@ from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
+from kronos_model.errors import CheckpointError
 
 BUNDLED = BUNDLED_FOLDER / "kronos-tiny"
 
@@ -71,3 +72,90 @@ def test_what_no_worker_could_load_is_refused_with_one_line(registry, tmp_path):
         assert reason in done.stderr
     assert "bundled model" in register(BUNDLED, "--name", "kronos-tiny").stderr
     assert registry.list() == []
+
+
+@pytest.fixture
+def versions(registry: ModelRegistry) -> list[str]:
+    """Three versions of one name, with the same weights."""
+    return [
+        registry.register(
+            BUNDLED, "mine", job_id=str(number), fingerprint="f", metadata={"max_context": 64}
+        ).reference
+        for number in range(3)
+    ]
+
+
+def models(*arguments: object) -> Any:
+    return CliRunner().invoke(cli, ["models", *map(str, arguments)])
+
+
+def backtest_of(folder: Path, new: str, present: str, **by: Any) -> Path:
+    """A folder with the part of a report that a promotion reads."""
+    info = {
+        number: {"id": reference.partition("@")[0], "revision": reference.partition("@")[2]}
+        for number, reference in (("a", new), ("b", present))
+    }
+    against = {"b": {"verdict": "unclear", "difference": 1.0, "low": -1.0} | by}
+    report = {"model_info": info, "models": {"a": {"against": against}, "b": {"against": {}}}}
+    (folder / "report.json").write_text(json.dumps(report))
+    return folder
+
+
+def test_a_name_means_its_newest_version_until_one_is_promoted_and_again_after_a_rollback(registry, versions):
+    assert registry.resolve("mine").version == 3
+    assert models("promote", "mine@2", "--force").output == "mine means mine@2 now, instead of mine@3.\n"
+    registry.register(BUNDLED, "mine", job_id="new", fingerprint="f", metadata={"max_context": 64})
+    assert registry.resolve("mine").version == 2
+    assert models("promote", "mine@2").exit_code == 0, "it is what the name means already"
+    models("promote", "mine@1", "--force")
+    listed = models()
+    assert "mine means mine@1." in listed.output
+    current = {one["id"] for one in json.loads(models("--json").output)["models"] if one["current"]}
+    assert current == {"mine@1"}
+    registry.delete("mine@1")
+    assert registry.resolve("mine").version == 2, "the version before takes the place of a deleted one"
+    outputs = [models("rollback", "mine").output for _ in range(3)]
+    assert outputs[-1] == "mine means mine@4 now, instead of mine@2.\n"
+    assert registry.resolve("mine").version == 4
+    assert "no version of mine was promoted" in models("rollback", "mine").stderr
+
+
+@pytest.mark.parametrize(
+    ("by", "reason"),
+    [
+        ({"verdict": "worse", "difference": -7.25, "low": -9.0}, "it is 7.2 % worse than mine@3"),
+        ({"low": None}, "too few windows"),
+        ({"verdict": "unclear"}, None),
+        ({"verdict": "better"}, None),
+        ({"difference": 0.0, "low": 0.0}, None),
+    ],
+)
+def test_a_version_is_promoted_only_if_a_backtest_says_that_it_is_no_worse(
+    registry, versions, tmp_path, by, reason
+):
+    done = models("promote", "mine@1", "--backtest", backtest_of(tmp_path, "mine@1", "mine@3", **by))
+    assert done.exit_code == (reason is not None), done.output
+    assert (reason or "mine means mine@1 now") in done.output
+    assert registry.resolve("mine").version == (1 if reason is None else 3)
+
+
+def test_a_promotion_needs_a_version_and_a_backtest_of_both(registry, versions, tmp_path):
+    other = backtest_of(tmp_path, "mine@2", "mine@3")
+    for arguments, reason in (
+        (["mine"], "write NAME@VERSION"),
+        (["mine@9"], "no version mine@9"),
+        (["mine@1"], "but without --backtest, nothing says so. --force"),
+        (["mine@1", "--backtest", other], "the backtest has no mine@1"),
+        (["mine@1", "--backtest", registry.folder], "has no report.json"),
+    ):
+        done = models("promote", *arguments)
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
+        assert reason in done.stderr
+
+
+def test_a_damaged_record_of_promotions_names_the_file(registry, versions):
+    (registry.folder / "mine" / "promotions.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"promotions.json of the registered model mine cannot be used"):
+        registry.resolve("mine")
+    assert registry.resolve("mine@1").version == 1
+    assert models().exit_code == 0

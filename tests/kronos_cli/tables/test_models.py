@@ -18,7 +18,11 @@ METADATA = {
     "parent": {"model": "NeoQuasar/Kronos-small", "revision": "901c26c1332695a2a8f243eb2f37243a37bea320"},
     "data_fingerprint": "4f2e9a7710aa55",
     "metrics": {"tokenizer": {"best_loss": 0.03125}, "predictor": {"best_loss": 4.5678}},
-    "evaluation": {"improvements": {"start": {"percent": 3.14}, "last_value": {"percent": -0.27}}},
+    "evaluation": {
+        "models": {
+            "finetuned": {"against": {"start": {"difference": 3.14}, "last_value": {"difference": -0.27}}}
+        }
+    },
 }
 
 

@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kronos_client.backtesting import reporting
+from kronos_client.backtesting.opening import find_lookback, read_candles
 from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
-from kronos_client.backtesting.run import BacktestRun, find_lookback, read_candles
+from kronos_client.backtesting.run import BacktestRun
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
@@ -177,7 +178,7 @@ def test_windows_are_spread_evenly_or_counted_back_from_the_end():
 
 
 def test_overlapping_futures_are_one_group():
-    groups = plan(stride=1, windows=10).groups
+    groups = plan(stride=1, windows=10).times.groups
     assert np.unique(groups, return_counts=True)[1].tolist() == [5, 5]
 
 
@@ -191,23 +192,23 @@ def test_nights_and_weekends_do_not_part_overlapping_futures():
         pd.Index([day + pd.Timedelta(hours=9 + h) for day in days for h in range(7)])
     )
     plan = plan_of({"a": hours.rename_axis("timestamps")}, horizon=21, stride=7)  # three days, each day
-    assert plan.usual_overlap == 2
-    assert len(np.unique(plan.groups)) <= len(plan.windows) / 2.5
+    assert plan.times.lags == 2
+    assert plan.times.num_groups <= len(plan.windows) / 2.5
 
 
 def test_an_instrument_without_windows_does_not_join_the_others_windows():
     months = walk(2, 30).set_index(pd.date_range("2021-01-31", periods=30, freq="ME", name="timestamps"))
     options = {"horizon": 10, "stride": 10}
     with_it = plan_of({"a": walk(1), "months": months}, **options)
-    assert np.array_equal(with_it.groups, plan_of({"a": walk(1)}, **options).groups)
+    assert np.array_equal(with_it.times.groups, plan_of({"a": walk(1)}, **options).times.groups)
 
 
 def test_futures_overlap_those_of_other_instruments():
     dates = pd.date_range("2024-01-01", periods=300, freq="D", name="timestamps")
     late = {f"{start}": walk(start, 300).set_index(dates + pd.Timedelta(days=start)) for start in range(5)}
-    assert plan_of({"a": walk(1)}, stride=5).usual_overlap == 0
-    assert plan_of({"a": walk(1)}, stride=2).usual_overlap == 2
-    assert plan_of(late, stride=5).usual_overlap == 4
+    assert plan_of({"a": walk(1)}, stride=5).times.lags == 0
+    assert plan_of({"a": walk(1)}, stride=2).times.lags == 2
+    assert plan_of(late, stride=5).times.lags == 4
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import parse_finetune_job
-from kronos_client.contract.jobs import parse_job, prepare
+from kronos_client.contract.jobs import Limits, parse_job, prepare
 from kronos_client.redis.queues import list_key
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.synthetic import candles
+from tests.kronos_client.contract.contract_jobs import job, series
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 MAX_PRED_LEN = 512
@@ -112,3 +113,12 @@ def test_a_finetuning_job_beyond_a_limit_is_refused_on_both_sides_alike(settings
         parse_finetune_job(payload, narrow.limits(MAX_PRED_LEN))
     assert by_client.value.code == ErrorCode.LIMIT_EXCEEDED
     assert by_client.value.args == by_worker.value.args
+
+
+def test_a_job_that_streams_is_refused_if_its_bars_are_too_many_to_be_sent_often():
+    limits = Limits()
+    asked = job(*(series(str(number)) for number in range(64)), pred_len=512, output={"quantiles": []})
+    parse_job(asked, limits)
+    with pytest.raises(JobError) as refused:
+        parse_job(asked | {"output": {"quantiles": [], "stream": True}}, limits)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.RESULT_TOO_LARGE, "output.stream")

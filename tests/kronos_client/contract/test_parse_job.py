@@ -37,9 +37,11 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert read.output.model_dump() == {
         "quantiles": (0.1, 0.5, 0.9),
         "paths": False,
+        "calibrated": False,
         "events": (),
         "statistics": False,
         "repair": True,
+        "stream": False,
     }
     assert (read.device, read.allow_fallback, read.priority, read.context_policy) == (
         "auto",

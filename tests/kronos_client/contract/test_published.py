@@ -9,6 +9,8 @@ import jsonschema
 import pytest
 from pydantic import BaseModel
 
+from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
+from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import JOB_ID, example
 from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
@@ -39,7 +41,11 @@ def test_nothing_else_is_published() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["forecast-job", "forecast-result", "finetune-job", "finetune-result", "worker-status", "error"]
+    "name",
+    [
+        *("forecast-job", "forecast-result", "finetune-job", "finetune-result"),
+        *("backtest-job", "backtest-result", "worker-status", "error"),
+    ],
 )
 def test_examples_validate_against_their_schemas(name: str) -> None:
     schema = json.loads((DOCS / f"schemas/{name}.json").read_text(encoding="utf-8"))
@@ -60,6 +66,9 @@ def test_examples_are_read_by_the_models() -> None:
     finetuned = FinetuneResult.model_validate_json((DOCS / "examples/finetune-result.json").read_text())
 
     assert finetuned.model.name == finetune_job.name
+    backtest = parse_backtest_job(json.loads((DOCS / "examples/backtest-job.json").read_text()), Limits())
+    tested = BacktestResult.model_validate_json((DOCS / "examples/backtest-result.json").read_text())
+    assert len(tested.report["models"]) == len(backtest.models)
     prepared = prepare(job, JOB_ID, Limits())
     assert [one.future_timestamps for one in prepared] == [one.timestamps for one in result.series]
     assert [one.seed for one in prepared] == [one.seed for one in result.series]
@@ -76,7 +85,13 @@ def test_the_example_error_is_the_one_that_the_defect_gives() -> None:
     assert list(caught.value.args) == example("error")["exc_message"]
 
 
-@pytest.mark.parametrize("model", [ForecastJob, FinetuneJob, FinetuneProgress, FinetuneResult])
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(ForecastJob, FinetuneJob, FinetuneProgress, FinetuneResult),
+        *(BacktestJob, BacktestProgress, BacktestResult),
+    ],
+)
 def test_the_contract_page_names_every_field(model: type[BaseModel]) -> None:
     page = (DOCS / "reference" / "contract.md").read_text(encoding="utf-8")
     schema = model.model_json_schema()

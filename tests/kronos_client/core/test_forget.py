@@ -9,6 +9,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
+from kronos_client.contract.results import ForecastResult
 from kronos_client.redis.job_store import JobStore
 from kronos_model.bars.synthetic import candles
 from tests.waiting import WAIT_S
@@ -37,7 +38,7 @@ def stored(redis):
 def test_a_result_is_deleted_as_it_is_read(done, redis):
     size = redis.memory_usage("celery-task-meta-done")
     result = done.wait(WAIT_S, forget=True)
-    assert result.model_dump(mode="json") == example("forecast-result")
+    assert result == ForecastResult.model_validate(example("forecast-result"))
     assert "mean" not in redis.get("celery-task-meta-done")
     assert redis.memory_usage("celery-task-meta-done") < min(size, 1000)
     with pytest.raises(JobError) as ended:

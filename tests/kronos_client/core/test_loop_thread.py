@@ -76,9 +76,13 @@ WAITS = {
 
 
 @pytest.mark.parametrize("wait", WAITS)
-def test_an_interrupt_ends_the_waiting_at_once(client, wait):
+def test_an_interrupt_ends_the_waiting_at_once(client, redis, wait):
+    def interrupt_the_wait() -> None:
+        await_true(redis.pubsub_channels)
+        os.kill(os.getpid(), signal.SIGINT)
+
     handle = client.submit(CANDLES, pred_len=5)
-    interrupt = threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT])
+    interrupt = threading.Thread(target=interrupt_the_wait)
     interrupt.start()
     with pytest.raises(KeyboardInterrupt):
         WAITS[wait](client, handle)

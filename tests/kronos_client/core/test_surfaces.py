@@ -47,7 +47,7 @@ def test_both_have_the_same_methods_with_the_same_arguments(one, other):
 
 @pytest.mark.parametrize("one", [AsyncForecastClient, AsyncHandle])
 def test_what_asks_redis_is_awaited(one):
-    at_once = {"forecast_handle", "finetune_handle"}
+    at_once = {"forecast_handle", "finetune_handle", "backtest_handle"}
     for name, method in public(one).items():
         if callable(method) and name not in at_once:
             made = inspect.iscoroutinefunction(method) or "AsyncGenerator" in str(

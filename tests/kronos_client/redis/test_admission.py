@@ -29,8 +29,10 @@ def records(redis) -> JobStore:
     return JobStore(redis, 100, "test.taken")
 
 
-def admit(admission: Admission, job_id: str, payload=JOB, queue: str = CPU_QUEUE, rate: float = 2.0):
-    return admission.admit(job_id, payload, queue, lambda: rate)
+def admit(
+    admission: Admission, job_id: str, payload=JOB, queue: str = CPU_QUEUE, rate: float = 2.0, **options
+):
+    return admission.admit(job_id, payload, queue, lambda: rate, **options)
 
 
 def refusal(*arguments, **options) -> JobError:
@@ -60,9 +62,9 @@ def test_the_newest_admitted_jobs_are_listed_by_kind(admission, redis, monkeypat
     monkeypatch.setattr("kronos_client.redis.admission.MAX_LISTED", 2)
     for job_id in "abca":
         admit(admission, job_id)
-    admit(admission, "d", queue=CPU_FINETUNE_QUEUE)
+    admit(admission, "d", queue=CPU_FINETUNE_QUEUE, kind="backtest")
     assert redis.zrange(jobs_key("forecast"), 0, -1) == ["c", "a"]
-    assert redis.zrange(jobs_key("finetune"), 0, -1) == ["d"]
+    assert redis.zrange(jobs_key("backtest"), 0, -1) == ["d"]
 
 
 def test_what_is_refused_leaves_nothing_behind(admission, redis):

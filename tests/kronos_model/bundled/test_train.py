@@ -51,7 +51,7 @@ def test_the_bundled_checkpoint_was_made_with_the_current_config() -> None:
     assert str(SEEDS[-1]) in config["data"]["path"]
     assert metadata["lookback"] == config["data"]["lookback"]["max"] == max(LOOKBACKS)
     for lookback in LOOKBACKS:
-        assert np.isfinite(metadata["held_out"][str(lookback)]["scores"][NAME]["pinball"])
+        assert np.isfinite(metadata["held_out"][str(lookback)]["models"][NAME]["scores"]["crps"])
 
 
 def test_training_and_test_share_no_instrument() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from benchmarks.support.naive import naive_paths
 from benchmarks.support.workload import series_request
+from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.decoding.draws import draw
 from kronos_model.engine.decoding.noise import counter_noise
@@ -30,6 +31,7 @@ from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer import network, stack
 from kronos_model.engine.transformer.network import Network
 from kronos_model.model import Kronos
+from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.rolling import rolling_paths
@@ -308,6 +310,20 @@ def test_full_slots_of_series_with_the_usual_number_of_paths_meet_usual_shapes(p
     assert set(shapes) <= set(usual_shapes(128, MAX_CONTEXT))
 
 
+def test_the_bundled_model_forecasts_the_same_closes_in_bfloat16():
+    """Its tokenizer's weights are steep: rounded ones would shift the closes by more than their spread."""
+    bundled = load_pair("kronos-tiny")
+    request = series_request(2, 400, 8, SamplingParams(sample_count=32, seed=5))
+    closes = [
+        run(build_engine(bundled.model, bundled.tokenizer, max_context=512, dtype=dtype), [request])[0][
+            ..., CLOSE
+        ]
+        for dtype in (torch.float32, torch.bfloat16)
+    ]
+    shift = np.abs(closes[0].mean(0) - closes[1].mean(0)) / closes[0].std(0)
+    assert shift.max() < 0.5
+
+
 def test_bfloat16_is_close_and_the_same_in_any_batch(pair):
     """Rounded weights move probabilities a little: by the same draws nearly all tokens are the same."""
     requests = [series_request(seed, 20, 8, SamplingParams(sample_count=4, seed=seed)) for seed in range(4)]
@@ -323,3 +339,28 @@ def test_bfloat16_is_close_and_the_same_in_any_batch(pair):
     for request, together in zip(requests, rounded, strict=True):
         (alone,) = run(engines[torch.bfloat16], [request])
         assert_same_bars(alone, together)
+
+
+@pytest.mark.parametrize(
+    ("lookback", "horizon", "paths"), [(10, 22, 1), (8, 24, 5), (28, 30, 2), (31, 32, 1)]
+)
+def test_bars_that_are_streamed_are_bit_for_bit_those_of_the_result(new_engine, lookback, horizon, paths):
+    """Also if paths make room for others in between, and if the window slides."""
+    request = series_request(3, lookback, horizon, SamplingParams(sample_count=paths, seed=5))
+    (expected,) = run(new_engine(), [request])
+    engine = new_engine(max_slots=6, max_prefill_bars=40)
+    streamed = [engine.submit(replace(request, streams=True, priority="low")) for _ in range(2)]
+    seen: set[int] = set()
+    for number in range(1000):
+        if number in (4, 20):
+            engine.submit(replace(request, priority="high"))
+        engine.step()
+        for one in streamed:
+            if (so_far := one.paths_so_far) is not None:
+                seen.add(so_far.shape[1])
+                np.testing.assert_array_equal(so_far, expected[:, : so_far.shape[1]])
+        if not engine.has_work:
+            break
+    assert seen == {16, horizon}
+    for one in streamed:
+        np.testing.assert_array_equal(one.paths, expected)

@@ -14,7 +14,7 @@ from kronos_model.engine.scheduling import allocation
 from kronos_model.engine.scheduling.shares import (
     CLASS_RATIO,
     QUANTUM_BARS,
-    Job,
+    JobShare,
     Service,
     set_shares,
     set_targets,
@@ -264,7 +264,7 @@ def test_a_new_job_does_not_wait_for_jobs_that_could_not_use_their_share():
 
 def test_a_holder_keeps_its_slot_until_it_is_a_quantum_ahead():
     def targets(service: float) -> list[int]:
-        jobs = [Job(1, service, num_wanted=1, num_held=1), Job(1, 0.0, num_wanted=1)]
+        jobs = [JobShare(1, service, num_wanted=1, num_held=1), JobShare(1, 0.0, num_wanted=1)]
         set_targets(jobs, 1)
         return [job.target for job in jobs]
 
@@ -302,7 +302,7 @@ def test_a_path_that_comes_twice_is_an_error():
     st.integers(1, 64),
 )
 def test_shares_are_max_min_fair(wanted, num_slots):
-    jobs = [Job(rank, service=0.0, num_wanted=num) for rank, num in wanted]
+    jobs = [JobShare(rank, service=0.0, num_wanted=num) for rank, num in wanted]
     set_shares(jobs, num_slots)
     assert sum(job.share for job in jobs) == pytest.approx(min(num_slots, sum(num for _, num in wanted)))
     for job in jobs:

@@ -2,82 +2,19 @@ import numpy as np
 import pytest
 
 from kronos_model.bars.synthetic import session_times
-from kronos_model.evaluation.naive import MIN_CHANGES, infer_season, last_value, seasonal, why_not_seasonal
-from kronos_model.evaluation.scores import LEVELS
-
-
-def walks(num_windows: int = 3, num_bars: int = 60, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return 50 + rng.standard_normal((num_windows, num_bars)).cumsum(axis=1)
-
-
-def test_the_last_value_is_repeated_with_the_lookbacks_own_changes_around_it():
-    closes = np.array([[1.0, 2.0, 4.0, 7.0, 11.0, 16.0, 22.0, 29.0, 37.0, 46.0, 56.0, 67.0, 79.0]])  # 13 bars
-    forecast = last_value(closes, 2, [0.0, 0.5, 1.0])
-    assert forecast.point.tolist() == [[79, 79]]
-    # Changes of one bar are 1…12; of two bars 3, 5, …, 23.
-    assert forecast.quantiles.tolist() == [[[79 + 1, 79 + 3], [79 + 6.5, 79 + 13], [79 + 12, 79 + 23]]]
-
-
-def test_the_seasonal_forecast_repeats_the_last_season_by_hand():
-    closes = np.arange(20.0)[None] + np.array([0, 10, 0] * 7)[None, :20]
-    forecast = seasonal(closes, 7, [0.5], season=3)
-    last_season = closes[0, -3:].tolist()
-    assert forecast.point[0].tolist() == [*last_season, *last_season, last_season[0]]
-    # Around it lie the changes over as many bars, as around the last value.
-    around_the_last = last_value(closes, 7, [0.5])
-    np.testing.assert_array_equal(
-        forecast.quantiles[:, 0] - forecast.point, around_the_last.quantiles[:, 0] - closes[:, -1:]
-    )
-
-
-def test_a_periodic_series_is_forecast_without_error():
-    period = np.array([3.0, 1.0, 4.0, 1.0, 5.0])
-    series = np.tile(period, 12)[None]
-    forecast = seasonal(series[:, :43], 17, LEVELS, season=5)
-    np.testing.assert_array_equal(forecast.point, series[:, 43:])
-    # Over whole periods nothing changed.
-    np.testing.assert_array_equal(forecast.quantiles[0, :, 4], np.repeat(series[0, 47], len(LEVELS)))
-
-
-@pytest.mark.parametrize("naive", [last_value, lambda *args: seasonal(*args, season=8)])
-def test_many_windows_equal_each_alone(naive):
-    closes = walks()
-    together = naive(closes, 12, LEVELS)
-    for window in range(len(closes)):
-        alone = naive(closes[window : window + 1], 12, LEVELS)
-        np.testing.assert_array_equal(together.point[window], alone.point[0])
-        np.testing.assert_array_equal(together.quantiles[window], alone.quantiles[0])
-
-
-@pytest.mark.parametrize("naive", [last_value, lambda *args: seasonal(*args, season=8)])
-def test_quantiles_rise_with_their_level(naive):
-    quantiles = naive(walks(), 70, LEVELS).quantiles
-    assert quantiles.shape == (3, len(LEVELS), 70)
-    assert (np.diff(quantiles, axis=1) >= 0).all()
-
-
-def test_beyond_the_lookback_quantiles_grow_as_a_random_walks_do():
-    closes = walks(num_bars=40)
-    longest = 40 - MIN_CHANGES
-    spread = last_value(closes, 4 * longest, [0.1]).quantiles[:, 0] - closes[:, -1:]
-    exact = np.quantile(closes[:, longest:] - closes[:, :-longest], 0.1, axis=1)
-    np.testing.assert_allclose(spread[:, longest - 1], exact)
-    np.testing.assert_allclose(spread[:, 4 * longest - 1], 2 * exact)
-
-
-def test_a_lookback_of_two_bars_has_one_change_and_one_of_one_bar_has_none():
-    assert last_value(np.array([[5.0, 6.0]]), 1, [0.1, 0.9]).quantiles.tolist() == [[[7], [7]]]
-    with pytest.raises(ValueError, match="at least 2 bars"):
-        last_value(np.array([[5.0]]), 1, [0.5])
+from kronos_model.evaluation.naive import (
+    MIN_CHANGES,
+    NUM_SAMPLES,
+    infer_season,
+    naive_samples,
+    why_not_seasonal,
+)
 
 
 def test_a_season_that_the_lookback_does_not_show_is_left_out_with_a_reason():
     assert why_not_seasonal(48 + MIN_CHANGES, 48) is None
     reason = why_not_seasonal(48, 48)
     assert reason == "a season of 48 bars needs a lookback of at least 58 bars, not 48"
-    with pytest.raises(ValueError, match=reason):
-        seasonal(walks(num_bars=48), 3, LEVELS, season=48)
     assert why_not_seasonal(400, None) is not None
     assert why_not_seasonal(400, 1) is not None
 
@@ -99,3 +36,33 @@ def test_daily_bars_and_less_than_three_days_have_no_season():
     assert infer_season(np.arange("2025-01-01", "2025-03-01", dtype="datetime64[D]")) is None
     assert infer_season(session_times(96)) is None
     assert infer_season() is None
+
+
+def test_naive_samples_have_the_textbook_points():
+    num_windows, lookback, horizon = 80, 60, 6
+    rng = np.random.default_rng(5)
+    past = 100 * np.exp(0.01 * rng.normal(size=(num_windows, lookback)).cumsum(axis=1))
+    samples = naive_samples(past, horizon, 5, seed=0)
+    expected = {
+        "last_value": past[:, -1:].repeat(horizon, axis=1),
+        "drift": past[:, -1:] + (past[:, -1:] - past[:, :1]) / (lookback - 1) * np.arange(1, horizon + 1),
+        "seasonal_naive": past[:, lookback - 5 + np.arange(horizon) % 5],
+    }
+    for name, point in expected.items():
+        assert samples[name].shape == (num_windows, NUM_SAMPLES, horizon)
+        spread = samples[name].std(axis=1) / np.sqrt(NUM_SAMPLES)
+        assert (np.abs(samples[name].mean(axis=1) - point) < 5 * spread).all()
+    growth = samples["random_walk"].std(axis=1).mean(axis=0)
+    assert growth[-1] / growth[0] == pytest.approx(np.sqrt(horizon), rel=0.1)
+
+
+def test_beyond_the_lookback_changes_grow_as_a_random_walks_do():
+    past = 50 + np.random.default_rng(0).standard_normal((40, 40)).cumsum(axis=1)
+    longest = 40 - MIN_CHANGES
+    samples = naive_samples(past, 4 * longest, None, seed=0)["last_value"]
+    growth = samples.std(axis=1).mean(axis=0)
+    assert growth[-1] / growth[longest - 1] == pytest.approx(2, rel=0.1)
+
+
+def test_a_lookback_of_two_bars_has_samples():
+    assert np.isfinite(naive_samples(np.array([[5.0, 6.0]]), 2, None, seed=0)["drift"]).all()

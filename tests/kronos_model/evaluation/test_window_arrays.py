@@ -22,12 +22,6 @@ def test_windows_are_cut_from_their_instruments():
     assert arrays.bars.dtype == np.float32
 
 
-def test_windows_that_begin_within_the_horizon_are_a_group():
-    windows = Windows(np.array([0, 0, 0, 0, 1], np.int32), np.array([0, 3, 4, 8, 0]))
-    groups = window_arrays([instrument(0), instrument(100)], windows, lookback=3, pred_len=4).groups
-    assert groups.tolist() == [0, 0, 1, 2, 3]
-
-
 def test_arrays_of_different_windows_are_refused():
     bars, wall = np.zeros((2, 5, 6), np.float32), np.zeros((2, 5), "datetime64[s]")
     with pytest.raises(ValueError, match="differ in their windows"):

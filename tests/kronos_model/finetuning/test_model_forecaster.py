@@ -1,4 +1,5 @@
-import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,12 +9,9 @@ from kronos_model import Kronos, KronosPredictor, KronosTokenizer
 from kronos_model.bars.columns import CLOSE, COLUMNS, to_bars
 from kronos_model.bars.synthetic import candles, session_times
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.errors import InputError
-from kronos_model.evaluation.comparison import LAST_VALUE, SEASONAL, evaluate
-from kronos_model.evaluation.naive import infer_season
-from kronos_model.evaluation.scores import LEVELS
+from kronos_model.errors import InputError, TrainingDiverged
 from kronos_model.evaluation.window_arrays import WindowArrays
-from kronos_model.finetuning.model_forecaster import BATCH_WINDOWS, ModelForecaster
+from kronos_model.finetuning.model_forecaster import BATCH_WINDOWS, ModelForecaster, window_batches
 from kronos_model.seeds import derive_series_seed
 
 LOOKBACK, HORIZON = 60, 4
@@ -35,9 +33,9 @@ def synthetic(num_windows: int = 3) -> WindowArrays:
     return WindowArrays(np.stack(bars), np.stack([times] * num_windows), LOOKBACK)
 
 
-def test_a_windows_quantiles_are_those_of_the_predictor(pair):
+def test_a_windows_paths_are_those_of_the_predictor(pair):
     windows = synthetic()
-    forecast = forecaster(pair)(windows, LEVELS)
+    [samples] = forecaster(pair).closes(windows)
     predictor = KronosPredictor(*pair, device="cpu", max_context=64)
     times = pd.DatetimeIndex(windows.wall[0])
     for window in range(len(windows)):
@@ -50,23 +48,20 @@ def test_a_windows_quantiles_are_those_of_the_predictor(pair):
             sample_count=6,
             seed=derive_series_seed(SAMPLING.seed, window),
         )
-        np.testing.assert_allclose(
-            forecast.quantiles[window], expected.quantiles(LEVELS)[..., CLOSE], rtol=1e-5
-        )
-        np.testing.assert_allclose(
-            forecast.point[window], np.median(expected.paths[..., CLOSE], 0), rtol=1e-5
-        )
+        np.testing.assert_allclose(samples[window], expected.paths[..., CLOSE], rtol=1e-5)
+
+
+def closes(pair, windows: WindowArrays, **changes) -> np.ndarray:
+    return np.concatenate(list(forecaster(pair, **changes).closes(windows)))
 
 
 def test_forecasts_do_not_depend_on_the_batch(pair):
     windows = synthetic(BATCH_WINDOWS + 2)
-    whole = forecaster(pair)(windows, LEVELS)
-    first = forecaster(pair)(WindowArrays(windows.bars[:2], windows.wall[:2], LOOKBACK), LEVELS)
-    np.testing.assert_allclose(whole.quantiles[:2], first.quantiles, rtol=1e-5)
-    assert np.isfinite(whole.quantiles).all()
+    whole = closes(pair, windows)
+    first = closes(pair, WindowArrays(windows.bars[:2], windows.wall[:2], LOOKBACK))
+    np.testing.assert_allclose(whole[:2], first, rtol=1e-5)
     # The last windows are no repetition of the first: each has its own seed.
-    repeated = WindowArrays(windows.bars[[0] * 18], windows.wall, LOOKBACK)
-    same_bars = forecaster(pair)(repeated, LEVELS).point
+    same_bars = closes(pair, WindowArrays(windows.bars[[0] * 18], windows.wall, LOOKBACK))
     assert not np.array_equal(same_bars[0], same_bars[BATCH_WINDOWS])
 
 
@@ -75,30 +70,29 @@ def test_a_forecast_does_not_depend_on_the_windows_future(pair):
     changed = windows.bars.copy()
     changed[:, LOOKBACK:] *= 3
     one, other = (
-        forecaster(pair)(WindowArrays(bars, windows.wall, LOOKBACK), LEVELS)
-        for bars in (windows.bars, changed)
+        closes(pair, WindowArrays(bars, windows.wall, LOOKBACK)) for bars in (windows.bars, changed)
     )
-    np.testing.assert_array_equal(one.quantiles, other.quantiles)
+    np.testing.assert_array_equal(one, other)
 
 
-def test_the_bundled_checkpoint_is_evaluated_the_same_for_the_same_seed(pair):
-    windows = synthetic()
-    season = infer_season(session_times(48 * 4))
-    one, again = (evaluate({"kronos-tiny": forecaster(pair)}, windows, season=season) for _ in range(2))
-    assert one.as_dict() == again.as_dict()
-    assert list(one.scores) == ["kronos-tiny", LAST_VALUE, SEASONAL]
-    assert one.scores["kronos-tiny"].pinball > 0
-    assert json.dumps(one.as_dict(), allow_nan=False)
-    other = forecaster(pair, sampling=SamplingParams(top_p=1.0, sample_count=6, seed=4))
-    other_scores = evaluate({"kronos-tiny": other}, windows, season=season).scores
-    assert other_scores["kronos-tiny"] != one.scores["kronos-tiny"]
-    assert other_scores[LAST_VALUE] == one.scores[LAST_VALUE]
+def test_models_are_compared_on_the_same_windows_and_seed(pair):
+    windows = synthetic(BATCH_WINDOWS + 2)
+    whole, rest = window_batches({"a": forecaster(pair), "b": forecaster(pair)}, windows)
+    assert (len(whole.actual), len(rest.actual)) == (BATCH_WINDOWS, 2)
+    np.testing.assert_array_equal(whole.samples["a"], whole.samples["b"])
+    np.testing.assert_array_equal(rest.actual, windows.future_closes[BATCH_WINDOWS:])
+    np.testing.assert_array_equal(rest.past, windows.past_closes[BATCH_WINDOWS:])
+
+
+def test_a_forecast_that_is_not_finite_is_refused():
+    diverged: Any = SimpleNamespace(closes=lambda windows: [np.full((3, 2, HORIZON), np.nan)])
+    with pytest.raises(TrainingDiverged, match="'m' are not finite"):
+        next(window_batches({"m": diverged}, synthetic()))
 
 
 def test_progress_is_that_of_all_batches(pair):
     seen = []
-    forecast = forecaster(pair, on_progress=seen.append)
-    forecast(synthetic(BATCH_WINDOWS + 2), LEVELS)
+    closes(pair, synthetic(BATCH_WINDOWS + 2), on_progress=seen.append)
     assert min(seen) >= 0
     assert sum(seen) == (BATCH_WINDOWS + 2) * HORIZON * 6
 
@@ -116,12 +110,12 @@ def test_an_error_of_on_progress_ends_the_forecast_and_frees_the_engine(pair):
     windows = synthetic()
     interrupted = forecaster(pair, on_progress=stop_once)
     with pytest.raises(Stop):
-        interrupted(windows, LEVELS)
-    after = interrupted(windows, LEVELS)
+        list(interrupted.closes(windows))
+    [after] = interrupted.closes(windows)
     assert sum(seen[1:]) == len(windows) * HORIZON * 6  # leftovers would count
-    np.testing.assert_allclose(after.quantiles, forecaster(pair)(windows, LEVELS).quantiles, rtol=1e-5)
+    np.testing.assert_allclose(after, closes(pair, windows), rtol=1e-5)
 
 
 def test_a_horizon_beyond_the_context_is_refused(pair):
     with pytest.raises(InputError, match="max_context 3"):
-        forecaster(pair, max_context=3)(synthetic(), LEVELS)
+        closes(pair, synthetic(), max_context=3)

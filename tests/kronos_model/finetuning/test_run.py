@@ -78,7 +78,14 @@ def test_the_result_is_a_checkpoint_with_metadata(finished, data):
     assert metadata["metrics"]["predictor"]["steps"] == 8
     assert metadata["data_fingerprint"].startswith("sha256:")
     assert metadata["evaluation"]["num_windows"] == 3
-    assert set(metadata["evaluation"]["improvements"]) == {"last_value"}  # the lookback is shorter than a day
+    ours = metadata["evaluation"]["models"]["finetuned"]
+    assert set(ours["against"]) == {
+        "last_value",
+        "drift",
+        "random_walk",
+    }  # the lookback is shorter than a day
+    assert metadata["evaluation"]["no_seasonal"]
+    assert metadata["evaluation"]["verdict"] == ours["verdict"]
     # The weights are the best ones of each stage.
     for part, stage in (("model", "predictor"), ("tokenizer", "tokenizer")):
         best = (folder / stage / "best" / "model.safetensors").read_bytes()
@@ -155,7 +162,7 @@ def test_one_stage_from_a_checkpoint(finished, data, tmp_path):
     assert {one["stage"] for one in events.of("epoch")} == {"predictor"}
     assert result.metadata["parent"]["model"] == str(start.checkpoint)
     assert result.metadata["max_context"] == 32
-    assert set(result.metadata["evaluation"]["improvements"]) == {"start", "last_value"}
+    assert "start" in result.metadata["evaluation"]["models"]["finetuned"]["against"]
     theirs, ours = (KronosTokenizer.from_pretrained(one.checkpoint).state_dict() for one in (start, result))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     theirs, ours = (Kronos.from_pretrained(one.checkpoint).state_dict() for one in (start, result))
@@ -182,7 +189,7 @@ def test_a_run_on_the_cpu_touches_no_cuda_and_makes_no_process_group(
         raise AssertionError("a single process needs no group")
 
     monkeypatch.setattr(torch.distributed, "init_process_group", refuse)
-    finetune(tiny_config(data, evaluation={"windows": 1, "sample_count": 1}), tmp_path / "run")
+    finetune(tiny_config(data, evaluation={"windows": 1, "sample_count": 2}), tmp_path / "run")
     assert no_cuda_calls == []
     assert not torch.distributed.is_initialized()
 

@@ -6,13 +6,16 @@ import time
 import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, parse_job, prepare
+from kronos_client.contract.results import ForecastProgress, series_result
 from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import Cancelled
+from kronos_model.forecast import Forecast
 from tests.kronos_client.contract.contract_jobs import job
 from tests.waiting import WAIT_S
 from worker.inference import executor
@@ -27,12 +30,13 @@ class JobContext:
 
     def __init__(self) -> None:
         self.wants_no_more = False
+        self.progress: list[ForecastProgress] = []
 
     def is_cancelled(self) -> bool:
         return self.wants_no_more
 
-    def report_progress(self, bars_done: int, bars_total: int) -> None:
-        """Nothing."""
+    def report_progress(self, progress: ForecastProgress) -> None:
+        self.progress.append(progress)
 
 
 @pytest.fixture
@@ -197,3 +201,32 @@ def test_the_last_bars_are_read_as_the_job_asks_or_the_model_was_trained(asked, 
 
 def test_a_context_that_the_horizon_nearly_fills_leaves_half_of_it_to_the_lookback():
     assert ForecastJob.model_construct(pred_len=500, series=()).num_bars_read(None, 512) == 256
+
+
+def test_a_job_that_streams_reports_the_first_bars_of_its_result(context):
+    asked = parse_job(job(output={"stream": True, "paths": True}, sampling={"sample_count": 4}), Limits())
+    (series,) = prepare(asked, "an id", Limits())
+    paths = np.random.default_rng(0).normal(100, 9, (4, asked.horizon, 6)).astype(np.float32)
+    result = series_result(series, Forecast(paths, series.seed), asked.output)
+    generation = SimpleNamespace(paths_so_far=None)
+    run = SimpleNamespace(generations=[generation], num_bars_done=0, num_bars_total=9, error=None)
+    run.result, run.is_done = lambda: run.generations, True
+    num_bars = iter([None, 1, 1, 2])
+
+    def wait(run, timeout_s: float) -> bool:
+        if (first := next(num_bars, "end")) == "end":
+            return True
+        run.num_bars_done += 1
+        generation.paths_so_far = first and paths[:, :first]
+        return False
+
+    early = executor.EarlyBars([series], asked.output, None)
+    executor.wait_for_run(SimpleNamespace(wait=wait), run, context, early)
+    assert [progress.as_json().get("series") is None for progress in context.progress] == [True, *[False] * 3]
+    shown = [progress.series[0] for progress in context.progress[1:]]
+    assert [len(one.timestamps) for one in shown] == [1, 1, 2]
+    for one in shown:
+        assert one.paths is None
+        for name, values in one.mean.items():
+            assert values == result.mean[name][: len(values)]
+            assert one.quantiles["0.5"][name] == result.quantiles["0.5"][name][: len(values)]

@@ -161,6 +161,7 @@ def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
             "max_context": 64,
             "lookback": None,
             "min_lookback": None,
+            "calibration": None,
             "jobs": 0,
             "slots": 0,
             "running": 0,

@@ -15,12 +15,13 @@ from kronos_client.contract.finetune_results import FinetuneProgress
 from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
-from worker.training import run as finetune_run
+from worker.training import finetune_run
 from worker.training.child import Stop, TrainingEnd
 from worker.training.finetune_process import FinetuneProcess
+from worker.training.finetune_run import FinetuneRun
 from worker.training.job_folder import JobFolder
 from worker.training.job_notes import MAX_STARTS_AT_SAVE, JobNotes
-from worker.training.run import FinetuneRun, Interrupted
+from worker.training.long_run import Interrupted
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
 METADATA = {

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import DeviceError, KronosError, OutOfMemory
@@ -39,8 +40,8 @@ class Worker(JsonParent):
         """Never: the worker kills this process instead."""
         return False
 
-    def report_progress(self, bars_done: int, bars_total: int) -> None:
-        self.send("progress", bars_done=bars_done, bars_total=bars_total)
+    def report_progress(self, progress: ForecastProgress) -> None:
+        self.send("progress", **progress.as_json())
 
 
 def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import module_command
@@ -101,7 +102,7 @@ class Isolation:
             child.send({"job_id": job_id, "job": job, "receipt": known, "queue": queue})
             try:
                 while (event := self._next_event(child, context))["event"] == "progress":
-                    context.report_progress(event["bars_done"], event["bars_total"])
+                    context.report_progress(ForecastProgress.model_validate(event))
             except ChildEnded as ended:
                 if ended.exit_status == EXIT_IDLE:  # it ended just as the job came
                     raise NotNow("the isolated process ended before the job began") from None

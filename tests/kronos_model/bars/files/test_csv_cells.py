@@ -1,6 +1,10 @@
 """pyarrow gives the same cells as Python's csv module."""
 
 import csv
+import os
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from kronos_model.bars.files.csv_cells import read_csv
 from kronos_model.bars.files.header import read_header
 from kronos_model.errors import CandleFileError
 from tests.kronos_model.bars.files.candle_files import READABLE, file_of, options_of
+from tests.waiting import await_true
 
 cells = st.sampled_from(["", " ", "1", " 2.5 ", "a b", "ü", "x\ty", "'", "\\", "\\n", "#", "nan", "NULL"])
 plain = st.sampled_from(['"1"', '""', '" 2 "', '"a,b"'])
@@ -99,3 +104,25 @@ def test_a_cell_that_is_not_utf_8_is_refused_with_its_line(tmp_path: Path) -> No
         read_csv(path, header_of(close=2))
     assert caught.value.details == {"line": 3}
     assert len(read_csv(path, header_of(close=1)).columns["close"]) == 2
+
+
+def test_no_signal_is_lost_while_a_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("timestamps,close\n" + "2024-06-18,1\n" * 2000)
+    num_sent, received = 100, []
+    before = signal.signal(signal.SIGTERM, lambda *_: received.append(True))
+
+    def send() -> None:
+        for number in range(num_sent):
+            time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await_true(lambda n=number: len(received) > n, "the signal is handled")
+
+    try:
+        with ThreadPoolExecutor(1) as threads:
+            sending = threads.submit(send)
+            while not sending.done():
+                read_csv(path, header_of(timestamps=0, close=1))
+            sending.result()
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded, JsonChild
@@ -33,8 +34,8 @@ class JobContext:
         self.waits.set()
         return self.wants_no_more.is_set()
 
-    def report_progress(self, bars_done: int, bars_total: int) -> None:
-        assert (bars_done, bars_total) == (1, 2)
+    def report_progress(self, progress: ForecastProgress) -> None:
+        assert (progress.bars_done, progress.bars_total) == (1, 2)
         self.progress.set()
 
 

@@ -1,4 +1,4 @@
-"""The report of a backtest: scores of each forecaster, differences with intervals, verdicts. No torch."""
+"""The report of an evaluation: scores of each forecaster, differences with intervals, verdicts. No torch."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -9,10 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
-from kronos_model.evaluation.naive_paths import NAIVE_TITLES, RANDOM_WALK, naive_samples
-from kronos_model.evaluation.path_scores import INTERVALS, ScoreTotals
-from kronos_model.evaluation.scores import MIN_GROUPS, Array, improvement
+from kronos_model.evaluation.improvement import improvement, mean_interval
+from kronos_model.evaluation.naive import NAIVE_TITLES, RANDOM_WALK, naive_samples
+from kronos_model.evaluation.scores import INTERVALS, ScoreTotals
+from kronos_model.evaluation.window_arrays import Array
+from kronos_model.evaluation.window_times import WindowTimes
 
+START: Final = "start"
+"""The model before finetuning, in the report after it."""
+BASELINES: Final = {**NAIVE_TITLES, START: "the model before finetuning"}
+"""What a model must beat, as the verdict calls it; other models keep their names."""
 GOOD_COVERAGE: Final = (0.75, 0.85)
 """Acceptable coverage of an 80 % interval; the verdict calls others too narrow or too wide."""
 MIN_PATHS: Final = 9
@@ -38,21 +44,17 @@ class WindowBatch:
 
 def make_report(
     batches: Iterable[WindowBatch],
-    times: NDArray[np.datetime64],
-    groups: NDArray[np.int64],
+    times: WindowTimes,
     *,
-    lags: int,
     season: int | None,
     seed: int,
 ) -> dict[str, Any]:
     """Score all models and the naive forecasts on the same windows.
 
     Args:
-        times: when each window's forecast begins, (W,).
-        groups: windows with one number have overlapping futures or one time; see ``improvement``.
-        lags: the usual number of earlier times whose windows overlap a window's future.
+        times: of all windows.
         season: bars of the seasonal forecast's season, or None to leave it out.
-        seed: of the naive forecasts' draws and of the bootstrap.
+        seed: of the naive forecasts' draws.
     """
     totals: dict[str, ScoreTotals] = {}
     horizon, first, names = 1, 0, []
@@ -67,11 +69,9 @@ def make_report(
     models: dict[str, Any] = {}
     for name in names:
         against = {
-            other: compare(totals[name], theirs, times, groups, lags=lags, seed=seed)
-            for other, theirs in totals.items()
-            if other != name
+            other: compare(totals[name], theirs, times) for other, theirs in totals.items() if other != name
         }
-        scores = totals[name].scores(times)
+        scores = totals[name].scores(times.begins)
         by_horizon = scores.pop("by_horizon")
         models[name] = {
             "scores": scores,
@@ -79,35 +79,39 @@ def make_report(
             "by_horizon": by_horizon,
             "verdict": [
                 *verdict(against),
-                coverage_line(scores["coverage"], totals[name], groups),
+                coverage_line(scores["coverage"], totals[name], times),
                 *([FEW_WINDOWS.format(first)] if first < MIN_WINDOWS else []),
             ],
         }
-    naive_scores = {name: totals[name].scores(times) for name in totals if name not in models}
+    naive_scores = {name: totals[name].scores(times.begins) for name in totals if name not in models}
     return {"num_windows": first, "models": models, "naive": naive_scores}
 
 
-def compare(
-    ours: ScoreTotals,
-    theirs: ScoreTotals,
-    times: NDArray[np.datetime64],
-    groups: NDArray[np.int64],
-    *,
-    lags: int,
-    seed: int,
-) -> dict[str, Any]:
+def without_steps(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report without its scores by bar ahead, which are most of its size."""
+    short = {
+        part: {
+            name: {field: value for field, value in one.items() if field != "by_horizon"}
+            for name, one in report[part].items()
+        }
+        for part in ("models", "naive")
+    }
+    return {**report, **short}
+
+
+def compare(ours: ScoreTotals, theirs: ScoreTotals, times: WindowTimes) -> dict[str, Any]:
     """How much lower our scaled CRPS is, in per cent of theirs, with a 95 % interval and a test."""
     our_loss, their_loss = ours.by_window("crps_scaled"), theirs.by_window("crps_scaled")
     is_scaled = np.isfinite(our_loss) & np.isfinite(their_loss)
     if not is_scaled.any():
         return {"difference": None, "low": None, "high": None, "verdict": "unclear", "dm": None}
-    by = improvement(our_loss[is_scaled], their_loss[is_scaled], groups=groups[is_scaled], seed=seed)
+    by = improvement(our_loss[is_scaled], their_loss[is_scaled], times.groups[is_scaled])
     return {
         "difference": _finite(by.mean),
         "low": _finite(by.low),
         "high": _finite(by.high),
         "verdict": by.outcome,
-        "dm": diebold_mariano((our_loss - their_loss)[is_scaled], times[is_scaled], lags=lags),
+        "dm": diebold_mariano((our_loss - their_loss)[is_scaled], times.begins[is_scaled], lags=times.lags),
     }
 
 
@@ -143,20 +147,19 @@ def diebold_mariano(
 
 def verdict(against: Mapping[str, Any]) -> list[str]:
     """The result in plain sentences, first whether to believe the model at all."""
-    naive = {name: by for name, by in against.items() if name in NAIVE_TITLES}
-    worse = [NAIVE_TITLES[name] for name, by in naive.items() if by["verdict"] == "worse"]
-    unclear = [NAIVE_TITLES[name] for name, by in naive.items() if by["verdict"] == "unclear"]
+    titles = {name: title for name, title in BASELINES.items() if name in against}
+    worse = [title for name, title in titles.items() if against[name]["verdict"] == "worse"]
+    unclear = [title for name, title in titles.items() if against[name]["verdict"] == "unclear"]
     if worse:
-        lines = [f"WORSE than naive: {_listed(worse)} forecast these candles better."]
+        first = f"WORSE than {_listed(worse)} on these candles."
     elif unclear:
-        lines = [f"Not shown to be better than {_listed(unclear)}."]
+        first = f"Not shown to be better than {_listed(unclear)}."
     else:
-        lines = ["Better than every naive forecast on these candles."]
-    lines += [_compared(NAIVE_TITLES.get(name, name), by) for name, by in against.items()]
-    return lines
+        first = f"Better than {_listed([*titles.values()])} on these candles."
+    return [first, *(_compared(BASELINES.get(name, name), by) for name, by in against.items())]
 
 
-def coverage_line(coverage: Mapping[str, float], totals: ScoreTotals, groups: NDArray[np.int64]) -> str:
+def coverage_line(coverage: Mapping[str, float], totals: ScoreTotals, times: WindowTimes) -> str:
     """What the intervals held, and whether the 80 % interval is too narrow or too wide.
 
     The bars of a window are held or missed together, so chance alone moves the coverage of a few windows far
@@ -171,16 +174,9 @@ def coverage_line(coverage: Mapping[str, float], totals: ScoreTotals, groups: ND
     covered, (low, high) = coverage["0.8"], GOOD_COVERAGE
     if low <= covered <= high:
         return f"{line}."
-    error = standard_error(totals.by_window("inside_0.8"), groups)
-    num_groups = len(np.unique(groups))
-    is_clear = num_groups >= MIN_GROUPS and abs(covered - 0.8) > student_t.ppf(0.975, num_groups - 1) * error
+    inside = totals.by_window("inside_0.8")
+    is_clear = abs(covered - 0.8) > mean_interval(inside, times.groups)[1]
     return f"{line}: {'' if is_clear else 'perhaps '}too {'narrow' if covered < low else 'wide'}."
-
-
-def standard_error(values: Array, groups: NDArray[np.int64]) -> float:
-    """Of the mean of the windows' values (W,), of which those of one group are similar."""
-    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=values - values.mean())
-    return math.sqrt(sums @ sums * len(sums) / max(1, len(sums) - 1)) / len(values)
 
 
 def _compared(other: str, by: Mapping[str, Any]) -> str:

@@ -3,21 +3,20 @@
 import numpy as np
 import pytest
 
-from kronos_model.evaluation.backtest_report import (
+from kronos_model.evaluation.report import (
     WindowBatch,
     diebold_mariano,
     make_report,
-    standard_error,
 )
-from kronos_model.evaluation.naive_paths import NUM_SAMPLES, naive_samples
+from kronos_model.evaluation.window_times import WindowTimes
 
 LOOKBACK, HORIZON, NUM_WINDOWS = 60, 6, 80
 CLOSES = 100 * np.exp(
     0.01 * np.random.default_rng(5).normal(size=(NUM_WINDOWS, LOOKBACK + HORIZON)).cumsum(axis=1)
 )
-RNG = np.random.default_rng(7)
 PAST, ACTUAL = CLOSES[:, :LOOKBACK], CLOSES[:, LOOKBACK:]
-TIMES = (HORIZON * np.arange(NUM_WINDOWS)).astype("datetime64[D]")
+EACH = np.arange(NUM_WINDOWS)
+TIMES = WindowTimes((HORIZON * EACH).astype("datetime64[D]"), EACH, lags=0)
 
 
 def walks(spread: float, *, seed: int = 0) -> np.ndarray:
@@ -31,8 +30,7 @@ def report_on(**models: np.ndarray):
         WindowBatch(PAST[half], ACTUAL[half], {name: samples[half] for name, samples in models.items()})
         for half in halves
     )
-    groups = np.arange(NUM_WINDOWS)
-    return make_report(batches, TIMES, groups, lags=0, season=None, seed=0)
+    return make_report(batches, TIMES, season=None, seed=0)
 
 
 def test_a_model_that_sees_the_future_is_better_and_a_bad_one_worse_than_naive():
@@ -40,10 +38,13 @@ def test_a_model_that_sees_the_future_is_better_and_a_bad_one_worse_than_naive()
     report = report_on(cheating=cheating, wild=walks(0.05))
     good, bad = report["models"]["cheating"], report["models"]["wild"]
     assert {by["verdict"] for by in good["against"].values()} == {"better"}
-    assert good["verdict"][0] == "Better than every naive forecast on these candles."
+    assert good["verdict"][0] == (
+        "Better than repeating the last value, the lookback's trend and a random walk of the lookback's "
+        "returns on these candles."
+    )
     assert good["against"]["wild"]["dm"]["p_value"] < 0.001
     assert {by["verdict"] for by in bad["against"].values()} == {"worse"}
-    assert bad["verdict"][0].startswith("WORSE than naive: repeating the last value, ")
+    assert bad["verdict"][0].startswith("WORSE than repeating the last value, ")
     assert "too wide" in bad["verdict"][-1]
     assert report["num_windows"] == NUM_WINDOWS
 
@@ -65,21 +66,22 @@ def test_few_windows_or_paths_do_not_show_that_intervals_are_too_narrow():
     assert report["models"]["narrow"]["verdict"][-1].endswith(" %: too narrow.")
     assert report["models"]["pair"]["verdict"][-1].endswith("4 paths are too few for an 80 % interval.")
     batch = WindowBatch(PAST[:5], ACTUAL[:5], {"narrow": narrow[:5]})
-    few = make_report([batch], TIMES[:5], np.arange(5), lags=0, season=None, seed=0)
+    few = make_report([batch], TIMES.of(range(5)), season=None, seed=0)
     assert few["models"]["narrow"]["verdict"][-2].endswith(" %: perhaps too narrow.")
 
 
-def test_the_standard_error_counts_windows_of_a_group_as_one():
-    values = RNG.normal(size=50)
-    alone = standard_error(values, np.arange(50))
-    assert alone == pytest.approx(values.std(ddof=1) / np.sqrt(50))
-    assert standard_error(np.tile(values, 3), np.tile(np.arange(50), 3)) == pytest.approx(alone)
+def test_a_finetuned_model_that_is_worse_than_before_says_so_first():
+    first = report_on(finetuned=walks(0.05), start=walks(0.01))["models"]["finetuned"]["verdict"][0]
+    assert first.endswith(" and the model before finetuning on these candles.")
+    assert first.startswith("WORSE than ")
+    other = report_on(one=walks(0.05), other=walks(0.01))["models"]["one"]["verdict"][0]
+    assert "other" not in other, "only what a model must beat comes first"
 
 
 def test_no_close_that_changes_means_no_comparison():
     flat = np.full((3, LOOKBACK), 10.0)
     batch = WindowBatch(flat, flat[:, :HORIZON], {"flat": np.full((3, 30, HORIZON), 10.0)})
-    report = make_report([batch], TIMES[:3], np.arange(3), lags=0, season=None, seed=0)
+    report = make_report([batch], TIMES.of(range(3)), season=None, seed=0)
     assert report["models"]["flat"]["against"]["drift"]["difference"] is None
     assert report["models"]["flat"]["scores"]["crps"] == pytest.approx(0, abs=1e-12)
 
@@ -100,18 +102,3 @@ def test_diebold_mariano_takes_instruments_at_one_time_as_one():
     once = diebold_mariano(each, times, lags=0)
     assert diebold_mariano(np.tile(each, 5), np.tile(times, 5), lags=0) == pytest.approx(once)
     assert diebold_mariano(each[:5], times[:5], lags=0) is None
-
-
-def test_naive_samples_have_the_textbook_points():
-    samples = naive_samples(PAST, HORIZON, 5, seed=0)
-    expected = {
-        "last_value": PAST[:, -1:].repeat(HORIZON, axis=1),
-        "drift": PAST[:, -1:] + (PAST[:, -1:] - PAST[:, :1]) / (LOOKBACK - 1) * np.arange(1, HORIZON + 1),
-        "seasonal_naive": PAST[:, LOOKBACK - 5 + np.arange(HORIZON) % 5],
-    }
-    for name, point in expected.items():
-        assert samples[name].shape == (NUM_WINDOWS, NUM_SAMPLES, HORIZON)
-        spread = samples[name].std(axis=1) / np.sqrt(NUM_SAMPLES)
-        assert (np.abs(samples[name].mean(axis=1) - point) < 5 * spread).all()
-    growth = samples["random_walk"].std(axis=1).mean(axis=0)
-    assert growth[-1] / growth[0] == pytest.approx(np.sqrt(HORIZON), rel=0.1)

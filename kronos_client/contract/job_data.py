@@ -1,4 +1,4 @@
-"""The data of a finetuning job: files that the worker sees, or the candles themselves."""
+"""The candles of a finetuning job or backtest: files that the worker sees, or the candles themselves."""
 
 from typing import Annotated, Any, Final, Self
 
@@ -52,8 +52,8 @@ DataPaths = Annotated[
 ]
 
 
-class FinetuneData(WireModel):
-    """The candles to train on: files that the worker sees, or the candles themselves."""
+class JobData(WireModel):
+    """Files that the worker sees, or the candles themselves."""
 
     path: DataPaths | None = Field(
         default=None,
@@ -62,6 +62,11 @@ class FinetuneData(WireModel):
     instruments: (
         Annotated[tuple[CandleInput, ...], Field(strict=False, min_length=1, fail_fast=True)] | None
     ) = Field(default=None, description="the candles themselves, for small data")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files and folders; none if the job carries its candles."""
+        return (self.path,) if isinstance(self.path, str) else self.path or ()
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:

@@ -1,0 +1,159 @@
+"""Opening a backtest: its candles, its lookback, and what an earlier run of it left."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal, TypedDict
+from urllib.parse import quote
+
+from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
+from kronos_client.backtesting.run import BacktestRun
+from kronos_client.backtesting.store import earlier_lookback
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import auto_lookback
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
+from kronos_client.core.forecast_request import check_options, plain
+from kronos_client.core.reading import readable
+from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
+from kronos_model.bars.instrument import Instrument
+
+MAX_NAME_CHARS: Final = 100
+"""Of an instrument in the name of its temporary file."""
+
+
+LookbackOf = Callable[[str, int], int | None]
+"""Returns the bars that a model reads by default for a horizon."""
+
+
+class BacktestArguments(TypedDict, total=False):
+    """Options of ``backtest``: see ``BacktestOptions``. By default ``lookback`` is the workers' own.
+
+    Attributes:
+        reading: How to read files.
+        fresh: Whether to repeat the forecasts that are already in the output.
+    """
+
+    windows: int | None
+    stride: int | None
+    lookback: int | Literal["auto"] | None
+    horizon: int
+    samples: int
+    seed: int
+    start: date | None
+    end: date | None
+    models: Sequence[str | None] | None
+    reading: ReadOptions
+    fresh: bool
+
+
+def begin_backtest(
+    candles: Any,
+    output: str | Path,
+    workers: Callable[[], Sequence[AnyWorkerStatus]],
+    options: BacktestArguments,
+) -> BacktestRun:
+    """Read the candles, find the lookback, and open what an earlier run left in ``output``."""
+    check_options(options, BacktestArguments)
+    given = plain(**options)
+    read = partial(read_candles, candles, given.pop("reading", NO_OPTIONS))
+    return open_backtest(read, Path(output), workers(), **given)
+
+
+def open_backtest(
+    read: Callable[[], tuple[Sequence[Instrument], Mapping[str, str]]],
+    folder: Path,
+    workers: Sequence[AnyWorkerStatus],
+    lookback_of: LookbackOf = lambda model, horizon: None,
+    *,
+    models: str | Sequence[str | None] | None = None,
+    lookback: int | Literal["auto"] | None = None,
+    fresh: bool = False,
+    **options: Any,
+) -> BacktestRun:
+    """Find the lookback, read the instruments, and open what an earlier run left in the folder.
+
+    Args:
+        read: Returns the instruments, and the files that cannot be used with the reason.
+        lookback_of: As of ``find_lookback``.
+        options: The other ``BacktestOptions``.
+    """
+    models = (None,) if models is None else (models,) if isinstance(models, str) else tuple(models)
+    if lookback in (None, "auto"):
+        lookback = None if fresh else earlier_lookback(folder)
+    if lookback is None:
+        horizon = options.get("horizon", BacktestOptions.horizon)
+        lookback = find_lookback(workers, models, horizon, lookback_of)
+    instruments, skipped = read()
+    asked: Any = {"lookback": lookback, "models": models, **options}
+    return BacktestRun(
+        BacktestPlan(instruments, BacktestOptions(**asked), skipped), folder, workers, fresh=fresh
+    )
+
+
+def read_candles(
+    candles: Any, reading: ReadOptions = NO_OPTIONS
+) -> tuple[list[Instrument], Mapping[str, str]]:
+    """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are.
+
+    Also returns the files of folders that cannot be used, with the reason.
+    """
+    from kronos_model.bars.files.instruments import read_instruments  # pyarrow
+
+    with readable("the candles"):
+        if isinstance(candles, str | Path):
+            candles = [candles]
+        if not isinstance(candles, Mapping):
+            instruments, report = read_instruments([str(path) for path in candles], reading)
+            return instruments, report.skipped
+        names: dict[str, str] = {}
+        with TemporaryDirectory() as folder:
+            files: list[str] = []
+            for name, frame in candles.items():
+                file = f"{len(files)} {quote(str(name), safe='')[:MAX_NAME_CHARS]}"  # shown in errors
+                names[file] = str(name)
+                files.append(f"{folder}/{file}.parquet")
+                frame.to_parquet(files[-1])
+            instruments = read_instruments(files, reading)[0]
+        named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
+        return sorted(named, key=lambda one: one.name), {}
+
+
+def find_lookback(
+    workers: Sequence[AnyWorkerStatus],
+    models: Sequence[str | None],
+    horizon: int,
+    lookback_of: LookbackOf = lambda model, horizon: None,
+) -> int:
+    """The most bars that all these models read by default, from the workers' announcements.
+
+    Args:
+        lookback_of: Returns the lookback of a model that no worker has loaded, if it is known.
+
+    Raises:
+        JobError: MISSING_FIELD if no live worker holds one of the models.
+    """
+    found = []
+    for name in models:
+        lookbacks = filter(None, (_lookback_of(worker, name, horizon) for worker in workers))
+        lookback = next(lookbacks, None)
+        if lookback is None and name is not None:
+            lookback = lookback_of(name, horizon)
+        if lookback is None:
+            holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
+            message = f"{holds}, so its lookback is unknown: start one, or give the lookback"
+            raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
+        found.append(lookback)
+    return min(found)
+
+
+def _lookback_of(worker: AnyWorkerStatus, name: str | None, horizon: int) -> int | None:
+    if not isinstance(worker, ForecastWorkerStatus):
+        return None
+    own = worker.model.id if worker.model else None
+    for model in worker.models:
+        if model.max_context is not None and model.id == (name or own):
+            return auto_lookback(model.lookback, model.max_context, horizon, model.min_lookback)
+    return None

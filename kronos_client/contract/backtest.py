@@ -1,0 +1,114 @@
+"""A backtest as a job: its fields, and reading one from outside."""
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import Count, Lookback, Name, Seed, WireModel
+from kronos_client.contract.job_data import JobData
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.jobs import read_fields
+from kronos_client.contract.limits import check_data_payload, check_most
+from kronos_client.contract.names import SCHEMA_VERSION, Priority
+from kronos_client.contract.preparing import prepare_instruments
+from kronos_model.evaluation.naive import NAIVE_TITLES
+from kronos_model.finetuning.data_config import ReadConfig
+
+MAX_MODELS: Final = 8
+
+
+def read_moment(text: str) -> date:
+    """A date, or a time with or without an offset. Raises ValueError."""
+    return date.fromisoformat(text) if len(text) <= len("2024-06-18") else datetime.fromisoformat(text)
+
+
+def _moment(text: str) -> str:
+    try:
+        read_moment(text)
+    except ValueError:
+        form = "a date such as 2024-06-18, or a time such as 2024-06-18T09:30:00"
+        raise PydanticCustomError("moment", form) from None
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_moment)]
+
+
+class BacktestJob(WireModel):
+    """One job for the task ``kronos.backtest``: forecast windows of the past, and score the forecasts."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    data: JobData
+    reading: ReadConfig = Field(default=ReadConfig(), description="how to read the files")
+    models: Annotated[tuple[Name | None, ...], Field(strict=False, min_length=1, max_length=MAX_MODELS)] = (
+        Field(default=(None,), description="to compare, as a forecast job names one; null: the workers' own")
+    )
+    windows: Count | None = Field(
+        default=None,
+        description="the most windows of each instrument: evenly spread, or with stride the last ones; by "
+        "default 40, or with stride all",
+    )
+    stride: Count | None = Field(default=None, description="bars from one window to the next")
+    lookback: Lookback = Field(
+        default="auto", description="bars that all models read; auto: the fewest that one reads by itself"
+    )
+    horizon: Count = Field(default=24, description="bars to forecast in each window")
+    samples: Annotated[Count, Field(ge=2)] = Field(default=30, description="paths of each window")
+    seed: Seed = Field(default=0, description="of all sampling")
+    start: Moment | None = Field(
+        default=None, description="only windows whose forecast begins at this date or time, or later"
+    )
+    end: Moment | None = Field(default=None, description="only windows whose forecast ends by then")
+    deadline_s: float | None = Field(
+        default=None, gt=0, description="seconds from submitted_at, else from receipt"
+    )
+    submitted_at: float | None = Field(default=None, ge=0, description="Unix time in seconds")
+    priority: Priority = Field(default="normal", description="of this job; its forecasts have low priority")
+
+    @property
+    def device(self) -> str:
+        """Any worker for finetuning can run it: the forecasts are computed by others."""
+        return "auto"
+
+    @property
+    def allow_fallback(self) -> bool:
+        return True
+
+    @property
+    def moments(self) -> dict[str, date | None]:
+        """``start`` and ``end``."""
+        given = {"start": self.start, "end": self.end}
+        return {name: text and read_moment(text) for name, text in given.items()}  # type: ignore[misc]
+
+
+def parse_backtest_job(payload: object, limits: Limits) -> BacktestJob:
+    """Check a job from decoded JSON completely, inline candles included. The worker alone reads files.
+
+    Raises:
+        JobError: Names the first field at fault; nothing else is raised.
+    """
+    job = read_fields(BacktestJob, payload, lambda given: check_data_payload(given, limits))
+    check_models(job.models)
+    check_most(job.samples, limits.max_sample_count, "samples", "sample paths of a window")
+    check_most(job.horizon, limits.max_pred_len, "horizon", "bars ahead", ErrorCode.PRED_LEN_TOO_LONG)
+    if job.lookback != "auto":
+        check_most(job.lookback, limits.max_bars, "lookback", "bars in a series")
+    if job.data.instruments is not None:
+        if job.reading != ReadConfig():
+            message = "reading is for files: leave it out, or name files in data.path"
+            raise JobError(ErrorCode.BAD_VALUE, message, "reading")
+        prepare_instruments(job.data.instruments)
+    return job
+
+
+def check_models(models: Sequence[str | None]) -> None:
+    """Refuse models that a report cannot tell apart. Raises JobError."""
+    if not models or len(set(models)) < len(models):
+        raise JobError(ErrorCode.BAD_VALUE, "models must be one or more different names", "models")
+    if naive := NAIVE_TITLES.keys() & set(models):
+        text = f"models cannot be named {min(naive)}: the report has a naive forecast of that name"
+        raise JobError(ErrorCode.BAD_VALUE, text, "models")

@@ -1,0 +1,103 @@
+"""The calibration of a registered model: what corrects the quantiles of jobs that ask for it."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, model_validator
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import ForecastJob, Sampling
+from kronos_client.contract.model_info import CalibrationInfo
+from kronos_model.evaluation.calibration import corrected
+from kronos_model.evaluation.window_arrays import one_bar_change
+
+SECONDS_PER_DAY = 24 * 3600
+DRAWN_AS = {name: Sampling.model_fields[name].default for name in ("temperature", "top_k", "top_p")}
+"""How a backtest samples: a correction holds for forecasts that are drawn like those it was fitted to."""
+
+
+class Calibration(BaseModel):
+    """The field ``calibration`` of a registered model's metadata.
+
+    Attributes:
+        levels: ascending.
+        corrections: of each level and bar ahead, in mean one-bar changes of the lookback.
+    """
+
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+    method: str
+    lookback: PositiveInt
+    horizon: PositiveInt
+    sample_count: PositiveInt
+    num_windows: PositiveInt
+    first: str
+    last: str
+    fitted_at: AwareDatetime
+    levels: Annotated[tuple[float, ...], Field(min_length=2)]
+    corrections: tuple[tuple[float, ...], ...]
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        shape = {len(each) for each in self.corrections}
+        if len(self.corrections) != len(self.levels) or shape != {self.horizon}:
+            raise ValueError("corrections must have one value for each level and bar ahead")
+        return self
+
+    def info(self) -> CalibrationInfo:
+        """As results and workers' statuses have it."""
+        age_days = (datetime.now(UTC) - self.fitted_at).total_seconds() / SECONDS_PER_DAY
+        known = self.model_dump(mode="json", exclude={"levels", "corrections"})
+        return CalibrationInfo(**known, age_days=round(max(0.0, age_days), 2))
+
+    def corrected(
+        self, levels: tuple[float, ...], quantiles: NDArray[np.float64], past: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """The quantiles of one series' close, (num_levels, H); ``past`` are the lookback's closes, (T,)."""
+        scale = one_bar_change(past[None])
+        return corrected(levels, quantiles[:, None], self.levels, np.asarray(self.corrections), scale)[:, 0]
+
+
+def check_calibrated(job: ForecastJob, name: str, calibration: Calibration | None) -> Calibration:
+    """The calibration of the model ``name`` for a job that asks for it.
+
+    Raises:
+        JobError: NOT_CALIBRATED if the model has none, or none for such a forecast.
+    """
+    if calibration is None:
+        text = f"the model {name} has no calibration: run `kronos calibrate`, or do not ask for it"
+        raise _refusal(text, "output.calibrated")
+    drawn = job.sampling.model_dump()
+    low, high = calibration.levels[0], calibration.levels[-1]
+    found: list[tuple[str, str]] = []  # field, and what it must be
+    if job.lookback not in ("auto", calibration.lookback):
+        found.append(("lookback", f"a lookback of {calibration.lookback} bars, or auto"))
+    if job.horizon > calibration.horizon:
+        found.append(("pred_len", f"at most {calibration.horizon} bars ahead"))
+    if drawn["sample_count"] < calibration.sample_count:
+        found.append(("sampling.sample_count", f"{calibration.sample_count} paths or more"))
+    for field, value in DRAWN_AS.items():
+        if drawn[field] != value:
+            found.append((f"sampling.{field}", f"a {field} of {value}"))
+    if not all(low <= level <= high for level in job.output.quantiles):
+        found.append(("output.quantiles", f"quantiles from {low} to {high}"))
+    if found:
+        field, must = found[0]
+        raise _refusal(f"{field}: {name} is calibrated for {must}", field, calibration)
+    return calibration
+
+
+def check_num_bars(num_bars: Sequence[int], calibration: Calibration) -> None:
+    """Refuse series that are shorter than the calibrated lookback. Raises JobError NOT_CALIBRATED."""
+    for index, number in enumerate(num_bars):
+        if number < calibration.lookback:
+            text = f"the model is calibrated for lookbacks of {calibration.lookback} bars, not {number}"
+            raise _refusal(f"{text}: send more", f"series.{index}.close", calibration)
+
+
+def _refusal(message: str, field: str, calibration: Calibration | None = None) -> JobError:
+    details = {} if calibration is None else {"calibration": calibration.info().model_dump()}
+    return JobError(ErrorCode.NOT_CALIBRATED, message, field, details)

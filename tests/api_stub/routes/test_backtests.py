@@ -1,0 +1,78 @@
+"""The routes of backtests: jobs as of any kind, and their reports."""
+
+import pytest
+from fastapi.testclient import TestClient
+
+from api_stub.main import create_app
+from kronos_client.contract.examples import example
+from kronos_client.registry.job_folder import output_folder
+from tests.api_stub.conftest import ADDRESS
+
+URL = "/v1/backtests"
+PARQUET = "application/vnd.apache.parquet"
+
+
+def enqueue(http) -> str:
+    answer = http.post(URL, json=example("backtest-job"))
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["queue"] == "cpu.finetune"
+    return str(answer.json()["id"])
+
+
+def test_a_backtest_is_enqueued_followed_and_listed(http, jobs):
+    job_id = enqueue(http)
+    (sent,) = jobs.sent()
+    assert {name: sent[name] for name in example("backtest-job")} == example("backtest-job")
+    (listed,) = http.get(URL).json()["jobs"]
+    assert (listed["id"], listed["url"]) == (job_id, f"{URL}/{job_id}")
+    assert http.get("/v1/finetunes").json()["jobs"] == []
+    progress = {"stage": "forecasting", "forecasts_done": 8, "forecasts_total": 80, "seconds_left": 12.5}
+    jobs.publish(job_id, "PROGRESS", progress)
+    assert http.get(f"{URL}/{job_id}").json()["progress"] == progress
+    jobs.publish(job_id, "PROGRESS", {"stage": "of another form"})
+    assert http.get(f"{URL}/{job_id}").json()["progress"] is None
+    result = example("backtest-result")
+    jobs.finish(job_id, result)
+    view = http.get(f"{URL}/{job_id}").json()
+    assert (view["state"], view["result"]) == ("done", result)
+    with http.stream("GET", f"{URL}/{job_id}/events") as events:
+        assert events.read().startswith(b"event: end\n")
+    assert http.get(f"/v1/finetunes/{job_id}").json()["code"] == "LOST"
+
+
+def test_a_waiting_backtest_is_cancelled_at_once(http):
+    assert http.delete(f"{URL}/{enqueue(http)}").json()["state"] == "cancelled"
+
+
+@pytest.fixture
+def shared(settings, tmp_path):
+    """A client of a service that sees the workers' model folder, in which the backtest "job" is done."""
+    folder = output_folder(tmp_path, "job")
+    folder.mkdir(parents=True)
+    for name in ("report.json", "report.html", "forecasts.parquet"):
+        (folder / name).write_text(name)
+    settings = settings.model_copy(update={"model_folder": tmp_path})
+    with TestClient(create_app(settings), base_url=ADDRESS) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("accept", "name", "media_type"),
+    [
+        ("*/*", "report.json", "application/json"),
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "report.html", "text/html; charset=utf-8"),
+        (PARQUET, "forecasts.parquet", PARQUET),
+    ],
+)
+def test_a_report_is_answered_in_the_form_that_is_asked_for(shared, accept, name, media_type):
+    answer = shared.get(f"{URL}/job/report", headers={"Accept": accept})
+    assert (answer.status_code, answer.text, answer.headers["content-type"]) == (200, name, media_type)
+    assert "sandbox" in answer.headers["content-security-policy"]
+
+
+def test_a_report_stays_until_it_is_deleted(shared, http, tmp_path):
+    assert http.get(f"{URL}/job/report").json()["code"] == "NOT_FOUND"  # this service has no model folder
+    assert shared.delete(f"{URL}/job/report").status_code == 204
+    missing = shared.get(f"{URL}/job/report")
+    assert (missing.status_code, missing.json()["field"]) == (404, "job_id")
+    assert not output_folder(tmp_path, "job").parent.exists()

@@ -1,0 +1,76 @@
+"""``kronos calibrate``: from a backtest's folder to a version of a model. A fake client answers."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
+from kronos_client.backtesting import reporting
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.testing import FakeForecastClient
+from tests.kronos_client.backtesting.test_run import CANDLES
+
+TINY = {"id": "kronos-tiny", "revision": None, "tokenizer_id": "kronos-tiny", "tokenizer_revision": None}
+
+
+@pytest.fixture(autouse=True)
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelRegistry]:
+    monkeypatch.setenv("KRONOS_MODEL_FOLDER", str(tmp_path / "models"))
+    monkeypatch.setattr(reporting, "write_page", lambda path, *_: path.write_text("page"))
+    get_settings.cache_clear()
+    yield ModelRegistry(tmp_path / "models")
+    get_settings.cache_clear()
+
+
+def backtest(folder: Path, info: dict[str, Any] = TINY, **options: Any) -> Path:
+    """A backtest of the fake's random walks, as if ``info`` had computed them."""
+    asked = {"lookback": 40, "horizon": 3, "windows": 30, "samples": 20, "models": ["one"]} | options
+    FakeForecastClient().backtest(CANDLES, folder, **asked)
+    report = json.loads((folder / "report.json").read_text())
+    report["model_info"] = dict.fromkeys(report["model_info"], info)
+    (folder / "report.json").write_text(json.dumps(report))
+    return folder
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(cli, ["calibrate", *map(str, arguments)])
+
+
+def test_the_bundled_model_and_then_its_version_are_calibrated_once(registry, tmp_path):
+    for _ in range(2):
+        done = run(backtest(tmp_path / "first"), "--name", "mine")
+        assert done.exit_code == 0, done.output
+        assert done.output.startswith("mine@1: calibrated from 60 windows.\nFitted to the 40 earlier windows")
+    model = registry.resolve("mine")
+    model.verify()
+    first = model.metadata
+    assert (first.calibration.lookback, first.calibration.horizon, first.max_context) == (40, 3, 512)
+    assert first.calibration.levels == reporting.LEVELS
+    info = TINY | {"id": "mine", "revision": "1"}
+    done = run(backtest(tmp_path / "second", info, seed=1), "--name", "mine", "--json")
+    second = json.loads(done.stdout)
+    assert (second["id"], second["parent"]["model"], second["parent"]["revision"]) == ("mine@2", "mine", "1")
+    assert second["sha256"] == first.sha256
+    assert second["calibration"]["corrections"] != first.model_dump()["calibration"]["corrections"]
+    listed = CliRunner().invoke(cli, ["models"]).stdout
+    assert "40 bars read, 3 ahead" in listed
+
+
+def test_what_cannot_be_calibrated_is_refused_with_one_line(registry, tmp_path):
+    several = backtest(tmp_path / "several", models=["one", "two"], windows=2)
+    (tmp_path / "empty").mkdir()
+    for arguments, reason in (
+        ([several], "choose one of one, two"),
+        ([several, "--model", "three"], "has no model three"),
+        ([several, "--model", "two"], "needs 30 windows, not 4"),
+        ([tmp_path / "empty"], "run `kronos backtest` first"),
+    ):
+        done = run(*arguments, "--name", "mine")
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output
+        assert reason in done.stderr
+    assert registry.list() == []
