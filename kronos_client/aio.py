@@ -150,11 +150,12 @@ class AsyncForecastClient:
         workers, call = self._core.dispatcher.workers, self._core.call
         run: BacktestRun = await call(begin_backtest, candles, output, workers, options)
         try:
-            async with aclosing(self.forecast_many(run.items(), **run.sending)) as outcomes:
-                async for outcome in outcomes:
-                    await call(run.take, outcome)
-                    if on_progress is not None:
-                        on_progress(run.num_done, run.num_forecasts)
+            for items in run.passes():
+                async with aclosing(self.forecast_many(items, **run.sending)) as outcomes:
+                    async for outcome in outcomes:
+                        await call(run.take, outcome)
+                        if on_progress is not None:
+                            on_progress(run.num_done, run.num_forecasts)
             report: dict[str, Any] = await call(run.report)
         finally:
             run.close()
@@ -202,4 +203,6 @@ class AsyncForecastClient:
         self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float, *, may_stay: bool = True
     ) -> AsyncHandle[Any, Any]:
         make = partial(make_job, job_id, self._core.settings)
-        return await submitted(self._core, make, retry_for_s, may_stay=may_stay and job_id is not None)
+        is_chosen = job_id is not None
+        scope = None if is_chosen else ""
+        return await submitted(self._core, make, retry_for_s, may_stay=may_stay and is_chosen, scope=scope)

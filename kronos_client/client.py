@@ -32,7 +32,7 @@ from kronos_client.core.job import (
     data_job,
     finetune_job,
     forecast_job,
-)
+)  # fmt: skip
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.loop_thread import LoopThread
@@ -45,13 +45,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "FinetuneHandle",
-    "FinetuneState",
-    "ForecastClient",
-    "ForecastHandle",
-    "ForecastOutcome",
-    "JobState",
-]
+    "FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "ForecastOutcome", "JobState",
+]  # fmt: skip
 
 
 class ForecastClient:
@@ -162,15 +157,14 @@ class ForecastClient:
     ) -> Generator[ForecastOutcome, None, None]:
         """Forecast thousands of items, each as a job of its own, and yield each one's outcome.
 
-        Items are taken from the iterable on this thread, as room becomes free. An error of one item is
-        in its outcome and ends nothing else. Leaving the loop early cancels the jobs under way, unless
-        ``job_id_prefix`` is given.
+        Items are taken on this thread, as room becomes free. An error is in its item's outcome and ends
+        nothing else. Leaving the loop cancels the jobs under way, unless ``job_id_prefix`` is given.
 
         Args:
-            items: Candles as ``submit`` takes them; or ``(key, candles)``, and the key comes back; or
-                ``(key, candles, options)``, with this item's own ``future_timestamps``, ``pred_len`` and any
-                other of ``ForecastOptions``. For several series in one job, use a list, never a tuple.
-            options: As ``submit`` takes them, for items that have no others, and those of ``ManyOptions``.
+            items: Candles as ``submit`` takes them; or ``(key, candles)``, and the key comes back; or ``(key,
+                candles, options)``, with the item's own ``future_timestamps`` or other ``ForecastOptions``.
+                For several series in one job, use a list, never a tuple.
+            options: As ``submit`` takes them, and those of ``ManyOptions``.
         """
         return self._outcomes(self._thread.run(partial(_many, options)), items)
 
@@ -192,19 +186,9 @@ class ForecastClient:
     def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
         """Forecast a long frame, the bars of any number of series below each other. Needs pandas.
 
-        The answer has the form of Chronos' ``predict_df``; the names of id and time are Nixtla's by default.
-
-        Args:
-            df: A DataFrame of pandas or polars with columns of ids, times and candles.
-            options: As ``forecast_many`` takes them, such as ``pred_len``, and those of ``LongOptions``.
-
-        Returns:
-            A row for each series, target and bar, with the columns of id and time, ``target_name``,
-            ``predictions`` (the mean) and one for each quantile, such as ``0.1``. Series keep their order.
-            ``attrs["warnings"]`` has the warnings of each series.
-
-        Raises:
-            JobError: The frame cannot be used, or a series failed.
+        Options are those of ``forecast_many`` and ``LongOptions``. The answer is that of Chronos'
+        ``predict_df``: a row for each series, target and bar with id, time, ``target_name``, ``predictions``
+        (the mean) and each quantile. A JobError names the series at fault.
         """
         long = LongFrame(df, options)
         with closing(self.forecast_many(long.items(), **long.sending)) as outcomes:
@@ -238,11 +222,12 @@ class ForecastClient:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
         with closing(begin_backtest(candles, output, self.workers, options)) as run:
-            with closing(self.forecast_many(run.items(), **run.sending)) as outcomes:
-                for outcome in outcomes:
-                    run.take(outcome)
-                    if on_progress is not None:
-                        on_progress(run.num_done, run.num_forecasts)
+            for items in run.passes():
+                with closing(self.forecast_many(items, **run.sending)) as outcomes:
+                    for outcome in outcomes:
+                        run.take(outcome)
+                        if on_progress is not None:
+                            on_progress(run.num_done, run.num_forecasts)
             return run.report()
 
     def submit_backtest(self, data: DataSource, **options: Unpack[BacktestJobOptions]) -> BacktestHandle:

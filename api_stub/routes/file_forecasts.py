@@ -122,7 +122,7 @@ async def forecast_file(
             field = "body" if (error.field or "series").startswith("series") else error.field
             raise JobError(error.code, error.message, _PART.sub("", str(field)), error.details) from None
 
-    job, _ = await backend.core.send(make, may_stay=True)
+    job, _ = await backend.core.send(make, may_stay=True, scope=None if webhook else submission.scope)
     url = f"{submission.root}{FORECASTS}/{job.id}"
     await webhooks.add(job.id, url, webhook)
     work = backend.wait(job.id, preference.wait_s)

@@ -47,7 +47,9 @@ def test_a_result_has_the_form_that_was_asked_for(fake):
         series_ids=["a", "b"],
         events=("close>last at end",),
         statistics=True,
+        calibrated=True,
     )
+    assert (result.calibration.method, result.calibration.horizon) == ("stand-in", 7)
     assert [one.id for one in result.series] == ["a", "b"]
     for one in result.series:
         assert len(one.timestamps) == 7

@@ -59,6 +59,8 @@ def test_the_bundled_model_and_then_its_version_are_calibrated_once(registry, tm
     assert second["calibration"]["corrections"] != first.model_dump()["calibration"]["corrections"]
     listed = CliRunner().invoke(cli, ["models"]).stdout
     assert "40 bars read, 3 ahead" in listed
+    [held] = [model["scores"]["coverage"]["0.8"] for model in second["evaluation"]["models"].values()]
+    assert f"{held:.0%}" in listed
 
 
 def test_what_cannot_be_calibrated_is_refused_with_one_line(registry, tmp_path):
