@@ -151,3 +151,14 @@ def test_the_asynchronous_fake_is_steered_by_the_other():
             assert len(client.fake.jobs) == 4
 
     asyncio.run(main())
+
+
+def test_a_model_that_workers_announce_without_a_calibration_is_refused_before_it_waits(fake):
+    counts = {"revision": None, "state": "ready", "jobs": 0, "slots": 1, "running": 0, "waiting": 0}
+    held = [{"id": "own", **counts}, {"id": "mine@2", **counts, "calibration": None}]
+    fake.live_workers = [fake_worker(models=held)]
+    for model in (None, "mine@2"):
+        with pytest.raises(JobError, match=r"NOT_CALIBRATED: the model .* has no calibration"):
+            forecast(fake, model=model, calibrated=True)
+    assert not fake.jobs
+    assert forecast(fake, model="mine", calibrated=True).calibration, "its worker knows which version it is"
