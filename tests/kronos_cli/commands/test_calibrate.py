@@ -16,7 +16,7 @@ from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.testing import FakeForecastClient
 from tests.kronos_client.backtesting.test_run import walk
 
-CANDLES = {"later": walk(1).set_axis(walk(1).index + pd.DateOffset(years=2)), "now": walk(2)}
+CANDLES = {"later": walk(1).set_axis(walk(1).index + pd.Timedelta(days=731)), "now": walk(2)}
 TINY = {"id": "kronos-tiny", "revision": None, "tokenizer_id": "kronos-tiny", "tokenizer_revision": None}
 
 
