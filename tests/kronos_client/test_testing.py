@@ -162,3 +162,16 @@ def test_a_model_that_workers_announce_without_a_calibration_is_refused_before_i
             forecast(fake, model=model, calibrated=True)
     assert not fake.jobs
     assert forecast(fake, model="mine", calibrated=True).calibration, "its worker knows which version it is"
+
+
+def test_future_times_follow_the_calendar_and_say_so(fake):
+    days = {
+        **CANDLES,
+        "timestamps": [f"2024-{month:02}-{day:02}" for month in (1, 2, 3) for day in range(1, 21)],
+    }
+    assert forecast(fake).series[0].timestamps_from.startswith("the lookback's times of day and weekdays")
+    named = fake.forecast(days, pred_len=2, calendar="24/7").series[0]
+    assert (named.timestamps, named.timestamps_from) == (("2024-03-21", "2024-03-22"), "the calendar 24/7")
+    with pytest.raises(JobError) as refused:
+        fake.forecast(days, pred_len=2, calendar="MARS")
+    assert (refused.value.code, refused.value.field) == (ErrorCode.CALENDAR_UNKNOWN, "series.0.calendar")
