@@ -18,6 +18,7 @@ from kronos_client.client import ForecastClient, JobState
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
+from kronos_client.contract.forecast import Output
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
@@ -71,7 +72,7 @@ def test_a_message_is_what_any_celery_client_would_send(client, redis):
     job = kwargs["job"]
     assert job["schema_version"] == 1
     assert job["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "sample_count": 3, "seed": 7}
-    assert job["output"] == {"quantiles": [0.1, 0.5, 0.9], "paths": False, "repair": True}
+    assert job["output"] == Output().model_dump(mode="json")
     assert (job["pred_len"], job["device"], job["allow_fallback"]) == (5, "auto", True)
     assert job["context_policy"] == "rolling"
     # What was not given is the worker's to decide.
