@@ -23,10 +23,12 @@ export function offerDevices(select, workers, serves) {
   showText(byId(`${select.id}-gone`), isGone && `No worker has ${select.value} any more. It stays chosen.`)
 }
 
-/** Offers the usable models to forecast with and to start training from. */
+/** Offers the usable models to forecast with, to backtest and compare, and to start training from. */
 export function offerModels(models) {
   const ids = models.filter(({ damaged }) => !damaged).map(({ id }) => id)
-  offer(byId("model"), [["", "the worker's own"], ...ids.map((id) => [id, id])])
+  const names = ids.map((id) => [id, id])
+  for (const list of ["model", "backtest-model"]) offer(byId(list), [["", "the worker's own"], ...names])
+  offer(byId("backtest-other"), [["", "none"], ...names])
   offer(byId("start"), [...new Set([BUNDLED, ...ids])].map((id) => [id, id]))
 }
 

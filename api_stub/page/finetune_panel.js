@@ -1,58 +1,37 @@
 /** The finetuning section: an upload, a form, a training job, its losses. */
 
-import { ApiError, Unreachable, get, newRepeatKey, post, upload } from "./api.js"
-import { badField, byId, made, numberIn, offer, showText } from "./elements.js"
-import { JobLine } from "./job_line.js"
+import { Unreachable, upload } from "./api.js"
+import { badField, byId, made, numberIn, showText } from "./elements.js"
 import { LossChart } from "./loss_chart.js"
 import { isForecasting, isReady } from "./pool.js"
+import { SectionJob } from "./section_job.js"
 import { Silence } from "./silence.js"
 import { bars, count, duration, reason } from "./texts.js"
+import { verdictLines } from "./verdict.js"
 
 export class FinetunePanel {
-  #hasDatasets = false
-  #datasets = []
-  #uploaded = new Set()
-  #jobId = null
   #silence = new Silence()
   #charts = new Map()
 
   /** Calls `onModel` with the id of each trained model. */
-  constructor(pool, recent, onModel) {
+  constructor(pool, recent, datasets, onModel) {
     this.pool = pool
-    this.recent = recent
+    this.datasets = datasets
     this.onModel = onModel
-    this.job = new JobLine({
-      box: "training", state: "training-state", progress: "training-progress", share: "training-share",
-      cancel: "stop-training", problem: "training-problem",
-    }, recent)
     pool.onChange((state) => {
-      if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.#jobId))
-      this.job.refresh()
-      if (state) this.#readDatasets()
+      if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.job.id))
+    })
+    this.job = new SectionJob("finetunes", {
+      button: "train", box: "training", state: "training-state", progress: "training-progress", share: "training-share",
+      cancel: "stop-training", problem: "training-problem",
+    }, pool, recent, {
+      forget: () => this.#forget(),
+      describe: (state, queue) => this.#describe(state, queue),
+      show: (result) => this.#report(result),
     })
     byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
     byId("finetune").addEventListener("drop", ({ dataTransfer: { files } }) => this.#upload(files[0]))
     byId("finetune-form").addEventListener("submit", (event) => this.#submit(event))
-  }
-
-  /** Reads the list of files once. After a failure it is read again with the next update of the pool. */
-  async #readDatasets() {
-    if (this.#hasDatasets) return
-    this.#hasDatasets = true
-    try {
-      const { datasets } = await get("datasets")
-      this.#datasets = datasets.map(({ name }) => name)
-      this.#offerDatasets()
-      showText(byId("datasets-problem"), null)
-    } catch (error) {
-      this.#hasDatasets = error.status >= 400 && error.status < 500 && error.status !== 429
-      showText(byId("datasets-problem"), reason(error))
-    }
-  }
-
-  /** Offers the listed files and those uploaded here, which an earlier list lacks. */
-  #offerDatasets() {
-    offer(byId("dataset"), [...new Set([...this.#datasets, ...this.#uploaded])].map((name) => [name, name]))
   }
 
   async #upload(file) {
@@ -69,8 +48,7 @@ export class FinetunePanel {
       state.textContent = `${dataset.name} is uploaded: ${bars(dataset.num_bars)}` +
         (dataset.num_instruments > 1 ? ` of ${dataset.num_instruments} instruments.` : ".") +
         (left ? ` Rows left out: ${count(left)}.` : "")
-      this.#uploaded.add(dataset.name)
-      this.#offerDatasets()
+      this.datasets.add(dataset.name)
       byId("dataset").value = dataset.name
     } catch (error) {
       state.textContent = ""
@@ -108,77 +86,31 @@ export class FinetunePanel {
 
   async #submit(event) {
     event.preventDefault()
-    if (this.#isTraining) return
-    for (const id of ["finetune-form-problem", "training-problem", "training-warning"]) showText(byId(id), null)
-    const bad = byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first."
-    if (bad) {
-      showText(byId("finetune-form-problem"), bad)
-      return
-    }
-    await this.#send(this.#jobOf(), newRepeatKey())
-  }
-
-  /** Sends a job and follows it. If no answer comes, the same job can be sent again: it is trained once. */
-  async #send(job, repeatKey) {
-    byId("trained").hidden = true
+    if (this.job.isBusy) return
     showText(byId("training-problem"), null)
-    this.#isTraining = true
-    this.job.leave()
-    this.job.announce("Sending the job")
-    try {
-      const { id, queue } = await post("finetunes", job, repeatKey)
-      this.recent.add(`finetunes/${id}`, `Training of ${job.name} on ${job.data.path}`)
-      history.pushState(null, "", `#finetunes/${id}`)
-      this.pool.refresh()
-      await this.#follow(id, queue)
-    } catch (error) {
-      this.job.leave()
-      showText(byId("training-problem"), reason(error),
-        error instanceof Unreachable ? () => this.#send(job, repeatKey) : null)
-    } finally {
-      this.#isTraining = this.#jobId !== null // another job may be followed now
-    }
+    const bad = byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first."
+    showText(byId("finetune-form-problem"), bad)
+    if (bad) return
+    const job = this.#jobOf()
+    await this.job.send(job, `Training of ${job.name} on ${job.data.path}`)
   }
 
   /** Shows a job by its id: its losses while it runs, and then its result. */
   async openJob(id) {
-    if (id === this.#jobId) return
-    byId("trained").hidden = true
-    for (const name of ["training-problem", "training-warning"]) showText(byId(name), null)
-    this.#isTraining = true
-    try {
-      await this.#follow(id, null)
-    } catch (error) {
-      if (error instanceof ApiError) this.recent.onRefusal(`finetunes/${id}`, error)
-      showText(byId("training-problem"), reason(error), error.status === 401 ? () => this.openJob(id) : null)
-    } finally {
-      this.#isTraining = this.#jobId !== null
-    }
+    if (id === this.job.id) return
+    await this.job.open(id)
     byId("finetune").scrollIntoView()
   }
 
-  async #follow(id, queue) {
-    this.#jobId = id
+  #forget() {
+    for (const id of ["finetune-form-problem", "training-warning"]) showText(byId(id), null)
+    byId("trained").hidden = true
     byId("losses").replaceChildren()
     this.#charts.clear()
-    try {
-      const result = await this.job.follow(`finetunes/${id}`, (state) => this.#describe(state, queue))
-      if (result) this.#report(result)
-    } finally {
-      if (this.#jobId === id) this.#jobId = null
-    }
-  }
-
-  get #isTraining() {
-    return byId("train").ariaDisabled === "true"
-  }
-
-  set #isTraining(value) {
-    byId("train").ariaDisabled = String(value)
   }
 
   #describe({ state, progress }, queue) {
-    this.#silence.onJob([this.#jobId, state, progress])
+    this.#silence.onJob([this.job.id, state, progress])
     if (state !== "running") {
       const serving = this.pool.last?.workers.some((worker) => !isForecasting(worker) && isReady(worker))
       const where = queue ? ` in the queue ${queue}` : ""
@@ -214,17 +146,10 @@ export class FinetunePanel {
     use.addEventListener("click", () => this.onModel(model.id))
     byId("trained").replaceChildren(
       made("p", {}, made("strong", {}, model.id), ` was trained on ${device} in ${duration(timings.training / 1000)}.`),
-      ...verdict.map((line) => made("p", { class: kindOf(line) }, line)),
+      ...verdictLines(verdict),
       made("div", { class: "row" }, use),
     )
     byId("trained").hidden = false
     this.onModel(model.id, false)
   }
-}
-
-/** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */
-function kindOf(sentence) {
-  if (/no clear difference|too few|perhaps/.test(sentence)) return ""
-  if (/WORSE|% worse than|too (narrow|wide)/.test(sentence)) return "bad"
-  return /^Better|% better than/.test(sentence) ? "good" : ""
 }

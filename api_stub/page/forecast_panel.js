@@ -1,35 +1,38 @@
 /** The forecast section: opens a file, sends its job, follows the job, and shows the outcome. */
 
-import { ApiError, Unreachable, newRepeatKey, post } from "./api.js"
 import { CandleFile, Candles } from "./candle_file.js"
 import { byId, showText } from "./elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
-import { JobLine } from "./job_line.js"
 import { isForecasting, isReady, mayCompute } from "./pool.js"
+import { SectionJob } from "./section_job.js"
 import { Silence } from "./silence.js"
-import { bars, reason } from "./texts.js"
+import { bars } from "./texts.js"
 
 export class ForecastPanel {
   #candles = null
-  #jobId = null
   #silence = new Silence()
 
-  constructor(pool, recent) {
+  /** Calls `onCandles` with the candles of each file that is opened. */
+  constructor(pool, recent, onCandles) {
     this.pool = pool
     this.recent = recent
+    this.onCandles = onCandles
     this.form = new ForecastForm()
     this.view = new ForecastView()
-    this.job = new JobLine({
-      box: "job", state: "job-state", progress: "job-progress", share: "job-share", cancel: "cancel",
-      problem: "job-problem",
-    }, recent)
     pool.onChange((state) => {
-      if (state) {
-        this.#silence.onWorkers(state.workers.some((worker) => mayCompute(worker, this.#jobId)))
-        this.form.onPool(state)
-      }
-      this.job.refresh()
+      if (!state) return
+      this.#silence.onWorkers(state.workers.some((worker) => mayCompute(worker, this.job.id)))
+      this.form.onPool(state)
+    })
+    this.job = new SectionJob("forecasts", {
+      button: "run", box: "job", state: "job-state", progress: "job-progress", share: "job-share", cancel: "cancel",
+      problem: "job-problem",
+    }, pool, recent, {
+      forget: () => ["form-problem", "device-warning", "job-warning"].forEach((id) => showText(byId(id), null)),
+      describe: (state, queue) => this.#describe(state, queue),
+      show: (result, known) => this.#report(result, known),
+      showBars: (series, known) => this.view.show({ ...(known ?? withoutCandles({ series })), early: series[0] }),
     })
     for (const id of ["held-out", "lookback"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))
@@ -45,6 +48,7 @@ export class ForecastPanel {
 
   #open(candles) {
     this.#candles = candles
+    this.onCandles(candles)
     byId("held-out").value = 0
     byId("run").disabled = false
     this.#preview()
@@ -56,90 +60,35 @@ export class ForecastPanel {
 
   async #submit(event) {
     event.preventDefault()
-    if (this.#isRunning) return
-    this.#forgetProblems()
+    if (this.job.isBusy) return
+    showText(byId("job-problem"), null)
     const bad = this.form.problem
-    if (bad) {
-      showText(byId("form-problem"), bad)
-      return
-    }
+    showText(byId("form-problem"), bad)
+    if (bad) return
     this.#preview()
     const cut = this.form.cut(this.#candles)
-    await this.#send(this.form.jobOf(cut), newRepeatKey(), cut)
-  }
-
-  /** Sends a job and follows it. If no answer comes, the same job can be sent again: it is computed once. */
-  async #send(job, repeatKey, cut) {
+    const job = this.form.jobOf(cut)
     const known = { ...cut, samples: job.sampling.sample_count }
-    this.#forgetProblems()
-    this.#isRunning = true
-    this.job.leave()
-    this.job.announce("Sending the job")
-    try {
-      const { id, queue } = await post("forecasts", job, repeatKey)
-      this.recent.add(`forecasts/${id}`, `${cut.lookback.name}, ${bars(job.pred_len)}`, known)
-      history.pushState(null, "", `#forecasts/${id}`)
-      this.pool.refresh()
-      await this.#follow(id, queue, known)
-    } catch (error) {
-      this.job.leave()
-      const retry = error instanceof Unreachable ? () => this.#send(job, repeatKey, cut) : null
-      showText(byId("job-problem"), reason(error), retry)
-    } finally {
-      this.#isRunning = this.#jobId !== null // another job may be followed now
-    }
+    await this.job.send(job, `${cut.lookback.name}, ${bars(job.pred_len)}`, known)
   }
 
   /** Shows a job by its id: its progress, and then its result with the candles that this browser has of it. */
   async openJob(id) {
-    if (id === this.#jobId) return
-    const address = `forecasts/${id}`
-    const known = this.recent.candlesOf(address)
-    this.#forgetProblems()
+    if (id === this.job.id) return
+    const known = this.recent.candlesOf(`forecasts/${id}`)
     if (known) this.view.show(known)
     byId("forecast").scrollIntoView()
-    this.#isRunning = true
-    try {
-      await this.#follow(id, null, known)
-    } catch (error) {
-      if (error instanceof ApiError) this.recent.onRefusal(address, error)
-      const retry = error.status === 401 ? () => this.openJob(id) : null
-      showText(byId("job-problem"), reason(error), retry)
-    } finally {
-      this.#isRunning = this.#jobId !== null // another job may be followed now
-    }
+    await this.job.open(id, known)
   }
 
-  async #follow(id, queue, known) {
-    this.#jobId = id
-    try {
-      const describe = (state) => this.#describe(state, queue)
-      const onBars = (series) => this.view.show({ ...(known ?? withoutCandles({ series })), early: series[0] })
-      const result = await this.job.follow(`forecasts/${id}`, describe, onBars)
-      if (!result) return // another job is followed now
-      this.view.show({ ...(known ?? withoutCandles(result)), result })
-      byId("chart").scrollIntoView({ block: "nearest" })
-    } finally {
-      if (this.#jobId === id) this.#jobId = null
-    }
-  }
-
-  #forgetProblems() {
-    for (const id of ["form-problem", "job-problem", "device-warning", "job-warning"]) showText(byId(id), null)
-  }
-
-  /** While a job runs, the button keeps the focus but does nothing. */
-  get #isRunning() {
-    return byId("run").ariaDisabled === "true"
-  }
-
-  set #isRunning(value) {
-    byId("run").ariaDisabled = String(value)
+  #report(result, known) {
+    this.view.show({ ...(known ?? withoutCandles(result)), result })
+    byId("chart").scrollIntoView({ block: "nearest" })
   }
 
   #describe({ state, bars_done: done, bars_total: total }, queue) {
     const workers = this.pool.last?.workers.filter(isForecasting)
-    this.#silence.onJob([this.#jobId, state, done])
+    this.#silence.onJob([this.job.id, state, done])
     if (state === "running") {
       // A stopped worker stays in the list until it has finished its jobs. A job that waits for its model or is
       // computed in a separate process reports no total and is not in the list of any worker.

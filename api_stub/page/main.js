@@ -2,8 +2,10 @@
 
 import { get } from "./api.js"
 import { askForKey } from "./key_form.js"
+import { BacktestPanel } from "./backtest_panel.js"
 import { offerDevices, offerModels } from "./choices.js"
 import { offerThemes } from "./colours.js"
+import { Datasets } from "./datasets.js"
 import { byId } from "./elements.js"
 import { FinetunePanel } from "./finetune_panel.js"
 import { ForecastPanel } from "./forecast_panel.js"
@@ -34,14 +36,17 @@ async function onModel(id, isChosen = true) {
 
 /** Shows the job that the address names, such as #forecasts/ID. */
 function openLinkedJob() {
-  const [, kind, id] = /^#(forecasts|finetunes)\/([^/]+)$/.exec(location.hash) ?? []
+  const [, kind, id] = /^#(forecasts|finetunes|backtests)\/([^/]+)$/.exec(location.hash) ?? []
   if (kind) panels[kind].openJob(id)
 }
 
 const recent = new RecentJobs()
+const datasets = new Datasets(pool, ["dataset", "backtest-data"], "datasets-problem")
+const backtests = new BacktestPanel(pool, recent, datasets)
 const panels = {
-  forecasts: new ForecastPanel(pool, recent),
-  finetunes: new FinetunePanel(pool, recent, onModel),
+  forecasts: new ForecastPanel(pool, recent, (candles) => backtests.onCandles(candles)),
+  finetunes: new FinetunePanel(pool, recent, datasets, onModel),
+  backtests,
 }
 pool.onChange((state, error) => showPool(state, error, () => pool.refresh()))
 offerThemes()

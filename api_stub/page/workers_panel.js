@@ -69,6 +69,10 @@ function forecastFacts(worker) {
 
 function finetuneFacts({ training }) {
   if (!training) return [["Training", "nothing now"]]
+  if (training.stage === "backtest") {
+    const share = training.num_steps ? `, ${count(training.step)} of ${count(training.num_steps)} forecasts` : ""
+    return [["Backtest", `${training.name}${share}`]]
+  }
   const parts = [training.name, training.stage]
   if (training.step !== null) parts.push(`step ${count(training.step)} of ${count(training.num_steps)}`)
   return [["Training", parts.filter(Boolean).join(", ")]]

@@ -13,6 +13,7 @@ from api_stub.routes.job_views import BACKTESTS
 from api_stub.routes.jobs import AnyId
 from api_stub.routes.scopes import needs
 from api_stub.routes.tables import preferred
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.registry.job_folder import output_folder
 
 router = APIRouter(prefix=BACKTESTS, tags=["backtests"], dependencies=[needs("train")])
@@ -50,11 +51,17 @@ async def report(
     return FileResponse(folder / FILES.get(media_type, REPORT), media_type=media_type, headers=HEADERS)
 
 
-@router.delete("/{job_id}/report", status_code=204)
+@router.delete("/{job_id}/report", status_code=204, dependencies=[needs("admin")])
 async def delete(job_id: AnyId, backend: BackendDependency) -> None:
     """Delete the files of a backtest that is done. Without that they stay."""
     folder = await backend.call(_existing, backend.settings.model_folder, job_id)
-    await backend.call(shutil.rmtree, folder.parent, ignore_errors=True)
+    try:
+        await backend.call(shutil.rmtree, folder.parent)
+    except OSError as error:
+        message = (
+            f"the report cannot be deleted ({error.strerror}): let this service write in KRONOS_MODEL_FOLDER"
+        )
+        raise JobError(ErrorCode.DISK_FULL, message) from error
 
 
 def _existing(model_folder: Path | None, job_id: str) -> Path:

@@ -8,6 +8,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kronos_client.celery_app import make_app
+from kronos_client.contract.calibration import check_announced
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.names import CELERY_PRIORITIES, result_key
@@ -47,9 +48,12 @@ class Dispatcher(ABC):
         """Send a job, unless it has its outcome already; returns its queue.
 
         Raises:
-            JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
+            JobError: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE,
+                ENQUEUE_UNCERTAIN.
         """
         names, workers = self.settings.queue_names, self.known_workers()
+        if job.calibrated_model is not False:
+            check_announced(job.calibrated_model, workers)
         queue = choose_queue(job.device, job.allow_fallback, workers, job.kind.role, names)
         self.enqueue(job, queue)
         return queue

@@ -76,9 +76,10 @@ def test_the_examples_are_complete_and_valid(http, jobs):
     def answer(path, method):
         return described[path][method]["responses"]["200"]["content"][JSON]["example"]
 
-    for path in ("/v1/predict/single", "/v1/predict/batch", "/v1/forecasts", "/v1/finetunes"):
+    jobs_of = ("/v1/forecasts", "/v1/finetunes", "/v1/backtests")
+    for path in ("/v1/predict/single", "/v1/predict/batch", *jobs_of):
         assert http.post(path, json=body(path)).status_code == 202, path
-    assert len(jobs.sent()) == 4
+    assert len(jobs.sent()) == 5
     prepare(parse_job(body("/v1/forecasts"), Limits()), "a", Limits())
     parse_finetune_job(body("/v1/finetunes"), Limits())
     Prediction.model_validate(answer("/v1/predict/single", "post"))

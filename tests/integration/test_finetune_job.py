@@ -49,6 +49,11 @@ def test_a_job_becomes_a_registered_model_and_forecasts_go_on_meanwhile(bench, r
     assert not started["group"]
     assert (bench.models / "mine" / "1" / "metadata.json").exists()
     assert not list(bench.models.glob(".runs/*/run/predictor"))
+    # The same worker runs backtests, with forecasts of the other one.
+    options = {"windows": 2, "horizon": 2, "samples": 2, "lookback": 32}
+    tested = bench.client.submit_backtest({"A": candles}, **options).wait(WAIT_S)
+    assert (tested.worker, tested.queue, tested.report["num_windows"]) == (worker.node, "cpu.finetune", 2)
+    assert len(list(bench.models.glob(".runs/*/run/report.html"))) == 1
     worker.stop()
     forecaster.stop()
 

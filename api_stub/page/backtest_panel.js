@@ -1,0 +1,162 @@
+/** The backtest section: how good one or two models were on the past of a file. */
+
+import { get, key } from "./api.js"
+import { save } from "./downloads.js"
+import { badField, byId, fillRows, made, numberIn, showText } from "./elements.js"
+import { isForecasting, isReady } from "./pool.js"
+import { SectionJob } from "./section_job.js"
+import { Silence } from "./silence.js"
+import { StepChart } from "./step_chart.js"
+import { bars, count, duration, reason } from "./texts.js"
+import { verdictLines } from "./verdict.js"
+
+const AT_HAND = "file:" // no data set can have this name
+const COLOURS = ["accent", "mean"]
+const NAIVE = "last_value"
+const STAGES = { reading: "Reading the candles", waiting: "Waiting for a forecast worker", scoring: "Comparing with what followed" }
+
+const asPercent = (share) => share === null ? "–" : `${Math.round(share * 100)} %`
+const asNumber = (value) => value === null ? "–" : value.toPrecision(3)
+
+export class BacktestPanel {
+  #candles = null
+  #silence = new Silence()
+
+  constructor(pool, recent, datasets) {
+    this.pool = pool
+    this.datasets = datasets
+    pool.onChange((state) => {
+      if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.job.id))
+    })
+    this.job = new SectionJob("backtests", {
+      button: "test", box: "testing", state: "testing-state", progress: "testing-progress", share: "testing-share",
+      cancel: "stop-testing", problem: "testing-problem",
+    }, pool, recent, {
+      forget: () => this.#forget(),
+      describe: (state, queue) => this.#describe(state, queue),
+      show: ({ report }) => this.#report(report),
+    })
+    this.onCandles(null)
+    byId("backtest-form").addEventListener("submit", (event) => this.#submit(event))
+    byId("whole-report").addEventListener("click", (event) => this.#saveReport(event))
+  }
+
+  /** Offers the file that is open for a forecast. */
+  onCandles(candles) {
+    this.#candles = candles
+    const text = candles ? `${candles.name}, open above` : "the file that is open above: none yet"
+    this.datasets.further.set("backtest-data", [[AT_HAND, text]])
+    this.datasets.show()
+  }
+
+  async #submit(event) {
+    event.preventDefault()
+    if (this.job.isBusy) return
+    showText(byId("testing-problem"), null)
+    const isMissing = byId("backtest-data").value === AT_HAND && !this.#candles
+    const isSame = byId("backtest-other").value && byId("backtest-other").value === byId("backtest-model").value
+    const bad = isMissing ? "Open a file of candles above, or choose one in the data folder."
+      : isSame ? "Compare with another model, or with none." : badField(byId("backtest-form"))
+    showText(byId("backtest-form-problem"), bad)
+    if (bad) return
+    const name = byId("backtest-data").value
+    await this.job.send(this.#jobOf(), `Backtest on ${name === AT_HAND ? this.#candles.name : name}`)
+  }
+
+  #jobOf() {
+    const path = byId("backtest-data").value
+    const { name, timestamps, columns } = this.#candles ?? {}
+    const other = byId("backtest-other").value
+    const job = {
+      schema_version: 1,
+      data: path === AT_HAND ? { instruments: [{ id: name.slice(0, 200), timestamps, ...columns }] } : { path },
+      models: [byId("backtest-model").value || null, ...(other ? [other] : [])],
+      windows: numberIn("backtest-windows"),
+      horizon: numberIn("backtest-horizon"),
+      lookback: numberIn("backtest-lookback") ?? "auto",
+    }
+    return path === AT_HAND ? job : { ...job, reading: { drop_bad_rows: byId("backtest-drop").checked } }
+  }
+
+  /** Shows a backtest by its id: its progress, and then its report. */
+  async openJob(id) {
+    if (id === this.job.id) return
+    await this.job.open(id)
+    byId("backtest").scrollIntoView()
+  }
+
+  #forget() {
+    showText(byId("backtest-form-problem"), null)
+    byId("tested").hidden = true
+    byId("not-tested").hidden = false
+  }
+
+  #describe({ state, progress }, queue) {
+    this.#silence.onJob([this.job.id, state, progress])
+    if (state !== "running") {
+      const serving = this.pool.last?.workers.some((worker) => !isForecasting(worker) && isReady(worker))
+      const where = queue ? ` in the queue ${queue}` : ""
+      const text = serving || !this.pool.last ? `Waiting${where}`
+        : `No worker for finetuning is ready, which runs backtests too. The job waits${where} until one is.`
+      return { text, share: null }
+    }
+    if (this.#silence.isLong) {
+      return { text: "The worker that ran this is gone. Another worker will go on where it was.", share: null }
+    }
+    if (progress?.stage !== "forecasting") return { text: STAGES[progress?.stage] ?? STAGES.reading, share: null }
+    const { forecasts_done: done, forecasts_total: total, seconds_left: left } = progress
+    const parts = [`${count(done)} of ${count(total)} forecasts`]
+    if (left !== null) parts.push(`about ${duration(left)} left`)
+    return { text: parts.join(", "), share: total ? done / total : null }
+  }
+
+  #report({ models, naive, asked, num_windows: windows, instruments, left_out: leftOut }) {
+    const names = Object.keys(models)
+    const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
+    showText(byId("tested-what"), `${count(windows)} windows of ${of}: ${bars(asked.lookback)} read, ` +
+      `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} windows failed.` : ""))
+    byId("verdicts").replaceChildren(...names.map((name) => made(
+      "div", {}, made("h3", {}, name), ...verdictLines(models[name].verdict))))
+    const rows = [...names.map((name) => [name, models[name].scores]), ["Repeating the last close", naive[NAIVE]]]
+    fillRows(byId("backtest-scores").tBodies[0], rows.map(([name, scores]) => [
+      name, asNumber(scores.crps_scaled), ...["0.5", "0.8", "0.9"].map((level) => asPercent(scores.coverage[level])),
+      asPercent(scores.direction_accuracy),
+    ]))
+    byId("not-tested").hidden = true
+    byId("tested").hidden = false // charts take the width of what is shown
+    byId("by-horizon").replaceChildren()
+    const lines = names.slice(0, COLOURS.length).map((name, index) => (
+      { text: name, colour: COLOURS[index], values: models[name].by_horizon }))
+    draw("Error by bar ahead", [...lines, { text: "repeating the last close", colour: "soft", values: naive[NAIVE].by_horizon }],
+      ({ crps_scaled: errors }) => errors)
+    draw("Closes inside the 80 % range, by bar ahead", [...lines, { text: "80 %, as it should be", colour: "soft",
+      values: { coverage: { 0.8: Array(asked.horizon).fill(0.8) } } }], ({ coverage }) => coverage["0.8"],
+      { type: "custom", formatter: asPercent, minMove: 0.01 })
+    byId("whole-report").href = `v1/backtests/${encodeURIComponent(this.job.id)}/report`
+  }
+
+  /** A browser sends no key with a link, so with a key the report is fetched and saved. */
+  async #saveReport(event) {
+    if (!key.get()) return
+    event.preventDefault()
+    try {
+      const path = new URL(byId("whole-report").href).pathname.split("/v1/").at(-1)
+      save(await get(path, { headers: { Accept: "text/html" }, read: (answer) => answer.blob() }), "backtest.html")
+    } catch (error) {
+      showText(byId("testing-problem"), reason(error))
+    }
+  }
+}
+
+/** Draws one chart with a line for each forecaster. */
+function draw(title, lines, valuesOf, format) {
+  const part = made("div")
+  byId("by-horizon").append(part)
+  const options = { pointMarkersVisible: true }
+  const chart = new StepChart(part, title, lines.map(({ text, colour }) => ({ text, colour, ...options })), format)
+  lines.forEach(({ values }, index) => chart.series[index].setData(
+    valuesOf(values).map((value, bar) => ({ time: bar + 1, ...(value === null ? {} : { value }) }))))
+  chart.describe("")
+  chart.figure.setAttribute("aria-label", `${title}. ${lines.map(({ text, values }) => (
+    `${text}: ${asNumber(valuesOf(values)[0])} to ${asNumber(valuesOf(values).at(-1))}`)).join("; ")}`)
+}

@@ -1,0 +1,105 @@
+/** The job of one section of the page: sent, or opened by its link, and followed to its end. One at a time. */
+
+import { ApiError, Unreachable, newRepeatKey, post } from "./api.js"
+import { byId, showText } from "./elements.js"
+import { JobLine } from "./job_line.js"
+import { reason } from "./texts.js"
+
+export class SectionJob {
+  #kind
+  #button
+  #problem
+  #line
+  #forget
+  #describe
+  #show
+  #showBars
+  /** The id of the job that is followed; null if there is none. */
+  id = null
+
+  /**
+   * @param kind The jobs' path below v1/, such as "forecasts".
+   * @param ids Those of the `button` that sends a job, and of the elements of a JobLine.
+   * @param forget Hides what earlier jobs have left in the section.
+   * @param describe Returns `{text, share}` for a state and a queue, as a JobLine takes it.
+   * @param show Shows a result, with what this browser knows of the job.
+   * @param showBars The same for the series of a forecast that is not done, if the jobs have them.
+   */
+  constructor(kind, { button, ...ids }, pool, recent, { forget, describe, show, showBars = () => {} }) {
+    this.#kind = kind
+    this.#button = byId(button)
+    this.#problem = byId(ids.problem)
+    this.#line = new JobLine(ids, recent)
+    this.#forget = forget
+    this.#describe = describe
+    this.#show = show
+    this.#showBars = showBars
+    this.pool = pool
+    this.recent = recent
+    pool.onChange(() => this.#line.refresh())
+  }
+
+  /** Whether a job is sent or followed. Meanwhile the button keeps the focus but does nothing. */
+  get isBusy() {
+    return this.#button.ariaDisabled === "true"
+  }
+
+  set isBusy(value) {
+    this.#button.ariaDisabled = String(value)
+  }
+
+  /**
+   * Sends a job and follows it. If no answer comes, the same job can be sent again: it is computed once.
+   *
+   * @param title What it is, for the list of jobs.
+   * @param known What this browser keeps to show the job again.
+   */
+  async send(job, title, known = null, repeatKey = newRepeatKey()) {
+    await this.#busy(async () => {
+      this.#line.leave()
+      this.#line.announce("Sending the job")
+      const { id, queue } = await post(this.#kind, job, repeatKey)
+      this.recent.add(`${this.#kind}/${id}`, title, known)
+      history.pushState(null, "", `#${this.#kind}/${id}`)
+      this.pool.refresh()
+      await this.#follow(id, queue, known)
+    }, (error) => {
+      this.#line.leave()
+      return error instanceof Unreachable ? () => this.send(job, title, known, repeatKey) : null
+    })
+  }
+
+  /** Shows a job by its id: its progress, and then its result. */
+  async open(id, known = null) {
+    await this.#busy(() => this.#follow(id, null, known), (error) => {
+      if (error instanceof ApiError) this.recent.onRefusal(`${this.#kind}/${id}`, error)
+      return error.status === 401 ? () => this.open(id, known) : null
+    })
+  }
+
+  /** Works with the button disabled, and shows an error with the repetition that `onError` returns. */
+  async #busy(work, onError) {
+    this.#forget()
+    showText(this.#problem, null)
+    this.isBusy = true
+    try {
+      await work()
+    } catch (error) {
+      showText(this.#problem, reason(error), onError(error))
+    } finally {
+      this.isBusy = this.id !== null // another job may be followed now
+    }
+  }
+
+  async #follow(id, queue, known) {
+    this.id = id
+    try {
+      const describe = (state) => this.#describe(state, queue)
+      const onBars = (series) => this.#showBars(series, known)
+      const result = await this.#line.follow(`${this.#kind}/${id}`, describe, onBars)
+      if (result) this.#show(result, known) // otherwise another job is followed now
+    } finally {
+      if (this.id === id) this.id = null
+    }
+  }
+}

@@ -1,0 +1,43 @@
+/** A chart of lines over steps or bars, all of them in view. */
+
+import { LineSeries, createOptionsChart } from "./vendor/lightweight-charts/lightweight-charts.js"
+import { chartOptions, colour, withColours } from "./colours.js"
+import { made } from "./elements.js"
+
+const NUMBERS = { type: "price", precision: 4, minMove: 0.0001 }
+
+export class StepChart {
+  /**
+   * Adds itself to the end of `parent`.
+   *
+   * @param lines `{text, colour, ...options}` of each: its text in the key, its colour in the style sheet, and
+   *   options of the library.
+   */
+  constructor(parent, title, lines, priceFormat = NUMBERS) {
+    this.figure = made("div", { class: "chart loss", role: "img" })
+    this.text = made("p", { class: "values" })
+    const key = made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name }) => (
+      made("li", {}, made("span", { class: `swatch swatch-line-${name}`, "aria-hidden": "true" }), text))))
+    parent.append(made("h3", {}, title), this.figure, key, this.text)
+    // The library treats the horizontal axis as prices; here it holds steps.
+    this.chart = createOptionsChart(this.figure, {
+      ...chartOptions(),
+      autoSize: true,
+      localization: { precision: 0 },
+      handleScroll: false, // all of it is visible, so a drag scrolls the page
+      handleScale: false,
+    })
+    this.series = lines.map(({ text, colour: _, ...options }) => this.chart.addSeries(
+      LineSeries, { priceLineVisible: false, lineWidth: 2, priceFormat, ...options }))
+    withColours(() => {
+      this.chart.applyOptions(chartOptions())
+      this.series.forEach((one, index) => one.applyOptions({ color: colour(lines[index].colour) }))
+    })
+  }
+
+  /** Shows a text below the chart, and all steps in it. */
+  describe(text) {
+    this.chart.timeScale().fitContent()
+    this.text.textContent = text
+  }
+}

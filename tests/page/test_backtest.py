@@ -1,0 +1,102 @@
+"""A backtest on the page: its job, its progress, and what it shows of the report."""
+
+import json
+
+import pytest
+
+from kronos_client.contract.examples import example
+from tests.page.conftest import RoutedVisit, wait_until
+from tests.page.test_routed import CLOSES, DAYS, WORKER, end, problem, with_file
+
+ADDRESS = "backtests/one"
+RESULT = example("backtest-result")
+FINETUNER = WORKER | {"role": "finetune", "queue": "cpu.finetune", "training": None, "models": []}
+
+
+SEE_STATES = """() => {
+  window.seen = []
+  const onChange = (changes) => {
+    for (const { addedNodes } of changes) seen.push(...[...addedNodes].map((node) => node.data))
+  }
+  new MutationObserver(onChange).observe(document.querySelector("#testing-state"), { childList: true })
+}"""
+
+
+@pytest.fixture
+def answered(routed: RoutedVisit) -> RoutedVisit:
+    """Two models, a data set, and a backtest that is done."""
+    routed.answers |= {
+        "workers": {"workers": [WORKER, FINETUNER], "queues": {}},
+        "models": {"models": [{"id": name} for name in RESULT["report"]["models"]]},
+        "datasets": {"datasets": [{"name": "stored.csv"}]},
+        "backtests": {"id": "one", "queue": "cpu.finetune"},
+        f"{ADDRESS}/events": end(state="done", result=RESULT),
+    }
+    return routed
+
+
+def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
+    page = with_file(answered)
+    own, other = RESULT["report"]["models"]
+    wait_until(page, "() => document.querySelector('#backtest-other').options.length === 3")
+    page.select_option("#backtest-other", other)
+    page.fill("#backtest-windows", "6")
+    page.click("#test")
+    page.wait_for_selector("#tested")
+    (request,) = [one for one in answered.requests if one.url.endswith("/backtests")]
+    job = json.loads(request.post_data or "")
+    (inline,) = job["data"]["instruments"]
+    assert (inline["id"], inline["timestamps"], inline["close"]) == ("bars.csv", DAYS, CLOSES)
+    assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
+    assert page.inner_text("#tested-what") == "12 windows of 2 instruments: 48 bars read, 3 forecast."
+    for name, model in RESULT["report"]["models"].items():
+        assert all(line in page.inner_text("#verdicts") for line in (name, *model["verdict"]))
+    rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
+    assert [row[0] for row in rows] == [own, other, "Repeating the last close"]
+    assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.0%}".replace(
+        "%", " %"
+    )
+    assert page.locator("#by-horizon [role=img]").count() == 2
+    assert page.get_attribute("#whole-report", "href") == "v1/backtests/one/report"
+    assert page.inner_text("#recent-jobs tbody td:first-child") == "Backtest on bars.csv"
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    found = axe.run(page, context="#backtest")
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_link_shows_a_backtest_and_a_key_fetches_its_report(answered: RoutedVisit):
+    answered.answers[f"{ADDRESS}/report"] = lambda route: route.fulfill(body="<!doctype html>")
+    page = answered.open(f"#{ADDRESS}")
+    page.wait_for_selector("#tested")
+    page.evaluate("sessionStorage.setItem('kronos.api-key', 'a key')")
+    with page.expect_download() as download:
+        page.click("#whole-report")
+    assert download.value.suggested_filename == "backtest.html"
+    request = answered.requests[-1]
+    assert (request.headers["accept"], request.headers["authorization"]) == ("text/html", "Bearer a key")
+
+
+def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
+    progress = {"stage": "forecasting", "forecasts_done": 20, "forecasts_total": 80, "seconds_left": 90}
+    event = json.dumps({"state": "running", "progress": progress})
+    answered.answers[f"{ADDRESS}/events"] = lambda route: route.fulfill(
+        body=f"event: progress\ndata: {event}\n\n", content_type="text/event-stream"
+    )
+    page = answered.open()
+    page.evaluate(SEE_STATES)  # the stream ends at once, so each state is shown for a moment only
+    page.click("#test")
+    assert page.inner_text("#backtest-form-problem").startswith("Open a file of candles above")
+    wait_until(page, "() => document.querySelector('#backtest-data').options.length === 2")
+    page.select_option("#backtest-data", "stored.csv")
+    page.check("#backtest-drop")
+    page.click("#test")
+    wait_until(page, "text => window.seen.includes(text)", "20 of 80 forecasts, about 1 min left")
+    (request,) = [one for one in answered.requests if one.url.endswith("/backtests")]
+    job = json.loads(request.post_data or "")
+    assert (job["data"], job["reading"]) == ({"path": "stored.csv"}, {"drop_bad_rows": True})
+    answered.expected_failures = 1
+    refused = problem(404, detail="No such job.", code="LOST")
+    answered.answers["backtests/two/events"] = refused
+    page.evaluate("location.hash = '#backtests/two'")
+    page.wait_for_selector("#testing-problem")
+    assert page.inner_text("#testing-problem") == "No such job. (LOST)"
