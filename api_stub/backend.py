@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import Kind, Priority
+from kronos_client.contract.names import SHARED_KEY, Kind, Priority
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
@@ -45,10 +45,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pool:
-    """The live workers, and the number of jobs in each queue by priority."""
+    """The live workers, the number of jobs in each queue by priority, and that of shared jobs so far."""
 
     workers: list[AnyWorkerStatus]
     lengths: Mapping[str, Mapping[Priority, int]]
+    num_shared: int = 0
 
     @property
     def forecasting(self) -> list[ForecastWorkerStatus]:
@@ -174,7 +175,8 @@ class Backend:
         try:
             with reachable():
                 redis, queues = self.dispatcher.redis, self.settings.queue_names.all
-                return Pool(live_workers(redis), queue_lengths(redis, queues))
+                num_shared = int(redis.get(SHARED_KEY) or 0)
+                return Pool(live_workers(redis), queue_lengths(redis, queues), num_shared)
         finally:
             self._pool_read_at = time.monotonic()
 

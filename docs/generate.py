@@ -35,7 +35,7 @@ SETTINGS: dict[str, type[ClientSettings]] = {
     "Flower": CliSettings,
 }
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤"}
-TYPES = {int: "integer", float: "number", Path: "path", str: "text", SecretStr: "text"}
+TYPES = {bool: "true or false", int: "integer", float: "number", Path: "path", str: "text", SecretStr: "text"}
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

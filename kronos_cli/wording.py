@@ -17,6 +17,7 @@ _OPTIONS: Final = {
     r"\b(?:sampling|output)\.(\w+)": lambda match: f"--{match[1].replace('_', '-')}",
     r"\b(pred_len|top_k|top_p)\b": lambda match: f"--{match[1].replace('_', '-')}",
     r"\bdeadline_s\b": "--deadline",
+    r"\bor the timezone of\b": "or --timezone, the zone of",
     r"\btimestamps\b": "times",
 }
 _FIELDS: Final = {

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
 from kronos_client.backtesting.run import BacktestRun
@@ -39,10 +39,14 @@ from kronos_client.core.job import (
     forecast_job,
 )
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
+from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
 
@@ -125,6 +129,15 @@ class AsyncForecastClient:
         """
         return Many(self._core, **options).run(items)
 
+    async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
+        """Forecast a long frame, as ``ForecastClient.predict_df``."""
+        long: LongFrame = await self._core.call(LongFrame, df, options)
+        async with aclosing(self.forecast_many(long.items(), **long.sending)) as outcomes:
+            async for outcome in outcomes:
+                long.take(outcome)
+        frame: pd.DataFrame = await self._core.call(long.frame)
+        return frame
+
     async def backtest(
         self,
         candles: Any,
@@ -137,11 +150,12 @@ class AsyncForecastClient:
         workers, call = self._core.dispatcher.workers, self._core.call
         run: BacktestRun = await call(begin_backtest, candles, output, workers, options)
         try:
-            async with aclosing(self.forecast_many(run.items(), **run.sending)) as outcomes:
-                async for outcome in outcomes:
-                    await call(run.take, outcome)
-                    if on_progress is not None:
-                        on_progress(run.num_done, run.num_forecasts)
+            for items in run.passes():
+                async with aclosing(self.forecast_many(items, **run.sending)) as outcomes:
+                    async for outcome in outcomes:
+                        await call(run.take, outcome)
+                        if on_progress is not None:
+                            on_progress(run.num_done, run.num_forecasts)
             report: dict[str, Any] = await call(run.report)
         finally:
             run.close()
@@ -189,4 +203,6 @@ class AsyncForecastClient:
         self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float, *, may_stay: bool = True
     ) -> AsyncHandle[Any, Any]:
         make = partial(make_job, job_id, self._core.settings)
-        return await submitted(self._core, make, retry_for_s, may_stay=may_stay and job_id is not None)
+        is_chosen = job_id is not None
+        scope = None if is_chosen else ""
+        return await submitted(self._core, make, retry_for_s, may_stay=may_stay and is_chosen, scope=scope)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -32,22 +32,21 @@ from kronos_client.core.job import (
     data_job,
     finetune_job,
     forecast_job,
-)
+)  # fmt: skip
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
+from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore, ResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 __all__ = [
-    "FinetuneHandle",
-    "FinetuneState",
-    "ForecastClient",
-    "ForecastHandle",
-    "ForecastOutcome",
-    "JobState",
-]
+    "FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "ForecastOutcome", "JobState",
+]  # fmt: skip
 
 
 class ForecastClient:
@@ -158,27 +157,14 @@ class ForecastClient:
     ) -> Generator[ForecastOutcome, None, None]:
         """Forecast thousands of items, each as a job of its own, and yield each one's outcome.
 
-        Items are taken from the iterable on this thread, as room becomes free. An error of one item is
-        in its outcome and ends nothing else. Leaving the loop early cancels the jobs under way, unless
-        ``job_id_prefix`` is given.
+        Items are taken on this thread, as room becomes free. An error is in its item's outcome and ends
+        nothing else. Leaving the loop cancels the jobs under way, unless ``job_id_prefix`` is given.
 
         Args:
-            items: Candles as ``submit`` takes them; or ``(key, candles)``, and the key comes back; or
-                ``(key, candles, options)``, with this item's own ``future_timestamps``, ``pred_len`` and any
-                other of ``ForecastOptions``. For several series in one job, use a list, never a tuple.
-            options: As ``submit`` takes them, for all items that have no others, and:
-
-                - ``in_order`` (True): outcomes in the items' order; False: each as soon as it is ready.
-                - ``max_in_flight`` (64): the most items that are enqueued, or done but not yet yielded.
-                  It bounds memory here and in Redis.
-                - ``timeout_s``: seconds for each item from its submission. After it, the item is cancelled
-                  with the error TIMEOUT.
-                - ``retry_for_s`` (600): seconds during which an item is submitted again if the queue is
-                  full, or Redis does not answer.
-                - ``forget`` (False): delete each result from Redis once it is read.
-                - ``job_id_prefix``: items have the ids ``<prefix>-<key>``; without a key, its index. To
-                  continue an interrupted run, use the same prefix: items that are done are not computed
-                  again while their results are kept, and failed items stay failed.
+            items: Candles as ``submit`` takes them; or ``(key, candles)``, and the key comes back; or ``(key,
+                candles, options)``, with the item's own ``future_timestamps`` or other ``ForecastOptions``.
+                For several series in one job, use a list, never a tuple.
+            options: As ``submit`` takes them, and those of ``ManyOptions``.
         """
         return self._outcomes(self._thread.run(partial(_many, options)), items)
 
@@ -196,6 +182,19 @@ class ForecastClient:
         finally:
             with suppress(RuntimeError):  # the client was closed meanwhile
                 self._thread.run(lambda _: many.leave())
+
+    def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
+        """Forecast a long frame, the bars of any number of series below each other. Needs pandas.
+
+        Options are those of ``forecast_many`` and ``LongOptions``. The answer is that of Chronos'
+        ``predict_df``: a row for each series, target and bar with id, time, ``target_name``, ``predictions``
+        (the mean) and each quantile. A JobError names the series at fault.
+        """
+        long = LongFrame(df, options)
+        with closing(self.forecast_many(long.items(), **long.sending)) as outcomes:
+            for outcome in outcomes:
+                long.take(outcome)
+        return long.frame()
 
     def backtest(
         self,
@@ -223,11 +222,12 @@ class ForecastClient:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
         with closing(begin_backtest(candles, output, self.workers, options)) as run:
-            with closing(self.forecast_many(run.items(), **run.sending)) as outcomes:
-                for outcome in outcomes:
-                    run.take(outcome)
-                    if on_progress is not None:
-                        on_progress(run.num_done, run.num_forecasts)
+            for items in run.passes():
+                with closing(self.forecast_many(items, **run.sending)) as outcomes:
+                    for outcome in outcomes:
+                        run.take(outcome)
+                        if on_progress is not None:
+                            on_progress(run.num_done, run.num_forecasts)
             return run.report()
 
     def submit_backtest(self, data: DataSource, **options: Unpack[BacktestJobOptions]) -> BacktestHandle:

@@ -107,6 +107,11 @@ class ClientSettings(BaseSettings):
         10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"
     )
     result_ttl_s: int = Field(3600, ge=1, description="seconds that a result is kept")
+    share_equal_jobs: bool = Field(
+        False,
+        description="whether forecasts of equal content, seeds and model are computed once while the result "
+        "is kept",
+    )
 
     @field_validator("redis_url")
     @classmethod

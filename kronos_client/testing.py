@@ -31,6 +31,7 @@ from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneResult
+from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.jobs import parse_job
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role
 from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
@@ -100,7 +101,7 @@ class _Memory(Dispatcher):
             if self.refusals:
                 raise self.refusals.popleft()
             known = self.by_id.get(job.id)
-            if known is None:
+            if known is None or (is_shared(job.id) and known.stored.status == states.FAILURE):
                 self._check_room(queue)
                 payload = json.loads(job.content) | {"submitted_at": time.time()}
                 self.by_id[job.id] = _Accepted(job, payload, queue)
@@ -109,7 +110,7 @@ class _Memory(Dispatcher):
         if not self._fake.hold:
             self.finish(job.id)
 
-    def cancel(self, job_id: str) -> None:
+    def _cancel(self, job_id: str) -> None:
         if job_id in self.by_id:
             self.store(job_id, Stored(states.FAILURE, NOT_BEGUN))
 

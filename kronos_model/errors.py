@@ -6,6 +6,7 @@
     │   │   └── BadRow           INVALID_INPUT            a file with an unusable row
     │   ├── CandleError          (one code a defect)      a defect in the candles, with its column and row
     │   └── TimestampError       (one code a defect)      a defect in the timestamps, with its row
+    ├── PackageMissing           NOT_INSTALLED            an optional package that the request needs
     ├── DeviceError              INVALID_DEVICE           an unknown device name
     ├── CheckpointError          CHECKPOINT_INVALID       an unusable checkpoint
     │   ├── CheckpointMissing    CHECKPOINT_MISSING       a missing folder, file or tensor
@@ -79,6 +80,10 @@ class CandleError(InputError):
 
 class TimestampError(InputError):
     """A defect in the timestamps: ``details["row"]`` is the first row at fault."""
+
+
+class PackageMissing(KronosError, code="NOT_INSTALLED"):
+    """An optional package that the request needs; the message names the extra to install."""
 
 
 class DeviceError(KronosError, ValueError, code="INVALID_DEVICE"):

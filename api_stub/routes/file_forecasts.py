@@ -26,6 +26,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
 from kronos_client.contract.names import Priority
 from kronos_client.core.job import candles_job
+from kronos_model.bars.missing import Missing
 
 router = APIRouter(prefix=f"{FORECASTS}/file", tags=["forecasts"], dependencies=[needs("predict")])
 
@@ -36,6 +37,7 @@ class FileForecast(BaseModel):
     """What to forecast. What is left out has the defaults of the Python clients."""
 
     pred_len: Annotated[int, Field(ge=1, description="bars to forecast")]
+    missing: Missing = "error"
     lookback: Annotated[int, Field(ge=1, description="last bars that the model reads")] | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -48,6 +50,7 @@ class FileForecast(BaseModel):
         list[str], Field(max_length=MAX_EVENTS, description="such as close>last+2% at 24; may be repeated")
     ] = []
     statistics: bool | None = None
+    calendar: Annotated[str, Field(description="such as XNYS, 24/7 or weekdays")] | None = None
     calibrated: bool | None = None
     timezone: Annotated[str, Field(description="IANA zone that the forecast times follow")] | None = None
     model: str | None = None
@@ -102,7 +105,7 @@ async def forecast_file(
     with `dropped` and `bad_rows`.
     """
     webhooks.checked(webhook)
-    wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars}
+    wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars, "missing": options["missing"]}
     if dataset is None:
         content = await read_body(request, backend, read_options, name, wanted)
     else:
@@ -119,7 +122,7 @@ async def forecast_file(
             field = "body" if (error.field or "series").startswith("series") else error.field
             raise JobError(error.code, error.message, _PART.sub("", str(field)), error.details) from None
 
-    job, _ = await backend.core.send(make, may_stay=True)
+    job, _ = await backend.core.send(make, may_stay=True, scope=None if webhook else submission.scope)
     url = f"{submission.root}{FORECASTS}/{job.id}"
     await webhooks.add(job.id, url, webhook)
     work = backend.wait(job.id, preference.wait_s)

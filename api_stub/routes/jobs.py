@@ -35,6 +35,7 @@ from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.names import MAX_ID_CHARS, Kind
 from kronos_client.core.job import Job, backtest_job, finetune_job, forecast_job
 from kronos_client.core.kinds import progress_of
@@ -85,10 +86,12 @@ def _router(
     ) -> Accepted:
         webhook = webhooks.checked(job.pop("webhook", None))
         make = partial(make_job, job, submission.job_id, backend.settings)
-        sent, queue = await backend.core.send(make, may_stay=True)
+        scope = None if webhook else submission.scope  # a job has one webhook
+        sent, queue = await backend.core.send(make, may_stay=True, scope=scope)
         await webhooks.add(sent.id, f"{submission.root}{url}/{sent.id}", webhook)
         # A new job waits in its queue. Only a job that was sent before may have progressed.
-        stored = await backend.read(sent.id) if submission.is_repeatable else NOTHING
+        may_have_begun = submission.is_repeatable or is_shared(sent.id)
+        stored = await backend.read(sent.id) if may_have_begun else NOTHING
         content = Accepted.of(sent.id, queue, submission.root + url, stored)
         response.headers.update({"X-Job-Id": sent.id, "Location": content.url})
         return content

@@ -51,6 +51,11 @@ class HttpMetrics:
         self.jobs_training = gauge(
             "kronos_jobs_training", "Jobs that a queue's workers train now", ("queue",)
         )
+        self.jobs_shared = Counter(
+            "kronos_jobs_shared",
+            "Jobs that were sent while an equal one was under way or done (KRONOS_SHARE_EQUAL_JOBS)",
+            registry=registry,
+        )
         self.redis_up = gauge("kronos_redis_up", "Whether Redis answers this service")
 
     def count(self, scope: Scope, status: int, elapsed_s: float) -> None:
@@ -77,6 +82,8 @@ async def metrics(request: Request, backend: BackendDependency) -> Response:
         shown.redis_up.set(0)
     else:
         shown.redis_up.set(1)
+        shown.jobs_shared.reset()
+        shown.jobs_shared.inc(pool.num_shared)
         for queue, view in queue_views(pool).items():
             shown.workers.labels(queue).set(view.workers)
             shown.workers_ready.labels(queue).set(view.ready)

@@ -97,7 +97,7 @@ async def models(backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: C
             known.setdefault(model.id, ModelView(id=model.id, kind="further" if place else "own"))
     for name in backend.settings.further_models:
         known.setdefault(name, ModelView(id=name, kind="further"))
-    known |= {view.id: view for view in await backend.call(_registered, backend.settings.model_folder)}
+    known |= {view.id: view for view in await backend.call(registered_models, backend.settings.model_folder)}
     for worker in workers:
         for model in worker.models:
             if model.state == "ready":
@@ -202,7 +202,7 @@ def _delete(folder: Path | None, model_id: str) -> None:
     )
 
 
-def _registered(folder: Path | None) -> list[ModelView]:
+def registered_models(folder: Path | None) -> list[ModelView]:
     """The models in the folder. Blocks."""
     if folder is None:
         return []

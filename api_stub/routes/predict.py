@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -20,6 +21,7 @@ from api_stub.routes.scopes import needs
 from api_stub.routes.submission import Submission, SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job import Job
 from kronos_client.core.stored import Stored
@@ -155,14 +157,15 @@ async def _run(
             if stored.has_ended and result is None:
                 raise stored.value
             if result is None and not preference.takes_job:
-                raise _unfinished(backend, submission, preference)
+                raise _unfinished(backend, job.id, submission, preference)
         except JobError as error:
             raise HttpError.of(job.in_request(error), job.id) from None
         return job, queue, stored, result
 
-    queues = await _send(jobs, backend, submission)
+    sent = await _send(jobs, backend, submission)
+    jobs = [job for job, _ in sent]
     # A TaskGroup would wrap the error in an ExceptionGroup.
-    tasks = [asyncio.create_task(wait(*one)) for one in zip(jobs, queues, strict=True)]
+    tasks = [asyncio.create_task(wait(*one)) for one in sent]
     try:
         job_ids = [job.id for job in jobs]
         return await while_connected(
@@ -180,11 +183,13 @@ async def _run(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _unfinished(backend: Backend, submission: Submission, preference: Preference) -> JobError:
+def _unfinished(backend: Backend, job_id: str, submission: Submission, preference: Preference) -> JobError:
     """The error of a request that does not take jobs, if one is not done in time."""
     outcome = (
         "it goes on: repeat the request with its Idempotency-Key"
         if submission.is_repeatable
+        else "it goes on, since others may share it: repeat the request"
+        if is_shared(job_id)
         else "it was cancelled: repeat the request, ask for less, or send `Prefer: respond-async`"
     )
     if backend.events.is_released:
@@ -193,21 +198,24 @@ def _unfinished(backend: Backend, submission: Submission, preference: Preference
     return JobError(ErrorCode.TIMEOUT, message)
 
 
-async def _send(jobs: Sequence[PredictionJob], backend: Backend, submission: Submission) -> list[str]:
-    """Check all jobs of a request, then send all or none. Returns their queues."""
+async def _send(
+    jobs: Sequence[PredictionJob], backend: Backend, submission: Submission
+) -> list[tuple[PredictionJob, str]]:
+    """Check all jobs of a request, then send all or none. Returns them as sent, each with its queue."""
 
     def check() -> list[Job]:
         return [job.checked(backend.settings) for job in jobs]
 
-    async def send(job: Job) -> str:
-        return (await backend.core.send(lambda: job, may_stay=True))[1]
+    async def send(job: Job) -> tuple[Job, str]:
+        return await backend.core.send(lambda: job, may_stay=True, scope=submission.scope)
 
-    queues: list[str] = []
+    all_sent: list[tuple[PredictionJob, str]] = []
     for job, ready in zip(jobs, await backend.call(check), strict=True):
         try:
-            queues.append(await send(ready))
+            sent, queue = await send(ready)
+            all_sent.append((replace(job, id=sent.id), queue))
         except JobError as error:
             if not submission.is_repeatable:  # a repeated request would find the jobs again
-                await backend.try_to_cancel([sent.id for sent in jobs[: len(queues)]])
+                await backend.try_to_cancel([one.id for one, _ in all_sent])
             raise job.in_request(error) from None
-    return queues
+    return all_sent

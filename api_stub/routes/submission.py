@@ -29,6 +29,7 @@ class Submission:
 
     Attributes:
         job_id: A new id, or always the same for an Idempotency-Key.
+        scope: Within it, equal jobs may be shared: the bearer key. None if the request has a key of its own.
         is_repeatable: Whether a repeated request finds the same job, which may have been sent before.
         root: The prefix of every address in the answer, such as ``/kronos``, or an empty string.
     """
@@ -36,14 +37,16 @@ class Submission:
     job_id: str
     is_repeatable: bool
     root: str
+    scope: str | None = None
 
 
 # async, because FastAPI runs sync dependencies on threads.
 async def _submission(request: Request, key: IdempotencyKey = None) -> Submission:
     root = request.scope.get("root_path", "").rstrip("/")
+    bearer = request.headers.get("authorization", "")
     if key is None:
-        return Submission(str(uuid.uuid4()), False, root)
-    parts = (request.url.path, request.headers.get("authorization", ""), key)
+        return Submission(str(uuid.uuid4()), False, root, scope=bearer)
+    parts = (request.url.path, bearer, key)
     # The lengths make sure that different parts never give the same text.
     text = "".join(f"{len(part)}:{part}" for part in parts)
     job_id = IDEMPOTENT_PREFIX + hashlib.sha256(text.encode()).hexdigest()[:ID_HEX_CHARS]

@@ -33,8 +33,9 @@ def calibrate(backtest: Path, name: str, model: str | None, max_context: int | N
     parts, known = _weights(registry, fit.model)
     calibration = fit.calibration.model_dump(mode="json")
     content = json.dumps(calibration | {"fitted_at": None}, sort_keys=True)
+    known |= {"evaluation": fit.evaluation, "calibration": calibration}
     registered = register_pair(
-        registry, parts, name, known | {"calibration": calibration}, max_context,
+        registry, parts, name, known, max_context,
         fingerprint=hashlib.sha256(content.encode()).hexdigest(),
     )  # fmt: skip
     if as_json:

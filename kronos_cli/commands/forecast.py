@@ -1,9 +1,10 @@
 """``kronos forecast``."""
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from pydantic import TypeAdapter, ValidationError
@@ -11,9 +12,9 @@ from rich.console import Console
 
 from kronos_cli.commands import options
 from kronos_cli.files.bulk import FileReader
-from kronos_cli.files.inputs import find_inputs
+from kronos_cli.files.inputs import Source, find_inputs
 from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
-from kronos_cli.files.record import KINDS, Kind
+from kronos_cli.files.record import KINDS, Kind, LongForm
 from kronos_cli.files.run import ForecastRun, Tally
 from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
@@ -22,7 +23,10 @@ from kronos_client.contract import forecast as contract
 from kronos_client.contract.results import SeriesForecast
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.core.forecast_request import default_sample_count
-from kronos_model.bars.files.options import ReadOptions
+from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.missing import Missing
 from kronos_model.errors import InputError
 from kronos_model.paths.events import Event
 
@@ -67,6 +71,16 @@ def device(text: str) -> str:
 @click.option(
     "--format", "kind", type=click.Choice(KINDS), help="Format of the files in a folder.  [default: csv]"
 )
+@click.option(
+    "--target", "targets", type=click.Choice(COLUMNS), multiple=True,
+    help="Write the table as Chronos and Nixtla have it, with the forecast of this column: id, time, "
+    "target_name, predictions and quantiles. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--missing", type=click.Choice(get_args(Missing)), default="error", show_default=True,
+    help="Bars with blank prices, or prices of zero without volume: refuse them, give them the close before "
+    "(also to bars that are not there), or leave them out.",
+)  # fmt: skip
 @options.candle_files
 @options.pred_len
 @options.lookback
@@ -95,6 +109,10 @@ def device(text: str) -> str:
 @click.option(
     "--statistics", is_flag=True, help="Print return, realised volatility and maximum drawdown of the paths."
 )
+@click.option(
+    "--calendar", metavar="NAME", help="Find the future times by an exchange's calendar, such as XNYS, or by "
+    "24/7 or weekdays.  [default: as in the file]",
+)  # fmt: skip
 @click.option("--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York.")
 @click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
 @click.option(
@@ -120,7 +138,8 @@ def device(text: str) -> str:
 def forecast(
     paths: tuple[str, ...], output: Path, kind: Kind | None, in_flight: int, timeout_s: float | None,
     lookback: int | None, sample_count: int | None, no_fallback: bool, fresh: bool, overwrite: bool,
-    plot: bool, as_json: bool, reading: ReadOptions, **given: Any,
+    plot: bool, as_json: bool, targets: tuple[str, ...], missing: Missing,
+    reading: ReadOptions, **given: Any,
 ) -> None:  # fmt: skip
     """Forecast candle files: CSV or Parquet, folders of them, or patterns.
 
@@ -132,28 +151,20 @@ def forecast(
     after Ctrl-C.
     """
     settings = get_settings()
-    table_kind = TABLE_KINDS.get(output.suffix.lower())
-    if table_kind is not None and kind is not None:
-        raise click.UsageError("--format is for a folder: the end of a table's name sets its format")
-    if table_kind is None and output.is_file():
-        text = f"--output {output} is a file but not a table: a table's name ends in .parquet, .csv or .json"
-        raise click.UsageError(text)
-    if table_kind is None and output.suffix[1:].isalpha() and not output.is_dir():
-        text = f"--output {output}: a table ends in .parquet, .csv (which Excel opens) or .json"
-        raise click.UsageError(f"{text}; if a folder is meant, make it first")
-    if table_kind is not None and output.is_dir():
-        raise click.UsageError(f"--output {output} is a folder with the name of a table: give another name")
-    target = ForecastTable(output, table_kind) if table_kind else ForecastFolder(output, kind or "csv")
+    target = _target_of(output, kind, targets, reading)
     try:
-        reader = FileReader(reading)
+        reader = FileReader(reading, missing)
         inputs = reader.sources(find_inputs(paths, output))
     except InputError as error:
         raise click.UsageError(str(error)) from None
+    if targets:
+        _check_distinct(inputs)
     with ForecastClient(settings=settings) as client:
         workers = client.workers()
         if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
-        sent: Any = given | {"allow_fallback": not no_fallback} | ({"lookback": lookback} if lookback else {})
+        sent: Any = given | {"missing": missing, "allow_fallback": not no_fallback}
+        sent |= {"lookback": lookback} if lookback else {}
         sent["sample_count"] = sample_count or default_sample_count(settings.limits())
         run = ForecastRun(
             client, inputs, reader, target, lookback or settings.max_bars, sent,
@@ -174,6 +185,37 @@ def forecast(
             raise error from None
     _print_summary(run.tally, output, as_json=as_json)
     raise SystemExit(run.tally.exit_status)
+
+
+def _target_of(
+    output: Path, kind: Kind | None, targets: tuple[str, ...], reading: ReadOptions
+) -> ForecastFolder:
+    """Where the forecasts go. Raises UsageError if the options do not agree."""
+    table_kind = TABLE_KINDS.get(output.suffix.lower())
+    if table_kind is not None and kind is not None:
+        raise click.UsageError("--format is for a folder: the end of a table's name sets its format")
+    if table_kind is None and output.is_file():
+        text = f"--output {output} is a file but not a table: a table's name ends in .parquet, .csv or .json"
+        raise click.UsageError(text)
+    if table_kind is None and output.suffix[1:].isalpha() and not output.is_dir():
+        text = f"--output {output}: a table ends in .parquet, .csv (which Excel opens) or .json"
+        raise click.UsageError(f"{text}; if a folder is meant, make it first")
+    if table_kind is not None and output.is_dir():
+        raise click.UsageError(f"--output {output} is a folder with the name of a table: give another name")
+    if targets and table_kind not in ("csv", "parquet"):
+        raise click.UsageError(f"--target is for a table: --output {output} must end in .parquet or .csv")
+    titles = (reading.id_column or ID_COLUMN, reading.columns.get(TIMES, TIMESTAMP_COLUMN))
+    form = LongForm(targets, titles) if targets else None
+    return ForecastTable(output, table_kind, form) if table_kind else ForecastFolder(output, kind or "csv")
+
+
+def _check_distinct(inputs: Mapping[str, Source]) -> None:
+    """Refuse instruments that the long form could not tell apart."""
+    counts = Counter(source.instrument for source in inputs.values() if source.instrument is not None)
+    name, count = next(iter(counts.most_common(1)), ("", 1))
+    if count > 1:
+        text = f"--target names series by their instrument, and {name} is in {count} files"
+        raise click.UsageError(f"{text}: forecast the files one by one, or leave --target out")
 
 
 def _print_summary(tally: Tally, output: Path, *, as_json: bool) -> None:

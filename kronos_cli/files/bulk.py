@@ -15,6 +15,7 @@ from kronos_cli.wording import file_error
 from kronos_client.core.forecast_request import ForecastOptions
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
+from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError
 
 NO_PART_OF_THE_FORECAST: Final = ("device", "allow_fallback", "priority", "deadline_s")
@@ -26,9 +27,13 @@ class ForecastWork:
     """A file with its forecast's name, its candles, and the fingerprint of candles and options."""
 
     name: str
-    file: Path
+    source: Source
     lookback: Lookback
     fingerprint: str
+
+    @property
+    def file(self) -> Path:
+        return self.source.file
 
     @property
     def candles(self) -> pd.DataFrame:
@@ -38,8 +43,9 @@ class ForecastWork:
 class FileReader:
     """Reads candle files. The last file is kept, since several instruments may be in it."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, missing: Missing = "error") -> None:
         self._options = options
+        self.missing = missing
         self._last: CandleFile | None = None
 
     def open(self, path: Path) -> CandleFile:
@@ -75,7 +81,7 @@ def read_work(
 ) -> ForecastWork:
     """Read the last candles of an instrument. Raises JobError if they cannot be used."""
     try:
-        lookback = reader.open(source.file).last(max_bars, source.instrument)
+        lookback = reader.open(source.file).last(max_bars, source.instrument, reader.missing)
     except CandleFileError as error:
         # The message keeps the path, since the file is the user's own.
         raise file_error(error) from None
@@ -87,4 +93,4 @@ def read_work(
         is_text = title == "timestamps"
         digest.update(f"\n{title}\n".encode())
         digest.update("\n".join(column).encode() if is_text else column.to_numpy("<f8").tobytes())
-    return ForecastWork(name, source.file, lookback, digest.hexdigest())
+    return ForecastWork(name, source, lookback, digest.hexdigest())

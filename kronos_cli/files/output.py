@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from kronos_cli.files.record import KINDS, Kind, Record, write_record, write_table
+from kronos_cli.files.record import KINDS, Kind, LongForm, Record, write_record, write_table
 from kronos_model.errors import DiskFull, InputError
 
 JOURNAL: Final = ".kronos-forecasts.jsonl"
@@ -123,10 +123,10 @@ class ForecastFolder:
 class ForecastTable(ForecastFolder):
     """One table of all forecasts, made of a hidden folder next to it, which the next run continues."""
 
-    def __init__(self, path: Path, kind: Kind) -> None:
+    def __init__(self, path: Path, kind: Kind, form: LongForm | None = None) -> None:
         super().__init__(path.with_name(f".{path.name}.parts"), "json")
         self.path, self.charts = path, path.with_suffix("")
-        self._table_kind = kind
+        self._table_kind, self._form = kind, form
 
     def claim(self, files: Mapping[str, Sequence[Path]], *, overwrite: bool = False) -> None:
         """Claim also the table, which no run wrote if there never was a forecast."""
@@ -139,4 +139,4 @@ class ForecastTable(ForecastFolder):
         paths = [path for path in map(self.path_of, names) if path.is_file()]
         if paths:
             records = (json.loads(path.read_text(encoding="utf-8")) for path in paths)
-            write_table(self.path, self._table_kind, records)
+            write_table(self.path, self._table_kind, records, self._form)

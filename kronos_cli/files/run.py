@@ -172,7 +172,7 @@ class ForecastRun:
             from kronos_cli.files.chart import draw_forecast  # matplotlib
 
             draw_forecast(work.candles, result, chart, name=work.name, caution=caution)
-        record = forecast_record(work.name, work.file, outcome.job_id, result)
+        record = forecast_record(work.name, work.source, outcome.job_id, result)
         received: list[int] = []
         with _handled_by(lambda number, _: received.append(number), signal.SIGINT, signal.SIGTERM):
             self.output.put(work.fingerprint, record)  # not interrupted: every stored forecast is counted

@@ -86,5 +86,5 @@ def result_view(result: FinetuneResult) -> RenderableType:
         table.add_row(name, Text(text))
     for text in dict.fromkeys(filter(None, [result.device_warning, *result.warnings])):
         table.add_row("Warning", Text(text), style="yellow")
-    table.add_row("Use", Text(f'a forecast job with "model": "{result.model.id}", or "{result.model.name}"'))
+    table.add_row("Use", Text(f'a forecast job with "model": "{result.model.id}"'))
     return table

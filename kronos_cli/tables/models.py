@@ -18,7 +18,8 @@ SHORT_CHARS: Final = 8
 
 LEGEND: Final = (
     "tokenizer, predictor: best validation loss. over parent, over last value: reduction of the CRPS of the "
-    "close on held-out candles; 80 % held: closes there in the 80 % interval."
+    "close on held-out candles, or in the backtest of the calibration; 80 % held: closes there in the 80 % "
+    "interval, before it."
 )
 
 
@@ -75,7 +76,8 @@ def _parent(parent: Any) -> str:
 def _quality(metadata: Metadata) -> list[str]:
     """The scores; empty if the metadata have none."""
     losses = [_at(metadata.metrics, stage, "best_loss") for stage in ("tokenizer", "predictor")]
-    ours = _at(metadata.evaluation, "models", "finetuned")
+    judged = _at(metadata.evaluation, "models")
+    ours = next(iter(judged.values()), None) if isinstance(judged, Mapping) else None
     percents = [_at(ours, "against", over, "difference") for over in ("start", "last_value")]
     held, forms = _at(ours, "scores", "coverage", "0.8"), ["{:.4g}"] * 2 + ["{:+.1f} %"] * 2 + ["{:.0%}"]
     shown = zip([*losses, *percents, held], forms, strict=True)

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ModelInfo
 from kronos_model.evaluation.calibration import MIN_WINDOWS, corrected, fit_corrections
+from kronos_model.evaluation.report import without_steps
 
 QUANTILE: Final = "close_q"
 CHECKED_SHARE: Final = 1 / 3
@@ -28,11 +29,13 @@ class CalibrationFit:
     """A calibration fitted to all windows of a backtest, and the model that it belongs to.
 
     Attributes:
+        evaluation: the model's part of the report, without its scores by bar ahead.
         check: a sentence on the latest windows, calibrated by a fit to those before.
     """
 
     calibration: Calibration
     model: ModelInfo
+    evaluation: dict[str, Any]
     check: str
 
 
@@ -91,6 +94,12 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
             corrections=windows.fit().tolist(),
         ),
         model=ModelInfo.model_validate(report["model_info"][name]),
+        evaluation={
+            "lookback": asked["lookback"],
+            "horizon": asked["horizon"],
+            "num_windows": report["num_windows"],
+            **without_steps({"models": {name: report["models"][name]}, "naive": report["naive"]}),
+        },
         check=_check(windows),
     )
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,12 +18,17 @@ from kronos_model.bars.columns import COLUMNS
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
 
+MAX_PASSES: Final = 2
+
+Item = tuple[tuple[int, int], list[dict[str, Any]], ForecastOptions]
+"""A job: the numbers of its model and its windows, its series and its options."""
+
 
 class BacktestRun:
     """Forecasts what is left of a plan and makes the report.
 
-    ``items`` go to ``forecast_many`` with ``sending``, and each outcome to ``take``. A run holds the
-    instruments and a few jobs; its forecasts are on disk.
+    The items of each of its ``passes`` go to ``forecast_many`` with ``sending``, and each outcome to
+    ``take``. A run holds the instruments and a few jobs; its forecasts are on disk.
     """
 
     def __init__(
@@ -58,14 +63,14 @@ class BacktestRun:
         """Close the store."""
         self._store.close()
 
-    def items(self) -> Iterator[tuple[tuple[int, int], list[dict[str, Any]], ForecastOptions]]:
+    def items(self) -> Iterator[Item]:
         """The jobs that are left, as ``forecast_many`` takes them: ordinary jobs of low priority.
 
         A job's content depends on the plan alone, so a forecast is the same whatever run computes it.
         """
         options = self._plan.options
-        for number, windows in enumerate(self._jobs):
-            for model, name in enumerate(options.models):
+        for model, name in enumerate(options.models):  # one after the other: each takes room in the workers
+            for number, windows in enumerate(self._jobs):
                 if self._done[model].issuperset(windows):
                     continue
                 future = [self._plan.texts(window)[options.lookback :] for window in windows]
@@ -83,6 +88,17 @@ class BacktestRun:
                         "priority": "low",
                     },
                 )
+
+    def passes(self) -> Iterator[Iterator[Item]]:
+        """The jobs that are left, and once more those that failed.
+
+        A worker or Redis may have failed, or the room for a model was still in use by another one.
+        """
+        for _ in range(MAX_PASSES):
+            self.failed.clear()
+            yield self.items()
+            if not self.failed:
+                return
 
     def take(self, outcome: ForecastOutcome) -> None:
         """Store a job's forecasts, or count its error.

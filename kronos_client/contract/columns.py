@@ -17,7 +17,8 @@ from pydantic_core import PydanticCustomError
 from kronos_client.contract.errors import ErrorCode, JobError
 
 WIRE_DTYPE: Final = np.dtype("<f4")
-NUMBER_TYPES: Final = {int, float}
+NUMBER_TYPES: Final = {int, float, type(None)}
+"""A null is a missing value, as NaN is in base64."""
 BASE64_SCHEMA: Final = {
     "type": "string",
     "contentEncoding": "base64",
@@ -41,7 +42,7 @@ def decode_column(column: str | Sequence[float], field: str = "column") -> NDArr
         try:
             return np.array(column, dtype=np.float64)
         except OverflowError:
-            row = next(row for row, value in enumerate(column) if abs(value) > sys.float_info.max)
+            row = next(row for row, value in enumerate(column) if abs(value or 0) > sys.float_info.max)
             message = f"{field} row {row} holds a number too large for a float"
             raise JobError(ErrorCode.VALUE_TOO_LARGE, message, field, {"row": row}) from None
     try:
@@ -80,6 +81,6 @@ Column = Annotated[
     str | tuple[float, ...],
     PlainValidator(_read),
     PlainSerializer(lambda column: column, return_type=Any),
-    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "number"}}, BASE64_SCHEMA]}),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": ["number", "null"]}}, BASE64_SCHEMA]}),
 ]
 """A column as it stands in a job; ``decode_column`` reads it."""

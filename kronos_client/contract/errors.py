@@ -39,7 +39,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_COLUMN = "UNKNOWN_COLUMN", "The model has no such column: leave it out."
     LENGTH_MISMATCH = "LENGTH_MISMATCH", "Columns or timestamps differ in length: give one value a bar."
     EMPTY_SERIES = "EMPTY_SERIES", "The series has no bars: send some."
-    NOT_FINITE = "NOT_FINITE", "A value is NaN or infinite: fill or drop the bar."
+    NOT_FINITE = "NOT_FINITE", "A value is NaN or infinite: fill or drop the bar, or set missing."
     VALUE_TOO_LARGE = "VALUE_TOO_LARGE", "A value is too large to be summed in float32: use a larger unit."
     NON_POSITIVE_PRICE = "NON_POSITIVE_PRICE", "A price is zero or below: correct or drop the bar."
     HIGH_BELOW_LOW = "HIGH_BELOW_LOW", "A high is below the low of its bar: correct or drop the bar."
@@ -51,7 +51,10 @@ class ErrorCode(StrEnum):
     MIXED_TIMEZONES = "MIXED_TIMEZONES", "Some timestamps have an offset and some do not: write all alike."
     TIMEZONE_UNKNOWN = "TIMEZONE_UNKNOWN", "Not an IANA time zone: use a name such as America/New_York."
     TIMEZONE_MISMATCH = "TIMEZONE_MISMATCH", "The time zone does not have this offset: correct one of them."
+    CALENDAR_UNKNOWN = "CALENDAR_UNKNOWN", "No such calendar: use a code such as XNYS, 24/7 or weekdays."
     CANNOT_INFER_TIMESTAMPS = "CANNOT_INFER_TIMESTAMPS", "The lookback shows no rule: give the future times."
+
+    NOT_INSTALLED = "NOT_INSTALLED", "A package is missing: install the extra that the message names."
 
     # Devices and models
     INVALID_DEVICE = "INVALID_DEVICE", "Not a device: use auto, cpu, cuda, cuda:N or mps."

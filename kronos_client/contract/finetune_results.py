@@ -30,7 +30,7 @@ class FinetuneProgress(ResultModel):
 
 
 class FinetunedModel(ResultModel):
-    """The registered model; forecast jobs name it by ``name`` or by ``id``."""
+    """The registered model. Jobs name it by ``id``, or by ``name`` if no other version was promoted."""
 
     name: str
     version: int = Field(ge=1)

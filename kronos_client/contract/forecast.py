@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from kronos_client.contract.columns import Column
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.missing import Missing
 from kronos_model.paths.events import WANTED, Event
 from kronos_model.seeds import MAX_SEED
 
@@ -115,7 +116,12 @@ class SeriesInput(CandleInput):
 
     future_timestamps: TimestampTexts | None = Field(
         default=None,
-        description="of the bars to forecast; inferred from the lookback's spacing if left out",
+        description="of the bars to forecast; by the calendar, else from the lookback's spacing, if left out",
+    )
+    calendar: Annotated[str, Field(max_length=40)] | None = Field(
+        default=None,
+        description="of the bars to forecast, if future_timestamps are left out: an exchange such as XNYS, "
+        "24/7 or weekdays",
     )
     timezone: Annotated[str, Field(max_length=100)] | None = Field(
         default=None, description="IANA time zone whose clock the timestamps follow"
@@ -173,6 +179,10 @@ class ForecastJob(WireModel):
         default="auto",
         description="the last bars of each series that the model reads; auto: what its context leaves, up to "
         "the longest of its training, or those of its calibration if output.calibrated",
+    )
+    missing: Missing = Field(
+        default="error",
+        description="bars without prices (NaN, null, or zero without volume): refuse, fill or leave them out",
     )
     pred_len: Count | None = Field(
         default=None, description="bars to forecast; may be left out if future_timestamps are given"

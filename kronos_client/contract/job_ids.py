@@ -4,10 +4,18 @@ Clients refuse other ids. A worker answers BAD_MESSAGE under them, where Redis c
 """
 
 import uuid
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import MAX_ID_CHARS
+
+SHARED_PREFIX: Final = "equal-"
+"""Start of the ids that a client makes from a job's content, so that equal jobs have one."""
+
+
+def is_shared(job_id: str) -> bool:
+    """Whether several senders may have sent the job: none of them may cancel it or delete its result."""
+    return job_id.startswith(SHARED_PREFIX)
 
 
 def is_job_id(value: object) -> TypeGuard[str]:

@@ -70,6 +70,9 @@ def result_key(job_id: str) -> str:
     return f"celery-task-meta-{job_id}"
 
 
+SHARED_KEY: Final = f"{KEY_PREFIX}jobs_shared"
+"""The number of jobs that were sent although an equal one was under way or done."""
+
 WEBHOOKS_KEY: Final = f"{KEY_PREFIX}webhooks"
 """The sorted set of jobs with a webhook, by the time until which a process of the HTTP API holds it."""
 

@@ -13,11 +13,14 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.limits import check_num_bars
-from kronos_model.bars.calendar.spacing import Inferred, infer_future
+from kronos_model.bars.calendar.continuing import Inferred
+from kronos_model.bars.calendar.named import follow_calendar
+from kronos_model.bars.calendar.spacing import infer_future
 from kronos_model.bars.columns import to_bars
 from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.missing import Filled, Missing
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
-from kronos_model.bars.validation import check_candles, impossible_warning
+from kronos_model.bars.validation import check_candles, check_shape, impossible_warning
 from kronos_model.errors import CandleError, KronosError, TimestampError
 from kronos_model.seeds import derive_series_seed, seed_from_text
 
@@ -32,6 +35,7 @@ class PreparedSeries:
         columns: those that were given, each (T,) float64.
         wall, future_wall: wall clocks as written, (T,) and (H,) datetime64[s].
         future_timestamps: the same H times in the form of the input.
+        timestamps_from: how these were found, in words.
         seed: for this series' draws.
         warnings: remarks for people who read the forecast.
     """
@@ -41,6 +45,7 @@ class PreparedSeries:
     wall: NDArray[np.datetime64]
     future_wall: NDArray[np.datetime64]
     future_timestamps: tuple[str, ...]
+    timestamps_from: str
     seed: int
     warnings: tuple[str, ...] = ()
 
@@ -81,32 +86,36 @@ def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeri
     """
     seed = job.sampling.seed if job.sampling.seed is not None else seed_from_text(job_id)
     return tuple(
-        _prepare_series(series, f"series.{index}.", job.horizon, derive_series_seed(seed, index), limits)
+        _prepare_series(series, f"series.{index}.", job, derive_series_seed(seed, index), limits)
         for index, series in enumerate(job.series)
     )
 
 
 def _prepare_series(
-    series: SeriesInput, prefix: str, horizon: int, seed: int, limits: Limits
+    series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
 ) -> PreparedSeries:
     for name, column in series.columns().items():
         check_num_bars(num_values(column), limits, f"{prefix}{name}")
-    columns = _read_columns(series, prefix)
+    filled = _read_columns(series, prefix, job.missing)
+    columns, remarks = filled.columns, list[str]()
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
         lookback = parse_timestamps(series.timestamps, zone=zone)
-        future = _future(series, lookback, horizon, zone)
+        if job.missing != "error":
+            columns, lookback, remarks = filled.settled(lookback, job.missing)
+        future = _future(series, lookback, job.horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
-    remarks = (impossible_warning(columns, series.timestamps), future.warning)
+    texts = (*remarks, impossible_warning(columns, lookback.texts), future.warning)
     return PreparedSeries(
         id=series.id,
-        columns=columns,
+        columns={name: _read_only(values) for name, values in columns.items()},
         wall=_read_only(lookback.wall.astype("datetime64[s]")),
         future_wall=_read_only(future.timestamps.wall.astype("datetime64[s]")),
         future_timestamps=future.timestamps.texts,
+        timestamps_from=future.rule,
         seed=series.seed if series.seed is not None else seed,
-        warnings=tuple(text for text in remarks if text is not None),
+        warnings=tuple(text for text in texts if text is not None),
     )
 
 
@@ -116,23 +125,27 @@ def prepare_instruments(instruments: Sequence[CandleInput]) -> tuple[PreparedIns
 
 
 def _prepare_instrument(instrument: CandleInput, prefix: str) -> PreparedInstrument:
-    columns = _read_columns(instrument, prefix)
+    columns = _read_columns(instrument, prefix, "error").columns
     try:
         timestamps = parse_timestamps(instrument.timestamps)
     except TimestampError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
-    return PreparedInstrument(instrument.id, timestamps, columns)
+    return PreparedInstrument(
+        instrument.id, timestamps, {name: _read_only(values) for name, values in columns.items()}
+    )
 
 
-def _read_columns(candles: CandleInput, prefix: str) -> dict[str, NDArray[np.float64]]:
-    """The columns that were given, each (T,) and read-only, one value for each timestamp.
+def _read_columns(candles: CandleInput, prefix: str, missing: Missing) -> Filled:
+    """The columns that were given, each (T,), one value for each timestamp; filled unless "error".
 
     Raises:
         JobError: Its field begins with ``prefix``, such as ``series.0.``.
     """
     columns = {name: decode_column(column, f"{prefix}{name}") for name, column in candles.columns().items()}
     try:
-        check_candles(columns)
+        check_shape(columns)
+        filled = Filled(columns, np.zeros(0, dtype=bool)) if missing == "error" else Filled.of(columns)
+        check_candles(filled.columns)
     except CandleError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
     num_bars, num_timestamps = len(columns["open"]), len(candles.timestamps)
@@ -140,15 +153,17 @@ def _read_columns(candles: CandleInput, prefix: str) -> dict[str, NDArray[np.flo
         field, row = f"{prefix}timestamps", min(num_timestamps, num_bars)
         message = f"{field} has {num_timestamps} entries for {num_bars} bars: give one a bar"
         raise JobError(ErrorCode.LENGTH_MISMATCH, message, field, {"row": row})
-    return {name: _read_only(values) for name, values in columns.items()}
+    return filled
 
 
 def _future(series: SeriesInput, lookback: Timestamps, horizon: int, zone: tzinfo | None) -> Inferred:
     if series.future_timestamps is None:
+        if series.calendar is not None:
+            return follow_calendar(series.calendar, lookback, horizon, zone)
         return infer_future(lookback, horizon, zone)
     future = parse_timestamps(series.future_timestamps, field="future_timestamps", zone=zone)
     check_continues(lookback, future)
-    return Inferred(future)
+    return Inferred(future, "the job")
 
 
 def _read_only(values: Array) -> Array:

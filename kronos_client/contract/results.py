@@ -34,6 +34,9 @@ class SeriesForecast(ResultModel):
 
     id: str
     timestamps: Texts = Field(description="of the forecast bars, in the form of the job's")
+    timestamps_from: str | None = Field(
+        default=None, description="the job, the calendar, or what was inferred from the lookback"
+    )
     mean: dict[ColumnName, Values] = Field(description="mean over the paths, H values a column")
     quantiles: dict[str, dict[ColumnName, Values]] = Field(description="by level, as 0.1, then by column")
     paths: dict[ColumnName, Paths] | None = Field(
@@ -139,6 +142,32 @@ def forecast_columns(
     return table | {event: [chance] * len(timestamps) for event, chance in chances.items()}
 
 
+def long_columns(
+    name: Any,
+    timestamps: Sequence[str],
+    mean: Mapping[ColumnName, Sequence[float]],
+    quantiles: Mapping[str, Mapping[ColumnName, Sequence[float]]],
+    targets: Sequence[Any],
+    titles: tuple[str, str],
+) -> dict[str, list[Any]]:
+    """A forecast in the long form of Chronos: a row for each target and bar.
+
+    The columns are the series and the time, whose titles are given (Nixtla's are ``unique_id`` and ``ds``),
+    then ``target_name``, ``predictions`` (the mean), and one for each quantile, such as ``0.1``.
+    """
+    id_title, time_title = titles
+    table: dict[str, list[Any]] = {
+        id_title: [name] * len(timestamps) * len(targets),
+        time_title: [*timestamps] * len(targets),
+        "target_name": [target for target in targets for _ in timestamps],
+        "predictions": [value for target in targets for value in mean[target]],
+    }
+    levels = sorted(quantiles, key=float)
+    return table | {
+        level: [value for target in targets for value in quantiles[level][target]] for level in levels
+    }
+
+
 def series_result(
     series: PreparedSeries, forecast: Forecast, output: Output, calibration: Calibration | None = None
 ) -> SeriesForecast:
@@ -154,6 +183,7 @@ def series_result(
     return SeriesForecast(
         id=series.id,
         timestamps=series.future_timestamps[: forecast.paths.shape[1]],
+        timestamps_from=series.timestamps_from,
         mean=_by_column(forecast.mean),
         quantiles=dict(zip(map(quantile_key, levels), map(_by_column, tables), strict=True)),
         paths=_by_column(forecast.paths) if output.paths else None,

@@ -8,6 +8,7 @@ from typing import Any, Generic
 from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneResult
+from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.core import Core
 from kronos_client.core.job import Job
@@ -82,7 +83,8 @@ def not_in_time(error: JobError, timeout_s: float | None, job_id: str) -> JobErr
     """The TIMEOUT of a job that was cancelled because of it; any other error unchanged."""
     if error.code != ErrorCode.TIMEOUT:
         return error
-    message = f"no result within {timeout_s} s; the job was cancelled"
+    outcome = "goes on, since others may share it" if is_shared(job_id) else "was cancelled"
+    message = f"no result within {timeout_s} s; the job {outcome}"
     return JobError(ErrorCode.TIMEOUT, message, None, {"job_id": job_id})
 
 
@@ -109,8 +111,8 @@ async def cancelled_if_left(
 
 
 async def submitted(
-    core: Core, make_job: Callable[[], Job], retry_for_s: float, *, may_stay: bool
+    core: Core, make_job: Callable[[], Job], retry_for_s: float, *, may_stay: bool, scope: str | None
 ) -> AsyncHandle[Any, Any]:
     """Make and send a job as ``Core.send``; returns its handle."""
-    job, queue = await core.send(make_job, retry_for_s, may_stay=may_stay)
+    job, queue = await core.send(make_job, retry_for_s, may_stay=may_stay, scope=scope)
     return AsyncHandle(core, job.kind, job.id, queue)

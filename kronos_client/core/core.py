@@ -8,6 +8,7 @@ from typing import Any
 
 from kronos_client.contract.errors import JobError
 from kronos_client.core.dispatcher import Dispatcher
+from kronos_client.core.equal_jobs import shared
 from kronos_client.core.job import Job
 from kronos_client.core.result_events import AWAY_FOR_S, ResultEvents
 from kronos_client.core.result_store import ResultStore
@@ -48,12 +49,20 @@ class Core:
         await self.events.close()
 
     async def send(
-        self, make_job: Callable[[], Job], retry_for_s: float = 0.0, *, may_stay: bool
+        self,
+        make_job: Callable[[], Job],
+        retry_for_s: float = 0.0,
+        *,
+        may_stay: bool,
+        scope: str | None = None,
     ) -> tuple[Job, str]:
         """Make a job and send it on a thread, with retries; returns the job and its queue.
 
         If this task is cancelled meanwhile, the job is cancelled as soon as it is enqueued, unless it
         ``may_stay`` because the caller has its id.
+
+        Args:
+            scope: Within it, equal jobs are shared if the settings say so; None if the job's id was chosen.
         """
         retries = Retries(retry_for_s)
         is_given_up = threading.Event()
@@ -62,7 +71,9 @@ class Core:
 
         def send_once() -> str:
             if not made:
-                made.append(make_job())
+                job = make_job()
+                is_own = scope is None or not self.settings.share_equal_jobs
+                made.append(job if is_own else shared(job, scope or "", self.dispatcher.known_workers()))
             queue = self.dispatcher.send(made[0])
             sent.extend(made)
             if is_given_up.is_set():

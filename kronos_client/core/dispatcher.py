@@ -8,7 +8,9 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kronos_client.celery_app import make_app
+from kronos_client.contract.calibration import check_announced
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.names import CELERY_PRIORITIES, result_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.job import Job
@@ -36,9 +38,12 @@ class Dispatcher(ABC):
         """Send a job, unless it has its outcome already; returns its queue.
 
         Raises:
-            JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
+            JobError: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE,
+                ENQUEUE_UNCERTAIN.
         """
         names, workers = self.settings.queue_names, self.known_workers()
+        if job.calibrated_model is not False:
+            check_announced(job.calibrated_model, workers)
         queue = choose_queue(job.device, job.allow_fallback, workers, job.kind.role, names)
         self.enqueue(job, queue)
         return queue
@@ -64,9 +69,14 @@ class Dispatcher(ABC):
         """The live workers, at most a second old."""
         return self.workers()
 
-    @abstractmethod
     def cancel(self, job_id: str) -> None:
-        """Request that a job ends as CANCELLED; end it at once if no worker has begun it."""
+        """Request that a job ends as CANCELLED, at once if no worker has begun it. A shared one goes on."""
+        if not is_shared(job_id):
+            self._cancel(job_id)
+
+    @abstractmethod
+    def _cancel(self, job_id: str) -> None:
+        """As ``cancel``, for a job of one sender."""
 
     @abstractmethod
     def close(self) -> None:
@@ -151,7 +161,7 @@ class RedisDispatcher(Dispatcher):
                 content_encoding="utf-8",
             )
 
-    def cancel(self, job_id: str) -> None:
+    def _cancel(self, job_id: str) -> None:
         with reachable(job_id):
             if not self._records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
                 return

@@ -10,8 +10,9 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_client.core.reading import readable
 from kronos_client.core.series import CandleSource, job_series
+from kronos_model.bars.missing import Missing
 
-SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "timezone")
+SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "calendar", "timezone")
 SAMPLE_COUNT: Final = 30
 """Paths for each series by default: enough for quantiles from 0.1 to 0.9."""
 LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
@@ -25,8 +26,12 @@ class ForecastOptions(TypedDict, total=False):
         series_ids: Names of the series; by default those of a mapping, else "0", "1", ….
         timestamps, future_timestamps: Of the only series, or a list of lists for several. By default, future
             ones follow the lookback's spacing.
+        calendar: By which future timestamps are found instead: an exchange's code such as "XNYS" (needs the
+            extra ``calendars``), "24/7" or "weekdays".
         lookback: The last bars of each series that the model reads. By default what its context leaves, up
             to the longest of its training; the result has the number.
+        missing: What happens to bars without prices (NaN, or zero without volume). "error" refuses them,
+            "drop" leaves them out, "ffill" gives them the close before, and adds bars that are not there.
         timezone: IANA zone that inferred timestamps follow.
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.
@@ -46,6 +51,8 @@ class ForecastOptions(TypedDict, total=False):
     series_ids: Sequence[str] | None
     timestamps: Iterable[Any] | None
     future_timestamps: Iterable[Any] | None
+    missing: Missing
+    calendar: str | None
     timezone: str | None
     temperature: float
     top_k: int

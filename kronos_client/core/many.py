@@ -26,7 +26,8 @@ RETRY_FOR_S: Final = 600.0
 
 FATAL_CODES: Final = (
     ErrorCode.BROKER_UNREACHABLE, ErrorCode.NO_GPU_WORKER, ErrorCode.INVALID_DEVICE,
-    ErrorCode.MODEL_NOT_ALLOWED, ErrorCode.TIMEZONE_UNKNOWN,
+    ErrorCode.MODEL_NOT_ALLOWED, ErrorCode.TIMEZONE_UNKNOWN, ErrorCode.CALENDAR_UNKNOWN,
+    ErrorCode.NOT_INSTALLED,
     ErrorCode.CHECKPOINT_INVALID, ErrorCode.CHECKPOINT_MISSING, ErrorCode.CHECKPOINT_MISMATCH,
 )  # fmt: skip
 """Errors that every other item would have as well."""
@@ -61,7 +62,21 @@ class ForecastOutcome:
 
 
 class ManyOptions(ForecastOptions, total=False):
-    """Options of ``forecast_many``; ``ForecastClient.forecast_many`` describes them."""
+    """Options of ``forecast_many``, for all items that have no others.
+
+    Attributes:
+        in_order: Outcomes in the items' order (True), or each as soon as it is ready.
+        max_in_flight: The most items that are enqueued, or done but not yet yielded (64). It bounds memory
+            here and in Redis.
+        timeout_s: Seconds for each item from its submission. After it, the item is cancelled with the error
+            TIMEOUT.
+        retry_for_s: Seconds (600) during which an item is submitted again if the queue is full, or Redis
+            does not answer.
+        forget: Whether to delete each result from Redis once it is read.
+        job_id_prefix: Items have the ids ``<prefix>-<key>``; without a key, its index. To continue an
+            interrupted run, use the same prefix: items that are done are not computed again while their
+            results are kept, and failed items stay failed.
+    """
 
     in_order: bool
     max_in_flight: int
@@ -180,7 +195,9 @@ class Many:
             options: ForecastOptions = {**self._options, **own}
             make_job = partial(candles_job, candles, options, outcome.job_id, self._core.settings)
             may_stay = self._prefix is not None  # its id is the caller's
-            handle = await submitted(self._core, make_job, self._retry_for_s, may_stay=may_stay)
+            scope = None if may_stay else ""
+            handle = await submitted(self._core, make_job, self._retry_for_s, may_stay=may_stay, scope=scope)
+            outcome = replace(outcome, job_id=handle.id)
             del candles, own, options, make_job
             self._send_next()
             async with cancelled_if_left(handle, self._timeout_s, may_stay=may_stay):

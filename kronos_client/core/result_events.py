@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import is_job_id
+from kronos_client.contract.job_ids import is_job_id, is_shared
 from kronos_client.core.reachable import NOT_REACHED, is_refused, reachable, unanswered, unreachable
 from kronos_client.core.result_store import ResultStore
 from kronos_client.core.stored import LOST, NOTHING, Stored
@@ -119,11 +119,13 @@ class ResultEvents:
         return stored
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
-        """Delete a result, as ``ResultStore.forget``.
+        """Delete a result, as ``ResultStore.forget``, unless others share it.
 
         Raises:
             JobError: BROKER_UNREACHABLE.
         """
+        if is_shared(job_id):
+            return False
         with reachable(job_id):
             return await asyncio.shield(self._start(self._store.forget(job_id, has_result=has_result)))
 

@@ -34,6 +34,7 @@ def series_payload(
     *,
     timestamps: Iterable[Any] | None = None,
     future_timestamps: Iterable[Any] | None = None,
+    calendar: str | None = None,
     timezone: str | None = None,
     max_bars: int | None = None,
 ) -> dict[str, Any]:
@@ -72,9 +73,8 @@ def series_payload(
     payload |= {name: encode_column(values) for name, values in columns.items()}
     if future_timestamps is not None:
         payload["future_timestamps"] = _texts(future_timestamps)
-    if timezone is not None:
-        payload["timezone"] = timezone
-    return payload
+    options = {"calendar": calendar, "timezone": timezone}
+    return payload | {name: value for name, value in options.items() if value is not None}
 
 
 def _name_of(label: Any) -> str:
@@ -180,6 +180,7 @@ def job_series(
     series_ids: Sequence[str] | None = None,
     timestamps: Any = None,
     future_timestamps: Any = None,
+    calendar: str | None = None,
     timezone: str | None = None,
     max_bars: int | None = None,
 ) -> list[dict[str, Any]]:
@@ -207,9 +208,9 @@ def job_series(
         one_each(values, field) if several and values is not None else [values] * len(sources)
         for field, values in (("timestamps", timestamps), ("future_timestamps", future_timestamps))
     )
-    payloads = []
+    payloads, common = [], {"calendar": calendar, "timezone": timezone, "max_bars": max_bars}
     for index, (source, name) in enumerate(zip(sources, ids, strict=True)):
         times = {"timestamps": past[index], "future_timestamps": future[index]}
         with within(f"series.{index}"):
-            payloads.append(series_payload(source, name, **times, timezone=timezone, max_bars=max_bars))
+            payloads.append(series_payload(source, name, **times, **common))  # type: ignore[arg-type]
     return payloads

@@ -11,7 +11,17 @@ from typing import Any, Final
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CELERY_PRIORITIES, Kind, Priority, cancel_key, job_key, jobs_key
+from kronos_client.contract.job_ids import is_shared
+from kronos_client.contract.names import (
+    CELERY_PRIORITIES,
+    SHARED_KEY,
+    Kind,
+    Priority,
+    cancel_key,
+    job_key,
+    jobs_key,
+    result_key,
+)
 from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
 from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys
 from kronos_client.redis.scripts import read_script
@@ -49,7 +59,8 @@ class Admission:
         """Record a job's content before it is enqueued.
 
         A job that has ended is not computed again while its result is kept. A job under way may be enqueued
-        again, since its first outcome stands; but not if the queue is full and a worker has begun it.
+        again, since its first outcome stands; but not if the queue is full and a worker has begun it. If it
+        is shared, it is not enqueued again once a worker has begun it, and is computed again if it failed.
 
         Args:
             payload: The job, or its canonical JSON.
@@ -64,12 +75,14 @@ class Admission:
         """
         now, answer, *more = self._run(
             keys=[
-                *(job_key(job_id), cancel_key(job_id), TAKEN_KEY, jobs_key(kind)),
+                *(job_key(job_id), cancel_key(job_id), result_key(job_id), SHARED_KEY),
+                *(TAKEN_KEY, jobs_key(kind)),
                 *list_keys(queue),
             ],
             args=[
                 *(fingerprint(payload), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs),
                 *(list_key(queue, CELERY_PRIORITIES[priority]), job_id, MAX_LISTED),
+                "shared" if is_shared(job_id) else "",
             ],
         )
         if answer == "conflict":

@@ -25,7 +25,7 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
     EMPTY_SERIES, NOT_FINITE, VALUE_TOO_LARGE, NON_POSITIVE_PRICE (also one that is zero as float32),
     HIGH_BELOW_LOW, NEGATIVE_VOLUME (also the amount), checked in this order, each over all columns.
     """
-    _check_shape(columns)
+    check_shape(columns)
     for code, name, at_fault, defect in defects_of(columns):
         if at_fault.any():
             row = int(np.argmax(at_fault))
@@ -77,7 +77,8 @@ def impossible_warning(columns: Mapping[str, NDArray[Any]], times: Sequence[str]
     return f"{count} an open or close outside low to high: {first}"
 
 
-def _check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
+def check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
+    """The part of ``check_candles`` that reads no value: which columns there are, and their lengths."""
     check_price_columns(columns)
     num_bars = len(columns["open"]) if np.ndim(columns["open"]) == 1 else -1
     for name, values in columns.items():

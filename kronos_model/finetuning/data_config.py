@@ -54,10 +54,14 @@ class ReadConfig(ConfigModel):
         default=None, description="decimal sign of the numbers, where it cannot be found"
     )
     drop_bad_rows: bool = Field(
-        default=False, description="leave unusable rows out and count them; else the first is an error"
+        default=False,
+        strict=True,
+        description="leave unusable rows out and count them; else the first is an error",
     )
     reject_impossible: bool = Field(
-        default=False, description="whether an open or close outside low to high makes a row unusable"
+        default=False,
+        strict=True,
+        description="whether an open or close outside low to high makes a row unusable",
     )
 
 

@@ -24,6 +24,7 @@ SCRIPTS = {match["name"]: match["text"] for match in FENCE.finditer(PAGE.read_te
 PRINTED = {
     "forecast_client.py": ("cpu None", "SUCCESS", "NON_POSITIVE_PRICE series.0.close {'row': 0}"),
     "forecast_many.py": ("200 forecasts",),
+    "predict_df.py": ("target_name  predictions",),
     "async_client.py": ("SUCCESS", "name-19 cpu"),
     "plain_celery.py": ("BAD_VALUE pred_len",),
 }

@@ -19,6 +19,7 @@ from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
+from kronos_client.contract.results import ForecastResult
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
@@ -71,7 +72,8 @@ def test_a_message_is_what_any_celery_client_would_send(client, redis):
     job = kwargs["job"]
     assert job["schema_version"] == 1
     assert job["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "sample_count": 3, "seed": 7}
-    assert job["output"] == {"quantiles": [0.1, 0.5, 0.9], "paths": False, "repair": True}
+    given = {"quantiles": [0.1, 0.5, 0.9], "paths": False, "repair": True}
+    assert job["output"] == job["output"] | given
     assert (job["pred_len"], job["device"], job["allow_fallback"]) == (5, "auto", True)
     assert job["context_policy"] == "rolling"
     # What was not given is the worker's to decide.
@@ -328,7 +330,7 @@ def test_waiting_gives_the_result_or_the_jobs_own_error(client, backend):
     timer.start()
     result = handle.wait(WAIT_S)
     timer.join()
-    assert result.model_dump(mode="json") == example("forecast-result")
+    assert result == ForecastResult.model_validate(example("forecast-result"))
 
     failed = client.submit(CANDLES.as_dict(), pred_len=5)
     error = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
@@ -390,7 +392,8 @@ def test_whoever_waits_is_told_of_each_new_state(client, backend):
 
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     timer = threading.Timer(1.5, backend.mark_as_done, (handle.id, example("forecast-result")))
-    assert handle.wait(WAIT_S, on_progress=follow).model_dump(mode="json") == example("forecast-result")
+    result = ForecastResult.model_validate(example("forecast-result"))
+    assert handle.wait(WAIT_S, on_progress=follow) == result
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 4, 10), JobState("SUCCESS")]
 
 

@@ -47,7 +47,9 @@ def test_a_result_has_the_form_that_was_asked_for(fake):
         series_ids=["a", "b"],
         events=("close>last at end",),
         statistics=True,
+        calibrated=True,
     )
+    assert (result.calibration.method, result.calibration.horizon) == ("stand-in", 7)
     assert [one.id for one in result.series] == ["a", "b"]
     for one in result.series:
         assert len(one.timestamps) == 7
@@ -149,3 +151,27 @@ def test_the_asynchronous_fake_is_steered_by_the_other():
             assert len(client.fake.jobs) == 4
 
     asyncio.run(main())
+
+
+def test_a_model_that_workers_announce_without_a_calibration_is_refused_before_it_waits(fake):
+    counts = {"revision": None, "state": "ready", "jobs": 0, "slots": 1, "running": 0, "waiting": 0}
+    held = [{"id": "own", **counts}, {"id": "mine@2", **counts, "calibration": None}]
+    fake.live_workers = [fake_worker(models=held)]
+    for model in (None, "mine@2"):
+        with pytest.raises(JobError, match=r"NOT_CALIBRATED: the model .* has no calibration"):
+            forecast(fake, model=model, calibrated=True)
+    assert not fake.jobs
+    assert forecast(fake, model="mine", calibrated=True).calibration, "its worker knows which version it is"
+
+
+def test_future_times_follow_the_calendar_and_say_so(fake):
+    days = {
+        **CANDLES,
+        "timestamps": [f"2024-{month:02}-{day:02}" for month in (1, 2, 3) for day in range(1, 21)],
+    }
+    assert forecast(fake).series[0].timestamps_from.startswith("the lookback's times of day and weekdays")
+    named = fake.forecast(days, pred_len=2, calendar="24/7").series[0]
+    assert (named.timestamps, named.timestamps_from) == (("2024-03-21", "2024-03-22"), "the calendar 24/7")
+    with pytest.raises(JobError) as refused:
+        fake.forecast(days, pred_len=2, calendar="MARS")
+    assert (refused.value.code, refused.value.field) == (ErrorCode.CALENDAR_UNKNOWN, "series.0.calendar")

@@ -76,10 +76,10 @@ def compute(
     check_job(job, limits)
     calibration = host.models.calibration_for(job, model)
     series = prepare(job, job_id, limits)
-    waited_s = receipt.waited_s(job.submitted_at)
-    remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
     if calibration is not None:
         check_num_bars([len(one.wall) for one in series], calibration)
+    waited_s = receipt.waited_s(job.submitted_at)
+    remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
     if remaining_s is not None and remaining_s <= 0:
         late = f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s"
         raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")

@@ -35,8 +35,6 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
 RETRY_S: Final = 1.0
-MAX_PASSES: Final = 2
-"""Windows that failed are forecast again once: a worker or Redis may have failed, not the window."""
 BYTES_PER_INSTRUMENT: Final = 400
 """The most of an instrument in a report, roughly."""
 STAGE: Final = "backtest"
@@ -131,17 +129,14 @@ class BacktestJobRun(LongRun):
         """Compute the forecasts that are not on disk. Wait as long as Redis is away or a queue is full."""
         began, num_before = time.monotonic(), run.num_done
         self._show("forecasting", run)
-        for _ in range(MAX_PASSES):
-            run.failed.clear()
-            jobs = client.forecast_many(run.items(), **run.sending, retry_for_s=math.inf)
+        for items in run.passes():
+            jobs = client.forecast_many(items, **run.sending, retry_for_s=math.inf)
             async with aclosing(jobs) as outcomes:
                 async for outcome in outcomes:
                     run.take(outcome)
                     num_new = run.num_done - num_before
                     pace_s = (time.monotonic() - began) / num_new if num_new else None
                     self._show("forecasting", run, pace_s)
-            if not run.failed:
-                return
 
     def _check(self) -> None:
         if (stop := self._should_stop()) is not None:

@@ -5,15 +5,20 @@ within the day, sessions. One missing bar, or a day off, does not hide a rule. F
 predicted. If no rule fits, or the lookback does not show enough for the request, an error is raised.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import count
+from datetime import tzinfo
 from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kronos_model.bars.calendar.continuing import (
+    LAST_TIME,
+    Inferred,
+    at_spacing,
+    at_walls,
+    instants_of,
+    to_datetime,
+)
 from kronos_model.bars.calendar.sessions import (
     DAY,
     FRIDAY_NOON,
@@ -25,14 +30,11 @@ from kronos_model.bars.calendar.sessions import (
     session_walls,
 )
 from kronos_model.bars.calendar.weekdays import CannotInfer, Weekdays, weekday_of
-from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s, write_like
+from kronos_model.bars.timestamps import Timestamps, exists_in
 
 HOUR: Final = DAY // 24
-SECOND: Final = HOUR // 3600
 MID_WEEKEND: Final = (FRIDAY_NOON + DAY, FRIDAY_NOON + 2 * DAY)
 """A market that closes for the weekend is closed throughout this time."""
-LAST_TIME: Final = int(np.datetime64("9999-12-31T23:59:59.999999").astype(np.int64))
-
 MIN_BARS: Final = 3
 """Fewer bars show no repeating spacing."""
 
@@ -41,14 +43,6 @@ MAX_EXCEPTIONS: Final = 0.1
 
 MAX_DAYS_OFF: Final = 0.25
 """Share of a daily lookback's trading days that may be missing: holidays cluster."""
-
-
-@dataclass(frozen=True)
-class Inferred:
-    """Future timestamps, written like the lookback's, and a warning if they rest on an assumption."""
-
-    timestamps: Timestamps
-    warning: str | None = None
 
 
 def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None) -> Inferred:
@@ -71,25 +65,26 @@ def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Infer
     wall = lookback.wall.astype(np.int64)
     days = wall // DAY
     is_daily = bool(np.all(np.diff(days) > 0))
-    clock = _common_clock(wall)
+    clock = common_clock(wall)
     if is_daily and clock is not None:
-        for rule in (_by_month, _by_week, _by_day):
-            future_days = rule(days, num_bars)
+        for find, name in RULES:
+            future_days = find(days, num_bars)
             if future_days is not None:
                 if future_days[-1] > LAST_TIME // DAY:
                     raise OverflowError
-                return Inferred(_at_walls(lookback, future_days * DAY + clock, zone))
-    instants = _instants(lookback, zone)
+                return Inferred(at_walls(lookback, future_days * DAY + clock, zone), name)
+    instants = instants_of(lookback, zone)
     spacing = _constant_spacing(instants) or _constant_spacing(wall)
     if spacing is not None:
-        future = _at_spacing(lookback, int(instants[-1]), spacing, num_bars, zone)
-        return Inferred(future, _warn_of_breaks(lookback, future))
+        future = at_spacing(lookback, int(instants[-1]), spacing, num_bars, zone)
+        return Inferred(future, "the lookback's spacing, without breaks", _warn_of_breaks(lookback, future))
     if is_daily:
         raise CannotInfer("the bars are days apart, but not evenly")
     times, warning = session_walls(
-        wall, num_bars, lambda at: zone is None or exists_in(zone, _to_datetime(at))
+        wall, num_bars, lambda at: zone is None or exists_in(zone, to_datetime(at))
     )
-    return Inferred(_at_walls(lookback, times, zone), warning)
+    rule = "the lookback's times of day and weekdays; holidays are not known"
+    return Inferred(at_walls(lookback, times, zone), rule, warning)
 
 
 def _by_month(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None:
@@ -140,7 +135,7 @@ def _by_day(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None:
     return np.fromiter(weekdays.after(int(days[-1])), np.int64, num_bars)
 
 
-def _common_clock(wall: NDArray[np.int64]) -> int | None:
+def common_clock(wall: NDArray[np.int64]) -> int | None:
     """The time of day that daily bars share; the newest bar's if another zone's summer time shifts it."""
     clocks = wall % DAY
     distinct, counts = np.unique(clocks, return_counts=True)
@@ -190,68 +185,8 @@ def _in_week(timestamps: Timestamps, start: int, end: int) -> NDArray[np.bool_]:
     return (since_monday >= start) & (since_monday < end)
 
 
-def _instants(lookback: Timestamps, zone: tzinfo | None) -> NDArray[np.int64]:
-    """µs since 1970 in UTC; of the wall clock if there are neither offsets nor a zone."""
-    if zone is None or lookback.is_aware:
-        return lookback.instants.astype(np.int64)
-    times: list[datetime] = lookback.wall.tolist()
-    offsets_us = np.array([offset_s(at, zone) for at in times], dtype=np.int64) * SECOND
-    return np.asarray(lookback.wall.astype(np.int64) - offsets_us)
-
-
-def _at_walls(lookback: Timestamps, times: NDArray[np.int64], zone: tzinfo | None) -> Timestamps:
-    if lookback.offsets_s is None or zone is None:
-        return _written(lookback, times)
-    newest = int(lookback.instants[-1].astype(np.int64))
-    offsets_s = []
-    for at in times.tolist():
-        wall = _to_datetime(at)
-        offset = offset_s(wall, zone)
-        if at - offset * SECOND <= newest:  # the second of two hours as clocks go back
-            offset = offset_s(wall.replace(fold=1), zone)
-        newest = at - offset * SECOND
-        offsets_s.append(offset)
-    return _written(lookback, times, offsets_s)
-
-
-def _at_spacing(
-    lookback: Timestamps, last: int, spacing: int, num_bars: int, zone: tzinfo | None
-) -> Timestamps:
-    """Constant spacing by instant, without a break, after ``last``, an instant of ``_instants``.
-
-    Hours that daylight saving skips are skipped; an hour that repeats appears twice if bars have offsets.
-    """
-    if last + spacing * num_bars > LAST_TIME:
-        raise OverflowError
-    if zone is None:
-        newest = int(lookback.wall[-1].astype(np.int64))
-        return _written(lookback, newest + np.arange(1, num_bars + 1) * spacing)
-    walls, offsets_s = [lookback.wall[-1].item()], []
-    for at in count(last + spacing, spacing):
-        local = _to_datetime(at).replace(tzinfo=UTC).astimezone(zone)
-        wall = local.replace(tzinfo=None)
-        if lookback.is_aware or wall > walls[-1]:
-            walls.append(wall)
-            offsets_s.append(offset_s(local, zone))
-        if len(offsets_s) == num_bars:
-            break
-    times = np.array(walls[1:], dtype="datetime64[us]").astype(np.int64)
-    return _written(lookback, times, offsets_s)
-
-
-def _written(
-    lookback: Timestamps, times: NDArray[np.int64], offsets_s: Sequence[int] | None = None
-) -> Timestamps:
-    """Like the lookback's: its last offset, if it has offsets and none are given."""
-    if times[-1] > LAST_TIME:
-        raise OverflowError
-    wall = times.astype("datetime64[us]")
-    offsets = None
-    if lookback.offsets_s is not None:
-        offsets = np.full(len(wall), lookback.offsets_s[-1] if offsets_s is None else offsets_s)
-    return Timestamps(write_like(lookback.texts[-1], wall, offsets), wall, offsets)
-
-
-def _to_datetime(at: int) -> datetime:
-    """A naive datetime from µs since 1970."""
-    return datetime(1970, 1, 1) + timedelta(microseconds=at)
+RULES: Final = (
+    (_by_month, "the lookback's day of the month"),
+    (_by_week, "the lookback's day of the week"),
+    (_by_day, "the lookback's weekdays; holidays are not known"),
+)

@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.bars.files.cells import Cells, shown
 from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY
 from kronos_model.bars.files.options import TIMES, ReadOptions
-from kronos_model.bars.files.table import CandleTable
+from kronos_model.bars.files.table import CandleTable, is_blank
+from kronos_model.bars.missing import is_missing
 from kronos_model.bars.validation import IMPOSSIBLE, defects_of, impossible_prices
 from kronos_model.errors import BadRow
 
@@ -26,6 +28,7 @@ REASON_OF_CODE: Final = {
     "NEGATIVE_VOLUME": "negative_volume",
     IMPOSSIBLE: "outside_low_to_high",
 }
+CODES_OF_MISSING: Final = ("NOT_FINITE", "NON_POSITIVE_PRICE")
 TOO_MANY_CELLS: Final = "wrong_number_of_cells"
 NO_INSTRUMENT: Final = "no_instrument"
 NO_TIME: Final = "unreadable_time"
@@ -54,6 +57,15 @@ def find_faults(cells: Cells, table: CandleTable, options: ReadOptions) -> NDArr
     usable = np.flatnonzero(faults == 0)
     faults[usable[_repeats(table, usable)]] = _fault(DUPLICATE_TIME)
     return faults
+
+
+def without_missing(cells: Cells, table: CandleTable, faults: NDArray[np.int8]) -> NDArray[np.int8]:
+    """The same, but rows with blank prices, or prices of zero without volume, are usable."""
+    is_usable = is_missing(table.columns)
+    is_usable &= np.isin(faults, [_fault(REASON_OF_CODE[code]) for code in CODES_OF_MISSING])
+    for name in PRICE_COLUMNS:  # a cell that is no number is a mistake
+        is_usable &= ~np.isnan(table.columns[name]) | is_blank(cells.columns[name])
+    return np.where(is_usable, np.int8(0), faults)
 
 
 def counts_of(faults: NDArray[np.int8]) -> Counter[str]:

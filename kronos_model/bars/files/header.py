@@ -18,7 +18,7 @@ HEADER_ROWS: Final = 3
 
 UNNAMED_INDEX: Final = ("__index_level_0__", "", "Unnamed: 0")
 """Titles of pandas' unnamed index: in Parquet, in CSV, and in CSV that was read and written again."""
-TIME_TITLES: Final = (*TIME_COLUMNS, "open_time", "open time")
+TIME_TITLES: Final = (*TIME_COLUMNS, "open_time", "open time", "ds")
 TITLES: Final = {
     COLUMNS[VOLUME]: ("volume", "tickvol", "vol"),  # MetaTrader has two; that of ticks is never blank
     COLUMNS[AMOUNT]: ("amount", "quote_asset_volume", "quote_volume"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from kronos_model.bars.files.cells import shown
-from kronos_model.bars.files.faults import MAX_NAMED, counts_of, fault_of, find_faults
+from kronos_model.bars.files.faults import MAX_NAMED, counts_of, fault_of, find_faults, without_missing
 from kronos_model.bars.files.header import INSTRUMENT
 from kronos_model.bars.files.options import NO_OPTIONS, TIMES, ReadOptions
 from kronos_model.bars.files.report import describe
 from kronos_model.bars.files.table import read_table
+from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError
 
 
@@ -61,23 +63,26 @@ class CandleFile:
         self._faults = find_faults(self._cells, self._table, options)
         self.instruments = tuple(sorted(self._table.names)) if self._table.codes is not None else ("",)
 
-    def last(self, max_bars: int, instrument: str | None = None) -> Lookback:
+    def last(self, max_bars: int, instrument: str | None = None, missing: Missing = "error") -> Lookback:
         """The last bars of an instrument; by default of the first one.
+
+        Unless ``missing`` is "error", bars without prices are among them, for the job to fill or to drop.
 
         Raises:
             CandleFileError: One of these rows is unusable, unless such rows are dropped; or all are.
         """
         name = self.instruments[0] if instrument is None else instrument
         own, of_none = self._rows_of(name)
+        faults = self._faults if missing == "error" else self._faults_but_missing
         own = own[_order(self._table.clock.instants[own])]
         if not self._options.drop_bad_rows:
             own = own[-max_bars:]
         bad = np.sort(np.concatenate([own, of_none]))
-        bad = bad[self._faults[bad] > 0]
+        bad = bad[faults[bad] > 0]
         if len(bad) and not self._options.drop_bad_rows:
             raise self._error(int(bad[0]))
-        own = own[self._faults[own] == 0][-max_bars:]
-        dropped = counts_of(self._faults[bad])
+        own = own[faults[own] == 0][-max_bars:]
+        dropped = counts_of(faults[bad])
         if not len(own):
             text = f"{self.path} has no usable row: of its rows, {describe(dropped)}"
             raise CandleFileError(text, details={"dropped": dict(dropped)})
@@ -90,6 +95,10 @@ class CandleFile:
             dropped,
             tuple(self._error(row).message for row in bad[:MAX_NAMED].tolist()),
         )
+
+    @cached_property
+    def _faults_but_missing(self) -> NDArray[np.int8]:
+        return without_missing(self._cells, self._table, self._faults)
 
     def _rows_of(self, instrument: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The instrument's rows, and those that belong to none."""

@@ -34,7 +34,7 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
     (settings.data_folder / "BTC.csv").write_text(TEXT)
     events = ["close>last+2% at 3", "high>=3 by end"]
     query = {"dataset": "BTC.csv", "pred_len": 3, "top_p": 0.8, "quantiles": [0.2, 0.8], "seed": 5}
-    query |= {"events": events, "statistics": True, "calibrated": True}
+    query |= {"events": events, "statistics": True, "calendar": "24/7", "calibrated": True}
     answer = http.post(URL, params=query, headers=JSON)
     assert answer.status_code == 202, answer.text
     (job,) = jobs.sent()
@@ -45,7 +45,7 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
         0.8,
         5,
     )
-    assert job["output"]["quantiles"] == [0.2, 0.8]
+    assert (job["output"]["quantiles"], one["calendar"]) == ([0.2, 0.8], "24/7")
     assert (job["output"]["events"], job["output"]["statistics"]) == (events, True)
     assert job["output"]["calibrated"]
     assert answer.headers["location"] == f"/v1/forecasts/{job['id']}"
@@ -54,9 +54,11 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
 
 def test_the_answer_counts_the_rows_that_were_left_out(http, settings, jobs):
     settings.data_folder.mkdir()
-    (settings.data_folder / "BTC.csv").write_text(f"{TEXT}\nsoon,2,3,1,2.5\n")
-    query = {"dataset": "BTC.csv", "pred_len": 3, "drop_bad_rows": True}
+    (settings.data_folder / "BTC.csv").write_text(f"{TEXT}\nsoon,2,3,1,2.5\n2031-01-01,,,,\n")
+    query = {"dataset": "BTC.csv", "pred_len": 3, "drop_bad_rows": True, "missing": "drop"}
     answer = http.post(URL, params=query, headers=JSON).json()
+    (job,) = jobs.sent()
+    assert (job["missing"], len(job["series"][0]["timestamps"])) == ("drop", 41)
     assert answer["dropped"] == {"unreadable_time": 1}
     assert answer["bad_rows"][0].startswith("BTC.csv, line 42, column timestamps: there is 'soon'")
 
@@ -65,7 +67,8 @@ def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
     key = CSV | {"Idempotency-Key": "once"}
     query = {"name": "BTC.csv", "pred_len": 3, "id_column": "symbol", "instrument": "B"}
     job_id = http.post(URL, params=query, content=TEXT, headers=key).json()["id"]
-    assert read == [(TEXT, "BTC.csv", "symbol", {"instrument": "B", "max_bars": settings.max_bars})]
+    wanted = {"instrument": "B", "max_bars": settings.max_bars, "missing": "error"}
+    assert read == [(TEXT, "BTC.csv", "symbol", wanted)]
     result = jobs.finish(job_id)
     answer = http.post(URL, params=query, content=TEXT, headers=key)
     assert answer.status_code == 200

@@ -1,9 +1,13 @@
-"""Loading a model in advance, by the workers' answers."""
+"""Loading a model in advance, by the workers' answers, and which version a name means."""
 
 import pytest
 from celery.app.control import Control
 
+from api_stub.routes.models import registered_models
 from kronos_client.redis.routing import announce
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.promotions import promote
+from kronos_client.registry.registered_model import FILES
 from tests.api_stub.conftest import STATUS
 
 URL = "/v1/models/load"
@@ -43,3 +47,19 @@ def test_the_status_depends_on_the_workers_answers(http, redis, monkeypatch, sta
         )
     else:
         assert content["details"]["workers"] == nodes
+
+
+def test_one_version_of_a_name_is_current(tmp_path):
+    for file in FILES:
+        (tmp_path / "checkpoint" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoint" / file).write_text("x")
+    registry, given = ModelRegistry(tmp_path / "models"), {"fingerprint": "f", "metadata": {"max_context": 8}}
+    first, _ = (
+        registry.register(tmp_path / "checkpoint", "desk", job_id=job_id, **given) for job_id in ("a", "b")
+    )
+    assert {one.id: one.current for one in registered_models(registry.folder)} == {
+        "desk@2": True,
+        "desk@1": False,
+    }
+    promote(first, forced=True)
+    assert [one.id for one in registered_models(registry.folder) if one.current] == ["desk@1"]

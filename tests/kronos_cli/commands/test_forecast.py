@@ -115,6 +115,7 @@ def test_every_file_is_forecast_once(played: PlayedClient, files: list[Path]) ->
         (["--model", "other"], [20, 21, 22]),
         (["--lookback", "21"], [20, 21, 21]),
         (["--format", "json"], [20, 21, 22]),
+        (["--calendar", "24/7"], [20, 21, 22]),
         (["--plot"], [20, 21, 22]),
         (["--priority", "high", "--device", "cuda", "--deadline", "5"], []),
     ],
@@ -399,3 +400,43 @@ def test_chances_and_statistics_are_printed_and_written(files: list[Path], monke
     (answer,) = summary(forecast(*arguments, "--fresh", "--json"))["answers"]
     assert (answer["series"], answer["events"][0]["probability"]) == ("a", pytest.approx(share))
     assert forecast("in", "--event", "close>last").exit_code == 2
+
+
+def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], monkeypatch) -> None:
+    fake = FakeForecastClient()
+    monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    parts = [pd.DataFrame(candles(seed=i, bars=60).as_dict()).assign(unique_id=f"I/{i}") for i in range(3)]
+    df = pd.concat(parts).rename(columns={"timestamps": "ds"})
+    df.to_csv("in/long.csv", index=False)
+    long = ["in/long.csv", "--id-column", "unique_id", "--target", "close", "--target", "high"]
+    made = ["--pred-len", "4", "--seed", "1", "--output"]
+    assert forecast(*long, *made, "out.csv").exit_code == 0
+    assert forecast(*long, *made, "out.parquet").exit_code == 0
+    expected = fake.predict_df(df, pred_len=4, seed=1, sample_count=30, target=["close", "high"])
+    pd.testing.assert_frame_equal(pd.read_csv("out.csv"), expected)
+    pd.testing.assert_frame_equal(pd.read_parquet("out.parquet"), expected)
+    assert "ends in .parquet" in forecast(*long, "--output", "folder").stderr.replace("must end", "ends")
+    df.to_csv("in/other.csv", index=False)
+    twice = forecast("in/other.csv", *long, *made, "both.csv")
+    assert "I/0 is in 2 files" in twice.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "text"), [("ffill", "They have the close before them"), ("drop", "left out")]
+)
+def test_blank_prices_are_filled_or_dropped(files: list[Path], monkeypatch, how: str, text: str) -> None:
+    fake = FakeForecastClient()
+    monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    bars = pd.DataFrame(candles(seed=1, bars=60).as_dict())
+    bars.loc[[10, 11], ["open", "high", "low", "close"]] = float("nan")
+    bars.loc[[10, 11], "volume"] = 0
+    bars.drop(columns="amount").to_csv("in/a.csv", index=False)
+    refused = forecast("in/a.csv", "--output", "out.csv")
+    assert refused.exit_code == 1
+    assert "line 12, column open: there is nothing where a number is needed" in refused.stderr
+    outcome = forecast("in/a.csv", "--output", "out.csv", "--missing", how)
+    assert outcome.exit_code == 0, outcome.output
+    assert "Without prices: 2 of 60 bars" in outcome.stderr
+    assert text in outcome.stderr
+    Path("in/b.csv").write_text(Path("in/a.csv").read_text().replace(",,,,", ",x,,,", 1))
+    assert "there is 'x'" in forecast("in/b.csv", "--output", "b.csv", "--missing", how).stderr

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from kronos_cli.files.inputs import Source
 from kronos_cli.files.output import JOURNAL, ForecastFolder, ForecastTable, OutputExists
 from kronos_cli.files.record import forecast_record
 from kronos_model.errors import DiskFull, InputError
@@ -14,7 +15,7 @@ from tests.worker.inference.forecasts import result
 
 
 def record(name: str, close: float = 10.0) -> dict[str, Any]:
-    return forecast_record(name, Path(f"{name}.csv"), "job", result(close))
+    return forecast_record(name, Source(Path(f"{name}.csv")), "job", result(close))
 
 
 def test_the_next_run_finds_earlier_forecasts(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from kronos_cli.files.inputs import Source
 from kronos_cli.files.record import KINDS, Kind, columns_of, forecast_record, write_record, write_table
 from kronos_model.errors import DiskFull
 from tests.worker.inference.forecasts import result
@@ -16,7 +17,7 @@ COLUMNS = ["series", "timestamp", *NAMES, *(f"{name}_q0.1" for name in NAMES), *
 
 
 def record(name: str = "a", close: float = 10.0) -> dict[str, Any]:
-    return forecast_record(name, Path("in") / f"{name}.csv", "job-1", result(close))
+    return forecast_record(name, Source(Path("in") / f"{name}.csv"), "job-1", result(close))
 
 
 def read(path: Path, kind: Kind) -> pd.DataFrame:
@@ -51,8 +52,8 @@ def test_json_has_the_origin_of_a_forecast(tmp_path: Path) -> None:
     write_record(tmp_path / "a.json", "json", record())
     kept = json.loads((tmp_path / "a.json").read_text())
     assert list(kept) == [
-        "series", "file", "job_id", "model", "device", "device_warning", "warnings", "seed", "timestamps",
-        "mean", "quantiles", "events", "statistics",
+        "series", "file", "instrument", "job_id", "model", "device", "device_warning", "warnings", "seed",
+        "timestamps", "mean", "quantiles", "events", "statistics",
     ]  # fmt: skip
     assert (kept["seed"], kept["job_id"], kept["file"]) == (7, "job-1", "in/a.csv")
 

@@ -128,7 +128,10 @@ def test_a_model_that_was_replaced_meanwhile_is_not_mixed_with_the_old_one(clien
 
 
 def test_windows_that_fail_are_left_out_and_counted(client, tmp_path):
-    client.refuse_next(JobError(ErrorCode.LIMIT_EXCEEDED, "too large", "series"))
+    refusal = JobError(ErrorCode.LIMIT_EXCEEDED, "too large", "series")
+    client.refuse_next(refusal, times=5)  # each is tried twice
+    assert client.backtest(CANDLES, tmp_path / "first", **OPTIONS)["left_out"]["windows"] == 0
+    client.refuse_next(refusal, times=7)
     report = client.backtest(CANDLES, tmp_path, **OPTIONS)
     assert report["num_windows"] == 20
     assert report["left_out"] == {
@@ -156,6 +159,12 @@ def test_an_error_of_every_job_ends_the_run(client, tmp_path, code, message):
     client.refuse_next(JobError(code, "not this one", "model"), times=100)
     with pytest.raises(JobError, match=f"{message}.*not this one"):
         client.backtest(CANDLES, tmp_path, **OPTIONS)
+
+
+def test_models_take_turns_so_that_a_worker_needs_room_for_one(tmp_path):
+    options = BacktestOptions(lookback=40, horizon=5, windows=12, models=("one", "two"))
+    with closing(BacktestRun(BacktestPlan(read_candles(CANDLES)[0], options), tmp_path)) as run:
+        assert [model for (model, _), *_ in run.items()] == [0] * 6 + [1] * 6
 
 
 def plan(num_bars: int = 300, **options) -> BacktestPlan:

@@ -163,7 +163,7 @@ def test_wrong_types_are_named(payload: dict[str, Any], field: str) -> None:
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-@pytest.mark.parametrize("value", [None, "1.0", True, [1.0], {}])
+@pytest.mark.parametrize("value", ["1.0", True, [1.0], {}])
 def test_a_value_that_is_no_number_is_named_with_its_row(name: str, value: object) -> None:
     column: list[object] = [10.0] * 30
     column[17] = value

@@ -271,3 +271,35 @@ def test_what_cannot_be_inferred_is_refused() -> None:
 
     assert (error.code, error.field) == ("CANNOT_INFER_TIMESTAMPS", "series.0.future_timestamps")
     assert "give them, or a longer lookback" in error.message
+
+
+def test_missing_bars_are_refused_filled_or_dropped_with_their_number() -> None:
+    nan = float("nan")
+    gapped = series(close=[nan, *series()["close"][1:-2], nan, series()["close"][-1]])
+    packed = gapped | {name: encode_column(gapped[name]) for name in PRICE_COLUMNS}
+    nulls = gapped | {"close": [None if value != value else value for value in gapped["close"]]}
+
+    assert (refusal_of(job(packed)).code, refusal_of(job(packed)).details) == ("NOT_FINITE", {"row": 0})
+    assert refusal_of(job(nulls)).code == "NOT_FINITE"
+    for sent in (packed, nulls):
+        (filled,), (dropped,) = (prepared(job(sent, missing=how)) for how in ("ffill", "drop"))
+        assert (len(filled.wall), len(dropped.wall)) == (29, 28)
+        assert filled.columns["close"][-2] == filled.columns["close"][-3]
+        assert filled.warnings[0].startswith("Without prices: 1 of 30 bars. They have")
+        assert dropped.warnings[0].startswith("Without prices: 2 of 30 bars. They are left out")
+        assert filled.future_timestamps == dropped.future_timestamps
+        assert not filled.columns["close"].flags.writeable
+
+
+def test_another_defect_keeps_its_row_where_missing_bars_are_dropped() -> None:
+    sent = series()
+    sent["close"][3] = None
+    sent["low"][20] = -1.0
+
+    refused = refusal_of(job(sent, missing="drop"))
+
+    assert (refused.code, refused.field, refused.details) == (
+        "NON_POSITIVE_PRICE",
+        "series.0.low",
+        {"row": 20},
+    )

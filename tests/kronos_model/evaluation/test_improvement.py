@@ -33,7 +33,7 @@ def test_the_interval_is_that_of_the_mean_difference():
 
 @pytest.mark.parametrize("num_groups", [6, 8, 12, 20, 40])
 def test_equally_good_forecasts_are_rarely_called_different(num_groups):
-    """5 % nominal: here 1 to 6 %; a percentile bootstrap had 8 to 18 %."""
+    """5 % nominal: here 4 to 6 %; a percentile bootstrap had 8 to 18 %."""
     rng, num_cases, num_wrong = np.random.default_rng(3), 500, 0
     for case in range(num_cases):
         groups = np.repeat(np.arange(num_groups), rng.integers(1, 5, num_groups))

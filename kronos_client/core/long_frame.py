@@ -1,0 +1,131 @@
+"""LongFrame: a frame with the bars of many series, as items of ``forecast_many``, and their forecasts."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.results import long_columns
+from kronos_client.core.many import ForecastOutcome, ManyOptions
+from kronos_client.core.reading import readable
+from kronos_model.bars.columns import COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ID_COLUMN: Final = "unique_id"
+TIMESTAMP_COLUMN: Final = "ds"
+
+
+class LongOptions(ManyOptions, total=False):
+    """Options of ``predict_df``.
+
+    Attributes:
+        id_column, timestamp_column: "unique_id" and "ds" by default.
+        target: The column or columns to return, "close" by default.
+        on_error: "raise" (default) ends with the first error, which names its series; "skip" leaves failed
+            series out, and the frame's ``attrs["errors"]`` has why.
+    """
+
+    id_column: str
+    timestamp_column: str
+    target: str | Sequence[str]
+    on_error: Literal["raise", "skip"]
+
+
+class LongFrame:
+    """The series of a frame, and their forecasts as they come.
+
+    Of a result only the targets are kept. Errors name their series.
+    """
+
+    def __init__(self, df: Any, options: LongOptions) -> None:
+        import pandas as pd  # apps without long frames do not need it
+
+        given: dict[str, Any] = {**options}
+        self._id_column: str = given.pop("id_column", ID_COLUMN)
+        self._timestamp_column: str = given.pop("timestamp_column", TIMESTAMP_COLUMN)
+        target = given.pop("target", "close")
+        self._targets = [target] if isinstance(target, str) else list(target)
+        self._raises = given.pop("on_error", "raise") != "skip"
+        # Nobody has the ids of these jobs, unless they begin with the caller's prefix.
+        self.sending: Any = {"forget": "job_id_prefix" not in given, **given, "in_order": False}
+        for name in self._targets:
+            if name not in COLUMNS:
+                known = ", ".join(COLUMNS)
+                raise JobError(ErrorCode.UNKNOWN_COLUMN, f"target {name!r} is none of {known}", "target")
+        self._df: pd.DataFrame = df.to_pandas() if hasattr(df, "to_pandas") else df
+        if not isinstance(self._df, pd.DataFrame):
+            message = f"df must be a DataFrame of pandas or polars, not {type(df).__name__}"
+            raise JobError(ErrorCode.BAD_TYPE, message, "df")
+        for name in (self._id_column, self._timestamp_column):
+            if name not in self._df.columns:
+                titles = ", ".join(map(str, self._df.columns))
+                message = f"the frame has no column {name!r}; it has {titles}"
+                remedy = "give id_column and timestamp_column"
+                raise JobError(ErrorCode.MISSING_COLUMN, f"{message}: {remedy}", name)
+        empty = self._df[self._id_column].isna().to_numpy()
+        if empty.any():
+            row = int(empty.argmax())
+            message = f"{self._id_column} is empty in row {row}: name the series of each row"
+            raise JobError(ErrorCode.BAD_VALUE, message, self._id_column, {"row": row})
+        if not len(self._df):
+            raise JobError(ErrorCode.EMPTY_SERIES, "the frame has no rows: send some", self._id_column)
+        self._parts: dict[int, dict[str, Any]] = {}
+        self._errors: dict[Any, str] = {}
+        self._warnings: dict[Any, list[str]] = {}
+
+    def items(self) -> Iterator[tuple[Any, "pd.DataFrame", dict[str, Any]]]:
+        """Each series with its id, its bars in the order of time, and its options."""
+        import pandas as pd
+
+        for name, bars in self._df.groupby(self._id_column, sort=False, observed=True):
+            times = bars[self._timestamp_column]
+            with readable(f"{self._timestamp_column} of series {name!r}", self._timestamp_column):
+                keys = pd.to_datetime(times, format="ISO8601", utc=True, errors="coerce")
+            if not keys.is_monotonic_increasing:
+                order = np.argsort(keys.to_numpy(), kind="stable")
+                bars, times = bars.iloc[order], times.iloc[order]
+            is_naive = isinstance(times.dtype, np.dtype) and times.dtype.kind == "M"
+            columns = bars.drop(columns=[self._id_column, self._timestamp_column])
+            yield name, columns, {"timestamps": times.to_numpy() if is_naive else times}
+
+    def take(self, outcome: ForecastOutcome) -> None:
+        """Keep a forecast. Raises the JobError of a series that failed, unless such are skipped."""
+        if outcome.error is not None:
+            error = outcome.error
+            if self._raises:
+                message = f"series {outcome.key!r}: {error.message}"
+                details = {**error.details, "series": str(outcome.key)}
+                raise JobError(error.code, message, error.field, details) from error
+            self._errors[outcome.key] = str(error)
+            return
+        result = outcome.unwrap()
+        (series,) = result.series
+        titles = (self._id_column, self._timestamp_column)
+        columns = long_columns(
+            outcome.key, series.timestamps, series.mean, series.quantiles, self._targets, titles
+        )
+        self._parts[outcome.index] = {
+            title: np.asarray(values) if isinstance(values[0], float) else values
+            for title, values in columns.items()
+        }
+        if texts := [text for text in (result.device_warning, *result.all_warnings()) if text]:
+            self._warnings[outcome.key] = list(dict.fromkeys(texts))
+
+    def frame(self) -> "pd.DataFrame":
+        """All forecasts, in the order of the series. ``attrs`` has ``errors`` and ``warnings`` by series."""
+        import pandas as pd
+
+        parts = [self._parts[index] for index in sorted(self._parts)]
+        titles = list(parts[0]) if parts else []
+        frame = pd.DataFrame({title: np.concatenate([part[title] for part in parts]) for title in titles})
+        times = self._df[self._timestamp_column]
+        if parts and pd.api.types.is_datetime64_any_dtype(times):
+            read = pd.to_datetime(frame[self._timestamp_column], format="ISO8601", utc=True)
+            frame[self._timestamp_column] = read.dt.tz_convert(getattr(times.dtype, "tz", None))
+        if parts:
+            frame[self._id_column] = frame[self._id_column].astype(self._df[self._id_column].dtype)
+        frame.attrs = {"errors": self._errors, "warnings": self._warnings}
+        return frame

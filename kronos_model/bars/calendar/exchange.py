@@ -1,0 +1,69 @@
+"""The sessions of an exchange, from the package ``exchange_calendars``: holidays, half days, lunch breaks."""
+
+from dataclasses import dataclass
+from datetime import tzinfo
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.errors import PackageMissing, TimestampError
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Sessions of some years, ascending.
+
+    Attributes:
+        zone: the exchange's own.
+        days: the date of each session, in days since 1970.
+        starts, ends: of the spans within which it trades, in µs since 1970 in UTC; two for a session with a
+            lunch break.
+    """
+
+    zone: tzinfo
+    days: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+
+@lru_cache(maxsize=64)
+def load_exchange(name: str, first_year: int, last_year: int) -> Exchange:
+    """The sessions from the first year to the last one, or as far as they are known.
+
+    Raises:
+        PackageMissing: ``exchange_calendars`` is not installed.
+        TimestampError: CALENDAR_UNKNOWN; CANNOT_INFER_TIMESTAMPS for years that the calendar does not have.
+    """
+    try:
+        import exchange_calendars  # it imports pandas
+    except ImportError:
+        text = f"the calendar {name} needs the package exchange_calendars: install kronos-worker[calendars]"
+        raise PackageMissing(text, field="calendar") from None
+    calendars = exchange_calendars.calendar_utils.global_calendar_dispatcher
+    if name not in calendars.get_calendar_names(include_aliases=True):
+        text = f"{ascii(name)[:40]} is no calendar: give an exchange's code such as XNYS, 24/7 or weekdays"
+        raise TimestampError(text, code="CALENDAR_UNKNOWN", field="calendar")
+    for end in range(last_year, first_year - 1, -1):
+        try:
+            calendar = exchange_calendars.get_calendar(name, start=f"{first_year}-01-01", end=f"{end}-12-31")
+        except ValueError:  # its holidays are known up to an earlier year
+            continue
+        return _read(calendar)
+    text = f"the calendar {name} has no sessions in {first_year}: give the future times"
+    raise TimestampError(text, code="CANNOT_INFER_TIMESTAMPS", field="calendar")
+
+
+def _read(calendar: Any) -> Exchange:
+    schedule = calendar.schedule
+
+    def instants(title: str) -> NDArray[np.datetime64]:
+        return np.asarray(schedule[title].dt.tz_localize(None).to_numpy(), dtype="datetime64[us]")
+
+    opens, closes, pauses, resumes = map(instants, ("open", "close", "break_start", "break_end"))
+    has_break = ~np.isnat(pauses)
+    starts = np.sort(np.concatenate([opens, resumes[has_break]]))
+    ends = np.sort(np.concatenate([np.where(has_break, pauses, closes), closes[has_break]]))
+    days = schedule.index.to_numpy().astype("datetime64[D]").astype(np.int64)
+    return Exchange(calendar.tz, days, starts.astype(np.int64), ends.astype(np.int64))

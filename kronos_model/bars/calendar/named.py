@@ -1,0 +1,163 @@
+"""Future timestamps by a named calendar: an exchange's, "24/7", or "weekdays"."""
+
+from collections.abc import Iterator
+from datetime import tzinfo
+from itertools import chain, count, islice
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.bars.calendar.continuing import (
+    SECOND,
+    Inferred,
+    at_instants,
+    at_spacing,
+    at_walls,
+    instants_of,
+    to_datetime,
+)
+from kronos_model.bars.calendar.exchange import Exchange, load_exchange
+from kronos_model.bars.calendar.sessions import DAY, MAX_HISTORY, MAX_TRADING_DAYS, common_spacing
+from kronos_model.bars.calendar.spacing import MIN_BARS, common_clock, infer_future
+from kronos_model.bars.calendar.weekdays import SATURDAY, CannotInfer, weekday_of
+from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s
+from kronos_model.errors import TimestampError
+
+ALWAYS: Final = "24/7"
+WEEKDAYS: Final = "weekdays"
+MAX_DAYS_APART: Final = 3
+"""Bars further apart are weekly or monthly."""
+MIN_MATCH: Final = 0.9
+"""Share of the lookback's newest bars that an exchange's sessions must contain."""
+MIN_SESSIONS_PER_YEAR: Final = 200
+FIRST_YEAR, LAST_YEAR = 1970, 2200
+
+
+def follow_calendar(name: str, lookback: Timestamps, num_bars: int, zone: tzinfo | None = None) -> Inferred:
+    """The ``num_bars`` timestamps after the lookback's last in which the calendar trades.
+
+    They keep the lookback's form and spacing. Naive times are read on the zone's clock, else on the
+    exchange's own. Weekly and monthly bars are inferred from the lookback, as without a calendar.
+
+    Raises:
+        PackageMissing: ``exchange_calendars`` is not installed.
+        TimestampError: CALENDAR_UNKNOWN; CANNOT_INFER_TIMESTAMPS, also for bars outside its sessions.
+    """
+    if len(lookback) < MIN_BARS:
+        raise CannotInfer(f"{len(lookback)} bars are too few: at least {MIN_BARS} are needed")
+    wall = lookback.wall.astype(np.int64)
+    days = wall // DAY
+    is_daily = bool(np.all(np.diff(days) > 0))
+    clock = common_clock(wall)
+    if is_daily and (clock is None or common_spacing(days) > MAX_DAYS_APART):
+        return infer_future(lookback, num_bars, zone)
+    rule = f"the calendar {name}"
+    if name == ALWAYS:
+        if clock is not None and is_daily:
+            ahead = days[-1] + np.arange(1, num_bars + 1)
+            return Inferred(at_walls(lookback, ahead * DAY + clock, zone), rule)
+        instants = instants_of(lookback, zone)
+        spacing = common_spacing(instants)
+        return Inferred(at_spacing(lookback, int(instants[-1]), spacing, num_bars, zone), rule)
+    if name == WEEKDAYS:
+        times = np.array([clock]) if clock is not None and is_daily else _times_of_day(wall)
+        found = (at for at in _on_weekdays(int(wall[-1]), times) if _exists(at, zone))
+        return Inferred(at_walls(lookback, _first(found, num_bars), zone), rule)
+    first, last = (int(lookback.wall[row].astype("datetime64[Y]").astype(int)) + 1970 for row in (0, -1))
+    if first < FIRST_YEAR or last > LAST_YEAR:
+        raise CannotInfer(f"the calendar {name} does not reach to {first if first < FIRST_YEAR else last}")
+    newest = max(first, last - 1)
+    exchange = load_exchange(name, newest, last + 1 + num_bars // MIN_SESSIONS_PER_YEAR)
+    if clock is not None and is_daily:
+        _check_match(name, lookback, np.isin(days, exchange.days) | (days < exchange.days[0]))
+        ahead = exchange.days[exchange.days > days[-1]][:num_bars]
+        return Inferred(at_walls(lookback, _enough(ahead * DAY + clock, num_bars, name), zone), rule)
+    return _intraday(name, exchange, lookback, num_bars, zone)
+
+
+def _intraday(
+    name: str, exchange: Exchange, lookback: Timestamps, num_bars: int, zone: tzinfo | None
+) -> Inferred:
+    """Bars at the lookback's spacing from the start of each span in which the exchange trades."""
+    clock = zone or exchange.zone
+    instants = instants_of(lookback, clock)
+    spacing = common_spacing(instants)
+    is_recent = (instants > instants[-1] - MAX_HISTORY) & (instants >= exchange.starts[0])
+    recent = instants[is_recent]
+    until = exchange.ends[
+        min(np.searchsorted(exchange.ends, instants[-1]) + 2 * num_bars, len(exchange.ends) - 1)
+    ]
+    best, best_share = recent[:0], -1.0
+    for with_start, with_end in ((True, False), (False, True), (True, True)):
+        stamps = _stamps(exchange, int(recent[0]), int(until), spacing, with_start, with_end)
+        known = stamps[(stamps >= recent[0]) & (stamps <= recent[-1])]
+        share = len(np.intersect1d(known, recent)) / len(np.union1d(known, recent))
+        if share > best_share:
+            best, best_share = stamps, share
+    is_match = np.ones(len(instants), dtype=bool)
+    is_match[is_recent] = np.isin(recent, best)
+    _check_match(name, lookback, is_match, int(is_recent.sum()))
+    future = _enough(best[best > instants[-1]][:num_bars], num_bars, name)
+    rule = f"the calendar {name}"
+    if lookback.offsets_s is None:
+        return Inferred(at_instants(lookback, future, clock), f"{rule}, on the clock of {clock}")
+    last_wall = lookback.wall[-1].item()
+    if zone is None and offset_s(last_wall, exchange.zone) != int(lookback.offsets_s[-1]):
+        shifted = future + int(lookback.offsets_s[-1]) * SECOND
+        return Inferred(at_walls(lookback, shifted, None), rule)
+    return Inferred(at_instants(lookback, future, clock), rule)
+
+
+def _stamps(
+    exchange: Exchange, since: int, until: int, spacing: int, with_start: bool, with_end: bool
+) -> NDArray[np.int64]:
+    """The times of bars, which vendors write at a bar's start, at its end, or with both ends of a span."""
+    inside = (exchange.ends >= since - DAY) & (exchange.starts <= until)
+    spans = []
+    for start, end in zip(exchange.starts[inside].tolist(), exchange.ends[inside].tolist(), strict=True):
+        times = np.arange(start, end, spacing)
+        times = times if with_start else times[1:]
+        spans.append(np.append(times, end) if with_end else times)
+    return np.concatenate(spans)
+
+
+def _check_match(
+    name: str, lookback: Timestamps, is_match: NDArray[np.bool_], num_checked: int | None = None
+) -> None:
+    num_bad, num_checked = int((~is_match).sum()), num_checked or len(is_match)
+    if num_bad <= (1 - MIN_MATCH) * num_checked:
+        return
+    text = f"{num_bad} of {num_checked} bars lie outside the sessions of {name}, such as "
+    text += (
+        f"{lookback.texts[int(np.argmin(is_match))]!r}: give the calendar that they follow, or the timezone "
+    )
+    raise TimestampError(f"{text}of their clock", code="CANNOT_INFER_TIMESTAMPS", field="calendar")
+
+
+def _enough(times: NDArray[np.int64], num_bars: int, name: str) -> NDArray[np.int64]:
+    if len(times) < num_bars:
+        raise CannotInfer(f"the calendar {name} has {len(times)} of {num_bars} bars ahead")
+    return times
+
+
+def _times_of_day(wall: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Times of day with a bar on at least half of the last days that have bars."""
+    days = np.unique(wall // DAY)[-MAX_TRADING_DAYS:]
+    times, counts = np.unique(wall[wall >= days[0] * DAY] % DAY, return_counts=True)
+    return np.asarray(times[2 * counts >= len(days)])
+
+
+def _on_weekdays(last: int, times: NDArray[np.int64]) -> Iterator[int]:
+    """Times after ``last`` (µs), at these times of day, on Mondays to Fridays."""
+    days = (day for day in count(last // DAY) if weekday_of(day) < SATURDAY)
+    every = chain.from_iterable((day * DAY + times).tolist() for day in days)
+    return (at for at in every if at > last)
+
+
+def _exists(at: int, zone: tzinfo | None) -> bool:
+    return zone is None or exists_in(zone, to_datetime(at))
+
+
+def _first(times: Iterator[int], num_bars: int) -> NDArray[np.int64]:
+    return np.array(list(islice(times, num_bars)), dtype=np.int64)

@@ -1,0 +1,126 @@
+"""Future timestamps by a named calendar."""
+
+import sys
+from datetime import date, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from kronos_model.bars.calendar.exchange import load_exchange
+from kronos_model.bars.calendar.named import follow_calendar
+from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.errors import KronosError, TimestampError
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:exchange_calendars")
+
+NEW_YORK = ZoneInfo("America/New_York")
+
+
+def weekdays(first: str, last: str) -> list[str]:
+    day, end = date.fromisoformat(first), date.fromisoformat(last)
+    days = [day + timedelta(days=n) for n in range((end - day).days + 1)]
+    return [each.isoformat() for each in days if each.weekday() < 5]
+
+
+def within(days: list[str], clocks: list[str], offset: str = "") -> list[str]:
+    return [f"{day}T{clock}{offset}" for day in days for clock in clocks]
+
+
+def clocks(first: str, last: str, minutes: int) -> list[str]:
+    start, end = (np.datetime64(f"2024-01-01T{clock}") for clock in (first, last))
+    step = np.timedelta64(minutes, "m")
+    return [str(at)[11:16] for at in np.arange(start, end + np.timedelta64(1, "m"), step)]
+
+
+def follow(name: str, texts: list[str], num_bars: int, zone: ZoneInfo | None = None) -> list[str]:
+    return list(follow_calendar(name, parse_timestamps(texts, zone=zone), num_bars, zone).timestamps.texts)
+
+
+THANKSGIVING_WEEK = weekdays("2024-11-11", "2024-11-27")
+
+
+def test_daily_bars_leave_out_holidays_and_weekends() -> None:
+    assert follow("XNYS", THANKSGIVING_WEEK, 3) == ["2024-11-29", "2024-12-02", "2024-12-03"]
+    assert follow("XNYS", within(THANKSGIVING_WEEK, ["16:00"]), 2) == ["2024-11-29T16:00", "2024-12-02T16:00"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "half_day"),
+    [
+        ("09:30", "15:30", ["09:30", "10:00", "10:30", "11:00", "11:30", "12:00", "12:30"]),
+        ("10:00", "16:00", ["10:00", "10:30", "11:00", "11:30", "12:00", "12:30", "13:00"]),
+    ],
+    ids=["written at a bar's start", "written at its end"],
+)
+def test_half_days_end_early(first: str, last: str, half_day: list[str]) -> None:
+    future = follow("XNYS", within(THANKSGIVING_WEEK, clocks(first, last, 30)), 9)
+
+    assert future[:7] == [f"2024-11-29T{clock}" for clock in half_day]
+    assert future[7] == f"2024-12-02T{first}"
+
+
+def test_a_lunch_break_is_kept() -> None:
+    day = [*clocks("09:30", "11:30", 30), *clocks("13:00", "15:30", 30)]
+    future = follow("XHKG", within(weekdays("2024-03-18", "2024-03-27"), day), 13)
+
+    assert future[:3] == ["2024-03-28T09:30", "2024-03-28T10:00", "2024-03-28T10:30"]
+    assert future[11:] == ["2024-04-02T09:30", "2024-04-02T10:00"]  # after Easter
+    assert "2024-03-28T12:30" not in future
+
+
+@pytest.mark.parametrize(
+    ("offset", "zone", "expected"),
+    [
+        ("", None, "2024-03-11T09:30"),
+        ("-05:00", None, "2024-03-11T09:30-04:00"),
+        ("-05:00", NEW_YORK, "2024-03-11T09:30-04:00"),
+    ],
+)
+def test_sessions_keep_the_exchanges_clock_over_a_clock_change(
+    offset: str, zone: ZoneInfo | None, expected: str
+) -> None:
+    lookback = within(weekdays("2024-02-26", "2024-03-08"), clocks("09:30", "15:30", 60), offset)
+
+    assert follow("XNYS", lookback, 1, zone) == [expected]
+
+
+def test_times_in_utc_move_with_the_exchange() -> None:
+    lookback = within(weekdays("2024-02-26", "2024-03-08"), clocks("14:30", "20:30", 60), "Z")
+    naive = [text.removesuffix("Z") for text in lookback]
+
+    assert follow("XNYS", lookback, 1) == ["2024-03-11T13:30Z"]
+    assert follow("XNYS", naive, 1, ZoneInfo("UTC")) == ["2024-03-11T13:30"]
+    with pytest.raises(TimestampError, match="bars lie outside the sessions of XNYS") as raised:
+        follow("XNYS", within(weekdays("2024-02-26", "2024-03-08"), clocks("18:30", "23:30", 60)), 1)
+    assert (raised.value.code, raised.value.field) == ("CANNOT_INFER_TIMESTAMPS", "calendar")
+
+
+def test_a_market_that_never_closes() -> None:
+    assert follow("24/7", weekdays("2024-11-18", "2024-11-22"), 2) == ["2024-11-23", "2024-11-24"]
+    friday = [f"2024-11-22T{clock}" for clock in clocks("09:00", "23:00", 60)]
+    assert follow("24/7", friday, 2) == ["2024-11-23T00:00", "2024-11-23T01:00"]
+
+
+def test_weekdays_keep_the_times_of_day() -> None:
+    assert follow("weekdays", THANKSGIVING_WEEK, 2) == ["2024-11-28", "2024-11-29"]
+    bars = within(weekdays("2024-11-21", "2024-11-22"), ["09:00", "10:00", "14:00"])
+    assert follow("weekdays", bars[:-1], 3) == ["2024-11-22T14:00", "2024-11-25T09:00", "2024-11-25T10:00"]
+
+
+def test_weekly_bars_are_inferred_as_without_a_calendar() -> None:
+    fridays = weekdays("2024-09-06", "2024-11-22")[::5]
+    assert follow("XNYS", fridays, 1) == ["2024-11-29"]
+
+
+def test_a_calendar_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TimestampError, match="'MARS' is no calendar") as raised:
+        follow("MARS", THANKSGIVING_WEEK, 1)
+    assert raised.value.code == "CALENDAR_UNKNOWN"
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "exchange_calendars", None)
+    with pytest.raises(KronosError, match=r"kronos-worker\[calendars\]") as raised:
+        load_exchange.__wrapped__("XNYS", 2024, 2025)
+    assert raised.value.code == "NOT_INSTALLED"

@@ -1,0 +1,88 @@
+"""Bars without prices, and bars that are not there."""
+
+import numpy as np
+import pytest
+
+from kronos_model.bars.missing import Filled
+from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.errors import CandleError
+
+NAN = float("nan")
+
+
+def columns(*closes: float, **changes: list[float]) -> dict[str, np.ndarray]:
+    close = np.array(closes)
+    given = {"open": close - 1, "high": close + 1, "low": close - 2, "close": close}
+    given |= {"volume": np.full(len(close), 5.0)}
+    return given | {name: np.array(values) for name, values in changes.items()}
+
+
+def times(*minutes: int, offset: str = "") -> list[str]:
+    return [f"2024-06-18T{9 + minute // 60:02}:{minute % 60:02}{offset}" for minute in minutes]
+
+
+def settled(given: dict[str, np.ndarray], texts: list[str], how: str):
+    return Filled.of(given).settled(parse_timestamps(texts), how)
+
+
+GAPPED = columns(10, NAN, 12, 0, 14, volume=[5, NAN, 5, 0, 5])
+
+
+def test_filled_bars_have_the_close_before_and_no_volume() -> None:
+    bars, stamps, warnings = settled(GAPPED, times(0, 5, 10, 15, 20), "ffill")
+
+    assert bars["close"].tolist() == [10, 10, 12, 12, 14]
+    assert bars["high"].tolist() == [11, 10, 13, 12, 15]
+    assert bars["volume"].tolist() == [5, 0, 5, 0, 5]
+    assert len(stamps) == 5
+    assert warnings == ["Without prices: 2 of 5 bars. They have the close before them."]
+
+
+def test_dropped_bars_are_left_out_with_their_times() -> None:
+    bars, stamps, warnings = settled(GAPPED, times(0, 5, 10, 15, 20), "drop")
+
+    assert bars["close"].tolist() == [10, 12, 14]
+    assert stamps.texts == tuple(times(0, 10, 20))
+    assert warnings == ["Without prices: 2 of 5 bars. They are left out."]
+
+
+def test_bars_before_the_first_price_cannot_be_filled() -> None:
+    bars, stamps, warnings = settled(columns(NAN, NAN, 12, NAN), times(0, 5, 10, 15), "ffill")
+
+    assert bars["close"].tolist() == [12, 12]
+    assert stamps.texts == tuple(times(10, 15))
+    assert warnings == [
+        "Without prices: 1 of 4 bars. They have the close before them.",
+        "Without prices: 2 of 4 bars. They are left out.",
+    ]
+
+
+def test_bars_that_are_not_there_are_added_between_others() -> None:
+    given = columns(*range(10, 20))
+    there = times(*(5 * n for n in range(12) if n not in (4, 7)), offset="+08:00")
+    bars, stamps, warnings = settled(given, there, "ffill")
+
+    assert stamps.texts == tuple(times(*range(0, 60, 5), offset="+08:00"))
+    assert bars["close"].tolist() == [10, 11, 12, 13, 13, 14, 15, 15, 16, 17, 18, 19]
+    assert bars["low"][4] == 13
+    assert bars["volume"][[4, 7]].tolist() == [0, 0]
+    assert warnings == ["Bars that were not there: 2. They were added with the close before them."]
+    _, as_they_were, nothing = settled(given, there, "drop")
+    assert (list(as_they_were.texts), nothing) == (there, [])
+
+
+def test_nights_and_days_off_are_no_missing_bars() -> None:
+    daily = [f"2024-06-{day:02}" for day in (3, 4, 5, 6, 7, 10, 12, 13, 14)]
+    assert settled(columns(*range(1, 10)), daily, "ffill")[2] == []
+    days = [f"2024-06-{day:02}T{hour:02}:00" for day in (3, 4, 5) for hour in (9, 10, 11, 13, 14)]
+    assert settled(columns(*range(1, 16)), days, "ffill")[2] == []
+
+
+def test_a_series_without_any_price_is_refused() -> None:
+    with pytest.raises(CandleError, match="no bar of the series has prices") as raised:
+        Filled.of(columns(NAN, NAN))
+    assert raised.value.code == "EMPTY_SERIES"
+
+
+def test_a_price_of_zero_with_volume_is_no_missing_bar() -> None:
+    assert not Filled.of(columns(0, 10)).is_gone.any()
