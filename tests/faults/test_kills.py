@@ -14,7 +14,7 @@ from tests.faults.fleet import Fleet, Worker
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import WAIT_S, await_true
 
-NUM_IN_FLIGHT, MIN_FRESH = 32, 24
+NUM_IN_FLIGHT, MIN_FRESH = 32, 12
 NUM_QUEUED, NUM_QUEUED_SHORT = 100, 20
 NUM_KILLS, NUM_SHORT = 5, 2
 ROOM = {"KRONOS_MAX_JOBS": str(NUM_IN_FLIGHT), "KRONOS_MAX_SLOTS": str(NUM_IN_FLIGHT)}
