@@ -291,8 +291,9 @@ class ForecastClient:
     def _submit(
         self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float
     ) -> JobHandle[Any, Any]:
-        job = make_job(job_id, self._settings)
-        return JobHandle(self._thread, job.kind, job.id, self._dispatcher.send_again(job, retry_for_s))
+        job, scope = make_job(job_id, self._settings), "" if job_id is None else None
+        sent, queue = self._dispatcher.send_again(job, retry_for_s, scope)
+        return JobHandle(self._thread, sent.kind, sent.id, queue)
 
 
 async def _many(options: ManyOptions, core: Core) -> Many:

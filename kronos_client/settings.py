@@ -93,7 +93,9 @@ class ClientSettings(BaseSettings):
     max_message_bytes: int = Field(8 * 2**20, ge=1024, description="bytes of one job as JSON")
     max_result_bytes: int = Field(16 * 2**20, ge=1024, description="bytes of one result as JSON, estimated")
     max_inline_bars: int = Field(
-        100_000, ge=1, description="bars of all instruments that a finetuning job may carry itself"
+        100_000,
+        ge=1,
+        description="bars of all instruments that a finetuning job or backtest may carry itself",
     )
 
     queue_prefix: str = Field(
@@ -175,11 +177,14 @@ class ServiceSettings(ClientSettings):
         "each with or without `@REVISION`",
     )
     model_folder: Path | None = Field(
-        None, description="folder of registered models: finetuning writes them, forecast jobs name them"
+        None,
+        description="folder of registered models, which finetuning writes and forecast jobs name, and of "
+        "backtests' reports",
     )
     data_folder: Path | None = Field(
         None,
-        description="folder of candles that finetuning jobs name; default: jobs must carry their candles",
+        description="folder of candles that finetuning jobs and backtests name; default: jobs must carry "
+        "their candles",
     )
     log_format: Literal["text", "json"] = Field(
         "text", description="format of logs; `json` is one object per line, and one line per job"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kronos_cli.stack.ports import free_port
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).parents[1]

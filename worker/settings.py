@@ -84,7 +84,9 @@ class WorkerSettings(ServiceSettings):
         description="seconds without a ready GPU worker after which CPU workers take from queue `gpu` too",
     )
     finetune_time_limit_s: float | None = Field(
-        None, gt=0, description="seconds that one finetuning job may train; default: no limit"
+        None,
+        gt=0,
+        description="seconds that one finetuning job may train, or one backtest take; default: no limit",
     )
     finetune_grace_s: int = Field(
         60, ge=1, description="seconds that training may take to save its state when it is stopped"

@@ -28,7 +28,8 @@ from kronos_cli.settings import get_settings
 def worker(role: str | None, device: str | None, celery_arguments: tuple[str, ...], **given: Any) -> None:
     """Run a worker: load the model once, take jobs from the queue of its device.
 
-    With `--role finetune` it trains models instead, one at a time, and registers them in KRONOS_MODEL_FOLDER.
+    With `--role finetune` it trains models and runs backtests instead, one job at a time. Models and reports
+    are kept in KRONOS_MODEL_FOLDER.
     Other arguments are passed to `celery worker`.
     """
     # Set before the settings are read. The children of a prefork pool inherit them.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -38,12 +38,18 @@ def _moment(text: str) -> str:
 Moment = Annotated[str, AfterValidator(_moment)]
 
 
+class Reading(ReadConfig):
+    """How to read the files, as in a finetuning job's config."""
+
+    model_config = ConfigDict(strict=True)
+
+
 class BacktestJob(WireModel):
     """One job for the task ``kronos.backtest``: forecast windows of the past, and score the forecasts."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     data: JobData
-    reading: ReadConfig = Field(default=ReadConfig(), description="how to read the files")
+    reading: Reading = Field(default=Reading(), description="how to read the files")
     models: Annotated[tuple[Name | None, ...], Field(strict=False, min_length=1, max_length=MAX_MODELS)] = (
         Field(default=(None,), description="to compare, as a forecast job names one; null: the workers' own")
     )
@@ -98,7 +104,7 @@ def parse_backtest_job(payload: object, limits: Limits) -> BacktestJob:
     if job.lookback != "auto":
         check_most(job.lookback, limits.max_bars, "lookback", "bars in a series")
     if job.data.instruments is not None:
-        if job.reading != ReadConfig():
+        if job.reading != Reading():
             message = "reading is for files: leave it out, or name files in data.path"
             raise JobError(ErrorCode.BAD_VALUE, message, "reading")
         prepare_instruments(job.data.instruments)

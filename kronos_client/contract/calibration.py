@@ -1,6 +1,6 @@
 """The calibration of a registered model: what corrects the quantiles of jobs that ask for it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Self
 
@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, m
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Sampling
 from kronos_client.contract.model_info import CalibrationInfo
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_model.evaluation.calibration import corrected
 from kronos_model.evaluation.window_arrays import one_bar_change
 
@@ -68,8 +69,7 @@ def check_calibrated(job: ForecastJob, name: str, calibration: Calibration | Non
         JobError: NOT_CALIBRATED if the model has none, or none for such a forecast.
     """
     if calibration is None:
-        text = f"the model {name} has no calibration: run `kronos calibrate`, or do not ask for it"
-        raise _refusal(text, "output.calibrated")
+        raise _no_calibration(name)
     drawn = job.sampling.model_dump()
     low, high = calibration.levels[0], calibration.levels[-1]
     found: list[tuple[str, str]] = []  # field, and what it must be
@@ -96,6 +96,30 @@ def check_num_bars(num_bars: Sequence[int], calibration: Calibration) -> None:
         if number < calibration.lookback:
             text = f"the model is calibrated for lookbacks of {calibration.lookback} bars, not {number}"
             raise _refusal(f"{text}: send more", f"series.{index}.close", calibration)
+
+
+def check_announced(model: str | None, workers: Iterable[AnyWorkerStatus]) -> None:
+    """Refuse a job that asks for the calibration of a model if live workers hold it, all without one.
+
+    A name that none of them announces may still be calibrated: the worker decides.
+
+    Raises:
+        JobError: NOT_CALIBRATED.
+    """
+    announced = [worker.models for worker in workers if isinstance(worker, ForecastWorkerStatus)]
+    held = [
+        one
+        for models in announced
+        for one in (models[:1] if model is None else models)
+        if one.state == "ready" and model in (None, one.id)
+    ]
+    if held and not any(one.calibration for one in held):
+        raise _no_calibration(held[0].id)
+
+
+def _no_calibration(name: str) -> JobError:
+    text = f"the model {name} has no calibration: run `kronos calibrate`, or do not ask for it"
+    return _refusal(text, "output.calibrated")
 
 
 def _refusal(message: str, field: str, calibration: Calibration | None = None) -> JobError:

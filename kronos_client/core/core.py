@@ -8,7 +8,6 @@ from typing import Any
 
 from kronos_client.contract.errors import JobError
 from kronos_client.core.dispatcher import Dispatcher
-from kronos_client.core.equal_jobs import shared
 from kronos_client.core.job import Job
 from kronos_client.core.result_events import AWAY_FOR_S, ResultEvents
 from kronos_client.core.result_store import ResultStore
@@ -62,7 +61,7 @@ class Core:
         ``may_stay`` because the caller has its id.
 
         Args:
-            scope: Within it, equal jobs are shared if the settings say so; None if the job's id was chosen.
+            scope: As ``Dispatcher.shared`` takes it.
         """
         retries = Retries(retry_for_s)
         is_given_up = threading.Event()
@@ -71,9 +70,7 @@ class Core:
 
         def send_once() -> str:
             if not made:
-                job = make_job()
-                is_own = scope is None or not self.settings.share_equal_jobs
-                made.append(job if is_own else shared(job, scope or "", self.dispatcher.known_workers()))
+                made.append(self.dispatcher.shared(make_job(), scope))
             queue = self.dispatcher.send(made[0])
             sent.extend(made)
             if is_given_up.is_set():

@@ -8,10 +8,12 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kronos_client.celery_app import make_app
+from kronos_client.contract.calibration import check_announced
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.names import CELERY_PRIORITIES, result_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.core import equal_jobs
 from kronos_client.core.job import Job
 from kronos_client.core.reachable import reachable
 from kronos_client.core.retrying import Retries
@@ -33,23 +35,36 @@ class Dispatcher(ABC):
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
 
+    def shared(self, job: Job, scope: str | None) -> Job:
+        """The job, under the id that equal ones of this scope have if the settings share these.
+
+        ``scope`` is None if the caller chose the job's id.
+        """
+        if scope is None or not self.settings.share_equal_jobs:
+            return job
+        return equal_jobs.shared(job, scope, self.known_workers())
+
     def send(self, job: Job) -> str:
         """Send a job, unless it has its outcome already; returns its queue.
 
         Raises:
-            JobError: NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
+            JobError: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE,
+                ENQUEUE_UNCERTAIN.
         """
         names, workers = self.settings.queue_names, self.known_workers()
+        if job.calibrated_model is not False:
+            check_announced(job.calibrated_model, workers)
         queue = choose_queue(job.device, job.allow_fallback, workers, job.kind.role, names)
         self.enqueue(job, queue)
         return queue
 
-    def send_again(self, job: Job, retry_for_s: float) -> str:
-        """Send a job, with retries; returns its queue."""
+    def send_again(self, job: Job, retry_for_s: float, scope: str | None) -> tuple[Job, str]:
+        """Send a job, with retries, as ``shared``; returns it as it was sent, and its queue."""
         retries = Retries(retry_for_s)
         while True:
             try:
-                return self.send(job)
+                shared = self.shared(job, scope)
+                return shared, self.send(shared)
             except JobError as error:
                 time.sleep(retries.pause_s(error))
 

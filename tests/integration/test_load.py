@@ -1,22 +1,19 @@
 """What workers take off their queue while they are busy, and how they report their load."""
 
-import random
 import re
-import socket
 import time
 import urllib.request
-from contextlib import ExitStack
 
 import pytest
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.core.kinds import JobState
 from tests.integration.conftest import PACED, StartWorker, submit_long_job
+from tests.ports import free_port
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
 
@@ -129,23 +126,10 @@ def test_metrics_status_and_progress_show_the_load(
     worker.stop()
 
 
-def free_ports(count: int) -> int:
-    """The first of so many free ports side by side, below those that outgoing connections are given."""
-    for first in random.SystemRandom().sample(range(20_000, 32_000), 100):
-        with ExitStack() as sockets:
-            try:
-                for port in range(first, first + count):
-                    sockets.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-    pytest.fail("no free ports side by side")
-
-
 def test_each_child_of_prefork_serves_its_own_metrics(
     start_worker: StartWorker, client: ForecastClient, candles
 ):
-    port = free_ports(2)
+    port = free_port(2)
     worker = start_worker(
         "--pool", "prefork", "--concurrency", "2", KRONOS_METRICS_PORT=str(port)
     ).wait_until_ready(2)

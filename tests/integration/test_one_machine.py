@@ -19,9 +19,9 @@ from redis.retry import Retry
 
 from kronos_cli.commands.up import DRAIN_TIMEOUT_S
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_model.bars.synthetic import candles
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,8 +20,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from tests.integration.conftest import CASES, PARITY, ROOT, StartWorker, WorkerUnderTest
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 GREEDY = next(case for case in CASES if case["name"] == "greedy")

@@ -9,13 +9,13 @@ from celery import Celery
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.redis.queues import list_key, queue_lengths
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
 

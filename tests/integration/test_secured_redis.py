@@ -19,13 +19,13 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from kronos_cli.stack.local_redis import LocalRedis, redis_version
-from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.processes.children import LocalStackError
 from tests.integration.conftest import PARITY_SETTINGS, ROOT, WorkerUnderTest
 from tests.integration.test_other_clients import PASSWORD as FLOWER_PASSWORD
 from tests.integration.test_other_clients import ask
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
 

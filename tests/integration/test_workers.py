@@ -13,7 +13,6 @@ from redis import Redis
 from rich.console import Console
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from kronos_cli.tables.status import status_table
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -21,6 +20,7 @@ from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.redis.routing import announce, withdraw
 from kronos_client.testing import fake_worker
 from tests.integration.conftest import PACED, ROOT, StartWorker, WorkerUnderTest
+from tests.ports import free_port
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
 

@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kronos_cli.stack.ports import free_port
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -21,6 +20,7 @@ from kronos_client.core.result_store import RedisResultStore
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()

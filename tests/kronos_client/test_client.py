@@ -13,7 +13,6 @@ from celery.app import app_or_default
 from kombu.exceptions import OperationalError
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient, JobState
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -27,6 +26,7 @@ from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
 

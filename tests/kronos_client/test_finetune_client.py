@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from kombu.exceptions import OperationalError
 
-from kronos_cli.stack.ports import free_port
 from kronos_client.client import FinetuneState, ForecastClient
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -30,6 +29,7 @@ from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
 from kronos_model.finetuning.config import FinetuneConfig, load_config
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60)

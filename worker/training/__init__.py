@@ -1,1 +1,1 @@
-"""Finetuning jobs inside a worker. No torch: training runs in its own process."""
+"""Finetuning jobs and backtests inside a worker. No torch: training runs in its own process."""

@@ -3,9 +3,13 @@
 import json
 
 import pytest
+from fastapi.testclient import TestClient
 
+from api_stub.main import create_app
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
+from kronos_client.redis.routing import announce
+from tests.api_stub.conftest import ADDRESS, STATUS
 
 URL = "/v1/forecasts"
 
@@ -188,3 +192,21 @@ def test_a_repeated_job_is_answered_with_its_state(http, jobs):
     jobs.finish(job_id)
     again = http.post(URL, json=example("forecast-job"), headers=key)
     assert (again.status_code, again.json()["id"], again.json()["state"]) == (202, job_id, "done")
+
+
+def test_equal_jobs_of_one_key_are_one_job(settings, jobs, redis):
+    key = "x" * 16
+    model = STATUS.model.model_copy(update={"revision": "1"})
+    announce(redis, STATUS.model_copy(update={"model": model}))
+    own = settings.model_copy(update={"share_equal_jobs": True})
+    seeded = example("forecast-job") | {"sampling": {"seed": 1}, "model": None}
+    headers: list[dict[str, str]] = [{}, {}, {"Authorization": f"Bearer {key}"}, {"Idempotency-Key": "mine"}]
+    with TestClient(create_app(own), base_url=ADDRESS) as http:
+        first, again, keyed, repeatable = (http.post(URL, json=seeded, headers=one) for one in headers)
+        assert first.json()["id"] == again.json()["id"]
+        assert len({one.json()["id"] for one in (first, keyed, repeatable)}) == 3
+        jobs.finish(first.json()["id"])
+        assert http.post(URL, json=seeded).json()["state"] == "done"
+        assert "kronos_jobs_shared_total 2.0" in http.get("/metrics").text
+        other = http.post(URL, json=seeded | {"priority": "low"}).json()["id"]
+        assert http.delete(f"{URL}/{other}", params={"forget": True}).json()["state"] == "queued"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -13,8 +14,9 @@ from kronos_cli.settings import get_settings
 from kronos_client.backtesting import reporting
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.testing import FakeForecastClient
-from tests.kronos_client.backtesting.test_run import CANDLES
+from tests.kronos_client.backtesting.test_run import walk
 
+CANDLES = {"later": walk(1).set_axis(walk(1).index + pd.Timedelta(days=731)), "now": walk(2)}
 TINY = {"id": "kronos-tiny", "revision": None, "tokenizer_id": "kronos-tiny", "tokenizer_revision": None}
 
 
@@ -51,6 +53,7 @@ def test_the_bundled_model_and_then_its_version_are_calibrated_once(registry, tm
     first = model.metadata
     assert (first.calibration.lookback, first.calibration.horizon, first.max_context) == (40, 3, 512)
     assert first.calibration.levels == reporting.LEVELS
+    assert (first.calibration.first[:4], first.calibration.last[:4]) == ("2024", "2026")
     info = TINY | {"id": "mine", "revision": "1"}
     done = run(backtest(tmp_path / "second", info, seed=1), "--name", "mine", "--json")
     second = json.loads(done.stdout)

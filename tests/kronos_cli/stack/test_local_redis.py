@@ -19,6 +19,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.bars.synthetic import candles
 from kronos_model.processes.children import LocalStackError
+from tests import ports
 from tests.processes import await_end
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -67,7 +68,7 @@ def test_the_password_is_on_no_command_line() -> None:
 
 
 def test_data_and_url_outlive_the_server(tmp_path: Path) -> None:
-    port = free_port()
+    port = ports.free_port()
     with LocalRedis(data=tmp_path, port=port) as redis:
         first_url = redis.url
         Redis.from_url(redis.url).set("kept", "yes")

@@ -24,6 +24,7 @@ INLINE = {"instruments": [{"id": "a", "timestamps": ["2024-01-01"], **PRICES}]}
         ({"schema_version": 9}, "UNSUPPORTED_VERSION", "schema_version"),
         ({"window": 3}, "UNKNOWN_FIELD", "window"),
         ({"reading": {"path": "a"}}, "UNKNOWN_FIELD", "reading.path"),
+        ({"reading": {"drop_bad_rows": 0}}, "BAD_TYPE", "reading.drop_bad_rows"),
         ({"data": INLINE, "reading": {"decimal": ","}}, "BAD_VALUE", "reading"),
         ({"models": []}, "BAD_VALUE", "models"),
         ({"models": ["a", "a"]}, "BAD_VALUE", "models"),

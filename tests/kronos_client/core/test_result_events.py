@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from kronos_cli.stack.local_redis import LocalRedis, free_port
+from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key, result_key
 from kronos_client.core import result_events
@@ -19,6 +19,7 @@ from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import Stored
 from kronos_client.redis.connection import connect
 from kronos_client.settings import ClientSettings
+from tests.ports import free_port
 
 TTL_S = 3600
 WAIT_S = 20

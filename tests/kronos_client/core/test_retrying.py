@@ -5,13 +5,13 @@ import threading
 import pytest
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.retrying import Retries
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()

@@ -6,7 +6,15 @@ import threading
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CPU_FINETUNE_QUEUE, CPU_QUEUE, GPU_QUEUE, job_key, jobs_key
+from kronos_client.contract.job_ids import SHARED_PREFIX
+from kronos_client.contract.names import (
+    CPU_FINETUNE_QUEUE,
+    CPU_QUEUE,
+    GPU_QUEUE,
+    SHARED_KEY,
+    job_key,
+    jobs_key,
+)
 from kronos_client.redis.admission import MAX_RETRY_S, UNKNOWN_RATE_RETRY_S, Admission, retry_after_s
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys
@@ -190,3 +198,22 @@ def test_the_message_of_a_job_without_outcome_stays(admission, redis):
     assert not admission.withdraw("a")
     assert not admission.withdraw("unknown")
     assert redis.llen(list_key(CPU_QUEUE, 3)) == 1
+
+
+def test_a_shared_job_is_sent_until_a_worker_has_it_and_again_if_it_failed(admission, records, redis):
+    job_id = f"{SHARED_PREFIX}a"
+
+    def is_sent() -> bool:
+        return admit(admission, job_id) is not None
+
+    assert [is_sent(), is_sent()] == [True, True]  # the first sender may have died before it sent it
+    records.begin(job_id, STARTED, "tag", 10)
+    assert not is_sent()
+    records.store(job_id, '{"status": "FAILURE"}', is_outcome=True, tag="tag")
+    assert is_sent()
+    assert records.begin(job_id, STARTED, "another", 10).lost == 0
+    records.store(job_id, DONE, is_outcome=True, tag="another")
+    assert not is_sent()
+    assert int(redis.get(SHARED_KEY)) == 3
+    assert admit(admission, "b") is not None
+    assert int(redis.get(SHARED_KEY)) == 3

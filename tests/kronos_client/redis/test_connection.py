@@ -8,9 +8,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.ports import free_port
 from kronos_client.redis import connection
 from kronos_client.redis.connection import connect, refuses_writes
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 

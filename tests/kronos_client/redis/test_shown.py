@@ -23,6 +23,7 @@ SERIES = {"id": "BTCUSDT", "close": [1.0] * 500}
             "{'series': '0, 1, 2, … (9)', 'pred_len': 1}",
         ),
         ({"name": "mine", "config": {"data": "x" * 999}}, "{'name': 'mine'}"),
+        ({"data": {"path": "prices"}, "samples": 30}, "{'data': 'prices'}"),
         ({"series": [{"id": "é" * 40}]}, "{'series': '" + "é" * 31 + "…'}"),
         ({"series": [{"id": "a\nb"}, {"id": 7}, 5]}, "{'series': '?, ?'}"),
         ({"series": "no list", "pred_len": "x", "sampling": 3, "name": 4}, "{}"),

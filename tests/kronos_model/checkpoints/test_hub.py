@@ -5,7 +5,6 @@ import hashlib
 import logging
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from huggingface_hub import constants
 
 from kronos_model.errors import CheckpointError, CheckpointMissing, CheckpointUnreachable
 from kronos_model.tokenizer import KronosTokenizer
+from tests.ports import free_port
 
 TOKENIZER = Path(__file__).parents[2] / "data" / "parity" / "a" / "tokenizer"
 REPO = "someone/tokenizer"
@@ -98,9 +98,7 @@ def use_endpoint(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
 
 
 def closed_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture

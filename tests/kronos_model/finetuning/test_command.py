@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from kronos_cli.stack.ports import free_port
 from kronos_model.errors import DeviceLost
 from kronos_model.finetuning import finetune
 from kronos_model.finetuning.__main__ import main
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 from .tiny_runs import MODEL, TOKENIZER, tiny_config

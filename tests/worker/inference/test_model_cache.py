@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.forecast import ForecastJob, Output
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.model_spec import parse_model_specs
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
+from tests.kronos_client.contract.test_calibration import FIELDS
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.fake_engine import MAX_SLOTS, FakeEngine
 from worker.inference.engine_thread import EngineThread
@@ -320,8 +322,8 @@ def register(registry: ModelRegistry, tmp_path: Path) -> Callable[..., Registere
         (tmp_path / "checkpoint" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "checkpoint" / file).write_text(file)
 
-    def register(name: str, job_id: str, max_context: int = 32) -> RegisteredModel:
-        metadata = {"max_context": max_context}
+    def register(name: str, job_id: str, max_context: int = 32, **further: object) -> RegisteredModel:
+        metadata = {"max_context": max_context, **further}
         return registry.register(
             tmp_path / "checkpoint", name, job_id=job_id, fingerprint="f", metadata=metadata
         )
@@ -362,6 +364,19 @@ def test_an_older_version_makes_room_as_any_model_does(registering, register, en
         assert named(registering, "desk") == f"desk@{number}"
     assert ids(registering) == ["own", "desk@2", "desk@3"]
     assert list(engine_thread.loads) == ["own", "desk@2", "desk@3"]
+
+
+def test_a_calibration_is_announced_and_is_that_of_the_version_that_a_job_names(registering, register):
+    register("desk", "job-1", calibration=FIELDS | {"fitted_at": "2026-01-01T00:00:00Z"})
+    asking = ForecastJob.model_construct(output=Output(calibrated=True))
+    for name in (None, "b"):
+        with pytest.raises(JobError, match="NOT_CALIBRATED: the model"):
+            registering.calibration_for(asking, registering.find(name))
+    assert registering.calibration_for(ForecastJob.model_construct(), registering.find("desk")) is None
+    assert named(registering, "desk") == "desk@1"
+    calibrations = {one.id: one.calibration for one in registering.status()}
+    assert calibrations["own"] is None
+    assert calibrations["desk@1"].num_windows == FIELDS["num_windows"]
 
 
 def test_a_registered_models_max_context_is_in_its_metadata(registering, register, loader):

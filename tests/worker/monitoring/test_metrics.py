@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from kronos_cli.stack.ports import free_port
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
 from kronos_model.engine.reports import EngineLoad, StepReport
+from tests.ports import free_port
 from tests.waiting import WAIT_S
 from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
 
