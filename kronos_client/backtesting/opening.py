@@ -152,8 +152,8 @@ def find_lookback(
 def _lookback_of(worker: AnyWorkerStatus, name: str | None, horizon: int) -> int | None:
     if not isinstance(worker, ForecastWorkerStatus):
         return None
-    own = worker.model.id if worker.model else None
-    for model in worker.models:
-        if model.max_context is not None and model.id == (name or own):
+    for index, model in enumerate(worker.models):
+        is_wanted = index == 0 if name is None else model.id == name  # the worker's own is the first
+        if is_wanted and model.max_context is not None:
             return auto_lookback(model.lookback, model.max_context, horizon, model.min_lookback)
     return None

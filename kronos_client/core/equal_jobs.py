@@ -19,8 +19,8 @@ BUNDLED = "kronos-tiny"
 def shared(job: Job, scope: str, workers: Iterable[AnyWorkerStatus]) -> Job:
     """The job under the id that equal ones of this scope have; itself if it is not known to equal any.
 
-    Equal are forecasts of the same content, with all seeds given, by the same revision of a model: of the
-    ready ``workers``, those that have it must announce the same one.
+    Equal are forecasts of the same content, with all seeds given, by the same revision of a model, which all
+    ready ``workers`` must announce as their own.
     """
     if job.kind is not FORECAST:
         return job
@@ -39,14 +39,19 @@ def _has_seeds(content: dict[str, Any]) -> bool:
 
 
 def _announced(name: str | None, workers: Iterable[AnyWorkerStatus]) -> ModelInfo | None:
-    """The model that ready workers have under this name, or as their own; None if they differ."""
+    """The model that a job means by this name; None if ready workers have different ones, or it may change.
+
+    All of them must have it as their own. One that loads it on request may have another revision, and a
+    registered name without its version means another one once that is promoted.
+    """
     own = {
-        worker.model
+        (worker.models[0].id if worker.models else worker.model.id, worker.model)
         for worker in workers
         if isinstance(worker, ForecastWorkerStatus) and worker.is_ready and worker.model is not None
     }
-    found = {model for model in own if name in (None, model.id)}
-    if len(found) != 1:
+    if len(own) != 1:
         return None
-    (model,) = found
-    return model if model.revision is not None or model.id == BUNDLED else None
+    ((known_as, model),) = own
+    parts = ((model.id, model.revision), (model.tokenizer_id, model.tokenizer_revision))
+    is_fixed = all(revision is not None or part == BUNDLED for part, revision in parts)
+    return model if is_fixed and name in (None, known_as) else None

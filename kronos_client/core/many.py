@@ -195,7 +195,7 @@ class Many:
             options: ForecastOptions = {**self._options, **own}
             make_job = partial(candles_job, candles, options, outcome.job_id, self._core.settings)
             may_stay = self._prefix is not None  # its id is the caller's
-            scope = None if may_stay else ""
+            scope = None if may_stay or self._forget else ""  # others would miss a deleted result
             handle = await submitted(self._core, make_job, self._retry_for_s, may_stay=may_stay, scope=scope)
             outcome = replace(outcome, job_id=handle.id)
             del candles, own, options, make_job

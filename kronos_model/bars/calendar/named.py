@@ -18,6 +18,7 @@ from kronos_model.bars.calendar.continuing import (
     to_datetime,
 )
 from kronos_model.bars.calendar.exchange import Exchange, load_exchange
+from kronos_model.bars.calendar.session_bars import SessionBars
 from kronos_model.bars.calendar.sessions import DAY, MAX_HISTORY, MAX_TRADING_DAYS, common_spacing
 from kronos_model.bars.calendar.spacing import MIN_BARS, common_clock, infer_future
 from kronos_model.bars.calendar.weekdays import SATURDAY, CannotInfer, weekday_of
@@ -85,20 +86,15 @@ def _intraday(
     spacing = common_spacing(instants)
     is_recent = (instants > instants[-1] - MAX_HISTORY) & (instants >= exchange.starts[0])
     recent = instants[is_recent]
-    until = exchange.ends[
-        min(np.searchsorted(exchange.ends, instants[-1]) + 2 * num_bars, len(exchange.ends) - 1)
+    if not len(recent):
+        _check_match(name, lookback, is_recent)
+    ways = [
+        SessionBars(exchange, spacing, with_start, with_end)
+        for with_start, with_end in ((True, False), (False, True), (True, True))
     ]
-    best, best_share = recent[:0], -1.0
-    for with_start, with_end in ((True, False), (False, True), (True, True)):
-        stamps = _stamps(exchange, int(recent[0]), int(until), spacing, with_start, with_end)
-        known = stamps[(stamps >= recent[0]) & (stamps <= recent[-1])]
-        share = len(np.intersect1d(known, recent)) / len(np.union1d(known, recent))
-        if share > best_share:
-            best, best_share = stamps, share
-    is_match = np.ones(len(instants), dtype=bool)
-    is_match[is_recent] = np.isin(recent, best)
-    _check_match(name, lookback, is_match, int(is_recent.sum()))
-    future = _enough(best[best > instants[-1]][:num_bars], num_bars, name)
+    bars = max(ways, key=lambda one: _overlap(one, recent))
+    _check_match(name, lookback, ~is_recent | bars.contain(instants), len(recent))
+    future = _enough(bars.after(int(instants[-1]), num_bars), num_bars, name)
     rule = f"the calendar {name}"
     if lookback.offsets_s is None:
         return Inferred(at_instants(lookback, future, clock), f"{rule}, on the clock of {clock}")
@@ -109,17 +105,10 @@ def _intraday(
     return Inferred(at_instants(lookback, future, clock), rule)
 
 
-def _stamps(
-    exchange: Exchange, since: int, until: int, spacing: int, with_start: bool, with_end: bool
-) -> NDArray[np.int64]:
-    """The times of bars, which vendors write at a bar's start, at its end, or with both ends of a span."""
-    inside = (exchange.ends >= since - DAY) & (exchange.starts <= until)
-    spans = []
-    for start, end in zip(exchange.starts[inside].tolist(), exchange.ends[inside].tolist(), strict=True):
-        times = np.arange(start, end, spacing)
-        times = times if with_start else times[1:]
-        spans.append(np.append(times, end) if with_end else times)
-    return np.concatenate(spans)
+def _overlap(bars: SessionBars, recent: NDArray[np.int64]) -> float:
+    """The bars that both have, as a share of those that one has."""
+    num_shared = int(bars.contain(recent).sum())
+    return num_shared / (bars.count(int(recent[0]), int(recent[-1])) + len(recent) - num_shared)
 
 
 def _check_match(
@@ -145,7 +134,10 @@ def _times_of_day(wall: NDArray[np.int64]) -> NDArray[np.int64]:
     """Times of day with a bar on at least half of the last days that have bars."""
     days = np.unique(wall // DAY)[-MAX_TRADING_DAYS:]
     times, counts = np.unique(wall[wall >= days[0] * DAY] % DAY, return_counts=True)
-    return np.asarray(times[2 * counts >= len(days)])
+    usual = np.asarray(times[2 * counts >= len(days)])
+    if not len(usual):
+        raise CannotInfer("no time of day has a bar on every second day")
+    return usual
 
 
 def _on_weekdays(last: int, times: NDArray[np.int64]) -> Iterator[int]:

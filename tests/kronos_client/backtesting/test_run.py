@@ -309,6 +309,8 @@ def test_the_lookback_is_the_shortest_that_the_models_announce():
     worker = fake_worker(models=(model.model_dump(), trained.model_dump()), model=info("a"))
     assert find_lookback([worker], [None], 24) == 488
     assert find_lookback([worker], ["a", "b"], 24) == 90
+    registered = fake_worker(models=(trained.model_dump() | {"id": "mine@3"},), model=info("mine"))
+    assert find_lookback([registered], [None], 24) == 90
     with pytest.raises(JobError, match="no live worker holds the model c"):
         find_lookback([worker], ["c"], 24)
 

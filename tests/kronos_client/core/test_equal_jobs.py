@@ -57,10 +57,29 @@ def test_a_job_without_all_seeds_or_with_an_unknown_model_is_not_equal_to_anothe
         [fake_worker(model=HUB, state="draining")],
         [*WORKERS, fake_worker(model=HUB | {"revision": "2"})],
         [fake_worker(model=HUB | {"id": "/models/mine", "revision": None})],
+        [fake_worker(model=HUB | {"tokenizer_revision": None})],
+        [*WORKERS, fake_worker("gpu", model=HUB | {"id": "c/d"})],
     ],
 )
 def test_no_job_is_shared_unless_workers_announce_one_revision_of_its_model(workers):
     assert id_of(job(**SEEDED), workers=workers) == "own"
+
+
+def test_a_registered_model_is_shared_by_its_version_as_its_name_may_soon_mean_another():
+    model = {"id": "mine", "revision": "3", "tokenizer_id": "mine", "tokenizer_revision": "3"}
+    held = {"id": "mine@3", "revision": "3", "state": "ready"}
+    counts = {"jobs": 0, "slots": 8, "running": 0, "waiting": 0}
+    workers = [fake_worker(model=model, models=[held | counts])]
+    assert is_shared(id_of(job(**SEEDED, model="mine@3"), workers=workers))
+    assert not is_shared(id_of(job(**SEEDED, model="mine"), workers=workers))
+
+
+def test_forecasts_whose_results_are_to_be_deleted_are_not_shared():
+    with FakeForecastClient(settings=SETTINGS) as fake:
+        fake.live_workers = WORKERS
+        for forget in (False, True):
+            (one,) = fake.forecast_many([series()], sample_count=2, seed=7, pred_len=5, forget=forget)
+            assert is_shared(one.job_id) != forget
 
 
 def test_finetuning_jobs_are_not_shared():

@@ -113,6 +113,28 @@ def test_weekly_bars_are_inferred_as_without_a_calendar() -> None:
     assert follow("XNYS", fridays, 1) == ["2024-11-29"]
 
 
+def test_bars_of_a_millisecond_take_no_list_of_a_session() -> None:
+    texts = [f"2024-03-05T10:00:00.{number:03}" for number in range(200)]
+    assert follow("XNYS", texts, 2) == ["2024-03-05T10:00:00.200", "2024-03-05T10:00:00.201"]
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "reason"),
+    [
+        (
+            "weekdays",
+            [f"2024-03-{day:02}T{day + hour:02}:00" for day in range(1, 11) for hour in (0, 11)],
+            "no time of day",
+        ),
+        ("XNYS", within(["2024-01-01"], clocks("00:00", "04:00", 5)), "49 of 49 bars lie outside"),
+    ],
+    ids=["no usual time of day", "only a holiday of the calendar's first year"],
+)
+def test_bars_that_fit_no_session_are_refused(name: str, texts: list[str], reason: str) -> None:
+    with pytest.raises(TimestampError, match=reason):
+        follow(name, texts, 3)
+
+
 def test_a_calendar_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TimestampError, match="'MARS' is no calendar") as raised:
         follow("MARS", THANKSGIVING_WEEK, 1)
