@@ -44,9 +44,12 @@ def read_promotions(folder: Path) -> Sequence[Promotion]:
 def promote(model: RegisteredModel, *, forced: bool) -> None:
     """Make a version what its name means. Raises CheckpointError, DiskFull."""
     folder = model.folder.parent
+    before = read_promotions(folder)
+    if before and before[-1].version == model.version:
+        return  # else the next rollback would change nothing
     now = datetime.now(UTC).replace(microsecond=0)
     new = Promotion(version=model.version, promoted_at=now, forced=forced)
-    _write(folder, [*read_promotions(folder), new])
+    _write(folder, [*before, new])
 
 
 def roll_back(folder: Path) -> bool:
