@@ -50,7 +50,10 @@ def levels(text: str) -> tuple[float, ...]:
 
 def event(text: str) -> str:
     """An event, as jobs name it."""
-    return Event.parse(text).text
+    try:
+        return Event.parse(text).text
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no event: write {error}") from None
 
 
 def device(text: str) -> str:

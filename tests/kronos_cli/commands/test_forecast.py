@@ -399,7 +399,11 @@ def test_chances_and_statistics_are_printed_and_written(files: list[Path], monke
     assert table["low<=0.01 by 2"].tolist() == [0.0] * 3
     (answer,) = summary(forecast(*arguments, "--fresh", "--json"))["answers"]
     assert (answer["series"], answer["events"][0]["probability"]) == ("a", pytest.approx(share))
-    assert forecast("in", "--event", "close>last").exit_code == 2
+    assert (
+        "'close>last' is no event: write an event such as" in forecast("in", "--event", "close>last").stderr
+    )
+    late = forecast("in", "--pred-len", "2", "--event", "close>last at 3")
+    assert "--event asks for bar 3, but 2 are forecast: ask for more with --pred-len" in late.stderr
 
 
 def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], monkeypatch) -> None:
