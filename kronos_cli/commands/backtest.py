@@ -70,13 +70,15 @@ def backtest(
     console = Console(stderr=True, highlight=False)
     progress = progress_bar(console, "Backtest", "forecasts")
     bar = progress.add_task("backtest", total=None)
-    with ForecastClient(settings=get_settings()) as client, progress:
+    settings = get_settings()
+    with ForecastClient(settings=settings) as client, progress:
         report = client.backtest(
             paths,
             output,
             start=start,
             end=end,
             models=models or None,
+            model_folder=settings.model_folder,
             on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
             **given,
         )

@@ -17,8 +17,10 @@ from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.forecast_request import check_options, plain
 from kronos_client.core.reading import readable
+from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument
+from kronos_model.checkpoints.source import bundled_names, read_metadata
 
 MAX_NAME_CHARS: Final = 100
 """Of an instrument in the name of its temporary file."""
@@ -34,6 +36,7 @@ class BacktestArguments(TypedDict, total=False):
     Attributes:
         reading: How to read files.
         fresh: Whether to repeat the forecasts that are already in the output.
+        model_folder: The workers' own, which has the lookback of versions that none has loaded.
     """
 
     windows: int | None
@@ -47,6 +50,7 @@ class BacktestArguments(TypedDict, total=False):
     models: Sequence[str | None] | None
     reading: ReadOptions
     fresh: bool
+    model_folder: Path | None
 
 
 def begin_backtest(
@@ -59,7 +63,9 @@ def begin_backtest(
     check_options(options, BacktestArguments)
     given = plain(**options)
     read = partial(read_candles, candles, given.pop("reading", NO_OPTIONS))
-    return open_backtest(read, Path(output), workers(), **given)
+    folder = given.pop("model_folder", None)
+    lookback_of = partial(known_lookback, folder and ModelRegistry(folder))
+    return open_backtest(read, Path(output), workers(), lookback_of, **given)
 
 
 def open_backtest(
@@ -143,10 +149,23 @@ def find_lookback(
             lookback = lookback_of(name, horizon)
         if lookback is None:
             holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
-            message = f"{holds}, so its lookback is unknown: start one, or give the lookback"
+            spelling = "check its spelling and version, " if name else ""
+            message = f"{holds}, so its lookback is unknown: {spelling}start one, or give the lookback"
             raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
         found.append(lookback)
     return min(found)
+
+
+def known_lookback(registry: ModelRegistry | None, name: str, horizon: int) -> int | None:
+    """The lookback of a model that no worker has loaded, if it is registered or bundled."""
+    registered = None if registry is None else registry.resolve(name)
+    if registered is not None:
+        known = registered.metadata.model_dump()
+    else:
+        known = read_metadata(name) if name in bundled_names() else {}
+    if (max_context := known.get("max_context")) is None:
+        return None
+    return auto_lookback(known.get("lookback"), max_context, horizon, known.get("min_lookback"))
 
 
 def _lookback_of(worker: AnyWorkerStatus, name: str | None, horizon: int) -> int | None:

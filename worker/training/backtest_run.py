@@ -10,20 +10,19 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing, closing
+from functools import partial
 from typing import Any, Final
 
 from kronos_client.aio import AsyncForecastClient
-from kronos_client.backtesting.opening import open_backtest
+from kronos_client.backtesting.opening import known_lookback, open_backtest
 from kronos_client.backtesting.run import BacktestRun
 from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult, BacktestTimings
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.preparing import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus
 from kronos_client.core.retrying import WORTH_ANOTHER_TRY
 from kronos_model.bars.instrument import Instrument
-from kronos_model.checkpoints.source import bundled_names, read_metadata
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.data import read_files
 from kronos_model.text import without_paths
@@ -98,7 +97,8 @@ class BacktestJobRun(LongRun):
         self._show("reading")
         names = {"models", "windows", "stride", "lookback", "horizon", "samples", "seed"}
         asked: dict[str, Any] = self._job.model_dump(include=names) | self._job.moments
-        run = open_backtest(self._read, self._folder.run, workers, self._lookback_of, **asked)
+        lookback_of = partial(known_lookback, self._process.registry)
+        run = open_backtest(self._read, self._folder.run, workers, lookback_of, **asked)
         with closing(run):
             is_resumed = run.num_done > 0
             await self._forecast(client, run)
@@ -158,17 +158,6 @@ class BacktestJobRun(LongRun):
             message = f"{len(instruments)} instruments are too many for one report: name fewer files"
             raise JobError(ErrorCode.RESULT_TOO_LARGE, message, "data")
         return instruments, skipped
-
-    def _lookback_of(self, name: str, horizon: int) -> int | None:
-        """The lookback of a model that no worker has loaded, if it is registered or bundled."""
-        registered = self._process.registry.resolve(name)
-        if registered is not None:
-            known = registered.metadata.model_dump()
-        else:
-            known = read_metadata(name) if name in bundled_names() else {}
-        if (max_context := known.get("max_context")) is None:
-            return None
-        return auto_lookback(known.get("lookback"), max_context, horizon, known.get("min_lookback"))
 
     def _show(self, stage: str, run: BacktestRun | None = None, pace_s: float | None = None) -> None:
         """Report progress; ``pace_s`` is the time that one forecast takes."""
