@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 from api_stub.main import create_app
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
+from kronos_client.contract.results import ForecastResult
 from kronos_client.redis.routing import announce
 from tests.api_stub.conftest import ADDRESS, STATUS
 
@@ -62,7 +63,7 @@ def test_a_view_follows_a_job(http, jobs):
     jobs.publish(job_id, "PROGRESS", {"bars_done": 3, "bars_total": 120})
     view = http.get(f"{URL}/{job_id}").json()
     assert (view["state"], view["bars_done"], view["bars_total"]) == ("running", 3, 120)
-    result = jobs.finish(job_id)
+    result = ForecastResult.model_validate(jobs.finish(job_id)).model_dump(mode="json")
     answer = http.get(f"{URL}/{job_id}")
     assert answer.headers["x-job-id"] == job_id
     assert answer.json() == {
@@ -127,7 +128,7 @@ def test_a_finished_job_cannot_be_cancelled(http, jobs):
 
 def test_a_finished_job_has_one_event(http, jobs):
     job_id = enqueue(http)
-    result = jobs.finish(job_id)
+    result = ForecastResult.model_validate(jobs.finish(job_id)).model_dump(mode="json")
     with http.stream("GET", f"{URL}/{job_id}/events") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["x-job-id"] == job_id
