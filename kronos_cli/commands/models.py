@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,7 +19,7 @@ from kronos_client.registry.promotions import roll_back, why_not_promoted
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.hub import CONFIG_NAME
 from kronos_model.checkpoints.source import locate_checkpoint, read_json, read_metadata
-from kronos_model.errors import CheckpointMismatch
+from kronos_model.errors import CheckpointError, CheckpointMismatch
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 TOKEN_BITS = ("s1_bits", "s2_bits")
@@ -80,13 +81,15 @@ def promote(reference: str, backtest: Path | None, force: bool) -> None:
     new = registry.resolve(reference) if "@" in reference else None
     if new is None:
         raise click.ClickException(f"no version {reference}: write NAME@VERSION, as `kronos models` lists it")
-    present = registry.resolve(new.name)
+    present = _meant(registry, new.name) if force else registry.resolve(new.name)
     if present is not None and present != new and not force:
         reason: str | None = "without --backtest, nothing says so"
-        if backtest is not None and isinstance(report := read_json(backtest / "report.json"), dict):
-            reason = why_not_promoted(report, new, present)
-        elif backtest is not None:
-            reason = f"{backtest} has no report.json"
+        if backtest is not None:
+            report = read_json(backtest / "report.json")
+            if isinstance(report, dict) and report.keys() >= {"models", "model_info"}:
+                reason = why_not_promoted(report, new, present)
+            else:
+                reason = f"{backtest} has no report.json of a backtest"
         if reason is not None:
             text = f"{reference} must be no worse than {present.reference}, but {reason}"
             raise click.ClickException(f"{text}. --force promotes it all the same")
@@ -100,11 +103,19 @@ def rollback(name: str) -> None:
     """Let NAME mean what it meant before its last promotion."""
     registry = model_registry()
     check_name(name)
-    before = registry.resolve(name)
-    if before is None or not roll_back(before.folder.parent):
+    before = _meant(registry, name)
+    if not roll_back(registry.folder / name):
         raise click.ClickException(f"no version of {name} was promoted")
-    present = registry.resolve(name)
-    click.echo(f"{name} means {present and present.reference} now" + _instead(before, present))
+    present = _meant(registry, name)
+    means = "no version that can be used: see `kronos models`" if present is None else present.reference
+    click.echo(f"{name} means {means} now" + _instead(before, present))
+
+
+def _meant(registry: ModelRegistry, name: str) -> RegisteredModel | None:
+    """What a name means now; None for a damaged version, which promoting or a rollback is to replace."""
+    with suppress(CheckpointError):
+        return registry.resolve(name)
+    return None
 
 
 def _instead(before: RegisteredModel | None, now: RegisteredModel | None) -> str:

@@ -65,18 +65,17 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
     """
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        names, asked, infos = list(report["models"]), report["asked"], report["model_info"]
         table = pq.read_table(folder / "forecasts.parquet")
-    except (OSError, ValueError, pa.ArrowInvalid) as error:
+    except (OSError, ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
         raise _refusal(
             f"{folder} has no backtest that can be read ({error}): run `kronos backtest` first"
         ) from None
-    names = list(report["models"])
     if model is None and len(names) > 1:
         raise _refusal(f"the backtest has several models: choose one of {', '.join(names)}", "model")
     name = names[0] if model is None else model
     if name not in names:
         raise _refusal(f"the backtest has no model {name}: choose one of {', '.join(names)}", "model")
-    asked = report["asked"]
     windows = _read(table, name, asked["horizon"])
     if len(windows.begins) < MIN_WINDOWS:
         raise _refusal(f"a calibration needs {MIN_WINDOWS} windows, not {len(windows.begins)}: ask for more")
@@ -93,7 +92,7 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
             levels=windows.levels,
             corrections=windows.fit().tolist(),
         ),
-        model=ModelInfo.model_validate(report["model_info"][name]),
+        model=ModelInfo.model_validate(infos[name]),
         evaluation={
             "lookback": asked["lookback"],
             "horizon": asked["horizon"],

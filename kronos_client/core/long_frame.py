@@ -48,9 +48,15 @@ class LongFrame:
         self._timestamp_column: str = given.pop("timestamp_column", TIMESTAMP_COLUMN)
         target = given.pop("target", "close")
         self._targets = [target] if isinstance(target, str) else list(target)
-        self._raises = given.pop("on_error", "raise") != "skip"
+        on_error = given.pop("on_error", "raise")
+        if on_error not in ("raise", "skip"):
+            text = f"on_error must be 'raise' or 'skip', not {on_error!r}"
+            raise JobError(ErrorCode.BAD_VALUE, text, "on_error")
+        self._raises = on_error == "raise"
         # Nobody has the ids of these jobs, unless they begin with the caller's prefix.
         self.sending: Any = {"forget": "job_id_prefix" not in given, **given, "in_order": False}
+        if not self._targets:
+            raise JobError(ErrorCode.BAD_VALUE, "target must name a column or more", "target")
         for name in self._targets:
             if name not in COLUMNS:
                 known = ", ".join(COLUMNS)

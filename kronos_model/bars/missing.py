@@ -31,10 +31,14 @@ def is_missing(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, eq=False)
 class Filled:
-    """Columns whose missing bars, ``is_gone``, have the close before them and no volume."""
+    """Columns whose missing bars, ``is_gone``, have the close before them and no volume.
+
+    ``num_without_volume`` counts the other bars in which a volume or amount was NaN, and is now 0.
+    """
 
     columns: Columns
     is_gone: NDArray[np.bool_]
+    num_without_volume: int = 0
 
     @classmethod
     def of(cls, columns: Mapping[str, NDArray[np.float64]]) -> "Filled":
@@ -52,7 +56,9 @@ class Filled:
             name: values if name in PRICE_COLUMNS else np.where(np.isnan(values), 0.0, values)
             for name, values in columns.items()
         }
-        return cls(_without_move(filled, sources, is_gone), is_gone)
+        others = [np.isnan(values) for name, values in columns.items() if name not in PRICE_COLUMNS]
+        is_unknown = np.any(others, axis=0) & ~is_gone if others else is_gone[:0]
+        return cls(_without_move(filled, sources, is_gone), is_gone, int(is_unknown.sum()))
 
     def settled(self, timestamps: Timestamps, how: Missing) -> tuple[Columns, Timestamps, list[str]]:
         """The bars and times to forecast from, and warnings with the number of missing bars.
@@ -77,6 +83,11 @@ class Filled:
             )
         if num_left_out:
             warnings.append(f"Without prices: {num_left_out} of {num_bars} bars. They are left out.")
+        if self.num_without_volume:
+            text = (
+                f"Without volume or amount: {self.num_without_volume} of {num_bars} bars. It is taken as 0."
+            )
+            warnings.append(text)
         if how == "ffill" and (added := _add_outages(columns, timestamps)) is not None:
             num_added = len(added[1]) - len(timestamps)
             columns, timestamps = added

@@ -69,11 +69,14 @@ def test_the_bundled_model_and_then_its_version_are_calibrated_once(registry, tm
 def test_what_cannot_be_calibrated_is_refused_with_one_line(registry, tmp_path):
     several = backtest(tmp_path / "several", models=["one", "two"], windows=2)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "report.json").write_text('{"rows": 3}')
     for arguments, reason in (
         ([several], "choose one of one, two"),
         ([several, "--model", "three"], "has no model three"),
         ([several, "--model", "two"], "needs 30 windows, not 4"),
         ([tmp_path / "empty"], "run `kronos backtest` first"),
+        ([tmp_path / "other"], "run `kronos backtest` first"),
     ):
         done = run(*arguments, "--name", "mine")
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output

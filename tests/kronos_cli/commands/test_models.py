@@ -120,6 +120,19 @@ def test_a_name_means_its_newest_version_until_one_is_promoted_and_again_after_a
     assert "no version of mine was promoted" in models("rollback", "mine").stderr
 
 
+def test_a_damaged_version_can_be_replaced(registry, versions):
+    def damage(version: int) -> None:
+        (registry.folder / "mine" / str(version) / "metadata.json").write_text("{")
+
+    models("promote", "mine@1", "--force")
+    models("promote", "mine@2", "--force")
+    damage(2)
+    assert models("rollback", "mine").output == "mine means mine@1 now.\n"
+    damage(1)
+    assert models("promote", "mine@3", "--force").output == "mine means mine@3 now.\n"
+    assert "no version that can be used" in models("rollback", "mine").output
+
+
 @pytest.mark.parametrize(
     ("by", "reason"),
     [
@@ -141,12 +154,14 @@ def test_a_version_is_promoted_only_if_a_backtest_says_that_it_is_no_worse(
 
 def test_a_promotion_needs_a_version_and_a_backtest_of_both(registry, versions, tmp_path):
     other = backtest_of(tmp_path, "mine@2", "mine@3")
+    (registry.folder / "report.json").write_text('{"rows": 3}')
     for arguments, reason in (
         (["mine"], "write NAME@VERSION"),
         (["mine@9"], "no version mine@9"),
         (["mine@1"], "but without --backtest, nothing says so. --force"),
         (["mine@1", "--backtest", other], "the backtest has no mine@1"),
-        (["mine@1", "--backtest", registry.folder], "has no report.json"),
+        (["mine@1", "--backtest", registry.folder], "has no report.json of a backtest"),
+        (["mine@1", "--backtest", registry.folder / "mine"], "has no report.json of a backtest"),
     ):
         done = models("promote", *arguments)
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output

@@ -84,6 +84,8 @@ def test_an_error_names_its_series_and_may_be_skipped(fake, df):
         (lambda df: df.drop(columns="ds"), {}, "MISSING_COLUMN", "ds"),
         (lambda df: df, {"id_column": "id"}, "MISSING_COLUMN", "id"),
         (lambda df: df, {"target": "y"}, "UNKNOWN_COLUMN", "target"),
+        (lambda df: df, {"target": []}, "BAD_VALUE", "target"),
+        (lambda df: df, {"on_error": "ignore"}, "BAD_VALUE", "on_error"),
         (lambda df: df.assign(unique_id=[None, *df["unique_id"][1:]]), {}, "BAD_VALUE", "unique_id"),
         (lambda df: df.head(0), {}, "EMPTY_SERIES", "unique_id"),
         (lambda df: df.to_dict(), {}, "BAD_TYPE", "df"),

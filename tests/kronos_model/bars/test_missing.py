@@ -46,6 +46,16 @@ def test_dropped_bars_are_left_out_with_their_times() -> None:
     assert warnings == ["Without prices: 2 of 5 bars. They are left out."]
 
 
+@pytest.mark.parametrize("how", ["ffill", "drop"])
+def test_a_bar_with_prices_and_no_volume_stays_and_is_counted(how: str) -> None:
+    given = columns(10, 11, NAN, 13, volume=[5, NAN, NAN, 5], amount=[NAN, NAN, 7, 5])
+    bars, _, warnings = settled(given, times(0, 5, 10, 15), how)
+
+    assert bars["volume"][:2].tolist() == [5, 0]
+    assert bars["amount"][:2].tolist() == [0, 0]
+    assert warnings[1:] == ["Without volume or amount: 2 of 4 bars. It is taken as 0."]
+
+
 def test_bars_before_the_first_price_cannot_be_filled() -> None:
     bars, stamps, warnings = settled(columns(NAN, NAN, 12, NAN), times(0, 5, 10, 15), "ffill")
 
