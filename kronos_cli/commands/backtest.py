@@ -11,8 +11,11 @@ from rich.console import Console
 from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.tables.parts import progress_bar
+from kronos_cli.wording import file_error
 from kronos_client.backtesting.plan import DEFAULT_WINDOWS
 from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import JobError
+from kronos_model.errors import CandleFileError
 
 DEFAULT_OUTPUT = Path("output/backtest")
 TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
@@ -72,16 +75,21 @@ def backtest(
     bar = progress.add_task("backtest", total=None)
     settings = get_settings()
     with ForecastClient(settings=settings) as client, progress:
-        report = client.backtest(
-            paths,
-            output,
-            start=start,
-            end=end,
-            models=models or None,
-            model_folder=settings.model_folder,
-            on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
-            **given,
-        )
+        try:
+            report = client.backtest(
+                paths,
+                output,
+                start=start,
+                end=end,
+                models=models or None,
+                model_folder=settings.model_folder,
+                on_progress=lambda done, total: progress.update(bar, completed=done, total=total),
+                **given,
+            )
+        except JobError as error:
+            if isinstance(error.__cause__, CandleFileError):
+                raise file_error(error.__cause__) from None
+            raise
     if as_json:
         click.echo(json.dumps(report, indent=2))
         return

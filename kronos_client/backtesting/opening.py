@@ -21,6 +21,7 @@ from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument
 from kronos_model.checkpoints.source import bundled_names, read_metadata
+from kronos_model.errors import CandleFileError
 
 MAX_NAME_CHARS: Final = 100
 """Of an instrument in the name of its temporary file."""
@@ -112,7 +113,10 @@ def read_candles(
         if isinstance(candles, str | Path):
             candles = [candles]
         if not isinstance(candles, Mapping):
-            instruments, report = read_instruments([str(path) for path in candles], reading)
+            try:
+                instruments, report = read_instruments([str(path) for path in candles], reading)
+            except CandleFileError as error:
+                raise JobError(error.code, error.message, error.field, error.details) from error
             return instruments, report.skipped
         names: dict[str, str] = {}
         with TemporaryDirectory() as folder:

@@ -13,6 +13,9 @@ from kronos_model.errors import CandleFileError
 TIME_OF_DAY: Final = "time"
 """The column of times of day, if ``TIMES`` has only dates."""
 INSTRUMENT: Final = "instrument"
+SYMBOL: Final = "symbol"
+"""A column that may name each row's instrument, if the options do not say which one does."""
+SYMBOL_TITLES: Final = ("unique_id", "item_id", "symbol", "ticker", "instrument", "code")
 HEADER_ROWS: Final = 3
 """The most rows before the first bar."""
 
@@ -62,6 +65,8 @@ def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions)
             places |= _find_times(path, titles)
         elif name != INSTRUMENT and (found := _find_first(path, titles, TITLES.get(name, (name,)), name)):
             places[name] = found[1]
+    if INSTRUMENT not in places and (found := _find_first(path, titles, SYMBOL_TITLES, INSTRUMENT)):
+        places[SYMBOL] = found[1]
     if missing := [name for name in PRICE_COLUMNS if name not in places]:
         text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(titles)}"
         raise CandleFileError(f"{text}: rename the columns that hold them", field=missing[0])

@@ -17,7 +17,7 @@ from kronos_model.bars.files.cells import Cells, shown
 from kronos_model.bars.files.clock import Clock, join_date_and_time, read_clock
 from kronos_model.bars.files.csv_cells import read_csv
 from kronos_model.bars.files.find import PARQUET_SUFFIXES
-from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY, read_header
+from kronos_model.bars.files.header import INSTRUMENT, SYMBOL, TIME_OF_DAY, read_header
 from kronos_model.bars.files.numbers import read_numbers
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.parquet_cells import read_parquet
@@ -67,6 +67,11 @@ def read_table(path: Path, options: ReadOptions) -> tuple[Cells, CandleTable]:
 
 
 def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
+    symbols, _ = _instruments(cells.columns.get(SYMBOL))
+    if len(symbols) > 1:
+        title = shown(cells.titles[SYMBOL])
+        text = f"{path} has {len(symbols)} instruments in its column {title}"
+        raise CandleFileError(f"{text}: name that column, or write one file for each", field=INSTRUMENT)
     try:
         clock = _read_times(cells, options.date_format)
         numbers = _read_columns(path, cells, options.decimal)

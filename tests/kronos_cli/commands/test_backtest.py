@@ -76,3 +76,13 @@ def test_fresh_deletes_forecasts_only_for_a_backtest_that_begins(client, file, t
     assert (tmp_path / "out" / "forecasts.sqlite").exists()
     in_a_file = run(file, *options, "--lookback", 40, "--fresh", "--output", file)
     assert "cannot be written" in in_a_file.output
+
+
+def test_a_file_that_cannot_be_used_is_reported_with_the_option_that_helps(client, file, tmp_path):
+    options = ["--columns", "close=Last", "--output", tmp_path / "out", "--lookback", 40]
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:3], lines[3].split(",")[0] + ",,1,1,1,1,1", *lines[4:]]))
+    assert "--drop-bad-rows" in run(file, *options).output
+    named = [f"{line},{name}" for line, name in zip(lines, ["symbol", *"AB" * len(lines)], strict=False)]
+    file.write_text("\n".join(named))
+    assert "2 instruments in its column symbol: name that column" in run(file, *options).output

@@ -15,7 +15,7 @@ from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.bars.validation import check_candles
-from kronos_model.errors import CandleError, TrainingDataError
+from kronos_model.errors import CandleError, CandleFileError, TrainingDataError
 from kronos_model.finetuning.data import read_training_candles
 from kronos_model.finetuning.data_config import DataConfig
 from tests.kronos_model.bars.files.candle_files import EXPECTED, READABLE, file_of
@@ -466,6 +466,19 @@ def test_one_file_may_hold_several_instruments(tmp_path: Path) -> None:
     np.testing.assert_array_equal(instruments[1].bars[:, 4], second["volume"].drop(index=1))
     assert [dict(each.dropped) for each in report.instruments] == [{}, {"negative_volume": 1}]
     assert report.dropped == {"negative_volume": 1, "no_instrument": 2}
+
+
+def test_instruments_in_a_column_that_is_not_named_are_not_mixed(tmp_path: Path) -> None:
+    """One instrument in such a column is no reason to ask."""
+    lines = ["Symbol,date,open,high,low,close", "A,2024-01-02,1,2,1,1", "A,2024-01-03,1,2,1,1"]
+    path = tmp_path / "one.csv"
+    path.write_text("\n".join(lines))
+    assert len(read(tmp_path)[0][0]) == 2
+    path.write_text("\n".join([*lines, "B,2024-01-04,9,9,9,9"]))
+    with pytest.raises(CandleFileError, match="has 2 instruments in its column Symbol") as caught:
+        read(tmp_path)
+    assert caught.value.field == "instrument"
+    assert len(read(tmp_path, id_column="Symbol")[0]) == 2
 
 
 def test_a_name_in_several_files_is_one_instrument(tmp_path: Path) -> None:
