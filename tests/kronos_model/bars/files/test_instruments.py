@@ -15,7 +15,7 @@ from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.bars.validation import check_candles
-from kronos_model.errors import CandleError, CandleFileError, TrainingDataError
+from kronos_model.errors import CandleError, TrainingDataError
 from kronos_model.finetuning.data import read_training_candles
 from kronos_model.finetuning.data_config import DataConfig
 from tests.kronos_model.bars.files.candle_files import EXPECTED, READABLE, file_of
@@ -475,9 +475,9 @@ def test_instruments_in_a_column_that_is_not_named_are_not_mixed(tmp_path: Path)
     path.write_text("\n".join(lines))
     assert len(read(tmp_path)[0][0]) == 2
     path.write_text("\n".join([*lines, "B,2024-01-04,9,9,9,9"]))
-    with pytest.raises(CandleFileError, match="has 2 instruments in its column Symbol") as caught:
+    with pytest.raises(TrainingDataError, match="has 2 instruments in its column Symbol") as caught:
         read(tmp_path)
-    assert caught.value.field == "instrument"
+    assert caught.value.field == "data.id_column"
     assert len(read(tmp_path, id_column="Symbol")[0]) == 2
 
 
