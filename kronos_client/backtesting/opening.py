@@ -6,7 +6,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 from urllib.parse import quote
 
 from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
@@ -17,11 +17,12 @@ from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.forecast_request import check_options, plain
 from kronos_client.core.reading import readable
-from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument
-from kronos_model.checkpoints.source import bundled_names, read_metadata
 from kronos_model.errors import CandleFileError
+
+if TYPE_CHECKING:
+    from kronos_client.registry.model_registry import ModelRegistry
 
 MAX_NAME_CHARS: Final = 100
 """Of an instrument in the name of its temporary file."""
@@ -61,6 +62,8 @@ def begin_backtest(
     options: BacktestArguments,
 ) -> BacktestRun:
     """Read the candles, find the lookback, and open what an earlier run left in ``output``."""
+    from kronos_client.registry.model_registry import ModelRegistry  # httpx2
+
     check_options(options, BacktestArguments)
     given = plain(**options)
     read = partial(read_candles, candles, given.pop("reading", NO_OPTIONS))
@@ -160,8 +163,10 @@ def find_lookback(
     return min(found)
 
 
-def known_lookback(registry: ModelRegistry | None, name: str, horizon: int) -> int | None:
+def known_lookback(registry: "ModelRegistry | None", name: str, horizon: int) -> int | None:
     """The lookback of a model that no worker has loaded, if it is registered or bundled."""
+    from kronos_model.checkpoints.source import bundled_names, read_metadata  # huggingface_hub
+
     registered = None if registry is None else registry.resolve(name)
     if registered is not None:
         known = registered.metadata.model_dump()

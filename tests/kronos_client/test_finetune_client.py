@@ -70,7 +70,10 @@ def test_a_message_is_what_any_celery_client_would_send(client, redis):
     (message,) = messages(redis)
     headers = message["headers"]
     assert (headers["task"], headers["id"]) == (FINETUNE_TASK, handle.id)
-    assert (headers["argsrepr"], headers["kwargsrepr"]) == ("()", "{'name': 'mine'}")
+    assert (headers["argsrepr"], headers["kwargsrepr"]) == (
+        "()",
+        "{'name': 'mine', 'data': 'hourly/a.csv'}",
+    )
     job = enqueued_job(redis)
     assert redis.time()[0] - 60 <= job.pop("submitted_at") <= redis.time()[0] + 1
     assert job == {
