@@ -1,6 +1,7 @@
 """JobHandle: an enqueued job, as its submitter sees it, for callers without an event loop."""
 
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Generic
 
 from kronos_client.contract.backtest_results import BacktestResult
@@ -9,7 +10,7 @@ from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncHandle, closed
 from kronos_client.core.core import Core
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
-from kronos_client.core.loop_thread import LoopThread
+from kronos_client.core.loop_thread import LoopClosed, LoopThread
 from kronos_client.core.stored import NOTHING
 
 
@@ -64,8 +65,10 @@ class JobHandle(Generic[State, Result]):
         if on_progress is not None:
             stored = NOTHING
             state_of = self._kind.state_of
-            for stored in self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of)):
-                on_progress(state_of(stored))
+            states = self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of))
+            with suppress(LoopClosed):
+                for stored in states:
+                    on_progress(state_of(stored))
             if not stored.has_ended:
                 raise closed(self.id)
         return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))

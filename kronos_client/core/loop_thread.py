@@ -21,6 +21,10 @@ _OF_THE_PARENT: Final[list[object]] = []
 """Never freed: freeing them in a forked child would close the parent's connections too."""
 
 
+class LoopClosed(RuntimeError):
+    """The client was closed by another thread."""
+
+
 class LoopThread:
     """A core on its own thread. It starts on first use, and again after ``close`` or in a forked process.
 
@@ -83,9 +87,9 @@ class _Running:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError:  # the loop is closed
+        except RuntimeError as error:
             work.close()
-            raise
+            raise LoopClosed("the client was closed by another thread") from error
         try:
             return future.result()
         finally:

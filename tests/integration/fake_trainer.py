@@ -78,11 +78,11 @@ def train(config: dict, run: Path, device: str, stop: threading.Event) -> int:
             )
             return 1
         step += 1
+        best.mkdir(exist_ok=True)
+        log("step", step=step)  # before it is saved: who is killed in between trains it again
         staging = state.with_suffix(".tmp")
         staging.write_text(str(step))
         staging.replace(state)
-        best.mkdir(exist_ok=True)
-        log("step", step=step)
         send(
             "progress", stage="predictor", stage_index=0, num_stages=1, epoch=step, num_epochs=num_steps,
             step=step, num_steps=num_steps, loss=1.0 / step, learning_rate=1e-4, validation_loss=None,
