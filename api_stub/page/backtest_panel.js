@@ -3,9 +3,8 @@
 import { get, key } from "./api.js"
 import { save } from "./downloads.js"
 import { badField, byId, fillRows, made, numberIn, showText } from "./elements.js"
-import { isForecasting, isReady } from "./pool.js"
+import { isForecasting, waiting } from "./pool.js"
 import { SectionJob } from "./section_job.js"
-import { Silence } from "./silence.js"
 import { StepChart } from "./step_chart.js"
 import { bars, count, duration, reason } from "./texts.js"
 import { verdictLines } from "./verdict.js"
@@ -20,20 +19,16 @@ const asNumber = (value) => value === null ? "–" : value.toPrecision(3)
 
 export class BacktestPanel {
   #candles = null
-  #silence = new Silence()
 
   constructor(pool, recent, datasets) {
     this.pool = pool
     this.datasets = datasets
-    pool.onChange((state) => {
-      if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.job.id))
-    })
     this.job = new SectionJob("backtests", {
       button: "test", box: "testing", state: "testing-state", progress: "testing-progress", share: "testing-share",
       cancel: "stop-testing", problem: "testing-problem",
     }, pool, recent, {
       forget: () => this.#forget(),
-      describe: (state, queue) => this.#describe(state, queue),
+      describe: (...now) => this.#describe(...now),
       show: ({ report }) => this.#report(report),
     })
     this.onCandles(null)
@@ -91,16 +86,12 @@ export class BacktestPanel {
     byId("not-tested").hidden = false
   }
 
-  #describe({ state, progress }, queue) {
-    this.#silence.onJob([this.job.id, state, progress])
+  #describe({ state, progress }, queue, isSilent) {
     if (state !== "running") {
-      const serving = this.pool.last?.workers.some((worker) => !isForecasting(worker) && isReady(worker))
-      const where = queue ? ` in the queue ${queue}` : ""
-      const text = serving || !this.pool.last ? `Waiting${where}`
-        : `No worker for finetuning is ready, which runs backtests too. The job waits${where} until one is.`
-      return { text, share: null }
+      const workers = this.pool.last?.workers.filter((worker) => !isForecasting(worker))
+      return waiting(workers, queue, "worker for finetuning, which also runs backtests,")
     }
-    if (this.#silence.isLong) {
+    if (isSilent) {
       return { text: "The worker that ran this is gone. Another worker will go on where it was.", share: null }
     }
     if (progress?.stage !== "forecasting") return { text: STAGES[progress?.stage] ?? STAGES.reading, share: null }

@@ -3,14 +3,12 @@
 import { Unreachable, upload } from "./api.js"
 import { badField, byId, made, numberIn, showText } from "./elements.js"
 import { LossChart } from "./loss_chart.js"
-import { isForecasting, isReady } from "./pool.js"
+import { isForecasting, waiting } from "./pool.js"
 import { SectionJob } from "./section_job.js"
-import { Silence } from "./silence.js"
 import { bars, count, duration, reason } from "./texts.js"
 import { verdictLines } from "./verdict.js"
 
 export class FinetunePanel {
-  #silence = new Silence()
   #charts = new Map()
 
   /** Calls `onModel` with the id of each trained model. */
@@ -18,15 +16,12 @@ export class FinetunePanel {
     this.pool = pool
     this.datasets = datasets
     this.onModel = onModel
-    pool.onChange((state) => {
-      if (state) this.#silence.onWorkers(state.workers.some(({ training }) => training?.job_id === this.job.id))
-    })
     this.job = new SectionJob("finetunes", {
       button: "train", box: "training", state: "training-state", progress: "training-progress", share: "training-share",
       cancel: "stop-training", problem: "training-problem",
     }, pool, recent, {
       forget: () => this.#forget(),
-      describe: (state, queue) => this.#describe(state, queue),
+      describe: (...now) => this.#describe(...now),
       show: (result) => this.#report(result),
     })
     byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
@@ -109,16 +104,12 @@ export class FinetunePanel {
     this.#charts.clear()
   }
 
-  #describe({ state, progress }, queue) {
-    this.#silence.onJob([this.job.id, state, progress])
+  #describe({ state, progress }, queue, isSilent) {
     if (state !== "running") {
-      const serving = this.pool.last?.workers.some((worker) => !isForecasting(worker) && isReady(worker))
-      const where = queue ? ` in the queue ${queue}` : ""
-      const text = serving || !this.pool.last ? `Waiting${where}`
-        : `No worker for finetuning is ready. The job waits${where} until one is.`
-      return { text, share: null }
+      const workers = this.pool.last?.workers.filter((worker) => !isForecasting(worker))
+      return waiting(workers, queue, "worker for finetuning")
     }
-    if (this.#silence.isLong) {
+    if (isSilent) {
       const text = "The worker that trained this is gone. Another worker will go on from its last save."
       return { text, share: null }
     }

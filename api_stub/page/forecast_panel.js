@@ -4,14 +4,12 @@ import { CandleFile, Candles } from "./candle_file.js"
 import { byId, showText } from "./elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
-import { isForecasting, isReady, mayCompute } from "./pool.js"
+import { isForecasting, mayCompute, waiting } from "./pool.js"
 import { SectionJob } from "./section_job.js"
-import { Silence } from "./silence.js"
 import { bars } from "./texts.js"
 
 export class ForecastPanel {
   #candles = null
-  #silence = new Silence()
 
   /** Calls `onCandles` with the candles of each file that is opened. */
   constructor(pool, recent, onCandles) {
@@ -21,18 +19,17 @@ export class ForecastPanel {
     this.form = new ForecastForm()
     this.view = new ForecastView()
     pool.onChange((state) => {
-      if (!state) return
-      this.#silence.onWorkers(state.workers.some((worker) => mayCompute(worker, this.job.id)))
-      this.form.onPool(state)
+      if (state) this.form.onPool(state)
     })
     this.job = new SectionJob("forecasts", {
       button: "run", box: "job", state: "job-state", progress: "job-progress", share: "job-share", cancel: "cancel",
       problem: "job-problem",
     }, pool, recent, {
       forget: () => ["form-problem", "device-warning", "job-warning"].forEach((id) => showText(byId(id), null)),
-      describe: (state, queue) => this.#describe(state, queue),
+      describe: (...now) => this.#describe(...now),
       show: (result, known) => this.#report(result, known),
       showBars: (series, known) => this.view.show({ ...(known ?? withoutCandles({ series })), early: series[0] }),
+      worksOn: mayCompute,
     })
     for (const id of ["held-out", "lookback"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))
@@ -86,20 +83,16 @@ export class ForecastPanel {
     byId("chart").scrollIntoView({ block: "nearest" })
   }
 
-  #describe({ state, bars_done: done, bars_total: total }, queue) {
+  #describe({ state, bars_done: done, bars_total: total }, queue, isSilent) {
     const workers = this.pool.last?.workers.filter(isForecasting)
-    this.#silence.onJob([this.job.id, state, done])
     if (state === "running") {
       // A stopped worker stays in the list until it has finished its jobs. A job that waits for its model or is
       // computed in a separate process reports no total and is not in the list of any worker.
-      return (workers && !workers.length) || (total && this.#silence.isLong)
+      return (workers && !workers.length) || (total && isSilent)
         ? { text: "The worker that computed this is gone. Another worker will start the job again.", share: null }
         : { text: "Computing", share: total ? done / total : null }
     }
-    const where = queue ? ` in the queue ${queue}` : ""
-    return workers && !workers.some(isReady)
-      ? { text: `No worker is ready. The job waits${where} until one is.`, share: null }
-      : { text: `Waiting${where}`, share: null }
+    return waiting(workers, queue, "worker")
   }
 }
 

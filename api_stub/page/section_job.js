@@ -3,6 +3,7 @@
 import { ApiError, Unreachable, newRepeatKey, post } from "./api.js"
 import { byId, showText } from "./elements.js"
 import { JobLine } from "./job_line.js"
+import { Silence } from "./silence.js"
 import { reason } from "./texts.js"
 
 export class SectionJob {
@@ -14,6 +15,7 @@ export class SectionJob {
   #describe
   #show
   #showBars
+  #silence = new Silence()
   /** The id of the job that is followed; null if there is none. */
   id = null
 
@@ -21,11 +23,15 @@ export class SectionJob {
    * @param kind The jobs' path below v1/, such as "forecasts".
    * @param ids Those of the `button` that sends a job, and of the elements of a JobLine.
    * @param forget Hides what earlier jobs have left in the section.
-   * @param describe Returns `{text, share}` for a state and a queue, as a JobLine takes it.
+   * @param describe Returns `{text, share}`, as a JobLine takes it, for a state, a queue, and whether the job has been
+   *   silent for long.
    * @param show Shows a result, with what this browser knows of the job.
    * @param showBars The same for the series of a forecast that is not done, if the jobs have them.
+   * @param worksOn Whether a worker may have the job of an id in hand.
    */
-  constructor(kind, { button, ...ids }, pool, recent, { forget, describe, show, showBars = () => {} }) {
+  constructor(kind, { button, ...ids }, pool, recent, {
+    forget, describe, show, showBars = () => {}, worksOn = ({ training }, id) => training?.job_id === id,
+  }) {
     this.#kind = kind
     this.#button = byId(button)
     this.#problem = byId(ids.problem)
@@ -36,7 +42,10 @@ export class SectionJob {
     this.#showBars = showBars
     this.pool = pool
     this.recent = recent
-    pool.onChange(() => this.#line.refresh())
+    pool.onChange((state) => {
+      if (state) this.#silence.onWorkers(state.workers.some((worker) => worksOn(worker, this.id)))
+      this.#line.refresh()
+    })
   }
 
   /** Whether a job is sent or followed. Meanwhile the button keeps the focus but does nothing. */
@@ -94,7 +103,10 @@ export class SectionJob {
   async #follow(id, queue, known) {
     this.id = id
     try {
-      const describe = (state) => this.#describe(state, queue)
+      const describe = (state) => {
+        this.#silence.onJob([id, state])
+        return this.#describe(state, queue, this.#silence.isLong)
+      }
       const onBars = (series) => this.#showBars(series, known)
       const result = await this.#line.follow(`${this.#kind}/${id}`, describe, onBars)
       if (result) this.#show(result, known) // otherwise another job is followed now

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import quote
 
 from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
@@ -15,6 +14,7 @@ from kronos_client.backtesting.store import earlier_lookback
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
+from kronos_client.core.backtest_request import WindowChoice
 from kronos_client.core.forecast_request import check_options, plain
 from kronos_client.core.reading import readable
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
@@ -32,8 +32,8 @@ LookbackOf = Callable[[str, int], int | None]
 """Returns the bars that a model reads by default for a horizon."""
 
 
-class BacktestArguments(TypedDict, total=False):
-    """Options of ``backtest``: see ``BacktestOptions``. By default ``lookback`` is the workers' own.
+class BacktestArguments(WindowChoice, total=False):
+    """Options of a backtest that the caller's process runs.
 
     Attributes:
         reading: How to read files.
@@ -41,15 +41,6 @@ class BacktestArguments(TypedDict, total=False):
         model_folder: The workers' own, which has the lookback of versions that none has loaded.
     """
 
-    windows: int | None
-    stride: int | None
-    lookback: int | Literal["auto"] | None
-    horizon: int
-    samples: int
-    seed: int
-    start: date | None
-    end: date | None
-    models: Sequence[str | None] | None
     reading: ReadOptions
     fresh: bool
     model_folder: Path | None

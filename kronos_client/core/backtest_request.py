@@ -12,16 +12,12 @@ from kronos_client.core.reading import readable
 from kronos_model.bars.files.options import ReadOptions
 
 
-class BacktestJobOptions(TypedDict, total=False):
-    """Options of a backtest that workers run. Those without a description are as of ``BacktestOptions``.
+class WindowChoice(TypedDict, total=False):
+    """What every backtest may ask for. Those without a description are as of ``BacktestOptions``.
 
     Attributes:
         models: By default the workers' own alone.
         lookback: By default the fewest bars that one of the models reads by itself.
-        reading: How to read files: ``ReadOptions``, or a mapping like it.
-        deadline_s: Seconds from submission until the job is given up.
-        priority: Of this job; its forecasts have low priority.
-        job_id, retry_for_s: As in ``ForecastClient.submit``.
     """
 
     windows: int | None
@@ -33,6 +29,18 @@ class BacktestJobOptions(TypedDict, total=False):
     start: date | None
     end: date | None
     models: str | Sequence[str | None] | None
+
+
+class BacktestJobOptions(WindowChoice, total=False):
+    """Options of a backtest that workers run.
+
+    Attributes:
+        reading: How to read files: ``ReadOptions``, or a mapping like it.
+        deadline_s: Seconds from submission until the job is given up.
+        priority: Of this job; its forecasts have low priority.
+        job_id, retry_for_s: As in ``ForecastClient.submit``.
+    """
+
     reading: ReadOptions | Mapping[str, Any]
     deadline_s: float | None
     priority: Priority

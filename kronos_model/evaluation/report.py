@@ -11,7 +11,7 @@ from scipy.stats import t as student_t
 
 from kronos_model.evaluation.improvement import improvement, mean_interval
 from kronos_model.evaluation.naive import NAIVE_TITLES, RANDOM_WALK, naive_samples
-from kronos_model.evaluation.scores import INTERVALS, ScoreTotals
+from kronos_model.evaluation.scores import INTERVALS, ScoreTotals, finite_or_none
 from kronos_model.evaluation.window_arrays import Array
 from kronos_model.evaluation.window_times import WindowTimes
 
@@ -107,9 +107,9 @@ def compare(ours: ScoreTotals, theirs: ScoreTotals, times: WindowTimes) -> dict[
         return {"difference": None, "low": None, "high": None, "verdict": "unclear", "dm": None}
     by = improvement(our_loss[is_scaled], their_loss[is_scaled], times.groups[is_scaled])
     return {
-        "difference": _finite(by.mean),
-        "low": _finite(by.low),
-        "high": _finite(by.high),
+        "difference": finite_or_none(by.mean),
+        "low": finite_or_none(by.low),
+        "high": finite_or_none(by.high),
         "verdict": by.outcome,
         "dm": diebold_mariano((our_loss - their_loss)[is_scaled], times.begins[is_scaled], lags=times.lags),
     }
@@ -194,7 +194,3 @@ def _compared(other: str, by: Mapping[str, Any]) -> str:
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

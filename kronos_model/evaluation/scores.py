@@ -167,7 +167,7 @@ class ScoreTotals:
             **summary(overall),
             "wql": _ratio(2 * loss.sum(), size.sum()),
             "pit": self._pit(),
-            "volatility_error": _finite(float(np.nanmean(errors))) if np.isfinite(errors).any() else None,
+            "volatility_error": finite_or_none(np.nanmean(errors)) if np.isfinite(errors).any() else None,
             **information_coefficients(predicted, actual, times),
             "by_horizon": summary(by_step)
             | {"wql": [_ratio(*pair) for pair in zip(2 * loss, size, strict=True)]},
@@ -209,5 +209,6 @@ def _ratio(total: float, count: float) -> float | None:
     return float(total / count) if count else None
 
 
-def _finite(value: float) -> float | None:
+def finite_or_none(value: float | np.floating[Any]) -> float | None:
+    """A number that JSON can hold."""
     return float(value) if math.isfinite(value) else None
