@@ -134,6 +134,12 @@ def test_closing_ends_what_waits_on_other_threads(client, redis, on_progress):
     assert ended == [f"the client was closed while it waited for the job {handle.id}"]
 
 
+def test_closing_between_two_states_ends_the_wait(client):
+    handle = client.submit(CANDLES, pred_len=5)
+    with pytest.raises(RuntimeError, match=f"the client was closed while it waited for the job {handle.id}"):
+        handle.wait(WAIT_S, on_progress=lambda state: client.close())
+
+
 def test_closing_the_client_closes_its_connections(settings, redis):
     before = {connection["id"] for connection in redis.client_list()}
     with ForecastClient(settings=settings) as client:

@@ -489,6 +489,26 @@ def test_a_streamed_series_shows_the_bars_that_all_its_paths_have(runner):
     assert early == [(1, Phase.EARLY_BARS, 16)] * 3 + [(1, Phase.EARLY_BARS, 32)] * 3
 
 
+@pytest.mark.parametrize(("horizon", "num_early"), [(21, 0), (22, 1), (42, 1), (43, 2)])
+def test_bars_are_not_computed_early_in_the_last_quarter(runner, horizon, num_early):
+    runner.max_context = 64
+    engine = engine_for(runner)
+    engine.submit(replace(request(1, horizon=horizon), streams=True))
+    finish(engine)
+    assert sum(chunk[1] is Phase.EARLY_BARS for step in runner.chunks for chunk in step) == num_early
+
+
+def test_bars_that_were_shown_stay_in_the_result():
+    """Where rounding depends on a batch, they would change."""
+    generation = Generation(replace(request(1, horizon=3), streams=True))
+    shown, later = np.ones((1, 2, 6), np.float32), np.full((1, 3, 6), 2, np.float32)
+    generation.show(0, shown)
+    generation.accept(0, later)
+    assert generation.paths[0, :, 0].tolist() == [1, 1, 2]
+    assert generation.paths_so_far is not None
+    assert np.array_equal(generation.paths_so_far, generation.paths)
+
+
 def test_paths_that_wait_for_slots_hold_back_the_bars_of_a_streamed_series():
     runner = ScriptedRunner(num_slots=2)
     runner.max_context = 64
