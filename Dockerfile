@@ -25,7 +25,8 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     HF_HOME=/var/cache/huggingface
 # The folders belong to the user, and so do new volumes that are mounted there.
-RUN useradd --system --uid 10001 --user-group --home-dir /app --shell /usr/sbin/nologin kronos \
+RUN groupadd --gid 10001 kronos \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /app --shell /usr/sbin/nologin kronos \
  && install -d -o kronos -g kronos /var/cache/huggingface /var/lib/kronos/models \
       /var/lib/kronos/data
 COPY --from=build /opt/venv /opt/venv

@@ -15,6 +15,8 @@ format:
 lint:
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
+	$(dir $(PYTHON))actionlint
+	$(dir $(PYTHON))zizmor --offline --quiet --min-severity medium .github
 
 types:
 	$(PYTHON) -m mypy

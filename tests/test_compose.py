@@ -375,6 +375,9 @@ def test_what_images_copy_exists_and_reaches_the_builder(dockerfile: str) -> Non
 def test_images_do_not_run_as_root(dockerfile: str) -> None:
     users = [arguments for instruction, arguments in instructions(dockerfile) if instruction == "USER"]
     assert users == ["10001:10001"], "a number, which Kubernetes can check"
+    (made,) = [arguments for instruction, arguments in instructions(dockerfile) if "useradd" in arguments]
+    assert "groupadd --gid 10001 kronos" in made
+    assert "useradd --uid 10001 --gid 10001 " in made
 
 
 @pytest.mark.parametrize(

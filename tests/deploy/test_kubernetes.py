@@ -1,10 +1,12 @@
-"""What operators get in deploy/: alerts and dashboard ask for what is served, manifests are valid."""
+"""The manifests in deploy/kubernetes: valid, complete, confined, and scaled by the workers' lists."""
 
 import json
 import re
 import shutil
 import sqlite3
 import subprocess
+import tempfile
+from base64 import b64decode
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -13,23 +15,17 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
 
-from api_stub.routes.metrics import HttpMetrics
 from kronos_cli.main import cli
-from kronos_client.contract.errors import ErrorCode
 from kronos_client.redis.queues import NO_PREFIX, ROLE_QUEUES, list_keys
 from tests.all_settings import AllSettings
-from worker.monitoring.metrics import FinetuneMetrics, WorkerMetrics
+from tests.deploy.test_monitoring import served
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 DATA = ROOT / "tests" / "data" / "kubernetes"
-ALERTS = yaml.safe_load((DEPLOY / "prometheus/alerts.yml").read_text())
-DASHBOARD = json.loads((DEPLOY / "grafana/dashboard.json").read_text())
-RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-MANIFESTS = sorted(path for path in (DEPLOY / "kubernetes").glob("*.yaml") if path.stem != "kustomization")
+KUBERNETES = DEPLOY / "kubernetes"
+MANIFESTS = sorted(path for path in KUBERNETES.rglob("*.yaml") if path.stem != "kustomization")
 OBJECTS = [
     pytest.param(document, id=f"{path.stem}-{document['kind']}-{document['metadata']['name']}")
     for path in MANIFESTS
@@ -41,154 +37,6 @@ WORKERS = {
     "finetune-cpu": "cpu.finetune",
     "finetune-gpu": "gpu.finetune",
 }
-JOBS = ("kronos-forecast", "kronos-finetune", "kronos-gpu", "kronos-api")
-# Of NVIDIA's exporter, with its default counters.
-GPU_METRICS = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS")
-
-# Words of an expression that are no names of metrics.
-NO_METRICS = {
-    "by", "on", "and", "or", "unless", "sum", "max", "min", "rate", "increase", "histogram_quantile", "le",
-    "label_values", "vector", "ignoring", "group_left", "avg", "count", "bool", "without", "absent",
-    "label_replace",
-}  # fmt: skip
-STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-LABELS = re.compile(r"\{[^}]*\}|\b(?:by|on|without|ignoring)\s*\([^)]*\)")
-
-
-@cache
-def served() -> dict[str, set[str]]:
-    """The labels that each sample has, by its name, as workers and the API serve them."""
-    registries: list[CollectorRegistry] = [
-        WorkerMetrics(dict, lambda: 0).registry,
-        FinetuneMetrics(lambda: None).registry,
-        HttpMetrics().registry,
-    ]
-    suffixes = {
-        "counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count"), "unknown": ("",),
-    }  # fmt: skip
-    names: dict[str, set[str]] = {"up": set(), **{name: {"gpu", "Hostname"} for name in GPU_METRICS}}
-    for registry in registries:
-        declared = {
-            name: set(getattr(collector, "_labelnames", ()))
-            for collector, given in registry._collector_to_names.items()
-            for name in given
-        }
-        for family in registry.collect():
-            labels = declared.get(family.name, set()) | {
-                label for sample in family.samples for label in sample.labels
-            }
-            labels |= set(getattr(family, "_labelnames", ()))
-            for suffix in suffixes[family.type]:
-                own = {"le"} if suffix == "_bucket" else set()
-                names[family.name + suffix] = labels | own | {"job", "instance"}
-    return names
-
-
-def asked_for(expression: str) -> set[str]:
-    """The metrics that an expression of PromQL names."""
-    bare = LABELS.sub(" ", STRING.sub('""', expression))
-    words = re.findall(r"(?<![\w.$])[a-zA-Z_]\w*", re.sub(r"\[[^\]]*\]", " ", bare))
-    return set(words) - NO_METRICS
-
-
-EXPRESSIONS = [
-    *(pytest.param(rule["expr"], id=rule["alert"]) for rule in RULES),
-    *(
-        pytest.param(target["expr"], id=f"{panel['title']} {target['refId']}")
-        for panel in PANELS
-        for target in panel["targets"]
-    ),
-    *(
-        pytest.param(variable["definition"], id=variable["name"])
-        for variable in DASHBOARD["templating"]["list"]
-        if "definition" in variable
-    ),
-]
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_metric_that_is_asked_for_is_served(expression: str) -> None:
-    names = asked_for(expression) - {"instance"}
-    assert names
-    assert names <= served().keys()
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_label_that_is_matched_is_one_that_some_metric_has(expression: str) -> None:
-    text = STRING.sub('""', expression)
-    matched = set(re.findall(r"[{,]\s*(\w+)\s*[=!]~?\s*\"\"", text))
-    grouped = {
-        label.strip()
-        for group in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", text)
-        for label in group.split(",")
-        if label.strip()  # on () matches by none
-    }
-    known = set().union(*(served()[name] for name in asked_for(expression) - {"instance"})) | {
-        "job",
-        "instance",
-    }
-    assert matched | grouped <= known
-
-
-def test_what_finds_metrics_would_find_one_that_is_not_there() -> None:
-    expression = 'sum by (queue) (rate(kronos_gone_total{queue="cpu"}[5m])) > 0 and on (queue) kronos_slots'
-    assert asked_for(expression) == {"kronos_gone_total", "kronos_slots"}
-    assert "kronos_gone_total" not in served()
-    assert served()["kronos_job_wait_seconds_bucket"] >= {"queue", "priority", "le"}
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_what_every_replica_of_the_api_tells_of_redis_counts_once(expression: str) -> None:
-    bare = re.sub(r"\{[^}]*\}", "", STRING.sub('""', expression))
-    of_redis = r"kronos_(?:queue_jobs|workers|workers_ready|jobs_training|redis_up)\b"
-    taken_once = rf"(?:(?:max|min)(?: by \([^)]*\) )?|absent)\({of_redis}"
-    assert len(re.findall(of_redis, bare)) == len(re.findall(taken_once, bare))
-
-
-def test_what_finds_double_counting_would_find_it() -> None:
-    for expression in ("sum by (queue) (kronos_queue_jobs)", 'sum(kronos_workers{queue="cpu"})'):
-        with pytest.raises(AssertionError):
-            test_what_every_replica_of_the_api_tells_of_redis_counts_once(expression)
-
-
-def test_alerts_name_codes_and_jobs_that_there_are() -> None:
-    for rule in RULES:
-        for codes in re.findall(r'\bcode=~?"([^"]*)"', rule["expr"]):
-            for code in codes.split("|"):
-                assert any(re.fullmatch(code, known) for known in ErrorCode), code
-        assert rule["annotations"].keys() == {"summary", "description"}
-        assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    config = yaml.safe_load((DEPLOY / "prometheus/prometheus.yml").read_text())
-    assert tuple(one["job_name"] for one in config["scrape_configs"]) == JOBS
-    assert config["rule_files"] == ["alerts.yml"]
-    # A file that holds one key, whatever becomes of those of people.
-    assert config["scrape_configs"][-1]["authorization"] == {"credentials_file": "/run/secrets/metrics_key"}
-
-
-def test_promtool_finds_nothing_wrong() -> None:
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed: apt-get install prometheus")
-    for command in (["check", "rules", "alerts.yml"], ["test", "rules", "alerts_test.yml"]):
-        done = subprocess.run(
-            ["promtool", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_panels_lie_side_by_side_and_have_names_of_their_own() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert not cells & taken, panel["title"]
-        assert max(x for x, _ in cells) < 24
-        taken |= cells
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-    assert len({panel["title"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
 
 
 @cache
@@ -301,7 +149,8 @@ def test_every_deployment_has_a_disruption_budget_and_each_selector_finds_its_po
             assert selector["matchLabels"].items() <= labels.items()
     assert budgets.keys() == named("Deployment").keys()
     assert named("Service")["api"]["spec"]["selector"] == {"app.kubernetes.io/name": "api"}
-    pods = [one["spec"]["template"]["metadata"]["labels"] for one in named("Deployment").values()]
+    controllers = [*named("Deployment").values(), *named("StatefulSet").values()]
+    pods = [one["spec"]["template"]["metadata"]["labels"] for one in controllers]
     for policy in named("NetworkPolicy").values():
         wanted = policy["spec"]["podSelector"]["matchLabels"].items()
         assert any(wanted <= labels.items() for labels in pods)
@@ -382,15 +231,62 @@ def test_no_pool_shrinks_under_training(pool: str) -> None:
     assert min(spec["cooldownPeriod"], behaviour["scaleDown"]["stabilizationWindowSeconds"]) >= 600
 
 
-def test_the_whole_folder_is_applied() -> None:
-    kustomization = yaml.safe_load((DEPLOY / "kubernetes/kustomization.yaml").read_text())
-    assert sorted(kustomization["resources"]) == [path.name for path in MANIFESTS]
-    images = {one["name"] for one in kustomization["images"]}
-    assert images == {
-        container["image"]
-        for deployment in named("Deployment").values()
-        for container in deployment["spec"]["template"]["spec"]["containers"]
-    }
+def test_every_manifest_is_applied() -> None:
+    applied = set()
+    for path in KUBERNETES.rglob("kustomization.yaml"):
+        applied |= {(path.parent / name).resolve() for name in yaml.safe_load(path.read_text())["resources"]}
+    assert applied == {*MANIFESTS, KUBERNETES / "base"}
+
+
+@cache
+def rendered(folder: str) -> list[dict[str, Any]]:
+    """What `kubectl apply -k` sends for a folder of deploy/kubernetes, with passwords made for it."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is not installed")
+    with tempfile.TemporaryDirectory() as copy:
+        shutil.copytree(KUBERNETES, copy, dirs_exist_ok=True, ignore=shutil.ignore_patterns("secrets"))
+        subprocess.run([DEPLOY / "make-secrets.sh", f"{copy}/try/secrets"], capture_output=True, check=True)
+        command = ["kubectl", "kustomize", f"{copy}/{folder}"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=60)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+@pytest.mark.parametrize("folder", [".", "try"])
+def test_what_is_applied_is_valid_and_complete(folder: str) -> None:
+    objects = rendered(folder)
+    for one in objects:
+        jsonschema.Draft7Validator(schema_of(one["kind"])).validate(one)
+    assert {one["metadata"].get("namespace", "kronos") for one in objects} == {"kronos"}
+    names = {(one["kind"], one["metadata"]["name"]) for one in objects}
+    for one in objects:
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            pod = one["spec"]["template"]["spec"]
+            (container,) = pod["containers"]
+            assert re.search(r":[\w.-]+$", container["image"])
+            claims = [
+                one["persistentVolumeClaim"] for one in pod["volumes"] if "persistentVolumeClaim" in one
+            ]
+            used = {("PersistentVolumeClaim", claim["claimName"]) for claim in claims}
+            used |= {("ConfigMap", source["configMapRef"]["name"]) for source in container.get("envFrom", [])}
+            assert used <= names
+
+
+def test_a_cluster_for_trying_needs_nothing_else() -> None:
+    objects = {(one["kind"], one["metadata"]["name"]): one for one in rendered("try")}
+    assert not {kind for kind, _ in objects} & {"ScaledObject", "TriggerAuthentication"}, "no KEDA"
+    assert "nvidia.com/gpu" not in str(objects)
+    assert {("Namespace", "kronos"), ("Service", "redis"), ("Deployment", "api")} <= objects.keys()
+    secret = {key: b64decode(value).decode() for key, value in objects["Secret", "kronos"]["data"].items()}
+    assert secret["redis_url"] == f"redis://:{secret['redis_password']}@redis:6379/0"
+    pods = [one["spec"]["template"]["spec"] for one in objects.values() if "template" in one.get("spec", {})]
+    mounted = [volume["secret"]["items"] for pod in pods for volume in pod["volumes"] if "secret" in volume]
+    assert {item["key"] for items in mounted for item in items} <= secret.keys()
+    (container,) = objects["StatefulSet", "redis"]["spec"]["template"]["spec"]["containers"]
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["redis"]
+    for line in ("appendonly yes", "maxmemory-policy noeviction", "requirepass $(cat "):
+        assert line in container["command"][-1]
+    assert container["image"] == compose["image"]
+    assert container["securityContext"] == pod_of("api")["containers"][0]["securityContext"]
 
 
 def test_a_job_on_a_gpu_runs_where_there_is_one() -> None:
