@@ -17,13 +17,15 @@ import os
 import statistics
 import tempfile
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from benchmarks.support.options import options
+from benchmarks.support.harness import Table, in_turn, options
 from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import Traffic, job_payload
 from benchmarks.support.workers import REAL, Workers
 from kronos_cli.stack.own_commands import BUNDLED_MODEL
+from kronos_model.devices.cores import num_cores
 
 LOOKBACK, HORIZON = 400, 96
 
@@ -31,38 +33,32 @@ LOOKBACK, HORIZON = 400, 96
 def measure(given: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
     """Wall-clock and CPU seconds of each run, by setting. All start at once; idle workers cost nothing."""
     payloads = [job_payload(seed, LOOKBACK, HORIZON) for seed in range(given.jobs)]
-    runs: dict[str, list[tuple[float, float]]] = {name: [] for name in given.settings}
     with ExitStack() as exits:
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
         model = {"KRONOS_MODEL": BUNDLED_MODEL} if given.size == "tiny" else save_random_pair("small", folder)
-        traffic = {}
+        cases = {}
         for name in given.settings:
             num_workers, num_threads = name.split("x")
             variables = {"KRONOS_MAX_CONTEXT": "512", "OMP_NUM_THREADS": num_threads, **model}
             workers = exits.enter_context(Workers(REAL, variables, num_workers=int(num_workers)))
-            traffic[name] = exits.enter_context(Traffic(workers))
-        for _ in range(1 + given.runs):
-            for name in given.settings:
-                runs[name].append(traffic[name].run_backlog(payloads))
+            cases[name] = partial(exits.enter_context(Traffic(workers)).run_backlog, payloads)
+        runs = in_turn(cases, 1 + given.runs)
     return {name: measured[1:] for name, measured in runs.items()}  # the first run warms up
 
 
 def main() -> None:
-    num_cores = len(os.sched_getaffinity(0))
-    usual = list(dict.fromkeys(["1x1", f"1x{num_cores}", f"2x{max(1, num_cores // 2)}"]))
+    usual = list(dict.fromkeys(["1x1", f"1x{num_cores()}", f"2x{max(1, num_cores() // 2)}"]))
     given = options(__doc__, settings=usual, runs=5, jobs=64, size="tiny")
     before, runs, after = os.getloadavg()[0], measure(given), os.getloadavg()[0]
     print(
-        f"{num_cores} cores, medians of {given.runs} runs of {given.jobs} jobs, "
+        f"{num_cores()} cores, medians of {given.runs} runs of {given.jobs} jobs, "
         f"model {given.size}; load average before {before:.1f}, after {after:.1f}"
     )
-    print(f"{'setting':>8} {'jobs/s':>8} {'lowest':>8} {'highest':>8} {'cores used':>11}")
+    table = Table("setting:>8", "jobs/s:>8.2f", "lowest:>8.2f", "highest:>8.2f", "cores used:>11.2f")
     for name, measured in runs.items():
         rates = [given.jobs / run_s for run_s, _ in measured]
-        print(
-            f"{name:>8} {statistics.median(rates):>8.2f} {min(rates):>8.2f} {max(rates):>8.2f} "
-            f"{statistics.median(cpu_s / run_s for run_s, cpu_s in measured):>11.2f}"
-        )
+        used = statistics.median(cpu_s / run_s for run_s, cpu_s in measured)
+        table.row(name, statistics.median(rates), min(rates), max(rates), used)
 
 
 if __name__ == "__main__":

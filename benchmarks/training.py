@@ -13,14 +13,14 @@ import resource
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 import torch
 
-from benchmarks.support.options import options
-from benchmarks.support.own_process import own_process
+from benchmarks.support.harness import Table, apart, in_turn, medians, options
 from benchmarks.support.plain_training import PlainWindows, train_plainly
 from benchmarks.support.shapes import random_pair
 from kronos_model.bars.synthetic import candles
@@ -106,29 +106,20 @@ def main() -> None:
     given = options(__doc__, shapes=["mini", "small"], steps=8, runs=3, device="cpu")
     kinds = ["plain", "no", "bf16", *(["fp16"] if given.device == "cuda" else [])]
     for shape in given.shapes:
-        runs: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
-        for _ in range(given.runs):
-            for kind in kinds:
-                with own_process() as process:
-                    runs[kind].append(
-                        process.submit(measure, kind, shape, given.steps, given.device).result()
-                    )
-        _print_table(shape, runs)
+        cases = {kind: partial(apart, measure, kind, shape, given.steps, given.device) for kind in kinds}
+        _print_table(shape, in_turn(cases, given.runs))
 
 
 def _print_table(shape: str, runs: dict[str, list[tuple[float, float, float]]]) -> None:
     print(f"Kronos-{shape}, {BATCH_SIZE[shape]} windows of {LOOKBACK} + {PRED_LEN} bars per step")
-    print(f"{'':<20} {'steps/s':>8} {'times':>6} {'spread':>14} {'peak MiB':>9} {'loss':>9}")
-    plain_s = statistics.median(step_s for step_s, _, _ in runs["plain"])
+    table = Table(":<20", "steps/s:>8.3f", "times:>6.2f", "spread:>14", "peak MiB:>9.0f", "loss:>9.5f")
+    plain_s, _, _ = medians(runs["plain"])
     for kind, results in runs.items():
-        seconds, peaks, losses = zip(*results, strict=True)
-        step_s = statistics.median(seconds)
+        seconds, _, losses = zip(*results, strict=True)
+        step_s, peak, _ = medians(results)
         name = "plain loop, float32" if kind == "plain" else f"ours, {NAMES[kind]}"
-        print(
-            f"{name:<20} {1 / step_s:>8.3f} {plain_s / step_s:>6.2f} "
-            f"{1 / max(seconds):>6.3f} – {1 / min(seconds):<5.3f} "
-            f"{statistics.median(peaks):>9.0f} {losses[0]:>9.5f}"
-        )
+        spread = f"{1 / max(seconds):.3f} – {1 / min(seconds):.3f}"
+        table.row(name, 1 / step_s, plain_s / step_s, spread, peak, losses[0])
     print(flush=True)
 
 

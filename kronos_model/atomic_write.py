@@ -2,14 +2,20 @@
 
 import errno
 import os
+import shutil
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kronos_model.errors import DiskFull
 
 STAGING = ".{name}.{unique}.tmp"
+STAGING_AGE_S = 24 * 3600
+"""A staging folder of this age was left by a process that crashed."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
+"""Errors of writing that last until room is made, or writing is allowed."""
 
 
 @contextmanager
@@ -43,6 +49,14 @@ def disk_errors(path: Path, *further: type[Exception]) -> Iterator[None]:
         yield
     except kinds as error:
         raise DiskFull(f"{path} cannot be written: {error}; make room, or choose another folder") from error
+
+
+def sweep(folder: Path, staging: str) -> None:
+    """Remove the staging folders, of names that match a pattern, that crashes left."""
+    for left in folder.glob(staging):
+        with suppress(OSError):  # another process may be removing it
+            if time.time() - left.stat().st_mtime > STAGING_AGE_S:
+                shutil.rmtree(left)
 
 
 def sync(path: Path) -> None:

@@ -1,6 +1,9 @@
 """``kronos finetune``: train in this process, or enqueue a job and follow it."""
 
 import json
+import os
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -25,8 +28,10 @@ from kronos_client.contract.worker_status import FinetuneWorkerStatus
 from kronos_model.bars.files.find import without_suffix
 from kronos_model.bars.files.lookback import CandleFile
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
+from kronos_model.devices.driver import driver_version
 from kronos_model.errors import CandleFileError, KronosError
 from kronos_model.finetuning.config import load_config
+from kronos_model.finetuning.launching import EACH_GPU, training_command, training_environment
 
 INTERRUPTED = 130
 NOT_OF_THE_JOB = {ErrorCode.BROKER_UNREACHABLE, ErrorCode.LOST, ErrorCode.RESULT_EXPIRED}
@@ -44,6 +49,9 @@ class TrainingOptions:
     reading: ReadOptions = NO_OPTIONS
     device: str | None = None
     output: Path | None = None
+    processes: int | None = None
+    nodes: str = "1"
+    master: str | None = None
     priority: Priority = "normal"
     allow_fallback: bool = True
     deadline_s: float | None = None
@@ -63,7 +71,17 @@ class TrainingOptions:
 )  # fmt: skip
 @candle_files
 @click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides training_device.")
-@click.option("--output", type=PATH, help="Folder of a run in this process.")
+@click.option("--output", type=PATH, help="Folder of a run that is no job.")
+@click.option(
+    "--processes", type=click.IntRange(1),
+    help="Processes on each machine, one a GPU.  [default: 1; with --nodes, one for each GPU]",
+)  # fmt: skip
+@click.option(
+    "--nodes", default="1", metavar="N|MIN:MAX",
+    help="Machines that train together. Run the same command on each. With MIN:MAX, training goes on "
+    "without a lost machine.",
+)  # fmt: skip
+@click.option("--master", metavar="HOST[:PORT]", help="With --nodes: one of them, as all others reach it.")
 @click.option("--enqueue", "name", metavar="NAME", help="Enqueue a job. The model is registered as NAME.")
 @click.option(
     "--inline", multiple=True, type=PATH, metavar="FILE.csv",
@@ -90,13 +108,13 @@ def finetune(
     """Train a model on your own candles: here, or as a job for `kronos worker --role finetune`.
 
     \b
-    kronos finetune --config FILE                      train in this process
+    kronos finetune --config FILE                      train on this machine
     kronos finetune --config FILE --enqueue NAME       enqueue a job, print its id
     kronos finetune --watch ID                         follow a job to its end
     kronos finetune --cancel ID                        end a job
 
     Exit status: 0 when done, 1 if training failed, 2 if the options cannot be used, 75 if training here was
-    stopped and saved.
+    stopped and saved (1 with several processes).
     """
     options, settings = TrainingOptions(allow_fallback=not no_fallback, **given), get_settings()
     _check_together(options, name, watch, cancel)
@@ -129,11 +147,19 @@ def _check_together(
     if not is_new and options != TrainingOptions():
         raise click.UsageError("--watch ID and --cancel ID take no further options")
     of_a_job = replace(
-        options, config=None, overrides=(), data=(), device=None, output=None, reading=NO_OPTIONS
-    )
+        options, config=None, overrides=(), data=(), device=None, output=None, reading=NO_OPTIONS,
+        processes=None, nodes="1", master=None,
+    )  # fmt: skip
     if name is None and of_a_job != TrainingOptions():
         text = "--inline, --priority, --no-fallback, --deadline and --id need a job: give --enqueue NAME"
         raise click.UsageError(text)
+    if name is not None and (options.nodes, options.master) != ("1", None):
+        raise click.UsageError("--nodes and --master are not for jobs: a job trains on one machine")
+    nodes = re.fullmatch(r"([1-9]\d*)(?::([1-9]\d*))?", options.nodes)
+    if nodes is None or int(nodes[1]) > int(nodes[2] or nodes[1]):
+        raise click.UsageError(f"--nodes must be a number or MIN:MAX, not {options.nodes}")
+    if (options.nodes == "1") != (options.master is None):
+        raise click.UsageError("--nodes and --master need each other: the master is one of the nodes")
     if name is not None and options.output is not None:
         raise click.UsageError("--output is not for jobs: a job's model is registered by its name")
     if options.inline and options.data:
@@ -144,9 +170,7 @@ def _check_together(
 
 
 def train_here(options: TrainingOptions) -> int:
-    """Train in this process. Returns the exit status."""
-    from kronos_model.finetuning.__main__ import main  # torch
-
+    """Train in this process, or replace it by one that starts several. Returns the exit status."""
     overrides = [*options.overrides, *_as_overrides(options.reading)]
     arguments = [f"--set={override}" for override in overrides]
     for name, value in (("config", options.config), ("device", options.device), ("output", options.output)):
@@ -154,7 +178,18 @@ def train_here(options: TrainingOptions) -> int:
             arguments.append(f"--{name}={value}")
     if options.data:
         arguments += ["--data", *options.data]
-    return main(arguments)
+    if options.nodes == "1" and options.processes in (None, 1):
+        from kronos_model.finetuning.__main__ import main  # torch
+
+        return main(arguments)
+    has_gpu = options.device != "cpu" and driver_version() is not None
+    processes = options.processes or (EACH_GPU if has_gpu else 1)
+    try:
+        command = training_command(arguments, processes=processes, nodes=options.nodes, master=options.master)
+        environment = training_environment(None, options.processes or 1, options.master)
+    except (OSError, ValueError) as error:
+        raise click.UsageError(f"--master {options.master} is not known or not reached: {error}") from error
+    return os.execve(sys.executable, command, environment)
 
 
 def enqueue(
@@ -173,7 +208,8 @@ def enqueue(
         return client.finetune(
             load_config(options.config, overrides), name=name, data=inline or None,
             device=options.device or "auto", allow_fallback=options.allow_fallback,
-            deadline_s=options.deadline_s, priority=options.priority, job_id=options.job_id,
+            processes=options.processes, deadline_s=options.deadline_s, priority=options.priority,
+            job_id=options.job_id,
         )  # fmt: skip
     except (KronosError, JobError) as error:
         if error.field is None:

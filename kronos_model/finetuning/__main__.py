@@ -1,14 +1,16 @@
 """Finetune from the command line: ``python -m kronos_model.finetuning --config FILE --output FOLDER``.
 
-On several devices: ``torchrun --nproc_per_node=2 -m kronos_model.finetuning …``. The exit status is 0 if
-done, 1 after an error, 2 for a wrong command line, 70 if the device failed, and 75 if stopped by SIGTERM or
-SIGINT. After 70 the same command resumes the run from its last save; after 75 nothing is lost.
+On several devices or machines: ``torchrun --nproc-per-node=2 -m kronos_model.finetuning …``. The exit status
+is 0 if done, 1 after an error, 2 for a wrong command line, 70 if the device or another process failed, and 75
+if stopped by SIGTERM or SIGINT; torchrun's own is then 1. After 70 the same command resumes the run from its
+last save; after 75 nothing is lost.
 """
 
 import argparse
 import json
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -25,6 +27,7 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 EXIT_ERROR: Final = 1
 EXIT_DEVICE_LOST: Final = 70  # EX_SOFTWARE
 EXIT_STOPPED: Final = 75  # EX_TEMPFAIL: try again later
+PARENT_POLL_S: Final = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.supervised:
         threading.Thread(target=_end_with_parent, daemon=True).start()
     listener: Listener = JsonProgress(sys.stdout) if options.progress == "json" else ProgressBar(sys.stderr)
+    is_first = os.environ.get("RANK", "0") == "0"
     stop = threading.Event()
 
     def stop_by(number: int, _: object) -> None:
@@ -45,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(number, stop_by)
     try:
         config = _config(options)
-        listener({"event": "phase", "phase": "Loading PyTorch"})
+        if is_first:
+            listener({"event": "phase", "phase": "Loading PyTorch"})
         from kronos_model.finetuning.run import finetune  # after the config: importing torch takes seconds
 
         result = finetune(config, options.output, listeners=[listener], should_stop=stop.is_set)
@@ -65,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report_error(listener, KronosError(f"a defect in training: {type(error).__name__}: {error}"))
         logging.getLogger(__name__).exception("training failed on a defect")
         return EXIT_ERROR
-    if options.progress == "bar" and os.environ.get("RANK", "0") == "0":
+    if options.progress == "bar" and is_first:
         print(result.checkpoint)
     return 0
 
@@ -111,8 +116,13 @@ def _report_error(listener: Listener, error: KronosError) -> None:
 
 def _end_with_parent() -> None:
     """End the process without a save: another process may have resumed the run already."""
-    while os.read(sys.stdin.fileno(), 4096):  # a buffered read holds a lock that Python needs at exit
-        pass
+    stdin, parent = sys.stdin.fileno(), os.getppid()
+    while (
+        os.getppid() == parent
+    ):  # torchrun may be killed, and passes on the standard input of its own parent
+        # A buffered read holds a lock that Python needs at exit.
+        if select.select([stdin], [], [], PARENT_POLL_S)[0] and not os.read(stdin, 4096):
+            break
     os._exit(EXIT_STOPPED)
 
 

@@ -3,7 +3,8 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
@@ -11,6 +12,9 @@ from accelerate.state import AcceleratorState, GradientState
 from accelerate.utils import InitProcessGroupKwargs, patch_environment
 
 from kronos_model.errors import FinetuningConfigError
+
+GROUP_TIMEOUT: Final = timedelta(minutes=5)
+"""The longest wait for a process on a machine that no longer answers, or that still loads its model."""
 
 # At -1, as if they were not set, these make Accelerate start no process group.
 _NO_LAUNCHER: dict[str, Any] = dict.fromkeys(
@@ -44,7 +48,9 @@ def accelerated(device: torch.device, mixed_precision: str) -> Iterator[Accelera
         accelerator = Accelerator(
             cpu=device.type == "cpu",
             mixed_precision=mixed_precision,
-            kwargs_handlers=[InitProcessGroupKwargs(backend=backend)] if is_group else [],
+            kwargs_handlers=[InitProcessGroupKwargs(backend=backend, timeout=GROUP_TIMEOUT)]
+            if is_group
+            else [],
             step_scheduler_with_optimizer=False,
         )
     try:

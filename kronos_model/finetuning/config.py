@@ -92,7 +92,7 @@ class StageConfig(ConfigModel):
     """Length, batches, early stop and optimiser of a stage, with the tokenizer's defaults."""
 
     epochs: Count = 30
-    batch_size: Count = Field(default=50, description="windows in a batch of one process")
+    batch_size: Count = Field(default=50, description="windows in a batch, over all processes")
     gradient_accumulation_steps: Count = 1
     windows_per_epoch: Count | None = Field(
         default=None, description="windows drawn for each epoch; default: all training windows"

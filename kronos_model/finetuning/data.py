@@ -7,7 +7,7 @@ from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
-from kronos_model.errors import BadRow, CandleFileError, TrainingDataError
+from kronos_model.errors import BadRow, CandleFileError, NoPrices, TrainingDataError
 from kronos_model.finetuning.data_config import DataConfig, ReadConfig
 
 
@@ -27,6 +27,7 @@ def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[l
         id_column=config.id_column,
         date_format=config.date_format,
         decimal=config.decimal,
+        missing=config.missing,
         drop_bad_rows=config.drop_bad_rows,
         reject_impossible=config.reject_impossible,
     )
@@ -34,7 +35,10 @@ def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[l
         return read_instruments(paths, options)
     except CandleFileError as error:
         message, field = error.message, "data.path"
-        if isinstance(error, BadRow):
+        if isinstance(error, NoPrices):
+            field = f"{prefix}missing"
+            message += f"; {field} fills such rows (ffill) or leaves them out (drop)"
+        elif isinstance(error, BadRow):
             field = f"{prefix}drop_bad_rows"
             message += f"; {field} leaves such rows out"
         elif error.field in (TIMES, *COLUMNS):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from kronos_model.bars.missing import Missing
 from kronos_model.finetuning.shapes import ConfigModel, Count, Fraction, no_truth_value
 
 PathText = Annotated[str, Field(min_length=1)]
@@ -52,6 +53,10 @@ class ReadConfig(ConfigModel):
     )
     decimal: Literal[".", ","] | None = Field(
         default=None, description="decimal sign of the numbers, where it cannot be found"
+    )
+    missing: Missing = Field(
+        default="error",
+        description="bars without prices, which are blank, or zero without volume: error, ffill or drop",
     )
     drop_bad_rows: bool = Field(
         default=False,

@@ -9,20 +9,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from safetensors import SafetensorError
 
 from kronos_model.atomic_write import disk_errors
 from kronos_model.devices.probe import TorchProbe, short_reason
 from kronos_model.devices.resolution import resolve_device
-from kronos_model.errors import DeviceLost, FinetuningConfigError, TrainingDataError, TrainingStopped
+from kronos_model.errors import (
+    DeviceLost,
+    FinetuningConfigError,
+    TrainingDataError,
+    TrainingStopped,
+)
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.accelerating import accelerated
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.data import read_training_candles
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
+from kronos_model.finetuning.group import copy_from_first, difference, lost_peer
 from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tensorboard
-from kronos_model.finetuning.run_folder import RunFolder
+from kronos_model.finetuning.run_folder import RunFolder, comparable
 from kronos_model.finetuning.split import Split, split_warnings, split_windows
 from kronos_model.finetuning.stages.loop import StageLoop, StageResult
 from kronos_model.finetuning.stages.stage import PredictorStage, Stage, TokenizerStage
@@ -70,18 +77,25 @@ def finetune(
     with accelerated(device, config.mixed_precision) as accelerator:
         folder = RunFolder(output)
         is_main = accelerator.is_main_process
-        with folder.locked() if is_main else nullcontext():
+        is_group = accelerator.num_processes > 1
+        with folder.locked(is_group=is_group) if is_main else nullcontext():
             run = _Run(config, folder, accelerator, [*listeners] if is_main else [], should_stop)
             try:
                 run.start(device_warning)
                 # Other processes do not wait for the comparison: it may take longer than a group's timeout.
                 metadata = run.finish() if is_main else {}
             except RuntimeError as error:
+                if (lost := lost_peer(accelerator, error)) is not None:
+                    raise lost from error
                 if TorchProbe().is_lost(accelerator.device):
                     reason = f"{accelerator.device} failed ({short_reason(error)})"
                     raise DeviceLost(f"{reason}: start it again to continue from the last save") from error
                 raise
-        return TrainingResult(folder.checkpoint, metadata, str(accelerator.device), device_warning)
+        return TrainingResult(folder.checkpoint, metadata, _name(accelerator.device), device_warning)
+
+
+def _name(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else str(device)  # Accelerate numbers the CPU in a group
 
 
 @dataclass
@@ -111,11 +125,12 @@ class _Run:
     def start(self, device_warning: str | None) -> None:
         """Read, load and train, in every process."""
         config = self.config
+        self.accelerator.wait_for_everyone()  # until the first has locked the folder
         is_resumed = self.folder.is_begun
+        self._check_group(is_resumed)
         if is_resumed:
             self.folder.check(config)
-        self.accelerator.wait_for_everyone()  # all must check for an earlier start before one writes
-        started = {"device": str(self.accelerator.device), "device_warning": device_warning}
+        started = {"device": _name(self.accelerator.device), "device_warning": device_warning}
         self._send({"event": "started", **started, "resumed": is_resumed})
         self._send({"event": "phase", "phase": "Reading the candles"})
         self._read_data(is_resumed)
@@ -144,6 +159,19 @@ class _Run:
         for index in range(len(config.stages)):
             self._train(index)
 
+    def _check_group(self, is_resumed: bool) -> None:
+        """Refuse processes that have not all the same config and folder."""
+        folder = {"output": [self.folder.holder(), is_resumed]}
+        if (found := difference(self.accelerator, folder | comparable(self.config))) is None:
+            return
+        field, where = found
+        remedy = "start all processes with one config"
+        if field == "output":
+            remedy = f"{self.folder.root} has to be one folder that all machines mount"
+        raise FinetuningConfigError(
+            f"{field} is not the same in all processes: {where}; {remedy}", field=field
+        )
+
     def finish(self) -> dict[str, Any]:
         """Compare and write the checkpoint; returns its metadata."""
         if (self.folder.checkpoint / "metadata.json").exists():  # by an earlier start
@@ -162,6 +190,12 @@ class _Run:
         self.split = split_windows(instruments, self.config.data)
         self.bars = BarStore(instruments)
         self.data = {"report": report.as_dict(), "split": self.split.as_dict()}
+        read = f"{report.num_bars} bars of {len(report.instruments)} instruments, {report.fingerprint}"
+        if (found := difference(self.accelerator, {"candles": read})) is not None:
+            raise TrainingDataError(
+                f"the processes read different candles: {found[1]}; give all machines the same files",
+                field="data.path",
+            )
         if is_resumed and self.folder.read("data.json")["report"]["fingerprint"] != report.fingerprint:
             raise TrainingDataError(
                 f"the run in {self.folder.root} was started with other candles: restore them, or choose "
@@ -196,6 +230,7 @@ class _Run:
         if (most := getattr(config, stage.name).validation_windows) is not None:
             validation = spread(validation, most)
 
+        copy_from_first(self.accelerator, start.model, start.tokenizer)
         start.tokenizer.to(self.accelerator.device).eval()
         data_sets = dataset(self.split.train), dataset(validation)
         loop = StageLoop(

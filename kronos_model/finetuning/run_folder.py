@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import os
+import platform
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -15,6 +17,8 @@ from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_conf
 
 LOCK_WAIT_S: Final = 15.0
 """After a kill, the processes that load windows live on for some seconds, and hold the lock."""
+LOCK_WAIT_OF_GROUP_S: Final = 120.0
+"""NFS keeps the lock of a lost machine for its lease, by default 90 s."""
 LOCK_POLL_S: Final = 0.1
 BYTES_PER_PARAMETER: Final = 4 * 5
 """A weight and two moments in the state, and a weight each in the best checkpoint and the result."""
@@ -52,13 +56,16 @@ class RunFolder:
         return next((folder for folder in kept if folder.exists()), None)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the folder's lock; raises RunLocked if another process still holds it after some seconds."""
+    def locked(self, *, is_group: bool = False) -> Iterator[None]:
+        """Hold the folder's lock; raises RunLocked if another process keeps it."""
         with disk_errors(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
-            file = (self.root / "lock").open("w")
+            file = (self.root / "lock").open("ab", buffering=0)  # nothing is left to write when it is closed
         with file:
-            _lock(file, self.root)
+            _lock(file, self.root, LOCK_WAIT_OF_GROUP_S if is_group else LOCK_WAIT_S)
+            with disk_errors(self.root):
+                file.truncate(0)
+                file.write(f"{platform.node()}, process {os.getpid()}, {time.time()}".encode())
             # Left over from interrupted saves: only the holder of the lock writes here.
             for leftover in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
                 if leftover.is_dir():
@@ -67,6 +74,13 @@ class RunFolder:
                     leftover.unlink(missing_ok=True)
             yield
 
+    def holder(self) -> str:
+        """The last process that locked the folder, or why it cannot be read."""
+        try:
+            return (self.root / "lock").read_text(encoding="utf-8")
+        except OSError as error:
+            return str(error)
+
     @property
     def is_begun(self) -> bool:
         """Whether a run was started here; ``begin`` writes this file last."""
@@ -74,12 +88,9 @@ class RunFolder:
 
     def check(self, config: FinetuneConfig) -> None:
         """Raise FinetuningConfigError if the run here has another config."""
-        ours, theirs = (
-            one.model_dump(mode="json", exclude={"data": {"path"}})  # the fingerprint is compared instead
-            for one in (config, parse_config(self.read("config.json")))
-        )
+        ours, theirs = comparable(config), comparable(parse_config(self.read("config.json")))
         for field in ours:
-            if field not in _MAY_CHANGE and ours[field] != theirs[field]:
+            if ours[field] != theirs[field]:
                 raise FinetuningConfigError(
                     f"{self.root} holds a run with another {field}: choose another folder, or remove this "
                     "one to start again",
@@ -122,8 +133,14 @@ class RunFolder:
             )
 
 
-def _lock(file: IO[str], folder: Path) -> None:
-    deadline = time.monotonic() + LOCK_WAIT_S
+def comparable(config: FinetuneConfig) -> dict[str, Any]:
+    """The fields that must be the same in all starts and processes of a run."""
+    # The candles' fingerprint is compared instead of their path.
+    return config.model_dump(mode="json", exclude={"data": {"path"}, **dict.fromkeys(_MAY_CHANGE, True)})
+
+
+def _lock(file: IO[bytes], folder: Path, wait_s: float) -> None:
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

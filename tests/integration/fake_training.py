@@ -11,13 +11,7 @@ from worker.training import finetune_run
 
 SCRIPT = Path(__file__).with_name("fake_trainer.py")
 
-finetune_run.training_command = lambda config, output, device: [
-    sys.executable,
-    str(SCRIPT),
-    config,
-    output,
-    device,
-]
+finetune_run.training_command = lambda arguments, processes: [sys.executable, str(SCRIPT), *arguments[1:6:2]]
 lifecycle.probed_device = lambda: {  # type: ignore[assignment]
     "device": "cpu",
     "warning": None,

@@ -4,7 +4,6 @@ A worker claims the job when it begins, and renews the claim until the outcome i
 receives the job meanwhile, it puts the job back until the claim would end.
 """
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from redis.exceptions import RedisError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import PROGRESS_STATE
 from kronos_client.redis.job_store import Receipt, fingerprint
+from kronos_model.atomic_write import NO_ROOM
 from worker.broker.claims import Claim
 from worker.broker.result_backend import coded
 from worker.tasks.attempt import REQUEUE_DELAY_S, Attempt, job_of
@@ -28,7 +28,6 @@ log = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S: Final = 1.0
 STORE_RETRY_S: Final = 1.0
 STORE_FOR_S: Final = 600.0
-FULL_OR_FORBIDDEN: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 class LongAttempt(Attempt):
@@ -73,7 +72,7 @@ class LongAttempt(Attempt):
             self._run = self._make_run(*given)
             return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
-            if error.errno not in FULL_OR_FORBIDDEN:  # perhaps a network file system is away for a moment
+            if error.errno not in NO_ROOM:  # perhaps a network file system is away for a moment
                 reason = f"the model folder does not answer: {error}"
                 raise self._handed_back(reason, REQUEUE_DELAY_S) from error
             text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"

@@ -8,13 +8,13 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing, closing
 from functools import partial
 from typing import Any, Final
 
 from kronos_client.aio import AsyncForecastClient
-from kronos_client.backtesting.opening import known_lookback, open_backtest
+from kronos_client.backtesting.opening import Candles, known_lookback, open_backtest
 from kronos_client.backtesting.run import BacktestRun
 from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult, BacktestTimings
@@ -22,7 +22,6 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.preparing import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus
 from kronos_client.core.retrying import WORTH_ANOTHER_TRY
-from kronos_model.bars.instrument import Instrument
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.data import read_files
 from kronos_model.text import without_paths
@@ -142,11 +141,11 @@ class BacktestJobRun(LongRun):
         if (stop := self._should_stop()) is not None:
             raise _Stopped(stop)
 
-    def _read(self) -> tuple[list[Instrument], Mapping[str, str]]:
-        """The job's instruments, and its files that cannot be used."""
+    def _read(self) -> Candles:
+        """The job's instruments."""
         data, folder = self._job.data, self._process.data_folder
         instruments = [one.as_instrument() for one in prepare_instruments(data.instruments or ())]
-        skipped: Mapping[str, str] = {}
+        skipped, remarks = dict[str, str](), list[str]()
         if data.path is not None:
             for path in data.paths:
                 folder.check(path)
@@ -154,10 +153,11 @@ class BacktestJobRun(LongRun):
             paths = [root + path for path in data.paths]
             instruments, report = read_files(paths, self._job.reading, "reading.")
             skipped = {path.removeprefix(root): without_paths(why) for path, why in report.skipped.items()}
+            remarks = [without_paths(text) for text in report.remarks]
         if BYTES_PER_INSTRUMENT * len(instruments) > self._process.limits.max_result_bytes:
             message = f"{len(instruments)} instruments are too many for one report: name fewer files"
             raise JobError(ErrorCode.RESULT_TOO_LARGE, message, "data")
-        return instruments, skipped
+        return Candles(instruments, skipped, remarks)
 
     def _show(self, stage: str, run: BacktestRun | None = None, pace_s: float | None = None) -> None:
         """Report progress; ``pace_s`` is the time that one forecast takes."""

@@ -14,7 +14,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from kronos_model.processes.environment import module_command
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
 
 log = logging.getLogger(__name__)
@@ -51,14 +50,6 @@ class TrainingEnd:
     event: Event | None
     stop: Stop | None
     exit_status: int
-
-
-def training_command(config: str, output: str, device: str) -> list[str]:
-    """The command line of a training process. Paths are relative to its working folder."""
-    return module_command(
-        "kronos_model.finetuning", "--config", config, "--output", output, "--device", device,
-        "--progress", "json", "--supervised",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingS
 from kronos_client.registry.job_folder import RUNS
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
+from kronos_model.devices.cores import num_cores
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
@@ -38,6 +39,7 @@ class FinetuneProcess(WorkerProcess):
         self.device = str(device["device"])
         self.device_warning = device["warning"]
         self.is_draining = threading.Event()
+        self.max_processes, self.processes_limit = _most_processes(device, settings.device)
         # Known only as of the start, since this process does not use the device.
         unknown = dict.fromkeys(("memory_free_bytes", "utilisation_percent"))
         self._description = device["description"] | unknown
@@ -66,6 +68,16 @@ class FinetuneProcess(WorkerProcess):
             has_data_folder=self.data_folder.root is not None,
             threads=self.settings.threads,
         )
+
+
+def _most_processes(device: Mapping[str, Any], requested: str) -> tuple[int, str]:
+    """The most processes of one job, and what limits them."""
+    kind = str(device["device"]).partition(":")[0]
+    if kind == "cpu":
+        return num_cores(), "CPU cores: ask for fewer"
+    if kind == "cuda" and ":" not in requested:
+        return device["num_gpus"], "GPUs: ask for fewer"
+    return 1, "GPU: ask for fewer, or set the worker's KRONOS_DEVICE to cuda"
 
 
 def checked_model_folder(settings: WorkerSettings) -> Path:

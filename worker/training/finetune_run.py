@@ -7,14 +7,14 @@ from typing import Any, Final
 from kronos_client.contract import finetune_results as results
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
+from kronos_client.contract.limits import check_most
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import why_elsewhere
-from kronos_model.devices.cores import intra_op_threads
 from kronos_model.errors import CheckpointError, KronosError
+from kronos_model.finetuning.launching import training_command, training_environment
 from kronos_model.processes.children import LocalStackError
-from kronos_model.processes.environment import own_environment
 from kronos_model.processes.json_child import Event
-from worker.training.child import EXIT_STOPPED, Stop, Training, TrainingEnd, training_command
+from worker.training.child import EXIT_STOPPED, Stop, Training, TrainingEnd
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_errors import failed, killed, killed_too_often, with_best
 from worker.training.job_files import JobFiles
@@ -22,8 +22,8 @@ from worker.training.long_run import Interrupted, LongRun
 
 log = logging.getLogger(__name__)
 
-OF_A_GROUP: Final = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""Variables of distributed training. They are removed: a job trains in one process."""
+FILES: Final = ("--config", "config.json", "--output", "run")
+"""In the job's folder."""
 SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
 START_RETRY_S: Final = 1.0
 LOCK_WAIT_S: Final = 3600.0
@@ -38,6 +38,7 @@ class FinetuneRun(LongRun):
 
     def __init__(self, process: FinetuneProcess, *args: Any, **kwargs: Any) -> None:
         super().__init__(process, *args, **kwargs)
+        check_most(self._job.processes, process.max_processes, "processes", process.processes_limit)
         self._device = process.device
         self._child_warning: str | None = None
         self._data_warnings: list[str] = []
@@ -50,9 +51,13 @@ class FinetuneRun(LongRun):
     def _work(self, *, is_first: bool) -> dict[str, Any]:
         """Train and register the model."""
         self._book.notes = self._files.place(self._book.notes, is_first=is_first)
+        device = self._process.device
+        if self._job.processes > 1:
+            device = device.partition(":")[0]  # each process has its own GPU
+        arguments = [*FILES, "--device", device, "--progress", "json", "--supervised"]
         training = Training(
-            training_command("config.json", "run", self._process.device),
-            env=self._environment(),
+            training_command(arguments, processes=self._job.processes),
+            env=training_environment(self._process.settings.threads, self._job.processes),
             cwd=self._folder.root,
             grace_s=self._process.settings.finetune_grace_s,
             saved_at=self._folder.saved_at_ns,
@@ -86,11 +91,6 @@ class FinetuneRun(LongRun):
             return None
         self._folder.keep_result()
         return content
-
-    def _environment(self) -> dict[str, str]:
-        threads = intra_op_threads(self._process.settings.threads, 1)
-        environment = own_environment({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
-        return {name: value for name, value in environment.items() if name not in OF_A_GROUP}
 
     def _count_start(self) -> None:
         if not self._book.count_start():

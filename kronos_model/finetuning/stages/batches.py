@@ -1,7 +1,7 @@
 """The order of a stage's windows and the seeds of its steps, both derived from the run's seed.
 
-So a resumed run draws as an uninterrupted one does, without a saved generator state, and each process draws
-its own.
+So a resumed run draws as an uninterrupted one does, without a saved generator state, and several processes
+draw as one does.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,13 @@ from kronos_model.seeds import seed_from_text
 VALIDATION: Final = "validation"
 
 
-def seed_step(seed: int, stage: str, step: int | str, process: int, device: torch.device) -> None:
+def step_seed(seed: int, stage: str, step: int | str, process: int = 0) -> int:
+    """The seed of a step, or of a validation."""
+    return seed_from_text(f"{seed}:{stage}:{step}:{process}")
+
+
+def seed_step(value: int, device: torch.device) -> None:
     """Seed the generators of dropout and sampling. No other device is touched."""
-    value = seed_from_text(f"{seed}:{stage}:{step}:{process}")
     torch.default_generator.manual_seed(value)
     if device.type == "cuda":
         with torch.cuda.device(device):  # it seeds the current device
@@ -40,18 +44,19 @@ def window_order(seed: int, stage: str, epoch: int, num_windows: int, num_drawn:
 
 
 class EpochOrder(Sampler[int]):
-    """The order of the windows in the epoch that ``epoch`` is set to."""
+    """The order of the windows in the epoch that ``epoch`` is set to, without the first ``num_taken``."""
 
     def __init__(self, seed: int, stage: str, num_windows: int, num_drawn: int) -> None:
         self._seed, self._stage = seed, stage
         self._num_windows, self._num_drawn = num_windows, num_drawn
-        self.epoch = 0
+        self.epoch = self.num_taken = 0
 
     def __len__(self) -> int:
-        return self._num_drawn
+        return self._num_drawn - self.num_taken
 
     def __iter__(self) -> Iterator[int]:
-        return map(int, window_order(self._seed, self._stage, self.epoch, self._num_windows, self._num_drawn))
+        order = window_order(self._seed, self._stage, self.epoch, self._num_windows, self._num_drawn)
+        return map(int, order[self.num_taken :])
 
 
 def steps_per_epoch(config: StageConfig, stage: str, num_windows: int, windows_per_step: int) -> int:
@@ -62,7 +67,7 @@ def steps_per_epoch(config: StageConfig, stage: str, num_windows: int, windows_p
     if windows_per_step > num_windows:
         raise FinetuningConfigError(
             f"{stage}.batch_size: a step takes {windows_per_step} windows (batch_size · "
-            f"gradient_accumulation_steps · processes), but there are {num_windows} to train on: lower it",
+            f"gradient_accumulation_steps), but there are {num_windows} to train on: lower it",
             field=f"{stage}.batch_size",
             details={"windows_per_step": windows_per_step, "num_windows": num_windows},
         )

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import broadcast
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -21,12 +22,12 @@ from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages.batches import (
     VALIDATION,
     EpochOrder,
-    seed_step,
     steps_per_epoch,
 )
 from kronos_model.finetuning.stages.cpu_products import fast_products
 from kronos_model.finetuning.stages.events import StageEvents
 from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.stages.share import Sharing
 from kronos_model.finetuning.stages.stage import Stage
 from kronos_model.finetuning.stages.state import Progress, StageState
 
@@ -75,8 +76,17 @@ class StageLoop:
         steps: StageConfig = getattr(config, stage.name)
         self._stage_config = steps
         accelerator.gradient_accumulation_steps = steps.gradient_accumulation_steps
+        accelerator.step = 0  # the stage before may have accumulated another number
+        self._sharing = Sharing(accelerator)
+        if steps.batch_size < accelerator.num_processes:
+            field = f"{stage.name}.batch_size"
+            raise FinetuningConfigError(
+                f"{field}: {accelerator.num_processes} processes cannot share {steps.batch_size} windows: "
+                "raise it, or start fewer processes",
+                field=field,
+            )
         num_windows = len(training)  # type: ignore[arg-type]
-        windows_per_step = steps.batch_size * steps.gradient_accumulation_steps * accelerator.num_processes
+        windows_per_step = steps.batch_size * steps.gradient_accumulation_steps
         self.steps_per_epoch = steps_per_epoch(steps, stage.name, num_windows, windows_per_step)
         self._order = EpochOrder(
             config.seed, stage.name, num_windows, self.steps_per_epoch * windows_per_step
@@ -85,27 +95,20 @@ class StageLoop:
             DataLoader,
             batch_size=steps.batch_size,
             collate_fn=_as_it_is,  # the dataset makes whole batches
+            generator=torch.Generator(),  # else it draws from the one that a step seeds
             num_workers=config.num_workers,
             pin_memory=accelerator.device.type == "cuda",
         )
-        self._training: Any = accelerator.prepare(load(training, sampler=self._order))
-        self._validation: Any = accelerator.prepare(load(validation))
+        self._training: DataLoader[Any] = load(training, sampler=self._order)
+        self._validation: DataLoader[Any] = load(validation)
         stage.trained.to(accelerator.device)
         optimiser = make_optimiser(stage.trained, steps.optimiser)
         self._schedule = make_schedule(optimiser, steps.optimiser, self.steps_per_epoch * steps.epochs)
         self._learning_rate = float(self._schedule.get_last_lr()[0])
-        self._progress = Progress(num_processes=accelerator.num_processes)
+        self._progress = Progress()
         self._state = StageState(stage.trained, optimiser, self._schedule, accelerator.scaler)
         if (path := folder.state(stage.name)).exists():
             self._progress = self._state.load(path)
-            theirs, ours = self._progress.num_processes, accelerator.num_processes
-            if theirs != ours:
-                raise FinetuningConfigError(
-                    f"the run in {folder.root} was started by {theirs} processes and cannot continue with "
-                    f"{ours}: start {theirs}, or choose another folder",
-                    field="num_processes",
-                    details={"num_processes": theirs},
-                )
         self._events = StageEvents(stage.name, steps.epochs, self.steps_per_epoch, self._progress, listener)
         self._module: nn.Module
         self._module, self._optimiser = accelerator.prepare(stage.trained, optimiser)
@@ -146,15 +149,15 @@ class StageLoop:
         """Train the rest of the current epoch."""
         progress = self._progress
         num_batches = self._stage_config.gradient_accumulation_steps
-        self._order.epoch = progress.epoch
         self._module.train()
         step_of_epoch = progress.step - progress.epoch * self.steps_per_epoch
         if step_of_epoch == self.steps_per_epoch:  # saved between the last step and its validation
             return
         first_step, timer = progress.step, self._clock()
         saved_s = timer
-        batches = self._accelerator.skip_first_batches(self._training, step_of_epoch * num_batches)
-        for index, batch in enumerate(batches):
+        self._order.epoch = progress.epoch
+        self._order.num_taken = step_of_epoch * num_batches * self._stage_config.batch_size
+        for index, batch in enumerate(self._training):
             # A step's losses are read once it is complete.
             self._uncounted.append(
                 self._train_batch(batch, progress.step * num_batches + index % num_batches)
@@ -175,12 +178,13 @@ class StageLoop:
         self._count()
 
     def _train_batch(self, batch: Any, index: int) -> dict[str, Tensor]:
-        """Train on batch number ``index`` of this process; returns its losses."""
-        accelerator = self._accelerator
-        self._seed(index)
+        """Train on batch ``index``; returns its losses, as a mean over all processes."""
+        accelerator, share = self._accelerator, self._sharing.of(batch)
+        self._sharing.seed(self._config.seed, self._stage.name, index)
         with accelerator.accumulate(self._module):
-            with accelerator.autocast():
-                losses = self._stage.losses(self._module, batch)
+            with accelerator.autocast(), share.drawing:
+                losses = self._stage.losses(self._module, share.windows)
+            losses = {name: value * share.weight for name, value in losses.items()}
             accelerator.backward(losses["loss"])
             if accelerator.sync_gradients:
                 accelerator.clip_grad_norm_(self._module.parameters(), self._stage_config.optimiser.clip_norm)
@@ -190,10 +194,6 @@ class StageLoop:
                 self._schedule.step()
             self._optimiser.zero_grad()
         return {name: value.detach() for name, value in losses.items()}
-
-    def _seed(self, step: int | str) -> None:
-        accelerator = self._accelerator
-        seed_step(self._config.seed, self._stage.name, step, accelerator.process_index, accelerator.device)
 
     def _end_epoch(self) -> None:
         """Validate, keep the best weights, save, report."""
@@ -218,21 +218,29 @@ class StageLoop:
     def _validate(self) -> dict[str, float]:
         accelerator = self._accelerator
         self._module.eval()
-        self._seed(VALIDATION)  # the same draws each time make epochs comparable
+        # The same draws each time make epochs comparable.
+        self._sharing.seed(self._config.seed, self._stage.name, VALIDATION)
         collected: dict[str, list[Tensor]] = {}
         for batch in self._validation:
             self._stop_if_asked()
-            with accelerator.autocast():
-                losses = self._stage.validation_losses(self._module, batch, self._config.data.pred_len)
-            for name, value in accelerator.gather_for_metrics(losses).items():
+            share = self._sharing.of(batch)
+            with accelerator.autocast(), share.drawing:
+                # Not the wrapper for several processes, in which all have to compute as many batches.
+                losses = self._stage.validation_losses(
+                    self._stage.trained, share.windows, self._config.data.pred_len
+                )
+            for name, value in losses.items():
                 collected.setdefault(name, []).append(value.float())
-        return {name: float(torch.cat(values).mean()) for name, values in collected.items()}
+        num_windows = len(self._validation.dataset)  # type: ignore[arg-type]
+        sums = torch.stack([torch.cat(values).sum() for values in collected.values()])
+        # From the first process: all must decide alike, to the last bit.
+        means = broadcast(accelerator.reduce(sums) / num_windows)
+        return dict(zip(collected, means.tolist(), strict=True))
 
     def _report_step(self, losses: list[dict[str, Tensor]], seconds_per_step: float, is_logged: bool) -> None:
-        # Over the batches of this process.
         means = {name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]}
         if self._accelerator.num_processes > 1:
-            means = self._accelerator.reduce(means, reduction="mean")
+            means = self._accelerator.reduce(means, reduction="mean")  # of all processes
         values = {name: float(value) for name, value in means.items()}
         self._events.check_finite(values["loss"])
         self._events.report_step(values, self._learning_rate, seconds_per_step, is_logged=is_logged)

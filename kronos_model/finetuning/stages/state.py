@@ -32,7 +32,6 @@ class Progress:
         epoch_loss_sum, epoch_num_losses: sum and number of this epoch's training losses so far.
         best_loss, best_epoch: of validation; None before the first one.
         trained_s: seconds of training so far, over all starts.
-        num_processes: processes that train together and share the windows.
     """
 
     epoch: int = 0
@@ -43,7 +42,6 @@ class Progress:
     best_epoch: int | None = None
     is_finished: bool = False
     trained_s: float = 0.0
-    num_processes: int = 1
 
 
 def load_progress(path: Path) -> Progress | None:

@@ -104,6 +104,13 @@ def end(worker_side: WorkerSide, job_id: str) -> None:
         (["--enqueue", "mine", "--data", "a", "--inline", "a.csv"], "not both"),
         (["--enqueue", "mine", "--inline", "x/a.csv", "--inline", "y/a.csv"], "the same name"),
         (["--enqueue", "mine", "--priority", "urgent"], "urgent"),
+        (["--enqueue", "mine", "--nodes", "2", "--master", "a"], "a job trains on one machine"),
+        (["--nodes", "2"], "--nodes and --master need each other"),
+        (["--master", "a"], "--nodes and --master need each other"),
+        (["--nodes", "1:x", "--master", "a"], "a number or MIN:MAX"),
+        (["--nodes", "3:1", "--master", "a"], "a number or MIN:MAX"),
+        (["--nodes", "2", "--master", "a..b"], "--master a..b is not known or not reached"),
+        (["--nodes", "2", "--master", "127.0.0.1:x"], "--master 127.0.0.1:x is not known or not reached"),
     ],
 )
 def test_options_that_exclude_each_other_are_usage_errors(arguments: list[str], reason: str) -> None:
@@ -133,10 +140,35 @@ def test_training_in_this_process_gets_all_options(monkeypatch: pytest.MonkeyPat
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("options", "has_gpu", "processes"),
+    [
+        (["--processes", "2"], True, "2"),
+        (["--nodes", "1:3", "--master", "127.0.0.1"], True, "gpu"),
+        (["--nodes", "1:3", "--master", "127.0.0.1"], False, "1"),
+        (["--nodes", "1:3", "--master", "127.0.0.1", "--device", "cpu"], True, "1"),
+    ],
+)
+def test_several_processes_replace_this_one_by_torchrun(
+    monkeypatch: pytest.MonkeyPatch, options: list[str], has_gpu: bool, processes: str
+) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr("os.execve", lambda path, command, environment: given.append(command) or 0)
+    monkeypatch.setattr(finetune_command, "driver_version", lambda: "580.1" if has_gpu else None)
+
+    assert run("--config", "c.yaml", *options).exit_code == 0
+
+    (command,) = given
+    assert f"--nproc-per-node={processes}" in command
+    assert ("--nnodes=1:3" in command) == ("--nodes" in options)
+    assert "--config=c.yaml" in command
+
+
 def test_enqueueing_prints_only_the_id_and_hints_on_stderr(redis: Redis, config: str) -> None:
     result = run(
-        "--config", config, "--enqueue", "mine", "--data", "a.csv", "--set", "seed=7", "--device", "cpu"
-    )
+        "--config", config, "--enqueue", "mine", "--data", "a.csv", "--set", "seed=7", "--device", "cpu",
+        "--processes", "2",
+    )  # fmt: skip
 
     assert result.exit_code == 0, result.output
     job_id = result.stdout.strip()
@@ -145,6 +177,7 @@ def test_enqueueing_prints_only_the_id_and_hints_on_stderr(redis: Redis, config:
     assert "kronos worker --role finetune" in result.stderr
     job = enqueued_job(redis)
     assert (job["name"], job["data"], job["device"]) == ("mine", {"path": "a.csv"}, "cpu")
+    assert job["processes"] == 2
     assert job["config"] == {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}, "seed": 7}
 
 

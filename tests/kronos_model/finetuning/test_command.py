@@ -1,10 +1,9 @@
-"""The command line in separate processes: exit statuses, signals, parents, torchrun."""
+"""The command line in separate processes: exit statuses, signals, parents."""
 
 import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import pytest
 from kronos_model.errors import DeviceLost
 from kronos_model.finetuning import finetune
 from kronos_model.finetuning.__main__ import main
-from tests.ports import free_port
+from tests import fork_server
 from tests.waiting import WAIT_S
 
-from .tiny_runs import MODEL, TOKENIZER, tiny_config
+from .tiny_runs import tiny_config
 
 ROOT = Path(__file__).parents[3]
-COMMAND = [sys.executable, "-P", "-m", "kronos_model.finetuning"]
+COMMAND = "kronos_model.finetuning"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
@@ -31,9 +30,8 @@ def config_file(data, tmp_path) -> Path:
     return path
 
 
-def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S, **options)
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return fork_server.run([COMMAND, *map(str, arguments)], ENVIRONMENT)
 
 
 def events_of(text: str) -> list[Any]:
@@ -84,15 +82,15 @@ def test_a_device_that_fails_ends_the_command_without_an_event(config_file, tmp_
     assert tuple(capsys.readouterr()) == ("", "cuda:0 failed\n")
 
 
-def start(*arguments: object) -> "subprocess.Popen[str]":
-    command = [*COMMAND, *map(str, arguments), "--progress", "json"]
-    return subprocess.Popen(
-        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        text=True,
-    )  # fmt: skip
+def start(*arguments: object) -> fork_server.Process:
+    command = [COMMAND, *map(str, arguments), "--progress", "json"]
+    pipe = subprocess.PIPE
+    return fork_server.Process(
+        command, ENVIRONMENT, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    )
 
 
-def read_until(process: "subprocess.Popen[str]", kind: str) -> Any:
+def read_until(process: fork_server.Process, kind: str) -> Any:
     assert process.stdout is not None
     for line in process.stdout:
         event = json.loads(line)
@@ -136,42 +134,3 @@ def test_a_killed_run_resumes_from_its_last_save(data, config_file, tmp_path):
     for stage in ("tokenizer", "predictor"):
         assert ours[stage]["best_loss"] == pytest.approx(theirs[stage]["best_loss"], abs=1e-6)
         assert ours[stage]["steps"] == theirs[stage]["steps"] == 8
-
-
-def losses(folder: Path) -> list[tuple[str, int, float]]:
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [
-        (line["stage"], line["step"], line["validation_loss" if line["event"] == "epoch" else "loss"])
-        for line in lines
-    ]
-
-
-def test_two_processes_match_one_with_twice_the_batch(data, tmp_path):
-    """Under gloo, without what each process draws or computes itself: dropout, sampled siblings, and the
-    codebook's entropy over a process's own windows."""
-    stage = {"epochs": 2, "windows_per_epoch": 32, "validation_windows": 10}
-    optimiser = {"learning_rate": 1e-3}
-    for batch_size, name in ((4, "two"), (8, "one")):
-        config = tiny_config(
-            data,
-            start={"model": MODEL, "tokenizer": TOKENIZER | {"gamma": 0.0}},
-            tokenizer={**stage, "batch_size": batch_size, "optimiser": optimiser},
-            predictor={
-                **stage, "batch_size": batch_size, "optimiser": optimiser, "sibling": "teacher_forced",
-            },
-        )  # fmt: skip
-        (tmp_path / f"{name}.json").write_text(config.model_dump_json())
-    finetune(config, tmp_path / "one")
-    torchrun = [
-        sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}",
-        "-m", "kronos_model.finetuning", "--config", tmp_path / "two.json", "--output", tmp_path / "two",
-    ]  # fmt: skip
-    two = subprocess.run(
-        [str(part) for part in torchrun], env=ENVIRONMENT, cwd=tmp_path, capture_output=True, text=True,
-        timeout=WAIT_S,
-    )  # fmt: skip
-    assert two.returncode == 0, two.stderr
-    assert two.stdout == f"{tmp_path / 'two' / 'checkpoint'}\n"  # said once
-    ours, theirs = losses(tmp_path / "two"), losses(tmp_path / "one")
-    assert [one[:2] for one in ours] == [one[:2] for one in theirs]
-    assert [one[2] for one in ours] == pytest.approx([one[2] for one in theirs], rel=1e-4)

@@ -25,7 +25,7 @@ def write_candles(folder: Path, num_instruments: int = 2, num_bars: int = 400) -
     return folder
 
 
-def tiny_config(data: Path, **fields: Any) -> FinetuneConfig:
+def tiny_config(data: Path, /, **fields: Any) -> FinetuneConfig:
     """Both stages, two epochs of four steps each; ``fields`` replace top-level ones."""
     stage = {"epochs": 2, "batch_size": 4, "windows_per_epoch": 16, "validation_windows": 8}
     return parse_config(

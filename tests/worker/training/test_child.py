@@ -12,7 +12,7 @@ import pytest
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ORPHAN_GRACE_S
 from tests.processes import await_end
-from worker.training.child import Stop, Training, TrainingEnd, training_command
+from worker.training.child import Stop, Training, TrainingEnd
 
 PREAMBLE = """
 import json, os, signal, sys, threading, time
@@ -216,9 +216,3 @@ run.run(IGNORES_STOP, grace_s=600)
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
     assert await_end(int((tmp_path / "pid").read_text()), ORPHAN_GRACE_S + 5)
-
-
-def test_the_real_command_is_one_supervised_process():
-    command = training_command("c.json", "run", "cuda:0")
-    assert command[1:4] == ["-P", "-m", "kronos_model.finetuning"]
-    assert {"--supervised", "json", "cuda:0"} <= set(command)

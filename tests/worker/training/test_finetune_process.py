@@ -16,6 +16,7 @@ CPU = {"device": "cpu", "warning": None, "description": {"name": "a CPU"}}
 GPU = {
     "device": "cuda:0",
     "warning": "slow",
+    "num_gpus": 2,
     "description": {"name": "a GPU", "memory_total_bytes": 80, "memory_free_bytes": 79},
 }
 
@@ -55,6 +56,12 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
     assert process.is_draining.is_set()
     process.stop()
     assert live_workers(redis) == []
+
+
+@pytest.mark.parametrize(("requested", "most"), [("auto", 2), ("cuda", 2), ("cuda:0", 1)])
+def test_a_job_has_at_most_one_process_for_each_gpu_of_its_worker(folders, requested, most):
+    process = FinetuneProcess(folders.model_copy(update={"device": requested}), "f@host", GPU)
+    assert process.max_processes == most
 
 
 def test_a_job_without_progress_is_shown_too(folders):

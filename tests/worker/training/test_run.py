@@ -146,6 +146,24 @@ def test_the_arguments_of_training_and_the_registered_model(process, monkeypatch
     assert result["timings_ms"]["training"] >= 2000
 
 
+def test_a_job_of_several_processes_trains_by_torchrun_on_their_own_gpus(process, monkeypatch):
+    monkeypatch.setattr(process, "device", "cuda:0")
+    monkeypatch.setattr(process, "max_processes", 4)
+    _, training = go(monkeypatch, a_run(process, processes=4), done(process))
+    command = training.given["command"]
+    assert {"torch.distributed.run", "--nproc-per-node=4", "--standalone"} <= set(command)
+    assert command[command.index("--device") + 1] == "cuda"
+
+
+def test_more_processes_than_the_machine_has_cores_are_refused(process, monkeypatch):
+    monkeypatch.setattr(process, "max_processes", 4)
+    with pytest.raises(
+        JobError, match="processes: 5 is more than the worker's limit of 4 CPU cores"
+    ) as raised:
+        a_run(process, processes=5)
+    assert (raised.value.code, raised.value.field) == (ErrorCode.LIMIT_EXCEEDED, "processes")
+
+
 def test_a_model_from_scratch_is_registered_with_its_shape(process, monkeypatch):
     shape = {"d_model": 16}
     metadata = METADATA | {"config": {"start": {"model": shape}, "data": {"path": ["data/a.csv"]}}}

@@ -22,5 +22,6 @@ def test_the_seed_goes_to_the_gpu_that_trains(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device", device)
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: seeds.update({current[-1]: seed}))
     with torch.random.fork_rng(devices=[]):
-        seed_step(1, "predictor", 2, 0, torch.device("cuda", 1))
-        assert seeds == {1: torch.initial_seed()}
+        seed_step(5, torch.device("cuda", 1))
+        assert seeds == {1: 5}
+        assert torch.initial_seed() == 5

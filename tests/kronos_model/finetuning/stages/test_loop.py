@@ -341,12 +341,10 @@ def test_all_processes_save_at_the_step_at_which_one_does(accelerator, tmp_path)
     assert saved == [0, 0, 2]
 
 
-def test_another_number_of_processes_is_refused(accelerator, tmp_path):
-    with pytest.raises(TrainingStopped):
-        small_loop(OneOfTwo(accelerator), tmp_path, [], should_stop=lambda: True).train()
-    assert load_progress(tmp_path / "predictor/state.safetensors").num_processes == 2
-    with pytest.raises(FinetuningConfigError, match="2 processes"):
-        small_loop(accelerator, tmp_path, [])
+def test_a_batch_smaller_than_the_number_of_processes_is_refused(accelerator, tmp_path):
+    with pytest.raises(FinetuningConfigError, match="2 processes cannot share 1 windows") as raised:
+        small_loop(OneOfTwo(accelerator), tmp_path, [], stage_config={"batch_size": 1})
+    assert raised.value.field == "predictor.batch_size"
 
 
 def test_a_step_of_more_windows_than_there_are_is_refused(accelerator, tmp_path):

@@ -1,0 +1,70 @@
+"""What the processes of one training, on one machine or several, have to share."""
+
+import json
+import platform
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast
+from torch import nn
+
+from kronos_model.devices.probe import short_reason
+from kronos_model.errors import PeerLost
+from kronos_model.seeds import seed_from_text
+
+MAX_BYTES: Final = 4096
+MAX_SHOWN_CHARS: Final = 60
+_SOURCE: Final = re.compile(r"\[/[^]]*\] *")
+"""The place in PyTorch's source, before the reason."""
+
+
+def difference(accelerator: Accelerator, values: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The name of a value that is not the same in all processes, and who has which; None if all are.
+
+    All processes have to call it, and all return the same.
+    """
+    own = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+    texts = _gathered(accelerator, json.dumps([platform.node(), *(_short(text) for text in own.values())]))
+    first_node, *first = json.loads(texts[0])
+    for rank, text in enumerate(texts):
+        node, *theirs = json.loads(text)
+        for name, value, expected in zip(values, theirs, first, strict=True):
+            if value != expected:
+                places = f"process {rank} on {node} has {value}", f"process 0 on {first_node} has {expected}"
+                return name, ", ".join(places)
+    return None
+
+
+def copy_from_first(accelerator: Accelerator, *modules: nn.Module) -> None:
+    """Give the modules of all processes the weights of the first one's."""
+    if accelerator.num_processes > 1:
+        broadcast([module.to(accelerator.device).state_dict() for module in modules])
+
+
+def lost_peer(accelerator: Accelerator, error: RuntimeError) -> PeerLost | None:
+    """The error to raise instead if another process of the group ended, or its machine does not answer."""
+    is_lost = isinstance(error, torch.distributed.DistError) or "gloo" in str(error)
+    if accelerator.num_processes == 1 or not is_lost:
+        return None
+    reason = short_reason(RuntimeError(_SOURCE.sub("", str(error))))
+    return PeerLost(
+        f"process {accelerator.process_index} lost another process of this training, or its machine "
+        f"({reason}); if that process failed, its own message says why. Training goes on from its last save "
+        "when it is started again, with any number of machines"
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}… ({seed_from_text(text):x})"
+
+
+def _gathered(accelerator: Accelerator, text: str) -> list[str]:
+    """The text of each process. No pickle, as ``gather_object`` uses it."""
+    given = text.encode()
+    padded = torch.zeros(1, MAX_BYTES, dtype=torch.uint8)
+    padded[0, : len(given)] = torch.frombuffer(bytearray(given), dtype=torch.uint8)
+    rows = accelerator.gather(padded.to(accelerator.device))  # (processes, MAX_BYTES)
+    return [bytes(row).rstrip(b"\0").decode() for row in rows.tolist()]
