@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kronos_client.contract.errors import JobError
-from kronos_model.errors import BadRow, CandleFileError
+from kronos_model.errors import BadRow, CandleFileError, NoPrices
 
 if TYPE_CHECKING:
     from kronos_model.bars.files.lookback import Lookback
@@ -17,6 +17,7 @@ _OPTIONS: Final = {
     r"\boutput\.events\.\d+ asks": "--event asks",
     r"ask for more bars": "ask for more with --pred-len",
     r"^lookback: ": "--lookback: ",
+    r'\bmissing "ffill"': "--missing ffill",
     r"\b(?:sampling|output)\.(\w+)": lambda match: f"--{match[1].replace('_', '-')}",
     r"\b(pred_len|top_k|top_p)\b": lambda match: f"--{match[1].replace('_', '-')}",
     r"\bdeadline_s\b": "--deadline",
@@ -40,7 +41,9 @@ def in_own_words(text: str) -> str:
 def file_error(error: CandleFileError) -> JobError:
     """An error about a file, with the option that helps."""
     message, option = error.message, _FIELDS.get(str(error.field))
-    if isinstance(error, BadRow):
+    if isinstance(error, NoPrices):
+        message += "; --missing ffill gives such rows the close before, --missing drop leaves them out"
+    elif isinstance(error, BadRow):
         message += "; --drop-bad-rows leaves such rows out"
     elif option is not None:
         message += f" ({option})"

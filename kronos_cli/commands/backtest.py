@@ -97,6 +97,8 @@ def backtest(
         click.echo(f"{name}, {report['num_windows']} windows:")
         for line in model["verdict"]:
             click.echo(f"  {line}")
+    for remark in report["remarks"]:
+        click.echo(f"Warning: {remark}", err=True)
     for file, why in report["left_out"]["files"].items():
         click.echo(f"Warning: {file} is left out: {why}", err=True)
     if left_out := report["left_out"]["windows"]:

@@ -26,7 +26,8 @@ def calibrate(backtest: Path, name: str, model: str | None, max_context: int | N
 
     FOLDER is that of `kronos backtest`. The new version has the weights of the model that was tested, which
     may be the bundled one, one of the hub, or a registered one. Jobs with "calibrated" in their output get
-    the corrected quantiles, at the backtest's lookback and up to its horizon.
+    the corrected quantiles, at the backtest's lookback and up to its horizon. The version is stored in
+    KRONOS_MODEL_FOLDER.
     """
     fit = fit_calibration(backtest, model)
     registry = model_registry()

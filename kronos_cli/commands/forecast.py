@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 from pydantic import TypeAdapter, ValidationError
@@ -26,7 +26,6 @@ from kronos_client.core.forecast_request import default_sample_count
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
-from kronos_model.bars.missing import Missing
 from kronos_model.errors import InputError
 from kronos_model.paths.events import Event
 
@@ -79,11 +78,6 @@ def device(text: str) -> str:
     help="Write the table as Chronos and Nixtla have it, with the forecast of this column: id, time, "
     "target_name, predictions and quantiles. May be repeated.",
 )  # fmt: skip
-@click.option(
-    "--missing", type=click.Choice(get_args(Missing)), default="error", show_default=True,
-    help="Bars with blank prices, or prices of zero without volume: refuse them, give them the close before "
-    "(also to bars that are not there), or leave them out.",
-)  # fmt: skip
 @options.candle_files
 @options.pred_len
 @options.lookback
@@ -103,7 +97,7 @@ def device(text: str) -> str:
 @click.option(
     "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
 )
-@click.option("--calibrated", is_flag=True, help="Correct the close's quantiles by the model's calibration.")
+@click.option("--calibrated", is_flag=True, help="Correct the quantiles by the model's calibration.")
 @click.option(
     "--event", "events", type=event, multiple=True, metavar="EVENT",
     help='Print and write the chance of it: "close>last at 24", "close<last-2% at end" or "high>=195 by 10", '
@@ -141,7 +135,7 @@ def device(text: str) -> str:
 def forecast(
     paths: tuple[str, ...], output: Path, kind: Kind | None, in_flight: int, timeout_s: float | None,
     lookback: int | None, sample_count: int | None, no_fallback: bool, fresh: bool, overwrite: bool,
-    plot: bool, as_json: bool, targets: tuple[str, ...], missing: Missing,
+    plot: bool, as_json: bool, targets: tuple[str, ...],
     reading: ReadOptions, **given: Any,
 ) -> None:  # fmt: skip
     """Forecast candle files: CSV or Parquet, folders of them, or patterns.
@@ -156,7 +150,7 @@ def forecast(
     settings = get_settings()
     target = _target_of(output, kind, targets, reading)
     try:
-        reader = FileReader(reading, missing)
+        reader = FileReader(reading)
         inputs = reader.sources(find_inputs(paths, output))
     except InputError as error:
         raise click.UsageError(str(error)) from None
@@ -166,7 +160,7 @@ def forecast(
         workers = client.workers()
         if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
             click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
-        sent: Any = given | {"missing": missing, "allow_fallback": not no_fallback}
+        sent: Any = given | {"missing": reading.missing, "allow_fallback": not no_fallback}
         sent |= {"lookback": lookback} if lookback else {}
         sent["sample_count"] = sample_count or default_sample_count(settings.limits())
         run = ForecastRun(
@@ -213,7 +207,7 @@ def _target_of(
 
 
 def _check_distinct(inputs: Mapping[str, Source]) -> None:
-    """Refuse instruments that the long form could not tell apart."""
+    """Refuse instruments that the long form could not distinguish."""
     counts = Counter(source.instrument for source in inputs.values() if source.instrument is not None)
     name, count = next(iter(counts.most_common(1)), ("", 1))
     if count > 1:

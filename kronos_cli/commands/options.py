@@ -1,14 +1,16 @@
 """Options that several commands share, and types of options."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 
 from kronos_client.core.forecast_request import SAMPLE_COUNT
 from kronos_model.bars.files.options import ReadOptions
+from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError
 
 PATH: Final = click.Path(path_type=Path)
@@ -16,6 +18,7 @@ COUNT: Final = click.IntRange(min=1)
 PRIORITY: Final = click.Choice(["high", "normal", "low"])
 
 DEFAULT_MAX_CONTEXT: Final = 512
+OF_FILES: Final = [one.name for one in fields(ReadOptions) if one.name != "columns"]
 
 device = click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 model = click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")
@@ -53,6 +56,11 @@ def candle_files(command: Callable[..., Any]) -> Callable[..., Any]:
         "--decimal", type=click.Choice([".", ","]), help="Decimal sign of the numbers.  [default: as found]"
     )
     @click.option(
+        "--missing", type=click.Choice(get_args(Missing)), default="error", show_default=True,
+        help="Rows with blank prices, or prices of zero without volume: refuse them, give them the close "
+        "before (also to bars that are not there), or leave them out.",
+    )  # fmt: skip
+    @click.option(
         "--drop-bad-rows", is_flag=True, help="Leave unusable rows out and count them, instead of failing."
     )
     @click.option(
@@ -60,15 +68,10 @@ def candle_files(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Count a row whose open or close lies outside low to high as unusable, instead of warning.",
     )  # fmt: skip
     @wraps(command)
-    def with_options(
-        columns: tuple[str, ...], id_column: str | None, date_format: str | None, decimal: Any,
-        drop_bad_rows: bool, reject_impossible: bool, **given: Any,
-    ) -> Any:  # fmt: skip
+    def with_options(columns: tuple[str, ...], **given: Any) -> Any:
+        options = {name: given.pop(name) for name in OF_FILES}
         try:
-            reading = ReadOptions.parse(
-                columns, "=", id_column=id_column, date_format=date_format, decimal=decimal,
-                drop_bad_rows=drop_bad_rows, reject_impossible=reject_impossible,
-            )  # fmt: skip
+            reading = ReadOptions.parse(columns, "=", **options)
         except CandleFileError as error:
             raise click.UsageError(f"--columns: {error}") from None
         return command(reading=reading, **given)

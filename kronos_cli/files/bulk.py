@@ -15,7 +15,6 @@ from kronos_cli.wording import file_error
 from kronos_client.core.forecast_request import ForecastOptions
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
-from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError
 
 NO_PART_OF_THE_FORECAST: Final = ("device", "allow_fallback", "priority", "deadline_s")
@@ -43,9 +42,8 @@ class ForecastWork:
 class FileReader:
     """Reads candle files. The last file is kept, since several instruments may be in it."""
 
-    def __init__(self, options: ReadOptions, missing: Missing = "error") -> None:
+    def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self.missing = missing
         self._last: CandleFile | None = None
 
     def open(self, path: Path) -> CandleFile:
@@ -81,7 +79,7 @@ def read_work(
 ) -> ForecastWork:
     """Read the last candles of an instrument. Raises JobError if they cannot be used."""
     try:
-        lookback = reader.open(source.file).last(max_bars, source.instrument, reader.missing)
+        lookback = reader.open(source.file).last(max_bars, source.instrument)
     except CandleFileError as error:
         # The message keeps the path, since the file is the user's own.
         raise file_error(error) from None

@@ -1,24 +1,25 @@
 """A calibration from a backtest's folder, and what it would have held on the latest of its windows."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kronos_client.backtesting.store import LEVELS
 from kronos_client.contract.calibration import Calibration
+from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ModelInfo
-from kronos_model.evaluation.calibration import MIN_WINDOWS, corrected, fit_corrections
+from kronos_model.evaluation.calibration import MIN_WINDOWS, Correction, corrected, fit_correction
 from kronos_model.evaluation.report import without_steps
 
-QUANTILE: Final = "close_q"
 CHECKED_SHARE: Final = 1 / 3
 """Of the windows, the latest: a fit to the others is checked on them."""
 INTERVAL: Final = (0.1, 0.9)
@@ -41,20 +42,23 @@ class CalibrationFit:
 
 @dataclass(frozen=True, eq=False)
 class _Windows:
-    """W windows in the order of their times: quantiles (num_levels, W, H), actual (W, H), scale (W,)."""
+    """One column of W windows in the order of their times; arrays as those of ``fit_correction``."""
 
-    levels: tuple[float, ...]
     quantiles: NDArray[np.float64]
     actual: NDArray[np.float64]
+    anchor: NDArray[np.float64]
     scale: NDArray[np.float64]
     begins: list[str]
 
-    def part(self, windows: slice) -> "_Windows":
-        each = self.quantiles[:, windows], self.actual[windows], self.scale[windows], self.begins[windows]
-        return _Windows(self.levels, *each)
+    def __len__(self) -> int:
+        return len(self.begins)
 
-    def fit(self) -> NDArray[np.float64]:
-        return fit_corrections(self.levels, self.quantiles, self.actual, self.scale)
+    def part(self, windows: slice) -> "_Windows":
+        each = self.actual[windows], self.anchor[windows], self.scale[windows], self.begins[windows]
+        return _Windows(self.quantiles[:, windows], *each)
+
+    def fit(self) -> Correction:
+        return fit_correction(LEVELS, self.quantiles, self.actual, self.anchor, self.scale)
 
 
 def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
@@ -66,31 +70,35 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         names, asked, infos = list(report["models"]), report["asked"], report["model_info"]
-        table = pq.read_table(folder / "forecasts.parquet")
+        if model is None and len(names) > 1:
+            text = f"the backtest has several models: choose one of {', '.join(names)} with --model"
+            raise _refusal(text, "model")
+        name = names[0] if model is None else model
+        if name not in names:
+            raise _refusal(f"the backtest has no model {name}: choose one of {', '.join(names)}", "model")
+        file = folder / "forecasts.parquet"
+        columns = {column: _read(file, name, column, asked["horizon"]) for column in get_args(ColumnName)}
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
         raise _refusal(
             f"{folder} has no backtest that can be read ({error}): run `kronos backtest` first"
         ) from None
-    if model is None and len(names) > 1:
-        raise _refusal(f"the backtest has several models: choose one of {', '.join(names)}", "model")
-    name = names[0] if model is None else model
-    if name not in names:
-        raise _refusal(f"the backtest has no model {name}: choose one of {', '.join(names)}", "model")
-    windows = _read(table, name, asked["horizon"])
-    if len(windows.begins) < MIN_WINDOWS:
-        raise _refusal(f"a calibration needs {MIN_WINDOWS} windows, not {len(windows.begins)}: ask for more")
+    close = columns["close"]
+    if len(close) < MIN_WINDOWS:
+        raise _refusal(f"a calibration needs {MIN_WINDOWS} windows, not {len(close)}: ask for more")
+    fits = {column: windows.fit() for column, windows in columns.items() if len(windows) >= MIN_WINDOWS}
     return CalibrationFit(
         calibration=Calibration(
             method="split_conformal",
             lookback=asked["lookback"],
             horizon=asked["horizon"],
             sample_count=asked["samples"],
-            num_windows=len(windows.begins),
-            first=windows.begins[0],
-            last=windows.begins[-1],
+            num_windows=len(close),
+            first=close.begins[0],
+            last=close.begins[-1],
             fitted_at=datetime.now(UTC).replace(microsecond=0),
-            levels=windows.levels,
-            corrections=windows.fit().tolist(),
+            levels=LEVELS,
+            weights={column: fit.weight for column, fit in fits.items()},
+            shifts={column: fit.shifts.tolist() for column, fit in fits.items()},
         ),
         model=ModelInfo.model_validate(infos[name]),
         evaluation={
@@ -99,50 +107,65 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
             "num_windows": report["num_windows"],
             **without_steps({"models": {name: report["models"][name]}, "naive": report["naive"]}),
         },
-        check=_check(windows),
+        check=_check({column: columns[column] for column in fits}),
     )
 
 
-def _read(table: pa.Table, name: str, horizon: int) -> _Windows:
-    """The windows of a model whose lookback's close changes."""
-    table = table.filter(pc.equal(table["model"], name))
-    scale = table["scale"].to_numpy().reshape(-1, horizon)[:, 0]
+def _read(file: Path, model: str, column: str, horizon: int) -> _Windows:
+    """The windows of a model in which the column has a scale."""
+    parts = ["anchor", "scale", "actual", *(f"q{level}" for level in LEVELS)]
+    titles = ["timestamp", *(f"{column}_{part}" for part in parts)]
+    table = pq.read_table(file, columns=titles, filters=[("model", "==", model)])
     begins = np.array(table["timestamp"].to_pylist()[::horizon])
-    titles = [title for title in table.column_names if title.startswith(QUANTILE)]
+    anchor, scale, actual, *quantiles = (
+        table[title].to_numpy().astype(np.float64).reshape(-1, horizon) for title in titles[1:]
+    )
     order = np.argsort(begins, kind="stable")
-    order = order[np.isfinite(scale[order])]
-
-    def values(title: str) -> NDArray[np.float64]:
-        return np.asarray(table[title].to_numpy().reshape(-1, horizon)[order])
-
+    order = order[np.isfinite(scale[order, 0])]
     return _Windows(
-        tuple(float(title.removeprefix(QUANTILE)) for title in titles),
-        np.stack([values(title) for title in titles]),
-        values("actual"),
-        scale[order],
-        begins[order].tolist(),
-    )
+        np.stack([each[order] for each in quantiles]),
+        actual[order], anchor[order, 0], scale[order, 0], begins[order].tolist(),
+    )  # fmt: skip
 
 
-def _check(windows: _Windows) -> str:
-    """What the 80 % interval held of the latest windows' closes, before and after."""
-    first = len(windows.begins) - round(len(windows.begins) * CHECKED_SHARE)
-    if first < MIN_WINDOWS:
+def _check(columns: Mapping[ColumnName, _Windows]) -> str:
+    """What the 80 % intervals held of the latest windows, before and after."""
+    held = {column: _held_later(windows) for column, windows in columns.items()}
+    close, num_late = held.pop("close"), round(len(columns["close"]) * CHECKED_SHARE)
+    if close is None:
         return "The windows are too few to check the calibration on the latest of them."
-    late = windows.part(slice(first, None))
-    corrections = windows.part(slice(first)).fit()
-    before = late.quantiles[[late.levels.index(level) for level in INTERVAL]]
-    after = corrected(INTERVAL, before, late.levels, corrections, late.scale)
-    (held, width), (held_after, width_after) = (
-        (((low <= late.actual) & (late.actual <= high)).mean(), ((high - low) / late.scale[:, None]).mean())
-        for low, high in (before, after)
-    )
-    wider = "wider" if width_after >= width else "narrower"
+    others = [f"{column} {100 * one.after:.0f} %" for column, one in held.items() if one is not None]
     return (
-        f"Fitted to the {first} earlier windows, the 80 % interval held {100 * held_after:.0f} % of the "
-        f"closes of the {len(late.begins)} later ones, instead of {100 * held:.0f} %, and was "
-        f"{100 * abs(width_after / width - 1):.0f} % {wider}."
+        f"Fitted to the {len(columns['close']) - num_late} earlier windows, the 80 % interval held "
+        f"{100 * close.after:.0f} % of the closes of the {num_late} later ones, instead of "
+        f"{100 * close.before:.0f} %, and was {100 * abs(close.widening - 1):.0f} % "
+        f"{'wider' if close.widening >= 1 else 'narrower'}. Of the model's own quantiles it keeps "
+        f"{100 * close.weight:.0f} %." + (f" It held of the {', '.join(others)}." if others else "")
     )
+
+
+class _Held(NamedTuple):
+    """Shares that the 80 % interval held before and after, its width after over that before, and the weight."""
+
+    before: float
+    after: float
+    widening: float
+    weight: float
+
+
+def _held_later(windows: _Windows) -> _Held | None:
+    """What a fit to the earlier windows held of the latest; None of too few windows."""
+    first = len(windows) - round(len(windows) * CHECKED_SHARE)
+    if first < MIN_WINDOWS:
+        return None
+    late, fit = windows.part(slice(first, None)), windows.part(slice(first)).fit()
+    before = late.quantiles[[LEVELS.index(level) for level in INTERVAL]]
+    after = corrected(INTERVAL, before, LEVELS, fit, late.anchor, late.scale)
+    held, held_after = (
+        ((low <= late.actual) & (late.actual <= high)).mean() for low, high in (before, after)
+    )
+    width, width_after = (((high - low) / late.scale[:, None]).mean() for low, high in (before, after))
+    return _Held(float(held), float(held_after), float(width_after / width) if width else 1.0, fit.weight)
 
 
 def _refusal(message: str, field: str | None = None) -> JobError:

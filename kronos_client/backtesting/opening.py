@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import quote
 
 from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
@@ -30,6 +30,14 @@ MAX_NAME_CHARS: Final = 100
 
 LookbackOf = Callable[[str, int], int | None]
 """Returns the bars that a model reads by default for a horizon."""
+
+
+class Candles(NamedTuple):
+    """What a backtest reads; ``skipped`` and ``remarks`` as of ``BacktestPlan``."""
+
+    instruments: Sequence[Instrument]
+    skipped: Mapping[str, str] = {}
+    remarks: Sequence[str] = ()
 
 
 class BacktestArguments(WindowChoice, total=False):
@@ -64,7 +72,7 @@ def begin_backtest(
 
 
 def open_backtest(
-    read: Callable[[], tuple[Sequence[Instrument], Mapping[str, str]]],
+    read: Callable[[], Candles],
     folder: Path,
     workers: Sequence[AnyWorkerStatus],
     lookback_of: LookbackOf = lambda model, horizon: None,
@@ -77,7 +85,6 @@ def open_backtest(
     """Find the lookback, read the instruments, and open what an earlier run left in the folder.
 
     Args:
-        read: Returns the instruments, and the files that cannot be used with the reason.
         lookback_of: As of ``find_lookback``.
         options: The other ``BacktestOptions``.
     """
@@ -87,20 +94,18 @@ def open_backtest(
     if lookback is None:
         horizon = options.get("horizon", BacktestOptions.horizon)
         lookback = find_lookback(workers, models, horizon, lookback_of)
-    instruments, skipped = read()
+    candles = read()
     asked: Any = {"lookback": lookback, "models": models, **options}
     return BacktestRun(
-        BacktestPlan(instruments, BacktestOptions(**asked), skipped), folder, workers, fresh=fresh
+        BacktestPlan(candles.instruments, BacktestOptions(**asked), candles.skipped, candles.remarks),
+        folder,
+        workers,
+        fresh=fresh,
     )
 
 
-def read_candles(
-    candles: Any, reading: ReadOptions = NO_OPTIONS
-) -> tuple[list[Instrument], Mapping[str, str]]:
-    """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are.
-
-    Also returns the files of folders that cannot be used, with the reason.
-    """
+def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> Candles:
+    """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are."""
     from kronos_model.bars.files.instruments import read_instruments  # pyarrow
 
     with readable("the candles"):
@@ -111,7 +116,7 @@ def read_candles(
                 instruments, report = read_instruments([str(path) for path in candles], reading)
             except CandleFileError as error:
                 raise JobError(error.code, error.message, error.field, error.details) from error
-            return instruments, report.skipped
+            return Candles(instruments, report.skipped, report.remarks)
         names: dict[str, str] = {}
         with TemporaryDirectory() as folder:
             files: list[str] = []
@@ -120,9 +125,9 @@ def read_candles(
                 names[file] = str(name)
                 files.append(f"{folder}/{file}.parquet")
                 frame.to_parquet(files[-1])
-            instruments = read_instruments(files, reading)[0]
+            instruments, report = read_instruments(files, reading)
         named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
-        return sorted(named, key=lambda one: one.name), {}
+        return Candles(sorted(named, key=lambda one: one.name), {}, report.remarks)
 
 
 def find_lookback(

@@ -16,7 +16,8 @@ from kronos_client.backtesting.plan import BacktestPlan
 from kronos_client.backtesting.store import ForecastStore
 from kronos_model.bars.columns import CLOSE
 from kronos_model.evaluation.naive import NAIVE_TITLES
-from kronos_model.evaluation.scores import INTERVALS, path_quantiles
+from kronos_model.evaluation.scores import INTERVALS
+from kronos_model.forecast import path_quantiles
 
 MODEL_COLOURS: Final = ("#3d5a98", "#e07a5f", "#2a9d8f", "#8a5a9e")
 RISING, FALLING, INK, FAINT = "#2a9d8f", "#e07a5f", "#2b2d35", "#9aa0ac"
@@ -88,6 +89,8 @@ def write_page(
     if files := report["left_out"]["files"]:
         reasons = "; ".join(f"{file}: {why}" for file, why in files.items())
         parts.append(f"<p class=worse>{len(files)} files cannot be used. {html.escape(reasons)}</p>")
+    if remarks := report["remarks"]:
+        parts.append(f"<p>{html.escape('. '.join(remarks))}.</p>")
     for name, model in models.items():
         lines = [_verdict_line(line) for line in model["verdict"]]
         parts.append(f"<h2>{html.escape(name)}</h2><ul>{''.join(lines)}</ul>")
@@ -111,7 +114,7 @@ def window_losses(plan: BacktestPlan, store: ForecastStore, windows: Sequence[in
     NaN if the lookback's close never changes.
     """
     losses = []
-    for window, closes in zip(windows, store.read(0, windows), strict=True):
+    for window, closes in zip(windows, store.closes(0, windows), strict=True):
         bars, _ = plan.bars(window)
         past, actual = np.split(bars[:, CLOSE].astype(np.float64), [plan.options.lookback])
         scale = np.abs(np.diff(past)).mean() or np.nan
@@ -210,8 +213,7 @@ def _draw_window(axes: Axes, plan: BacktestPlan, store: ForecastStore, window: i
     axes.vlines(at, lows, highs, color=INK, linewidth=0.6)
     colours = np.where(closes >= opens, RISING, FALLING)
     axes.bar(at, closes - opens, bottom=opens, width=0.7, color=colours)
-    samples = next(store.read(0, [window])).astype(np.float64)[None]  # (1, S, H)
-    low, median, high = path_quantiles(samples, (0.1, 0.5, 0.9))[:, 0]
+    low, median, high = path_quantiles(next(store.closes(0, [window])), (0.1, 0.5, 0.9))
     ahead = np.arange(plan.options.horizon)
     axes.fill_between(ahead, low, high, color=MODEL_COLOURS[0], alpha=0.2, linewidth=0)
     axes.plot(ahead, median, color=MODEL_COLOURS[0], linewidth=1.2)

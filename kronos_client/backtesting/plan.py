@@ -71,6 +71,8 @@ class BacktestPlan:
     options: BacktestOptions
     skipped: Mapping[str, str] = field(default_factory=dict)
     """Files that cannot be used, and why."""
+    remarks: Sequence[str] = ()
+    """What a reader of the report must know about the candles."""
 
     def __post_init__(self) -> None:
         options = self.options

@@ -11,19 +11,17 @@ import pyarrow.parquet as pq
 
 from kronos_client.backtesting.page import write_page
 from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
-from kronos_client.backtesting.store import ForecastStore
+from kronos_client.backtesting.store import LEVELS, ForecastStore
 from kronos_model.atomic_write import atomic_write, disk_errors
-from kronos_model.bars.columns import CLOSE
+from kronos_model.bars.columns import CLOSE, COLUMNS, as_columns
+from kronos_model.evaluation.calibration import references
 from kronos_model.evaluation.naive import NUM_SAMPLES, infer_season, why_not_seasonal
 from kronos_model.evaluation.report import WindowBatch, make_report
-from kronos_model.evaluation.scores import path_quantiles
-from kronos_model.evaluation.window_arrays import one_bar_change
 
 BATCH_WINDOWS: Final = 128
 """The most windows that are scored at once."""
 BATCH_CLOSES: Final = 2**22
 """The most sampled closes of one forecaster that are scored at once: 32 MiB in each array."""
-LEVELS: Final = (0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 
 
 def write_report(
@@ -53,6 +51,7 @@ def write_report(
             "errors": dict(failed),
             "files": dict(plan.skipped),
         },
+        "remarks": list(plan.remarks),
         "model_info": {name: store.about(f"model {index}", None) for index, name in enumerate(names)},
         "no_seasonal": no_season,
     } | report
@@ -77,7 +76,7 @@ def _batches(
         on_batch()
         closes = np.stack([plan.bars(window)[0][:, CLOSE] for window in some]).astype(np.float64)
         samples = {
-            name: np.stack(list(store.read(model, some))).astype(np.float64)
+            name: np.stack(list(store.closes(model, some))).astype(np.float64)
             for model, name in enumerate(names)
         }
         yield WindowBatch(closes[:, :lookback], closes[:, lookback:], samples)
@@ -93,32 +92,33 @@ def _write_forecasts(
 ) -> None:
     """One row for each model, window and forecast bar."""
     lookback, horizon = plan.options.lookback, plan.options.horizon
-    quantile_names = [f"close_q{level}" for level in LEVELS]
-    texts, numbers = ("model", "instrument", "timestamp"), ("scale", "actual", "mean", *quantile_names)
+    quantile_parts = [f"q{level}" for level in LEVELS]
+    parts = ("anchor", "scale", "actual", *quantile_parts)
     schema = pa.schema(
-        [*((name, pa.string()) for name in texts), ("window", pa.int32()), ("step", pa.int32())]
-        + [(name, pa.float64()) for name in numbers]
+        [(name, pa.string()) for name in ("model", "instrument", "timestamp")]
+        + [(name, pa.int32()) for name in ("window", "step")]
+        + [("close_mean", pa.float32())]
+        + [(f"{column}_{part}", pa.float32()) for column in COLUMNS for part in parts]
     )
     with pq.ParquetWriter(path, schema) as writer:
         for model, name in enumerate(names):
             for some in _in_batches(windows, plan.options):
                 on_batch()
-                samples = np.stack(list(store.read(model, some))).astype(np.float64)  # (W, S, H)
-                bars = [plan.bars(window) for window in some]
-                past = np.stack([each[:lookback, CLOSE] for each, _ in bars]).astype(np.float64)
+                bars, wall = map(np.stack, zip(*map(plan.bars, some), strict=True))
                 columns: dict[str, Any] = {
                     "model": [name] * (len(some) * horizon),
                     "instrument": np.repeat([plan.instrument_of(window).name for window in some], horizon),
-                    "timestamp": [str(time) for _, wall in bars for time in wall[lookback:]],
+                    "timestamp": wall[:, lookback:].astype(str).ravel(),
                     "window": np.repeat(np.asarray(some), horizon),
                     "step": np.tile(np.arange(1, horizon + 1), len(some)),
-                    "scale": np.repeat(one_bar_change(past), horizon),
-                    "actual": np.concatenate([each[lookback:, CLOSE] for each, _ in bars]),
-                    "mean": samples.mean(axis=1).ravel(),
+                    "close_mean": np.stack([paths.mean(axis=0) for paths in store.closes(model, some)]),
                 }
-                quantiles = path_quantiles(samples, LEVELS).reshape(len(LEVELS), -1)
-                columns |= dict(zip(quantile_names, quantiles, strict=True))
-                writer.write_table(pa.table(columns, schema=schema))
+                values = [np.repeat(one[:, None], horizon, 1) for one in references(bars[:, :lookback])]
+                quantiles = np.stack(list(store.quantiles(model, some)), axis=1)  # (num_levels, W, H, 6)
+                for part, of_part in zip(parts, [*values, bars[:, lookback:], *quantiles], strict=True):
+                    columns |= {f"{column}_{part}": one for column, one in as_columns(of_part).items()}
+                flat = {title: np.ravel(column) for title, column in columns.items()}
+                writer.write_table(pa.table(flat, schema=schema))
 
 
 def _in_batches(windows: Sequence[int], options: BacktestOptions) -> Iterator[Sequence[int]]:

@@ -119,10 +119,12 @@ class BacktestRun:
             return
         result = outcome.unwrap()
         self._check_model(model, result.model)
-        closes = [
-            np.asarray(one.paths["close"], np.float32) for one in result.series if one.paths is not None
+        paths = [
+            np.stack([np.asarray(one.paths[name], np.float32) for name in COLUMNS], axis=-1)
+            for one in result.series
+            if one.paths is not None
         ]
-        self._store.put(model, zip(self._jobs[number], closes, strict=True))
+        self._store.put(model, zip(self._jobs[number], paths, strict=True))
         self._done[model].update(self._jobs[number])
 
     def _check_model(self, model: int, info: ModelInfo) -> None:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.bars.columns import CLOSE, COLUMNS, FloatArray
+from kronos_model.forecast import path_quantiles
 
 FILE: Final = "forecasts.sqlite"
-
-Closes = NDArray[np.float32]
-"""Sampled closes of one window, (sample_count, H)."""
+LEVELS: Final = (0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
+"""Of the quantiles that are stored of every column; of the close there are all paths."""
 
 
 def earlier_lookback(folder: Path) -> int | None:
@@ -30,7 +31,7 @@ def earlier_lookback(folder: Path) -> int | None:
 
 
 class ForecastStore:
-    """One SQLite file in ``folder``, with the sampled closes of each window and model.
+    """One SQLite file in ``folder``, with the sampled closes and all quantiles of each window and model.
 
     Raises:
         JobError: INVALID_INPUT if the folder has a backtest with another fingerprint, DISK_FULL if it cannot
@@ -49,7 +50,7 @@ class ForecastStore:
                 self._database.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT)")
                 self._database.execute(
                     "CREATE TABLE IF NOT EXISTS forecasts (model INTEGER, window INTEGER, "
-                    "num_paths INTEGER, closes BLOB, PRIMARY KEY (model, window))"
+                    "num_paths INTEGER, closes BLOB, quantiles BLOB, PRIMARY KEY (model, window))"
                 )
             known = self.about("fingerprint", fingerprint)
         if known != fingerprint:
@@ -77,27 +78,35 @@ class ForecastStore:
             rows = self._database.execute("SELECT value FROM about WHERE name = ?", (name,))
             return json.loads(rows.fetchone()[0])
 
-    def put(self, model: int, closes: Iterable[tuple[int, Closes]]) -> None:
-        """Store all or none of some windows' forecasts."""
+    def put(self, model: int, forecasts: Iterable[tuple[int, FloatArray]]) -> None:
+        """Store all or none of some windows' paths, each (S, H, 6)."""
         rows = [
-            (model, window, len(values), np.ascontiguousarray(values, dtype="<f4").tobytes())
-            for window, values in closes
+            (model, window, len(paths), _bytes(paths[..., CLOSE]), _bytes(path_quantiles(paths, LEVELS)))
+            for window, paths in forecasts
         ]
         with self._disk_errors(), self._database:
-            self._database.executemany("INSERT OR REPLACE INTO forecasts VALUES (?, ?, ?, ?)", rows)
+            self._database.executemany("INSERT OR REPLACE INTO forecasts VALUES (?, ?, ?, ?, ?)", rows)
 
     def done(self, model: int) -> set[int]:
         """The windows of which there is a forecast."""
         rows = self._database.execute("SELECT window FROM forecasts WHERE model = ?", (model,))
         return {window for (window,) in rows}
 
-    def read(self, model: int, windows: Iterable[int]) -> Iterator[Closes]:
-        """The forecasts of these windows, in their order."""
-        query = "SELECT num_paths, closes FROM forecasts WHERE model = ? AND window = ?"
+    def closes(self, model: int, windows: Iterable[int]) -> Iterator[FloatArray]:
+        """The sampled closes of these windows, in their order, each (S, H)."""
+        for num_paths, values in self._read("num_paths, closes", model, windows):
+            yield np.frombuffer(values, dtype="<f4").reshape(num_paths, -1)
+
+    def quantiles(self, model: int, windows: Iterable[int]) -> Iterator[FloatArray]:
+        """The quantiles of these windows, in their order, each (num_levels, H, 6)."""
+        for (values,) in self._read("quantiles", model, windows):
+            yield np.frombuffer(values, dtype="<f4").reshape(len(LEVELS), -1, len(COLUMNS))
+
+    def _read(self, columns: str, model: int, windows: Iterable[int]) -> Iterator[tuple[Any, ...]]:
+        query = f"SELECT {columns} FROM forecasts WHERE model = ? AND window = ?"
         for window in windows:
             with closing(self._database.execute(query, (model, window))) as rows:
-                num_paths, values = rows.fetchone()
-            yield np.frombuffer(values, dtype="<f4").reshape(num_paths, -1)
+                yield rows.fetchone()
 
     @contextmanager
     def _disk_errors(self) -> Iterator[None]:
@@ -106,3 +115,7 @@ class ForecastStore:
         except (OSError, sqlite3.Error) as error:
             text = f"{self._path} cannot be written: {error}; make room, or choose another folder"
             raise JobError(ErrorCode.DISK_FULL, text, "output") from error
+
+
+def _bytes(values: NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(values, dtype="<f4").tobytes()

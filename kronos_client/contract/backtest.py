@@ -112,7 +112,7 @@ def parse_backtest_job(payload: object, limits: Limits) -> BacktestJob:
 
 
 def check_models(models: Sequence[str | None]) -> None:
-    """Refuse models that a report cannot tell apart. Raises JobError."""
+    """Refuse models that a report cannot distinguish. Raises JobError."""
     if not models or len(set(models)) < len(models):
         raise JobError(ErrorCode.BAD_VALUE, "models must be one or more different names", "models")
     if naive := NAIVE_TITLES.keys() & set(models):

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Sampling
 from kronos_client.contract.model_info import CalibrationInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-from kronos_model.evaluation.calibration import corrected
-from kronos_model.evaluation.window_arrays import one_bar_change
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, FloatArray
+from kronos_model.evaluation.calibration import Correction, corrected, references
 
 SECONDS_PER_DAY = 24 * 3600
 DRAWN_AS = {name: Sampling.model_fields[name].default for name in ("temperature", "top_k", "top_p")}
@@ -25,7 +26,7 @@ class Calibration(BaseModel):
 
     Attributes:
         levels: ascending.
-        corrections: of each level and bar ahead, in mean one-bar changes of the lookback.
+        weights, shifts: of each column's ``Correction``.
     """
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
@@ -39,27 +40,37 @@ class Calibration(BaseModel):
     last: str
     fitted_at: AwareDatetime
     levels: Annotated[tuple[float, ...], Field(min_length=2)]
-    corrections: tuple[tuple[float, ...], ...]
+    weights: dict[ColumnName, Annotated[float, Field(ge=0, le=1)]]
+    shifts: dict[ColumnName, tuple[tuple[float, ...], ...]]
 
     @model_validator(mode="after")
     def _check_shape(self) -> Self:
-        shape = {len(each) for each in self.corrections}
-        if len(self.corrections) != len(self.levels) or shape != {self.horizon}:
-            raise ValueError("corrections must have one value for each level and bar ahead")
+        for column, shifts in self.shifts.items():
+            if len(shifts) != len(self.levels) or {len(each) for each in shifts} != {self.horizon}:
+                raise ValueError(f"shifts of {column} must have one value for each level and bar ahead")
+        if self.weights.keys() != self.shifts.keys():
+            raise ValueError("weights and shifts must be of the same columns")
         return self
 
     def info(self) -> CalibrationInfo:
         """As results and workers' statuses have it."""
         age_days = (datetime.now(UTC) - self.fitted_at).total_seconds() / SECONDS_PER_DAY
-        known = self.model_dump(mode="json", exclude={"levels", "corrections"})
+        known = self.model_dump(mode="json", exclude={"levels", "shifts"})
         return CalibrationInfo(**known, age_days=round(max(0.0, age_days), 2))
 
     def corrected(
-        self, levels: tuple[float, ...], quantiles: NDArray[np.float64], past: NDArray[np.float64]
+        self, levels: tuple[float, ...], quantiles: NDArray[np.float64], past: FloatArray
     ) -> NDArray[np.float64]:
-        """The quantiles of one series' close, (num_levels, H); ``past`` are the lookback's closes, (T,)."""
-        scale = one_bar_change(past[None])
-        return corrected(levels, quantiles[:, None], self.levels, np.asarray(self.corrections), scale)[:, 0]
+        """The quantiles of one series, (num_levels, H, 6), from the bars of its lookback, (T, 6)."""
+        anchor, scale = references(past[None])
+        result = quantiles.copy()
+        for column, shifts in self.shifts.items():
+            index = COLUMNS.index(column)
+            fit = Correction(self.weights[column], np.asarray(shifts))
+            of_column = anchor[:, index], scale[:, index]
+            moved = corrected(levels, quantiles[:, None, :, index], self.levels, fit, *of_column)[:, 0]
+            result[..., index] = moved if column in PRICE_COLUMNS else np.maximum(moved, 0)
+        return result
 
 
 def check_calibrated(job: ForecastJob, name: str, calibration: Calibration | None) -> Calibration:

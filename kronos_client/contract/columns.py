@@ -7,7 +7,7 @@ import base64
 import binascii
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,7 @@ from pydantic_core import PydanticCustomError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 
+ColumnName = Literal["open", "high", "low", "close", "volume", "amount"]
 WIRE_DTYPE: Final = np.dtype("<f4")
 NUMBER_TYPES: Final = {int, float, type(None)}
 """A null is a missing value, as NaN is in base64."""

@@ -72,6 +72,9 @@ class FinetuneJob(WireModel):
     allow_fallback: bool = Field(
         default=True, description="whether the CPU may train if no GPU worker for finetuning is ready"
     )
+    processes: int = Field(
+        default=1, ge=1, description="processes of one machine that train together, each on its own GPU"
+    )
     deadline_s: float | None = Field(
         default=None, gt=0, description="seconds from submitted_at, else from receipt"
     )

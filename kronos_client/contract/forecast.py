@@ -156,8 +156,7 @@ class Output(WireModel):
     paths: bool = Field(default=False, description="whether every path comes back")
     calibrated: bool = Field(
         default=False,
-        description="whether the model's calibration corrects the quantiles of the close; NOT_CALIBRATED "
-        "without one",
+        description="whether the model's calibration corrects the quantiles; NOT_CALIBRATED without one",
     )
     events: Annotated[tuple[EventText, ...], Field(strict=False, max_length=MAX_EVENTS), FailFast()] = Field(
         default=(),

@@ -23,13 +23,16 @@ class ModelInfo(ResultModel):
 
 
 class CalibrationInfo(ResultModel):
-    """The calibration of a model. It corrects the quantiles of the close."""
+    """The calibration of a model. It corrects quantiles."""
 
     method: str = Field(description="split_conformal")
     lookback: int = Field(description="bars that a calibrated forecast reads")
     horizon: int = Field(description="the most bars of a calibrated forecast")
     sample_count: int = Field(description="the fewest paths of a calibrated forecast")
     num_windows: int = Field(description="past forecasts that the correction was fitted to")
+    weights: dict[str, float] = Field(
+        description="the share of the model's own quantiles that is kept, of each column that is corrected"
+    )
     first: str = Field(description="when the first of these forecasts begins")
     last: str = Field(description="when the last of them begins")
     fitted_at: str

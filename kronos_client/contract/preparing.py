@@ -97,12 +97,10 @@ def _prepare_series(
     for name, column in series.columns().items():
         check_num_bars(num_values(column), limits, f"{prefix}{name}")
     filled = _read_columns(series, prefix, job.missing)
-    columns, remarks = filled.columns, list[str]()
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
         lookback = parse_timestamps(series.timestamps, zone=zone)
-        if job.missing != "error":
-            columns, lookback, remarks = filled.settled(lookback, job.missing)
+        columns, lookback, remarks = filled.settled(lookback, job.missing)
         future = _future(series, lookback, job.horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
@@ -144,7 +142,7 @@ def _read_columns(candles: CandleInput, prefix: str, missing: Missing) -> Filled
     columns = {name: decode_column(column, f"{prefix}{name}") for name, column in candles.columns().items()}
     try:
         check_shape(columns)
-        filled = Filled(columns, np.zeros(0, dtype=bool)) if missing == "error" else Filled.of(columns)
+        filled = Filled.of(columns, missing)
         check_candles(filled.columns)
     except CandleError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from kronos_client.contract.calibration import Calibration
+from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.forecast import Output, Seed
 from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel, Texts
 from kronos_client.contract.path_results import (
@@ -18,13 +19,12 @@ from kronos_client.contract.path_results import (
     quantile_key,
 )
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_model.bars.columns import CLOSE, COLUMNS, as_columns
+from kronos_model.bars.columns import COLUMNS, as_columns, to_bars
 from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ColumnName = Literal["open", "high", "low", "close", "volume", "amount"]
 Values = Annotated[tuple[float, ...], Field(strict=False)]
 Paths = Annotated[tuple[Values, ...], Field(strict=False)]
 
@@ -96,7 +96,7 @@ class ForecastResult(ResultModel):
     series: Annotated[tuple[SeriesForecast, ...], Field(strict=False)]
     model: ModelInfo
     calibration: CalibrationInfo | None = Field(
-        default=None, description="what corrected the quantiles of the close; null: nothing did"
+        default=None, description="what corrected the quantiles; null: nothing did"
     )
     device: str = Field(description="that computed it, such as cpu or cuda:0")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
@@ -178,7 +178,7 @@ def series_result(
     last_close = float(np.float32(series.columns["close"][-1]))  # as the model reads it
     tables = forecast.quantiles(levels) if levels else np.empty((0, 0, 0))  # (num_levels, H, 6)
     if calibration is not None and levels:
-        tables[..., CLOSE] = calibration.corrected(levels, tables[..., CLOSE], series.columns["close"])
+        tables = calibration.corrected(levels, tables, to_bars(series.columns))
     statistics, remarks = path_statistics(forecast, last_close, levels) if output.statistics else (None, [])
     return SeriesForecast(
         id=series.id,

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.sessions import DAY, SHORTEST_BREAK, bridge_outages, common_spacing
-from kronos_model.bars.columns import PRICE_COLUMNS
+from kronos_model.bars.columns import PRICE_COLUMNS, as_columns
+from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import Timestamps, write_like
 from kronos_model.errors import CandleError
 
@@ -41,11 +42,15 @@ class Filled:
     num_without_volume: int = 0
 
     @classmethod
-    def of(cls, columns: Mapping[str, NDArray[np.float64]]) -> "Filled":
+    def of(cls, columns: Mapping[str, NDArray[np.float64]], how: Missing) -> "Filled":
         """All rows stay. Those before the first price have its close. A volume or amount of NaN becomes 0.
+
+        With "error" nothing is filled, and no bar counts as missing.
 
         Raises CandleError (EMPTY_SERIES) if no bar has prices.
         """
+        if how == "error":
+            return cls(dict(columns), np.zeros(len(columns[PRICE_COLUMNS[0]]), dtype=bool))
         is_gone = is_missing(columns)
         if is_gone.all():
             text = "no bar of the series has prices: send some"
@@ -64,7 +69,7 @@ class Filled:
         """The bars and times to forecast from, and warnings with the number of missing bars.
 
         With "drop" missing bars are left out. With "ffill" those after the first price stay, and bars that
-        are not there are added: see ``bridge_outages``.
+        are not there are added: see ``bridge_outages``. With "error" these are counted.
         """
         num_gone, num_bars = int(self.is_gone.sum()), len(self.is_gone)
         keep = ~self.is_gone if how == "drop" else np.maximum.accumulate(~self.is_gone)
@@ -88,23 +93,58 @@ class Filled:
                 f"Without volume or amount: {self.num_without_volume} of {num_bars} bars. It is taken as 0."
             )
             warnings.append(text)
-        if how == "ffill" and (added := _add_outages(columns, timestamps)) is not None:
-            num_added = len(added[1]) - len(timestamps)
-            columns, timestamps = added
-            text = f"Bars that were not there: {num_added}. They were added with the close before them."
+        clock = timestamps.instants.astype(np.int64)
+        instants = clock if how == "drop" else _without_outages(clock)
+        if num_absent := len(instants) - len(clock):
+            if how == "ffill":
+                columns, timestamps = _add_outages(columns, timestamps, instants)
+                text = f"Bars that were not there: {num_absent}. They were added with the close before them."
+            else:
+                first = timestamps.texts[int(np.argmax(instants[: len(clock)] != clock)) - 1]
+                text = (
+                    f"Bars that are not there: {num_absent}, the first after {first}. Those around them are "
+                    'read as neighbours; missing "ffill" adds them.'
+                )
             warnings.append(text)
         return columns, timestamps, warnings
 
 
-def _add_outages(columns: Columns, timestamps: Timestamps) -> tuple[Columns, Timestamps] | None:
-    """The same with the bars that are missing between others of a day; None if there are none."""
-    clock = timestamps.instants.astype(np.int64)
+def filled_instrument(instrument: Instrument) -> tuple[Instrument, int]:
+    """An instrument whose missing bars, which are NaN, and bars that are not there have the close before.
+
+    Bars before the first price are left out. Also returns how many bars were filled or added.
+    """
+    is_gone = np.asarray(np.isnan(instrument.bars).any(axis=1))
+    sources = np.maximum.accumulate(np.where(is_gone, -1, np.arange(len(is_gone))))
+    kept = sources >= 0
+    clock = instrument.instants[kept].astype("datetime64[us]").astype(np.int64)
+    instants = _without_outages(clock)
+    before = np.searchsorted(clock, instants, side="right") - 1
+    ahead = instants - clock[before]
+    is_new = is_gone[kept][before] | (ahead > 0)
+    columns = _without_move(as_columns(instrument.bars), sources[kept][before], is_new)
+    wall, was = (
+        each[kept][before] + ahead.astype("timedelta64[us]")
+        for each in (instrument.wall, instrument.instants)
+    )
+    bars = np.stack([*columns.values()], axis=-1).astype(np.float32)
+    filled = replace(
+        instrument, bars=bars, wall=wall.astype("datetime64[s]"), instants=was.astype("datetime64[s]")
+    )
+    return filled, int(is_new.sum())
+
+
+def _without_outages(clock: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Bar times (µs) with those that are missing between others of a day."""
     spacing = common_spacing(clock) if len(clock) >= MIN_BARS else DAY
-    if spacing >= DAY:
-        return None
-    instants = bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing))
-    if len(instants) == len(clock):
-        return None
+    return clock if spacing >= DAY else bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing))
+
+
+def _add_outages(
+    columns: Columns, timestamps: Timestamps, instants: NDArray[np.int64]
+) -> tuple[Columns, Timestamps]:
+    """The same with bars at all ``instants``."""
+    clock = timestamps.instants.astype(np.int64)
     sources = np.searchsorted(clock, instants, side="right") - 1
     is_new = clock[sources] != instants
     wall = timestamps.wall[sources] + (instants - clock[sources])

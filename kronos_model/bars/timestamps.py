@@ -83,11 +83,12 @@ def parse_timestamps(
     return stamps
 
 
-def check_continues(lookback: Timestamps, future: Timestamps, *, field: str = "future_timestamps") -> None:
+def check_continues(lookback: Timestamps, future: Timestamps) -> None:
     """Refuse future timestamps that do not come after the lookback, or are not written like it.
 
     Raises TimestampError (MIXED_TIMEZONES or TIMESTAMPS_NOT_ASCENDING), its row counted in ``future``.
     """
+    field = "future_timestamps"
     if future.is_aware != lookback.is_aware:
         text = f"{field} {'have' if future.is_aware else 'have no'} offsets, but the lookback's timestamps "
         text += f"{'have' if lookback.is_aware else 'do not'}: write both alike"

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from kronos_model.evaluation.window_arrays import Array
 from kronos_model.evaluation.window_times import MIN_GROUPS
@@ -64,4 +64,4 @@ def mean_interval(values: Array, groups: NDArray[np.int64]) -> tuple[float, floa
     if number < MIN_GROUPS:
         return mean, math.nan
     error = math.sqrt(number) * float(sums.std(ddof=1)) / len(values)
-    return mean, float(student_t.ppf(0.975, number - 1)) * error
+    return mean, float(stdtrit(number - 1, 0.975)) * error

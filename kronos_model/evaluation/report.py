@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student_t
+from scipy.special import stdtr
 
 from kronos_model.evaluation.improvement import improvement, mean_interval
 from kronos_model.evaluation.naive import NAIVE_TITLES, RANDOM_WALK, naive_samples
@@ -141,7 +141,7 @@ def diebold_mariano(
     statistic = series.mean() / math.sqrt(variance / number**2)
     ahead = lags + 1
     statistic *= math.sqrt(max(number + 1 - 2 * ahead + ahead * (ahead - 1) / number, 1) / number)
-    p_value = 2 * student_t.sf(abs(statistic), number - 1)
+    p_value = 2 * stdtr(number - 1, -abs(statistic))
     return {"statistic": float(statistic), "p_value": float(p_value)}
 
 

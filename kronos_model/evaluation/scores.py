@@ -4,14 +4,15 @@ Arrays are float64: sampled closes (W, S, H), actual closes (W, H), lookbacks (W
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import pearsonr, rankdata
 
+from kronos_model.evaluation.pinball import pinball_loss
 from kronos_model.evaluation.window_arrays import Array, one_bar_change
+from kronos_model.forecast import path_quantiles
 
 LEVELS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Levels of the quantiles whose loss is scored."""
@@ -22,9 +23,9 @@ MIN_INSTRUMENTS: Final = 3
 """Fewer instruments at one time have no information coefficient that means anything."""
 
 
-def path_quantiles(samples: Array, levels: tuple[float, ...]) -> Array:
-    """Quantiles over the paths, (num_levels, W, H), at the positions that ``Forecast.quantiles`` takes."""
-    return np.asarray(np.quantile(samples, levels, axis=1, method="weibull"))
+def sample_quantiles(samples: Array, levels: Sequence[float]) -> Array:
+    """Quantiles over the paths, (num_levels, W, H)."""
+    return path_quantiles(samples.swapaxes(0, 1), levels)
 
 
 def crps(samples: Array, actual: Array) -> Array:
@@ -51,22 +52,20 @@ def score_paths(samples: Array, actual: Array, past: Array) -> dict[str, Array]:
     - ``direction``: whether the median is on the close's side of the last close; NaN if either is on none.
     """
     last = past[:, -1:]
-    quantiles = path_quantiles(samples, LEVELS)
-    error = actual - quantiles  # (num_levels, W, H)
-    level = np.asarray(LEVELS)[:, None, None]
+    quantiles = sample_quantiles(samples, LEVELS)
     median = quantiles[LEVELS.index(0.5)]
     sides = np.sign(median - last) * np.sign(actual - last)
     below = (samples < actual[:, None]).sum(axis=1) + 0.5 * (samples == actual[:, None]).sum(axis=1)
     scores: dict[str, Array] = {
         "crps": crps(samples, actual),
-        "quantile_loss": np.maximum(level * error, (level - 1) * error).mean(axis=0),
+        "quantile_loss": pinball_loss(LEVELS, quantiles, actual).mean(axis=0),
         "error": np.abs(actual - median),
         "rank": np.floor(below),
         "direction": np.where(sides == 0, np.nan, sides > 0),
     }
     for share in INTERVALS:
         tail = (1 - float(share)) / 2
-        low, high = path_quantiles(samples, (tail, 1 - tail))
+        low, high = sample_quantiles(samples, (tail, 1 - tail))
         scores[f"inside_{share}"] = ((low <= actual) & (actual <= high)).astype(float)
         scores[f"width_{share}"] = high - low
     return scores
@@ -200,6 +199,8 @@ def information_coefficients(
         ours, theirs = predicted[group], actual[group]
         if len(group) < MIN_INSTRUMENTS or not np.ptp(ours) or not np.ptp(theirs):
             continue
+        from scipy.stats import pearsonr, rankdata  # takes as long as pandas; one instrument needs none
+
         found["ic"].append(float(pearsonr(ours, theirs).statistic))
         found["rank_ic"].append(float(pearsonr(rankdata(ours), rankdata(theirs)).statistic))
     return {name: sum(values) / len(values) if values else None for name, values in found.items()}

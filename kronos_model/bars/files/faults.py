@@ -18,7 +18,7 @@ from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.table import CandleTable, is_blank
 from kronos_model.bars.missing import is_missing
 from kronos_model.bars.validation import IMPOSSIBLE, defects_of, impossible_prices
-from kronos_model.errors import BadRow
+from kronos_model.errors import BadRow, NoPrices
 
 REASON_OF_CODE: Final = {
     "NOT_FINITE": "not_a_number",
@@ -54,18 +54,20 @@ def find_faults(cells: Cells, table: CandleTable, options: ReadOptions) -> NDArr
         with np.errstate(over="ignore", invalid="ignore"):  # the checks look for these
             for code, _, at_fault, _ in _defects(table, rows, options):
                 some[(some == 0) & at_fault] = _fault(REASON_OF_CODE[code])
+    if options.missing != "error":
+        faults[_without_prices(cells, table, faults)] = 0
     usable = np.flatnonzero(faults == 0)
     faults[usable[_repeats(table, usable)]] = _fault(DUPLICATE_TIME)
     return faults
 
 
-def without_missing(cells: Cells, table: CandleTable, faults: NDArray[np.int8]) -> NDArray[np.int8]:
-    """The same, but rows with blank prices, or prices of zero without volume, are usable."""
-    is_usable = is_missing(table.columns)
-    is_usable &= np.isin(faults, [_fault(REASON_OF_CODE[code]) for code in CODES_OF_MISSING])
+def _without_prices(cells: Cells, table: CandleTable, faults: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """Rows whose only fault is that prices are blank, or zero without volume."""
+    found = is_missing(table.columns)
+    found &= np.isin(faults, [_fault(REASON_OF_CODE[code]) for code in CODES_OF_MISSING])
     for name in PRICE_COLUMNS:  # a cell that is no number is a mistake
-        is_usable &= ~np.isnan(table.columns[name]) | is_blank(cells.columns[name])
-    return np.where(is_usable, np.int8(0), faults)
+        found &= ~np.isnan(table.columns[name]) | is_blank(cells.columns[name])
+    return found
 
 
 def counts_of(faults: NDArray[np.int8]) -> Counter[str]:
@@ -101,7 +103,8 @@ def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int)
     title = cells.titles[name]
     found_there = "nothing" if cell == "" or pd.isna(cell) else f"'{shown(str(cell))}'"
     message = f"{path}, {cells.unit} {number}, column {shown(title)}: {text.format(found_there)}"
-    return BadRow(message, field=title, details={cells.unit: number})
+    is_gone = _without_prices(cells, table, np.where(np.arange(len(table)) == row, fault, 0))[row]
+    return (NoPrices if is_gone else BadRow)(message, field=title, details={cells.unit: number})
 
 
 @dataclass

@@ -17,8 +17,10 @@ from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.files.report import DataReport, describe, report_data, report_instrument
 from kronos_model.bars.files.table import CandleTable, read_table
 from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.missing import Missing, filled_instrument, is_missing
 from kronos_model.errors import CandleFileError
 
+NO_PRICES: Final = "without_prices"
 SHOWN_REASONS: Final = 3
 """Files whose faults a message names if no file of a folder is usable."""
 
@@ -67,7 +69,7 @@ def read_instruments(
             unusable[path] = error
             continue
         found.add(path, cells, table, faults, options)
-        _gather(table, faults, path, name, gathered)
+        _gather(table, faults, path, name, gathered, options.missing)
         if is_aware is None:
             is_aware = table.clock.is_aware
         elif table.clock.is_aware not in (None, is_aware):
@@ -83,7 +85,10 @@ def read_instruments(
     for name in sorted(gathered):
         of_it = gathered.pop(name)  # frees the parts as soon as the instrument's bars are in order
         instrument, num_sorted = _in_order(name, of_it, bool(is_aware))
-        reports.append(report_instrument(instrument, of_it.files, num_sorted, of_it.dropped))
+        num_filled = 0
+        if options.missing == "ffill":
+            instrument, num_filled = filled_instrument(instrument)
+        reports.append(report_instrument(instrument, of_it.files, num_sorted, num_filled, +of_it.dropped))
         if len(instrument):
             instruments.append(instrument)
     skipped = {  # why, without the name of the file
@@ -119,18 +124,26 @@ def _check_skipped(files: Mapping[Path, Path | None], unusable: Mapping[Path, Ca
 
 
 def _gather(
-    table: CandleTable, faults: NDArray[np.int8], path: Path, name: str, gathered: dict[str, _Gathered]
+    table: CandleTable,
+    faults: NDArray[np.int8],
+    path: Path,
+    name: str,
+    gathered: dict[str, _Gathered],
+    missing: Missing,
 ) -> None:
-    """Add a file's usable rows."""
+    """Add a file's usable rows. Those without prices are left out, or are NaN for ``_in_order`` to fill."""
     names, codes = table.names, table.codes
     if codes is None:
         names, codes = (name,), np.zeros(len(table), dtype=np.int64)
-    kept = np.flatnonzero(faults == 0)
+    is_gone = np.zeros(len(table), dtype=bool) if missing == "error" else is_missing(table.columns)
+    is_gone &= faults == 0
+    kept = np.flatnonzero((faults == 0) & ~is_gone if missing == "drop" else faults == 0)
     kept = kept[np.argsort(codes[kept], kind="stable")]
     bars = np.empty((len(kept), len(COLUMNS)), dtype=np.float32)
     for start in range(0, len(kept), CHUNK_ROWS):
         rows = kept[start : start + CHUNK_ROWS]
         bars[start : start + len(rows)] = to_bars({name: each[rows] for name, each in table.columns.items()})
+    bars[is_gone[kept]] = np.nan
     wall, instants = (each[kept].astype("datetime64[s]") for each in (table.clock.wall, table.clock.instants))
     ends = np.searchsorted(codes[kept], np.arange(len(names)), side="right")
     for code, each in enumerate(names):
@@ -139,6 +152,8 @@ def _gather(
         of_it.parts.append((bars[its], wall[its], instants[its]))
         of_it.files.append(str(path))
         of_it.dropped.update(counts_of(faults[codes == code]))
+        if missing == "drop":
+            of_it.dropped[NO_PRICES] += int(is_gone[codes == code].sum())
 
 
 def _in_order(name: str, gathered: _Gathered, is_aware: bool) -> tuple[Instrument, int]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +9,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from kronos_model.bars.files.cells import shown
-from kronos_model.bars.files.faults import MAX_NAMED, counts_of, fault_of, find_faults, without_missing
+from kronos_model.bars.files.faults import MAX_NAMED, counts_of, fault_of, find_faults
 from kronos_model.bars.files.header import INSTRUMENT
 from kronos_model.bars.files.options import NO_OPTIONS, TIMES, ReadOptions
 from kronos_model.bars.files.report import describe
 from kronos_model.bars.files.table import read_table
-from kronos_model.bars.missing import Missing
+from kronos_model.bars.missing import Filled, Missing
+from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import CandleFileError
 
 
@@ -44,6 +44,16 @@ class Lookback:
         """What was left out, in one line."""
         return f"rows left out: {describe(self.dropped)}; {self.bad_rows[0]}" if self.dropped else None
 
+    def settled(self, how: Missing) -> tuple[pd.DataFrame, list[str]]:
+        """The candles with missing bars filled or left out, and warnings with counts; see ``Filled``.
+
+        Raises KronosError if they are no series.
+        """
+        given = {str(title): self.candles[title].to_numpy() for title in self.candles if title != TIMES}
+        filled = Filled.of(given, how)
+        columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how)
+        return pd.DataFrame({TIMES: times.texts, **columns}), warnings
+
 
 class CandleFile:
     """A candle file, read whole.
@@ -63,26 +73,25 @@ class CandleFile:
         self._faults = find_faults(self._cells, self._table, options)
         self.instruments = tuple(sorted(self._table.names)) if self._table.codes is not None else ("",)
 
-    def last(self, max_bars: int, instrument: str | None = None, missing: Missing = "error") -> Lookback:
+    def last(self, max_bars: int, instrument: str | None = None) -> Lookback:
         """The last bars of an instrument; by default of the first one.
 
-        Unless ``missing`` is "error", bars without prices are among them, for the job to fill or to drop.
+        Unless the option ``missing`` is "error", bars without prices are among them; see ``settled``.
 
         Raises:
             CandleFileError: One of these rows is unusable, unless such rows are dropped; or all are.
         """
         name = self.instruments[0] if instrument is None else instrument
         own, of_none = self._rows_of(name)
-        faults = self._faults if missing == "error" else self._faults_but_missing
         own = own[_order(self._table.clock.instants[own])]
         if not self._options.drop_bad_rows:
             own = own[-max_bars:]
         bad = np.sort(np.concatenate([own, of_none]))
-        bad = bad[faults[bad] > 0]
+        bad = bad[self._faults[bad] > 0]
         if len(bad) and not self._options.drop_bad_rows:
             raise self._error(int(bad[0]))
-        own = own[faults[own] == 0][-max_bars:]
-        dropped = counts_of(faults[bad])
+        own = own[self._faults[own] == 0][-max_bars:]
+        dropped = counts_of(self._faults[bad])
         if not len(own):
             text = f"{self.path} has no usable row: of its rows, {describe(dropped)}"
             raise CandleFileError(text, details={"dropped": dict(dropped)})
@@ -95,10 +104,6 @@ class CandleFile:
             dropped,
             tuple(self._error(row).message for row in bad[:MAX_NAMED].tolist()),
         )
-
-    @cached_property
-    def _faults_but_missing(self) -> NDArray[np.int8]:
-        return without_missing(self._cells, self._table, self._faults)
 
     def _rows_of(self, instrument: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The instrument's rows, and those that belong to none."""
@@ -114,11 +119,6 @@ class CandleFile:
 
     def _error(self, row: int) -> CandleFileError:
         return fault_of(self.path, self._cells, self._table, row, int(self._faults[row]))
-
-
-def read_candles(path: Path, max_bars: int, options: ReadOptions = NO_OPTIONS) -> pd.DataFrame:
-    """``Lookback.candles`` of a file's first instrument. Raises CandleFileError."""
-    return CandleFile(path, options).last(max_bars).candles
 
 
 def _order(instants: NDArray[np.datetime64]) -> NDArray[np.int64]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Self
 
 from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError
 
 TIMES: Final = "timestamps"
@@ -21,6 +22,7 @@ class ReadOptions:
         id_column: the column that names each row's instrument, for files with several.
         date_format: the form of the times as in Python's ``strptime``, such as ``%d/%m/%Y``.
         decimal: the decimal sign of the numbers.
+        missing: what happens to rows with blank prices, or prices of zero without volume.
         drop_bad_rows: leave unusable rows out and count them. Else the first one is an error.
         reject_impossible: count a row whose open or close lies outside low to high as unusable.
     """
@@ -29,6 +31,7 @@ class ReadOptions:
     id_column: str | None = None
     date_format: str | None = None
     decimal: Literal[".", ","] | None = None
+    missing: Missing = "error"
     drop_bad_rows: bool = False
     reject_impossible: bool = False
 

@@ -33,6 +33,7 @@ class InstrumentReport:
         num_gaps: longer distances within one day, without breaks that most days have.
         longest_break_s: the longest distance between neighbours, nights and weekends included.
         num_sorted: rows that came after a later one and were sorted.
+        num_filled: bars without prices, or that were not there, which have the close before them.
     """
 
     name: str
@@ -44,6 +45,7 @@ class InstrumentReport:
     num_gaps: int
     longest_break_s: int | None
     num_sorted: int
+    num_filled: int
     dropped: Mapping[str, int]
 
 
@@ -75,6 +77,26 @@ class DataReport:
     def num_gaps(self) -> int:
         return sum(each.num_gaps for each in self.instruments)
 
+    @property
+    def num_filled(self) -> int:
+        return sum(each.num_filled for each in self.instruments)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader of results must know about the candles, a sentence each."""
+        found = []
+        if self.num_gaps:
+            found.append(
+                f"{_plural(self.num_gaps, 'gap')} within days: bars around them are read as neighbours"
+            )
+        if self.num_filled:
+            found.append(
+                f"Without prices or not there, with the close before: {_plural(self.num_filled, 'bar')}"
+            )
+        if self.dropped:
+            found.append(f"Rows dropped: {describe(self.dropped)}")
+        return [*found, *self.warnings[:SHOWN]]
+
     def as_dict(self) -> dict[str, Any]:
         """The whole report, JSON-compatible."""
         return {
@@ -82,6 +104,7 @@ class DataReport:
             "num_bars": self.num_bars,
             "num_gaps": self.num_gaps,
             "num_sorted": sum(each.num_sorted for each in self.instruments),
+            "num_filled": self.num_filled,
             "num_skipped": len(self.skipped),
             "dropped": dict(self.dropped),
             "bad_rows": list(self.bad_rows),
@@ -102,8 +125,9 @@ class DataReport:
     def summary(self) -> str:
         """A few lines for people."""
         lines = [
-            f"{self.num_bars:,} bars of {_plural(len(self.instruments), 'instrument')}, "
-            f"{_plural(self.num_gaps, 'gap')} within days"
+            f"{self.num_bars:,} bars of {_plural(len(self.instruments), 'instrument')}",
+            *self.remarks,
+            *(f"  {text}" for text in self.bad_rows[:SHOWN]),
         ]
         for each in self.instruments[:SHOWN]:
             span = f", {each.first} to {each.last}" if each.first else ""
@@ -111,10 +135,6 @@ class DataReport:
             lines.append(f"  {each.name}: {_plural(each.num_bars, 'bar')}{span}{spacing}{_break_of([each])}")
         if rest := self.instruments[SHOWN:]:
             lines.append(f"  and {len(rest):,} more{_break_of(rest)}")
-        if self.dropped:
-            lines.append(f"Rows dropped: {describe(self.dropped)}")
-            lines += [f"  {text}" for text in self.bad_rows[:SHOWN]]
-        lines += self.warnings[:SHOWN]
         if self.skipped:
             lines.append(f"{_plural(len(self.skipped), 'file')} skipped:")
             lines += [f"  {file}: {reason}" for file, reason in islice(self.skipped.items(), SHOWN)]
@@ -137,7 +157,7 @@ def describe(dropped: Mapping[str, int]) -> str:
 
 
 def report_instrument(
-    instrument: Instrument, files: Iterable[str], num_sorted: int, dropped: Mapping[str, int]
+    instrument: Instrument, files: Iterable[str], num_sorted: int, num_filled: int, dropped: Mapping[str, int]
 ) -> InstrumentReport:
     """The report on an instrument, which may have no bars."""
     wall, instants = instrument.wall, instrument.instants.astype("datetime64[s]").astype(np.int64)
@@ -149,8 +169,8 @@ def report_instrument(
     ends = [0, -1] if len(instants) else []
     texts = write_times(wall[ends], instrument.instants[ends], instrument.is_aware)
     first, last = texts or (None, None)
-    totals = (len(instants), first, last, spacing_s, num_gaps, longest_break_s, num_sorted, dict(dropped))
-    return InstrumentReport(instrument.name, list(files), *totals)
+    totals = (len(instants), first, last, spacing_s, num_gaps, longest_break_s, num_sorted, num_filled)
+    return InstrumentReport(instrument.name, list(files), *totals, dict(dropped))
 
 
 def _num_gaps(wall: NDArray[np.datetime64], is_longer: NDArray[np.bool_]) -> int:

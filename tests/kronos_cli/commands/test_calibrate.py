@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.backtesting import reporting
+from kronos_client.backtesting.store import LEVELS
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.testing import FakeForecastClient
 from tests.kronos_client.backtesting.test_run import walk
@@ -52,14 +53,14 @@ def test_the_bundled_model_and_then_its_version_are_calibrated_once(registry, tm
     model.verify()
     first = model.metadata
     assert (first.calibration.lookback, first.calibration.horizon, first.max_context) == (40, 3, 512)
-    assert first.calibration.levels == reporting.LEVELS
+    assert first.calibration.levels == LEVELS
     assert (first.calibration.first[:4], first.calibration.last[:4]) == ("2024", "2026")
     info = TINY | {"id": "mine", "revision": "1"}
     done = run(backtest(tmp_path / "second", info, seed=1), "--name", "mine", "--json")
     second = json.loads(done.stdout)
     assert (second["id"], second["parent"]["model"], second["parent"]["revision"]) == ("mine@2", "mine", "1")
     assert second["sha256"] == first.sha256
-    assert second["calibration"]["corrections"] != first.model_dump()["calibration"]["corrections"]
+    assert second["calibration"]["shifts"] != first.calibration.model_dump(mode="json")["shifts"]
     listed = CliRunner().invoke(cli, ["models"]).stdout
     assert "40 bars read, 3 ahead" in listed
     [held] = [model["scores"]["coverage"]["0.8"] for model in second["evaluation"]["models"].values()]
@@ -72,7 +73,7 @@ def test_what_cannot_be_calibrated_is_refused_with_one_line(registry, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "report.json").write_text('{"rows": 3}')
     for arguments, reason in (
-        ([several], "choose one of one, two"),
+        ([several], "choose one of one, two with --model"),
         ([several, "--model", "three"], "has no model three"),
         ([several, "--model", "two"], "needs 30 windows, not 4"),
         ([tmp_path / "empty"], "run `kronos backtest` first"),

@@ -332,7 +332,7 @@ def test_options_say_how_files_are_read(played: PlayedClient, files: list[Path])
     named += ["--date-format", "%d/%m/%Y"]
     outcome = forecast("in/a.csv", *named)
     assert "INVALID_INPUT: in/a.csv, line 3, column Last: there is nothing" in outcome.stderr
-    assert outcome.stderr.endswith("; --drop-bad-rows leaves such rows out\n")
+    assert outcome.stderr.endswith("such rows the close before, --missing drop leaves them out\n")
     outcome = forecast("in/a.csv", *named, "--drop-bad-rows")
     assert (outcome.exit_code, played.asked) == (0, [2])
     assert "Warning: rows left out: 1 not a number; in/a.csv, line 3, column Last" in outcome.stderr

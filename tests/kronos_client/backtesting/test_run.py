@@ -104,8 +104,11 @@ def test_forecasts_are_a_table_with_what_followed(client, tmp_path):
     assert set(table["model"]) == {"stand-in"} == set(report["models"])
     last = table.iloc[-1]
     assert (last["instrument"], last["step"]) == ("a", 5)
-    assert last["actual"] == pytest.approx(CANDLES["a"]["close"][last["timestamp"]], rel=1e-6)
-    assert (table["close_q0.1"] <= table["close_q0.9"]).all()
+    bar = CANDLES["a"].loc[last["timestamp"]]
+    for column in ("open", "close", "volume"):
+        assert last[f"{column}_actual"] == pytest.approx(bar[column], rel=1e-6)
+    assert (table["close_q0.1"] < table["close_mean"]).all()
+    assert (table["close_mean"] < table["high_q0.95"]).all()
 
 
 def test_other_options_or_candles_are_not_mixed_with_what_is_there(client, tmp_path):
@@ -168,7 +171,7 @@ def test_models_take_turns_so_that_a_worker_needs_room_for_one(tmp_path):
 
 
 def plan(num_bars: int = 300, **options) -> BacktestPlan:
-    instruments, _ = read_candles({"a": walk(1, num_bars)})
+    instruments = read_candles({"a": walk(1, num_bars)}).instruments
     return BacktestPlan(instruments, BacktestOptions(**{"lookback": 40, "horizon": 5} | options))
 
 
@@ -276,7 +279,7 @@ def test_too_few_bars_are_refused_with_the_number_that_is_needed():
 @pytest.mark.parametrize("name", ["BTC/USDT", "../up", ".hidden", "BRK.B", "", "é" * 300])
 def test_a_dataframe_may_have_any_name(name, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    instruments, _ = read_candles({"b": walk(1), name: walk(2)})
+    instruments = read_candles({"b": walk(1), name: walk(2)}).instruments
     assert [one.name for one in instruments] == sorted([name, "b"])
     assert list(tmp_path.iterdir()) == []
 
@@ -316,7 +319,7 @@ def test_the_lookback_is_the_shortest_that_the_models_announce():
 
 
 def test_as_many_jobs_are_in_flight_as_fill_the_workers_twice():
-    instruments, _ = read_candles({"a": walk(1)})
+    instruments = read_candles({"a": walk(1)}).instruments
     plan = BacktestPlan(instruments, BacktestOptions(lookback=40, horizon=5, samples=30))
 
     def in_flight(*slots: int) -> int:

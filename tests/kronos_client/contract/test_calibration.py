@@ -11,7 +11,8 @@ from kronos_client.contract.calibration import Calibration, check_calibrated, ch
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import Limits, parse_job, prepare
 from kronos_client.contract.results import series_result
-from kronos_model.bars.columns import CLOSE
+from kronos_model.bars.columns import CLOSE, VOLUME, to_bars
+from kronos_model.evaluation.calibration import references
 from kronos_model.forecast import Forecast
 from tests.kronos_client.contract.contract_jobs import job
 
@@ -25,8 +26,10 @@ FIELDS: dict[str, Any] = {
     "last": "2024-05-01T00:00:00",
     "fitted_at": datetime.now(UTC) - timedelta(days=2),
     "levels": (0.1, 0.9),
-    "corrections": ((-1.0, -2.0), (1.0, 2.0)),
+    "weights": {"close": 0.5, "volume": 1.0},
+    "shifts": {"close": ((-1.0, -2.0), (1.0, 2.0)), "volume": ((-9.0, -9.0), (1.0, 1.0))},
 }
+LEVELS, SHIFTED = ("0.1", "0.9"), ("close", "volume")
 CALIBRATION = Calibration.model_validate(FIELDS)
 
 
@@ -63,25 +66,34 @@ def test_a_model_without_one_and_a_series_that_is_too_short_are_refused():
     assert refused.value.field == "series.1.close"
 
 
-def test_the_quantiles_of_the_close_are_corrected_and_nothing_else():
+def test_the_quantiles_of_calibrated_columns_are_corrected_and_nothing_else():
     asked = asking(output={"paths": True})
     [series] = prepare(asked, "id", Limits())
     forecast = Forecast(np.random.default_rng(1).normal(10, 1, (4, 2, 6)).astype(np.float32), 0)
     plain, calibrated = (
         series_result(series, forecast, asked.output, one).model_dump() for one in (None, CALIBRATION)
     )
-    scale = np.abs(np.diff(series.columns["close"])).mean()
-    moved = [
-        np.subtract(calibrated["quantiles"][level].pop("close"), plain["quantiles"][level].pop("close"))
-        for level in ("0.1", "0.9")
-    ]
-    np.testing.assert_allclose(moved, scale * np.array(CALIBRATION.corrections))
+    ours, theirs = (
+        {(level, name): np.array(one["quantiles"][level].pop(name)) for level in LEVELS for name in SHIFTED}
+        for one in (calibrated, plain)
+    )
+    anchor, scale = (one[0] for one in references(to_bars(series.columns)[None]))
+    for index, level in enumerate(LEVELS):
+        moved = anchor[CLOSE] + (theirs[level, "close"] - anchor[CLOSE]) / 2
+        shift = scale[CLOSE] * np.array(FIELDS["shifts"]["close"][index])
+        np.testing.assert_allclose(ours[level, "close"], moved + shift)
+    assert not ours["0.1", "volume"].any(), "a volume is not below 0"
+    np.testing.assert_allclose(ours["0.9", "volume"] - theirs["0.9", "volume"], scale[VOLUME])
     assert calibrated == plain
-    assert CLOSE == 3
 
 
 def test_it_says_how_old_it_is_and_must_be_whole():
     assert CALIBRATION.info().age_days == pytest.approx(2, abs=0.1)
-    for wrong in ({"corrections": ((-1.0, -2.0),)}, {"horizon": 3}, {"levels": (0.1, float("nan"))}):
+    for wrong in (
+        {"shifts": FIELDS["shifts"] | {"close": ((-1.0, -2.0),)}},
+        {"weights": {"close": 1.0}},
+        {"horizon": 3},
+        {"levels": (0.1, float("nan"))},
+    ):
         with pytest.raises(ValidationError):
             Calibration.model_validate(FIELDS | wrong)

@@ -291,6 +291,26 @@ def test_missing_bars_are_refused_filled_or_dropped_with_their_number() -> None:
         assert not filled.columns["close"].flags.writeable
 
 
+@pytest.mark.parametrize(
+    ("missing", "num_bars", "warning"),
+    [
+        ("error", 28, "Bars that are not there: 2, the first after 2024-01-01T09:00:00."),
+        ("ffill", 30, "Bars that were not there: 2."),
+    ],
+)
+def test_bars_that_are_not_there_are_counted_or_added(missing, num_bars, warning) -> None:
+    whole = series()
+    gapped = whole | {
+        name: values[:10] + values[11:20] + values[21:]
+        for name, values in whole.items()
+        if isinstance(values, list)
+    }
+    (found,) = prepared(job(gapped, missing=missing))
+    assert len(found.wall) == num_bars
+    assert found.warnings[0].startswith(warning)
+    assert not prepared(job(whole, missing=missing))[0].warnings
+
+
 def test_another_defect_keeps_its_row_where_missing_bars_are_dropped() -> None:
     sent = series()
     sent["close"][3] = None

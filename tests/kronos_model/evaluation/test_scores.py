@@ -9,7 +9,7 @@ from kronos_model.evaluation.scores import (
     LEVELS,
     ScoreTotals,
     information_coefficients,
-    path_quantiles,
+    sample_quantiles,
     score_paths,
     volatility_error,
 )
@@ -36,7 +36,7 @@ def test_crps_is_that_of_the_distribution_whatever_the_number_of_paths(num_paths
 
 def test_crps_quantile_loss_and_error_are_those_of_the_library():
     samples, actual = normal_windows()
-    scores, quantiles = score_paths(samples, actual, PAST), path_quantiles(samples, LEVELS)
+    scores, quantiles = score_paths(samples, actual, PAST), sample_quantiles(samples, LEVELS)
     np.testing.assert_allclose(scores["crps"], crps_ensemble(actual, samples, m_axis=1, estimator="fair"))
     each = [quantile_score(actual, values, level) for values, level in zip(quantiles, LEVELS, strict=True)]
     np.testing.assert_allclose(scores["quantile_loss"], np.mean(each, axis=0))

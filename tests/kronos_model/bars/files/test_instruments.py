@@ -11,11 +11,13 @@ import pytest
 from kronos_model.bars.columns import to_bars
 from kronos_model.bars.files import faults
 from kronos_model.bars.files import instruments as instruments_module
+from kronos_model.bars.files.instruments import read_instruments
+from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.bars.validation import check_candles
-from kronos_model.errors import CandleError, TrainingDataError
+from kronos_model.errors import CandleError, NoPrices, TrainingDataError
 from kronos_model.finetuning.data import read_training_candles
 from kronos_model.finetuning.data_config import DataConfig
 from tests.kronos_model.bars.files.candle_files import EXPECTED, READABLE, file_of
@@ -95,6 +97,7 @@ def test_one_file_is_one_instrument(tmp_path: Path, write: Write) -> None:
             "num_gaps": 0,
             "longest_break_s": 300,
             "num_sorted": 0,
+            "num_filled": 0,
             "dropped": {},
         }
     ]
@@ -607,7 +610,8 @@ def test_the_report_is_json(tmp_path: Path) -> None:
 
     content = json.loads(json.dumps(report.as_dict()))
     assert (content["num_instruments"], content["num_bars"], content["num_gaps"]) == (7, 49, 7)
-    assert report.summary().splitlines()[0] == "49 bars of 7 instruments, 7 gaps within days"
+    assert report.summary().splitlines()[0] == "49 bars of 7 instruments"
+    assert report.remarks[0] == "7 gaps within days: bars around them are read as neighbours"
     assert report.summary().splitlines()[-1] == "  and 2 more"
 
 
@@ -748,3 +752,28 @@ class TestRefusals:
             "data.columns.timestamps",
             True,
         )
+
+
+@pytest.mark.parametrize(
+    ("missing", "closes", "volumes", "remark"),
+    [
+        (
+            "ffill",
+            [2, 2, 3, 3, 4],
+            [5, 0, 5, 0, 5],
+            "Without prices or not there, with the close before: 2 bars",
+        ),
+        ("drop", [2, 3, 4], [5, 5, 5], "Rows dropped: 2 without prices"),
+    ],
+)
+def test_rows_without_prices_are_filled_or_left_out_and_counted(tmp_path, missing, closes, volumes, remark):
+    rows = ["00,,,,,", "01,2,2,2,2,5", "02,,,,,", "03,3,3,3,3,5", "05,4,4,4,4,5"]
+    day = "".join(f"2024-06-1{day}T09:{row}\n" for day in (8, 9) for row in ("04,9,9,9,9,1",))
+    (tmp_path / "a.csv").write_text(
+        "timestamps,open,high,low,close,volume\n" + "".join(f"2024-06-17T09:{row}\n" for row in rows) + day
+    )
+    (instrument,), report = read_instruments([str(tmp_path)], ReadOptions(missing=missing))
+    assert (instrument.bars[:-2, 3].tolist(), instrument.bars[:-2, 4].tolist()) == (closes, volumes)
+    assert remark in report.remarks
+    with pytest.raises(NoPrices, match="there is nothing where a number is needed"):
+        read_instruments([str(tmp_path / "a.csv")], ReadOptions())

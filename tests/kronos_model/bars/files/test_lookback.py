@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kronos_model.bars.files.lookback import CandleFile, read_candles
-from kronos_model.bars.files.options import ReadOptions
+from kronos_model.bars.files.lookback import CandleFile
+from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.errors import CandleFileError, InputError
 from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER, file_of, options_of
 
@@ -23,7 +23,11 @@ def write(folder: Path, *lines: str) -> Path:
     return path
 
 
-def outcome_of(path: Path, options: ReadOptions = ReadOptions()) -> dict[str, Any]:  # noqa: B008 (frozen)
+def read_candles(path: Path, max_bars: int, options: ReadOptions = NO_OPTIONS) -> pd.DataFrame:
+    return CandleFile(path, options).last(max_bars).candles
+
+
+def outcome_of(path: Path, options: ReadOptions = NO_OPTIONS) -> dict[str, Any]:
     try:
         file = CandleFile(path, options)
         found = file.last(99)
