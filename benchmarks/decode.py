@@ -10,16 +10,16 @@ its weights once, at the memory bandwidth of the same run.
                                 [--device cuda] [--shape small] [--max-naive 64]
 """
 
-import os
 import statistics
 import time
 
 import torch
 
+from benchmarks.support.harness import Table, medians, options
 from benchmarks.support.naive import NaiveForecaster
-from benchmarks.support.options import options
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
+from kronos_model.devices.cores import num_cores
 from kronos_model.engine.build import CPU_SLOTS, build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
@@ -128,14 +128,15 @@ def main() -> None:
         )
         for name in given.dtypes
     }
-    where = f"{torch.get_num_threads()} threads of {os.cpu_count()} cores"
+    where = f"{torch.get_num_threads()} threads of {num_cores()} cores"
     if device.type == "cuda":
         where = torch.cuda.get_device_name(device)
-    print(
-        f"torch {torch.__version__}, {where}, shape {given.shape}, {LOOKBACK} → {HORIZON} bars, "
-        f"medians of {given.runs} runs\n{'case':>6} {'dtype':>9} {'naive s':>9} {'engine s':>9} "
-        f"{'min–max s':>13} {'prefill s':>9} {'step ms':>8} {'bars/s':>7} {'times':>7}"
-    )
+    shown = f"shape {given.shape}, {LOOKBACK} → {HORIZON} bars, medians of {given.runs} runs"
+    print(f"torch {torch.__version__}, {where}, {shown}")
+    table = Table(
+        "case:>6", "dtype:>9", "naive s:>9.2f", "engine s:>9.3f", "min–max s:>13", "prefill s:>9.3f",
+        "step ms:>8.2f", "bars/s:>7.0f", "times:>7.1f",
+    )  # fmt: skip
     steps_of_one_path: dict[str, float] = {}
     for case, requests in cases.items():
         paths = num_paths[case]
@@ -147,14 +148,11 @@ def main() -> None:
             engine_run(engine, requests, device)  # warm up
             runs = [engine_run(engine, requests, device) for _ in range(given.runs)]
             totals = [total_s for total_s, _, _ in runs]
-            fast, prefill, step = (statistics.median(column) for column in zip(*runs, strict=True))
+            fast, prefill, step = medians(runs)
             if paths == 1:
                 steps_of_one_path[name] = step
-            print(
-                f"{case:>6} {name:>9} {slow:>9.2f} {fast:>9.3f} {min(totals):>6.3f}–{max(totals):<6.3f} "
-                f"{prefill:>9.3f} {step * 1000:>8.2f} {paths / step:>7.0f} {slow / fast:>7.1f}",
-                flush=True,
-            )
+            spread = f"{min(totals):.3f}–{max(totals):.3f}"
+            table.row(case, name, slow, fast, spread, prefill, 1000 * step, paths / step, slow / fast)
     bandwidth, size = read_bandwidth(device), multiplied_bytes(model)
     read_s = size / bandwidth
     print(f"\nmemory is read at {bandwidth / 1e9:.1f} GB/s, {size / 1e6:.1f} MB in {read_s * 1000:.2f} ms")

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.support.options import options
+from benchmarks.support.harness import Table, options
 from benchmarks.support.shapes import MODELS, random_pair
 from benchmarks.support.workload import series_request
 from kronos_model.bars.columns import CLOSE
@@ -94,8 +94,8 @@ def requests_for(lookback: int, seed: int, context_policy: ContextPolicy = "exac
     return requests
 
 
-def compare(name: str, exact: Record, forced: Record, free: Record, paths: tuple[list[Any], ...]) -> None:
-    """Print one row."""
+def compared(exact: Record, forced: Record, free: Record, paths: tuple[list[Any], ...]) -> tuple[float, ...]:
+    """The columns of the table."""
 
     def distances(first: int) -> tuple[float, float]:
         p, q = (torch.stack(one.probabilities[first::2]) for one in (exact, forced))  # (draws, rows, tokens)
@@ -110,20 +110,16 @@ def compare(name: str, exact: Record, forced: Record, free: Record, paths: tuple
     same = float((torch.stack(exact.tokens) == torch.stack(free.tokens)).float().mean())
     moved, spread = shift(paths[0], paths[1]), shift(paths[0], paths[2])
     (log_p_1, variation_1), (log_p_2, variation_2) = distances(0), distances(1)
-    print(
-        f"{name:>28} {log_p_1:>9.1e} {log_p_2:>9.1e} {variation_1:>9.1e} {variation_2:>9.1e} "
-        f"{same:>8.1%} {moved:>10.3f} {spread:>8.3f}",
-        flush=True,
-    )
+    return log_p_1, log_p_2, variation_1, variation_2, same, moved, spread
 
 
 def main() -> None:
     given = options(__doc__, models=["small", "kronos-tiny"])
     print(f"torch {torch.__version__}, {NUM_SERIES} series × {NUM_PATHS} paths, {HORIZON} bars ahead")
-    print(
-        f"{'':>28} {'|Δ log p|':>9} {'(s2)':>9} {'TV':>9} {'(s2)':>9} {'tokens':>8} {'mean path':>10} "
-        f"{'spread':>8}"
-    )
+    table = Table(
+        ":>28", "|Δ log p|:>9.1e", "(s2):>9.1e", "TV:>9.1e", "(s2):>9.1e", "tokens:>8.1%", "mean path:>10.3f",
+        "spread:>8.3f",
+    )  # fmt: skip
     for name in given.models:
         loaded = None if name in MODELS else load_pair(name)
         pair = random_pair(name) if loaded is None else (loaded.model, loaded.tokenizer)
@@ -133,7 +129,7 @@ def main() -> None:
             requests = requests_for(lookback, 1, policy)
             forced, _ = run(pair, requests, dtype, exact)
             free, moved = run(pair, requests, dtype)
-            compare(f"{name}: {case}", exact, forced, free, (paths, moved, other_seed))
+            table.row(f"{name}: {case}", *compared(exact, forced, free, (paths, moved, other_seed)))
 
 
 if __name__ == "__main__":

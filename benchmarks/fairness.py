@@ -9,7 +9,6 @@ of one thread, which other programs change little.
     python -m benchmarks.fairness [--shape small] [--rounds 3] [--seconds 40] [--clock wall|cpu]
 """
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -17,9 +16,10 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.support.options import options
+from benchmarks.support.harness import medians, options
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
+from kronos_model.devices.cores import num_cores
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
@@ -101,10 +101,8 @@ def main() -> None:
         rate, waited = saturated(engine, clock, given.seconds, with_small=True)
         rates_with_small.append(rate)
         times += waited
-    print(
-        f"{given.shape}, {torch.get_num_threads()} threads of {os.cpu_count()} cores, {given.rounds} rounds"
-    )
-    base, chunks_s = (statistics.median(part) for part in zip(*alone, strict=True))
+    print(f"{given.shape}, {torch.get_num_threads()} threads of {num_cores()} cores, {given.rounds} rounds")
+    base, chunks_s = medians(alone)
     print(f"small job alone: median {base * 1000:.0f} ms, {chunks_s * 1000:.0f} of them in chunks")
     print(f"{len(times)} small jobs behind {NUM_LARGE} large ones:")
     for name, value in (

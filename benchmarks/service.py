@@ -12,21 +12,20 @@ Run nothing else on the machine: client, Redis and workers share its cores.
 """
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.support.direct import MAX_CONTEXT, engine_s
+from benchmarks.support.harness import Table, medians, options, own_process
 from benchmarks.support.latency_curve import measure_curve, save_plot
-from benchmarks.support.options import options
-from benchmarks.support.own_process import own_process
 from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import WAIT_S, Traffic, instrument, job_payload
 from benchmarks.support.workers import NULL, REAL, Workers
+from benchmarks.support.workload import MAX_CONTEXT, engine_s
 from kronos_cli.stack.own_commands import BUNDLED_MODEL
 from kronos_client.client import ForecastClient
+from kronos_model.devices.cores import num_cores
 
 NUM_JOBS, LOOKBACK, HORIZON = 64, 400, 100
 IDLE_LOOKBACK, IDLE_HORIZON, IDLE_JOBS, IDLE_WARM_UP = 512, 4, 100, 20
@@ -48,12 +47,11 @@ def burst(given: argparse.Namespace) -> None:
         ):
 
             def run_both() -> tuple[float, float]:
-                alone_s = process.submit(engine_s, *paths.values(), NUM_JOBS, LOOKBACK, HORIZON).result(
-                    WAIT_S
-                )
+                alone = process.submit(engine_s, *paths.values(), NUM_JOBS, LOOKBACK, HORIZON)
+                alone_s = alone.result(WAIT_S)
                 start = time.perf_counter()
                 handles = [
-                    client.submit(past.as_dict(), future_timestamps=future, seed=seed)
+                    client.submit(past.as_dict(), future_timestamps=future, sample_count=1, seed=seed)
                     for seed, (past, future) in enumerate(jobs)
                 ]
                 for handle in handles:
@@ -62,10 +60,9 @@ def burst(given: argparse.Namespace) -> None:
 
             run_both()  # warms up
             pairs = [run_both() for _ in range(given.runs)]
-    print(f"{'run':>6} {'engine s':>9} {'service s':>10} {'times':>7}")
-    medians = [statistics.median(times) for times in zip(*pairs, strict=True)]
-    for name, (alone_s, service_s) in [*enumerate(pairs, 1), ("median", medians)]:
-        print(f"{name:>6} {alone_s:>9.2f} {service_s:>10.2f} {service_s / alone_s:>7.3f}")
+    table = Table("run:>6", "engine s:>9.2f", "service s:>10.2f", "times:>7.3f")
+    for name, (alone_s, service_s) in [*enumerate(pairs, 1), ("median", medians(pairs))]:
+        table.row(name, alone_s, service_s, service_s / alone_s)
 
 
 def idle(given: argparse.Namespace) -> None:
@@ -81,7 +78,7 @@ def idle(given: argparse.Namespace) -> None:
 
         def one_job() -> tuple[float, ...]:
             start = time.perf_counter()
-            handle = client.submit(past.as_dict(), future_timestamps=future, seed=1)
+            handle = client.submit(past.as_dict(), future_timestamps=future, sample_count=1, seed=1)
             submitted = time.perf_counter()
             timings = handle.wait(WAIT_S).timings_ms
             wall_ms = (time.perf_counter() - start) * 1000
@@ -97,9 +94,9 @@ def idle(given: argparse.Namespace) -> None:
             rows += [one_job() for _ in range(IDLE_WARM_UP + IDLE_JOBS)][IDLE_WARM_UP:]
             alone += [alone_ms() for _ in range(IDLE_WARM_UP + IDLE_JOBS)][IDLE_WARM_UP:]
     names = ("from submit to result", "  submit", "  queue and worker", "  engine", "added by the service")
-    print(f"{'ms':<24} {'median':>8} {'p90':>8}")
+    table = Table("ms:<24", "median:>8.2f", "p90:>8.2f")
     for name, values in [*zip(names, zip(*rows, strict=True), strict=True), ("engine alone", alone)]:
-        print(f"{name:<24} {statistics.median(values):>8.2f} {statistics.quantiles(values, n=10)[-1]:>8.2f}")
+        table.row(name, statistics.median(values), statistics.quantiles(values, n=10)[-1])
 
 
 def null(given: argparse.Namespace) -> None:
@@ -109,10 +106,9 @@ def null(given: argparse.Namespace) -> None:
         traffic.run_backlog(payloads[: NULL_JOBS // 5])  # warms up
         runs = [traffic.run_backlog(payloads) for _ in range(given.runs)]
     rows = [(NULL_JOBS / run_s, cpu_s / NULL_JOBS * 1000) for run_s, cpu_s in runs]
-    medians = [statistics.median(column) for column in zip(*rows, strict=True)]
-    print(f"{'run':>6} {'jobs/s':>8} {'worker CPU ms/job':>20}")
-    for name, (rate, cpu_ms) in [*enumerate(rows, 1), ("median", medians)]:
-        print(f"{name:>6} {rate:>8.0f} {cpu_ms:>20.2f}")
+    table = Table("run:>6", "jobs/s:>8.0f", "worker CPU ms/job:>20.2f")
+    for name, row in [*enumerate(rows, 1), ("median", medians(rows))]:
+        table.row(name, *row)
 
 
 def curve(given: argparse.Namespace) -> None:
@@ -133,7 +129,7 @@ PARTS = {"burst": burst, "idle": idle, "null": null, "curve": curve}
 
 def main() -> None:
     given = options(__doc__, parts=[*PARTS], runs=5, plot="")
-    print(f"{len(os.sched_getaffinity(0))} cores, medians of {given.runs} runs")
+    print(f"{num_cores()} cores, medians of {given.runs} runs")
     for name in given.parts:
         print(f"\n== {name}")
         PARTS[name](given)

@@ -14,7 +14,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.decode import HORIZON, MAX_CONTEXT, requests_of, start_decoding
-from benchmarks.support.options import options
+from benchmarks.support.harness import Table, options
 from benchmarks.support.shapes import random_pair
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
@@ -43,7 +43,7 @@ def main() -> None:
     given = options(__doc__, cases=["1x1", "1x64", "64x1"], dtype="float32")
     pair = random_pair("small")
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, {given.dtype}; ms per step")
-    print(f"{'case':>6} {'step':>7} " + " ".join(f"{name:>16}" for name in (*KINDS, "between them")))
+    table = Table("case:>6", "step:>7.2f", *(f"{name}:>16.2f" for name in (*KINDS, "between them")))
     for case in given.cases:
         engine = build_engine(*pair, max_context=MAX_CONTEXT, dtype=getattr(torch, given.dtype))
         requests = requests_of(case)
@@ -57,8 +57,7 @@ def main() -> None:
         for event in profiler.key_averages():
             kind = next(kind for kind, parts in KINDS.items() if any(part in event.key for part in parts))
             by_kind[kind] += event.self_cpu_time_total / 1000 / NUM_STEPS
-        columns = (*by_kind.values(), profiled_ms - sum(by_kind.values()))
-        print(f"{case:>6} {median_ms:>7.2f} " + " ".join(f"{ms:>16.2f}" for ms in columns), flush=True)
+        table.row(case, median_ms, *by_kind.values(), profiled_ms - sum(by_kind.values()))
 
 
 if __name__ == "__main__":

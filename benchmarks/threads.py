@@ -9,10 +9,10 @@ in its own process, in turn: Kronos-small's shape, 200 bars of lookback, 40 ahea
 import multiprocessing
 import os
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
-from benchmarks.support.options import options
+from benchmarks.support.harness import apart, in_turn, medians, options
 from kronos_model.devices.cores import num_cores, spin_briefly
 
 CASES = ("one thread", "default", "spin briefly")
@@ -60,21 +60,23 @@ def busy_loops(count: int):
             loop.kill()
 
 
+def with_busy_loops(num_busy: int, case: str) -> list[float]:
+    with busy_loops(num_busy):
+        return apart(forecast_s, case)
+
+
 def main() -> None:
     given = options(__doc__, rounds=3)
-    times: dict[tuple[int, str], list[list[float]]] = {}
-    for _ in range(given.rounds):
-        for num_busy in (0, num_cores()):
-            for case in CASES:
-                with (
-                    busy_loops(num_busy),
-                    ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
-                ):
-                    times.setdefault((num_busy, case), []).append(pool.submit(forecast_s, case).result())
+    cases = {
+        (num_busy, case): partial(with_busy_loops, num_busy, case)
+        for num_busy in (0, num_cores())
+        for case in CASES
+    }
+    times = in_turn(cases, given.rounds)
     print(f"{os.cpu_count()} cores, medians of {given.rounds} processes, seconds for {PATHS} paths")
     for (num_busy, case), of_case in times.items():
-        medians = [statistics.median(column) for column in zip(*of_case, strict=True)]
-        print(f"{num_busy} busy loops, {case:>13}: " + ", ".join(f"{value:.3f}" for value in medians))
+        shown = ", ".join(f"{value:.3f}" for value in medians(of_case))
+        print(f"{num_busy} busy loops, {case:>13}: {shown}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@
     ├── InputError               INVALID_INPUT            a request that cannot be computed
     │   ├── CandleFileError      INVALID_INPUT            a file without readable candles
     │   │   └── BadRow           INVALID_INPUT            a file with an unusable row
+    │   │       └── NoPrices     INVALID_INPUT            one without prices
     │   ├── CandleError          (one code a defect)      a defect in the candles, with its column and row
     │   └── TimestampError       (one code a defect)      a defect in the timestamps, with its row
     ├── PackageMissing           NOT_INSTALLED            an optional package that the request needs
@@ -14,6 +15,7 @@
     │   └── CheckpointMismatch   CHECKPOINT_MISMATCH      model and tokenizer that do not fit each other
     ├── OutOfMemory              OUT_OF_MEMORY            the device has too little memory
     ├── DeviceLost                                        the device failed, and computes nothing more
+    │   └── PeerLost                                      another process of the same training ended
     ├── ForecastStopped                                   a forecast that was stopped
     │   ├── Cancelled            CANCELLED
     │   └── DeadlineExceeded     DEADLINE
@@ -74,6 +76,10 @@ class BadRow(CandleFileError):
     """An unusable row of a file, which the option to drop such rows leaves out."""
 
 
+class NoPrices(BadRow):
+    """A row whose prices are blank, or zero without volume, which the option ``missing`` accepts."""
+
+
 class CandleError(InputError):
     """A defect in the candles: ``field`` is the column, ``details["row"]`` the first row at fault."""
 
@@ -112,6 +118,10 @@ class OutOfMemory(KronosError, code="OUT_OF_MEMORY"):
 
 class DeviceLost(KronosError):
     """The device failed, and computes nothing more in this process. A new process may go on."""
+
+
+class PeerLost(DeviceLost):
+    """Another process of the same training ended, or does not answer. New processes may go on."""
 
 
 class ForecastStopped(KronosError):

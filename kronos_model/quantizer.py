@@ -9,6 +9,7 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.overrides import wrap_torch_function
 
 ENTROPY_EPSILON = 1e-8
 
@@ -29,6 +30,12 @@ def _binary_entropy(p: Tensor) -> Tensor:
     """Entropy of {p, 1 − p} in nats, per element."""
     q = 1 - p
     return -(p * torch.log(p + ENTROPY_EPSILON) + q * torch.log(q + ENTROPY_EPSILON))
+
+
+@wrap_torch_function(lambda p: (p,))
+def batch_mean(p: Tensor) -> Tensor:
+    """The mean of p (B, T, D) over the batch, (D,). Training by several processes replaces it."""
+    return p.mean(dim=(0, 1))
 
 
 class BinarySphericalQuantizer(nn.Module):
@@ -60,7 +67,7 @@ class BinarySphericalQuantizer(nn.Module):
         commitment = self.beta * (quantized.detach() - z).square().sum(-1).mean()
         p = torch.sigmoid(-4 * z * self.scale)
         sample_entropy = _binary_entropy(p).sum(-1).mean()
-        codebook_entropy = _binary_entropy(p.mean(dim=(0, 1))).sum()
+        codebook_entropy = _binary_entropy(batch_mean(p)).sum()
         entropy = self.gamma0 * sample_entropy - self.gamma * codebook_entropy
         return quantized, commitment + self.zeta * entropy
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
-from kronos_model.finetuning.stages.batches import seed_step
+from kronos_model.finetuning.stages.batches import seed_step, step_seed
 from kronos_model.model import Kronos, token_loss
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -56,7 +56,7 @@ def train_plainly(
     started = time.perf_counter()
     for step, (x, stamp) in enumerate(loader):
         x, stamp = x.to(device), stamp.to(device)
-        seed_step(seed, "predictor", step, 0, device)
+        seed_step(step_seed(seed, "predictor", step, 0), device)
         with torch.no_grad():
             s1, s2 = cast(tuple[Tensor, Tensor], tokenizer.encode(x))
         logits = model(s1[:, :-1], s2[:, :-1], stamp[:, :-1])

@@ -12,7 +12,7 @@ from kronos_model.engine.gpu.timing import HostMark
 from kronos_model.engine.memory import GpuMemory, fitting_runner
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.reads import padded_bars
-from kronos_model.engine.scheduling.slots import num_prompt_slots, num_slots_among
+from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.transformer.kv_cache import cache_dtype, cached_head_dim
 from kronos_model.errors import OutOfMemory
 from kronos_model.layers import TransformerBlock
@@ -95,7 +95,8 @@ def build_engine(
 
 
 def _recorded_event(device: torch.device) -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    # A wait for the event sleeps; by default it would keep a core busy.
+    event = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
     event.record(torch.cuda.current_stream(device))
     return event
 
@@ -131,9 +132,9 @@ def num_slots_on(
     if memory_bytes is None:
         return num_slots
     weights, per_slot = memory_of_weights(model, tokenizer), slot_bytes(model, max_context, dtype, device)
-    num_slots = min(num_slots, num_slots_among((memory_bytes - weights) // per_slot))
+    num_slots = min(num_slots, max(0, (memory_bytes - weights) // (PLACES_PER_PATH * per_slot)))
     if num_slots < 1:
-        least = weights + (1 + num_prompt_slots(1)) * per_slot
+        least = weights + PLACES_PER_PATH * per_slot
         raise OutOfMemory(f"weights and one path need {least} bytes; there are {memory_bytes}")
     return num_slots
 

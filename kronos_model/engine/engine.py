@@ -50,7 +50,6 @@ class Engine:
         new_mark: Callable[[], Mark] = HostMark,
     ) -> None:
         self._runner = runner
-        self._num_slots = runner.num_slots - num_spare_slots
         self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars, num_spare_slots)
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
@@ -64,7 +63,7 @@ class Engine:
     @property
     def load(self) -> EngineLoad:
         """The present load. Any thread may read it."""
-        return EngineLoad(self._scheduler.slots_used, self._scheduler.paths_waiting, self._num_slots)
+        return self._scheduler.load
 
     @property
     def has_work(self) -> bool:

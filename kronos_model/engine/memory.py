@@ -31,15 +31,13 @@ class GpuMemory:
         self._device, self._cuda = device, cuda
 
     def allocated_bytes(self) -> int:
-        allocated: int = self._cuda.memory_allocated(self._device)
-        return allocated
+        return int(self._cuda.memory_allocated(self._device))
 
     def peak_bytes(self, run: Callable[[], None]) -> int:
         """The most that is allocated while this runs."""
         self._cuda.reset_peak_memory_stats(self._device)
         run()
-        peak: int = self._cuda.max_memory_allocated(self._device)
-        return peak
+        return int(self._cuda.max_memory_allocated(self._device))
 
     def return_unused(self) -> None:
         """Return what PyTorch keeps for reuse to the GPU."""

@@ -26,7 +26,7 @@ from kronos_model.engine.generation import Generation
 from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.scheduling.allocation import Suspension
 from kronos_model.engine.scheduling.path_table import Batch
-from kronos_model.engine.scheduling.slots import num_prompt_slots
+from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.transformer.attention import has_kernel
 from kronos_model.engine.transformer.kv_cache import Segment
@@ -68,7 +68,7 @@ class ModelRunner:
         self._coder = TokenCoder(tokenizer, packs=self._packs)
         self._network = Network(
             model,
-            num_slots=num_slots + num_prompt_slots(num_slots),
+            num_slots=PLACES_PER_PATH * num_slots,
             capacity=max_context + StaticSteps.NUM_SPARE_BARS,
             max_positions=2 * max_context,
             dtype=dtype,

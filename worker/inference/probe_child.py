@@ -20,6 +20,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
     """The resolved device with ``warning`` and ``description``, or ``error``.
 
     ``skipped`` says why ``auto`` did not choose the GPU, if there is one.
+    ``num_gpus`` counts the machine's GPUs, usable or not.
     ``slots`` is the number of sample paths that the worker's model computes at once there. If that is
     unknown, it is None, and ``slots_error`` says why.
     """
@@ -34,6 +35,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
         "device": str(device),
         "warning": warning,
         "skipped": skipped_gpu(TorchProbe()) if name == "auto" and device.type == "cpu" else None,
+        "num_gpus": TorchProbe().cuda_device_count() if device.type == "cuda" else 0,
         "description": describe_device(device).as_dict(),
     }
     if not with_slots:

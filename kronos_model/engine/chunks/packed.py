@@ -3,7 +3,6 @@
 For devices on which a kernel's launch costs more than the padding. Results depend on the batch.
 """
 
-import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
 from typing import NamedTuple, Self
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kronos_model.engine.scheduling.runs import Run, SlotSpan, group_runs
+from kronos_model.engine.transformer.attention import mask_of
 from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache
 
 KEY_BLOCK = 16
@@ -134,5 +134,4 @@ def _padded(places: Tensor, count: int) -> Tensor:
 def _mask(group: RunGroup, dtype: torch.dtype) -> Tensor:
     """(B, 1, n, m), −inf where a row does not see a key."""
     hidden = torch.arange(group.bars.shape[1], device=group.bars.device) >= group.num_seen.unsqueeze(-1)
-    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
-    return mask.masked_fill_(hidden, -math.inf).unsqueeze(1)
+    return mask_of(hidden, dtype).unsqueeze(1)

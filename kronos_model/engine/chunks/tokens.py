@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kronos_model.engine.chunks.packed import FlatSegment, RunPlan
 from kronos_model.engine.chunks.transfer import joined, to_device
-from kronos_model.engine.scheduling.runs import Run, SlotSpan
+from kronos_model.engine.scheduling.runs import Run, SlotSpan, cut
 from kronos_model.engine.transformer.kv_cache import KVCache, PathsSegment, PromptSegment, Segment
 from kronos_model.engine.transformer.linear import Affine, FusedLinear
 from kronos_model.engine.transformer.stack import BlockStack
@@ -83,15 +83,7 @@ class TokenCoder:
     def decode(self, series: Many[tuple[DecodedPrompt, Many[Tensor]]]) -> list[Tensor]:
         """Prompts and the tokens (H, 2) of each path that follows → scaled bars, (n, 6) in parts."""
         most = MAX_PACKED_BARS if self._packs else MAX_BARS
-        batches: list[list[tuple[DecodedPrompt, Many[Tensor]]]] = []
-        num_bars = 0
-        for prompt, paths in series:
-            num_added = len(prompt.tokens) + sum(map(len, paths))
-            if not batches or num_bars + num_added > most:
-                batches.append([])
-                num_bars = 0
-            batches[-1].append((prompt, paths))
-            num_bars += num_added
+        batches = cut(series, lambda one: len(one[0].tokens) + sum(map(len, one[1])), most)
         return [self._decode(batch) for batch in batches]
 
     def _decode(self, series: Many[tuple[DecodedPrompt, Many[Tensor]]]) -> Tensor:

@@ -41,12 +41,14 @@ class Steps(Protocol):
 
     def prepare(self) -> bool:
         """Do one piece of work that makes later steps faster, while nothing runs. False if there is none."""
+        return False
 
     def decode(self, batch: Batch) -> None:
         """Append the next token to every path. A repeated call has the same outcome."""
 
     def suspend(self, sequence: Sequence) -> Tensor | None:
-        """The state from which a sequence's random numbers go on in other slots."""
+        """The state from which a sequence's random numbers go on in other slots, if they have one."""
+        return None
 
     def resume(self, sequence: Sequence, state: Tensor | None) -> None:
         """Let a sequence start or go on in its slots; ``state`` is what ``suspend`` returned."""
@@ -81,7 +83,7 @@ class _Rows:
         )
 
 
-class EagerSteps:
+class EagerSteps(Steps):
     """Steps over exactly the rows of the running paths; reads only the parts of the cache that they need."""
 
     def __init__(
@@ -94,12 +96,6 @@ class EagerSteps:
         self._new_noise = new_noise
         self._noise: dict[Sequence, NoiseSource] = {}
         self._rows: _Rows | None = None
-
-    def warm_up(self) -> None:
-        """Nothing to do."""
-
-    def prepare(self) -> bool:
-        return False
 
     @torch.inference_mode()
     def decode(self, batch: Batch) -> None:

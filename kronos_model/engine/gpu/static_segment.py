@@ -1,4 +1,4 @@
-"""The rows of a step of fixed shape: each reads its own slot, and the shared prompt that it has."""
+"""The rows of a step of fixed shape: row r reads slot r, and the shared prompt that it has."""
 
 import math
 
@@ -7,38 +7,15 @@ from torch import Tensor
 
 from kronos_model.engine.gpu.kernels import Read
 from kronos_model.engine.gpu.static_inputs import Shape, StepInputs
-from kronos_model.engine.transformer.attention import attend, merge
-from kronos_model.engine.transformer.kv_cache import KVCache
+from kronos_model.engine.transformer.attention import attend, mask_of, merge
+from kronos_model.engine.transformer.kv_cache import DecodeRows, KVCache
 
 
-class _Rows:
-    """Row r is written to slot r, at ``bar``."""
-
-    def __init__(self, columns: dict[str, Tensor]) -> None:
-        self._columns = columns
-        self._rows = torch.arange(len(columns["bar"]), device=columns["bar"].device)
-
-    @property
-    def num_tokens(self) -> int:
-        return len(self._rows)
-
-    def store(self, cache: KVCache, layer: int, k: Tensor, v: Tensor) -> None:
-        cache.k[layer, self._rows, :, self._columns["bar"]] = k
-        cache.v[layer, self._rows, :, self._columns["bar"]] = v
-
-    def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
-        raise NotImplementedError
-
-    def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self.store(cache, layer, k, v)
-        return self.read(cache, layer, q)
-
-
-class KernelSegment(_Rows):
+class KernelSegment(DecodeRows):
     """A kernel reads what each row sees, and no more."""
 
     def __init__(self, columns: dict[str, Tensor], num_slots: int, max_context: int, read: Read) -> None:
-        super().__init__(columns)
+        super().__init__(torch.arange(len(columns["bar"]), device=columns["bar"].device), columns["bar"])
         self._read = read
         self._spans = (
             columns["seen"].clamp(max=max_context),
@@ -51,23 +28,23 @@ class KernelSegment(_Rows):
         return self._read(q, cache.k[layer], cache.v[layer], *self._spans)
 
 
-class StaticSegment(_Rows):
+class StaticSegment(DecodeRows):
     """Rows read as many bars as the shape says; those that they do not see are masked."""
 
     def __init__(self, shape: Shape, inputs: StepInputs, dtype: torch.dtype) -> None:
         columns = inputs.columns(shape)
-        super().__init__(columns)
+        super().__init__(torch.arange(len(columns["bar"]), device=columns["bar"].device), columns["bar"])
         self._shape = shape
         device = columns["seen"].device
         bars = torch.arange(shape.bars, device=device)
-        self._own_mask = _as_mask(bars < columns["seen"].unsqueeze(-1), dtype)
+        self._own_mask = mask_of(bars >= columns["seen"].unsqueeze(-1), dtype)[:, None, None]
         if shape.blocks:
             bars = torch.arange(shape.prompt_bars, device=device)
             first, last, slots = inputs.prompts(shape).clamp(min=0).unsqueeze(-1).unbind()
             self._prompt_slots, self._block_rows = slots.squeeze(-1), inputs.block_rows(shape)
             # An empty prompt shows its first bar, so that nothing becomes NaN; its rows give it no weight.
             is_read = (bars >= first) & (bars < last) | (bars == 0) & (first >= last)
-            self._prompt_mask = _as_mask(is_read, dtype)
+            self._prompt_mask = mask_of(~is_read, dtype)[:, None, None]
             is_seen = torch.cat(((first < last).flatten(), torch.zeros(1, dtype=torch.bool, device=device)))
             self._has_no_prompt = ~is_seen[columns["block"]].unsqueeze(-1)  # −1 is the last
             self._block, self._member = columns["block"].clamp(min=0), columns["member"]
@@ -85,9 +62,3 @@ class StaticSegment(_Rows):
         shared_weight = shared.weight.transpose(1, 2)[self._block, self._member]  # (R, H)
         shared_weight = shared_weight.masked_fill(self._has_no_prompt, -math.inf)
         return merge(mixed, weight, shared.out.transpose(1, 2)[self._block, self._member], shared_weight)
-
-
-def _as_mask(is_seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """(N, bars) → (N, 1, 1, bars), added to scores."""
-    zeros = torch.zeros(is_seen.shape, dtype=dtype, device=is_seen.device)
-    return zeros.masked_fill(~is_seen, -math.inf)[:, None, None]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kronos_model.engine.decoding.draws import draw
 from kronos_model.engine.decoding.sampling import RowParams
-from kronos_model.engine.decoding.steps import SlotTokens
+from kronos_model.engine.decoding.steps import SlotTokens, Steps
 from kronos_model.engine.gpu.graphs import GraphCache
 from kronos_model.engine.gpu.kernels import kernels_on
 from kronos_model.engine.gpu.static_inputs import Shape, StepInputs, shape_for, usual_shapes
@@ -22,7 +22,7 @@ from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.network import Network
 
 
-class StaticSteps:
+class StaticSteps(Steps):
     """The same steps as ``EagerSteps``, in fixed shapes. Noise is computed inside the step.
 
     Args:
@@ -75,12 +75,6 @@ class StaticSteps:
             self._filled = None  # if the step fails
             self._graphs.run(shape)
             self._filled = batch, newest + 1
-
-    def suspend(self, sequence: Sequence) -> Tensor | None:
-        return None  # its noise depends on seed, path and step alone
-
-    def resume(self, sequence: Sequence, state: Tensor | None) -> None:
-        """Nothing to do."""
 
     def release(self, sequence: Sequence) -> None:
         self._filled = None

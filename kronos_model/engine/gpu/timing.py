@@ -1,9 +1,13 @@
-"""``PhaseTimer``: how long a device takes for the phases of a step, without waiting for it. No torch."""
+"""``PhaseTimer``: how long a device takes for the phases of a step, and how far it is behind. No torch."""
 
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+MAX_PHASES_AHEAD: Final = 2
+"""Phases that the device has not finished when a step returns. One runs while the host prepares the next;
+more would only delay new, cancelled and preempting jobs."""
 
 
 class Mark(Protocol):
@@ -11,6 +15,9 @@ class Mark(Protocol):
 
     def query(self) -> bool:
         """Whether the device has come so far."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has come so far."""
 
     def elapsed_time(self, end: Any) -> float:
         """Milliseconds until another mark that the device has come to."""
@@ -24,6 +31,9 @@ class HostMark:
 
     def query(self) -> bool:
         return True
+
+    def synchronize(self) -> None:
+        """Nothing to wait for."""
 
     def elapsed_time(self, end: "HostMark") -> float:
         return 1000 * (end._moment - self._moment)
@@ -55,7 +65,9 @@ class PhaseTimer:
             self._running.append((name, began, self._began, on_end))
 
     def collect(self) -> None:
-        """Note the phases that the device has finished meanwhile."""
+        """Note the phases that the device has finished; wait for all but the newest ``MAX_PHASES_AHEAD``."""
+        if len(self._running) > MAX_PHASES_AHEAD:
+            self._running[-1 - MAX_PHASES_AHEAD][2].synchronize()
         finished = []
         while self._running and self._running[0][2].query():
             finished.append(self._running.popleft())

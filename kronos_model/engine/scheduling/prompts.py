@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.scheduling.slots import SlotLedger, num_prompt_slots
+from kronos_model.engine.scheduling.slots import PLACES_PER_PATH, SlotLedger
 from kronos_model.engine.sequence import Sequence
 
 
@@ -25,7 +25,7 @@ class Prompts:
 
     def __init__(self, num_slots: int, max_context: int) -> None:
         self._max_context = max_context
-        self._ledger = SlotLedger(num_prompt_slots(num_slots), first=num_slots)
+        self._ledger = SlotLedger((PLACES_PER_PATH - 1) * num_slots, first=num_slots)
         self._by_slot: dict[int, Prompt] = {}
         self._shared: dict[Generation, Prompt] = {}
 

@@ -1,9 +1,10 @@
 """Plans the attention of a batch in which bars follow each other: which of them are one product. No torch."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+Item = TypeVar("Item")
 SlotSpan = tuple[int, int, int]
 """A slot, and the bars ``[first, last)`` of it."""
 
@@ -58,4 +59,17 @@ def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
             rows, num_keys, scores = run.num_rows, run.num_keys, run.num_rows * run.num_keys
         groups[-1].append(run)
         num_rows, num_scores = rows, scores
+    return groups
+
+
+def cut(items: Iterable[Item], size_of: Callable[[Item], int], most: int) -> list[list[Item]]:
+    """Neighbouring items in groups of at most ``most`` in all; a single item may be larger."""
+    groups: list[list[Item]] = []
+    total = 0
+    for item in items:
+        total += size_of(item)
+        if not groups or total > most:
+            groups.append([])
+            total = size_of(item)
+        groups[-1].append(item)
     return groups

@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kronos_model.engine.generation import Generation
+from kronos_model.engine.reports import EngineLoad
 from kronos_model.engine.scheduling.allocation import Allocation, Suspension
+from kronos_model.engine.scheduling.jobs import Jobs
 from kronos_model.engine.scheduling.path_table import Batch, PathTable
-from kronos_model.engine.scheduling.shares import CLASS_RATIO, QUANTUM_BARS, Service
+from kronos_model.engine.scheduling.runs import cut
+from kronos_model.engine.scheduling.shares import CLASS_RATIO, QUANTUM_BARS
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 
 LOWER_CLASS_CHUNKS = 4
@@ -42,11 +45,11 @@ class Scheduler:
     def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int, num_spare: int = 0) -> None:
         if num_slots <= num_spare or max_chunk_bars < 1:
             raise ValueError("there must be at least one slot and one bar in a chunk")
-        self.num_slots = num_slots
+        self.num_slots, self._num_spare = num_slots, num_spare
         self.max_chunk_bars = max_chunk_bars
         self.limits = StepLimits(num_slots, max_chunk_bars)
-        self._service = Service()
-        self._slots = Allocation(num_slots, max_context, self._service, num_spare)
+        self._jobs = Jobs()
+        self._slots = Allocation(num_slots, max_context, self._jobs, num_spare)
         self._in_chunks: deque[Sequence] = deque()
         self._decoding = PathTable(num_slots, max_context)
         self._num_running: Counter[int] = Counter()  # sequences by rank
@@ -54,13 +57,9 @@ class Scheduler:
         self._num_steps = 0
 
     @property
-    def slots_used(self) -> int:
-        return self._slots.num_used
-
-    @property
-    def paths_waiting(self) -> int:
-        """Paths that have no slot yet, or no longer. Any thread may read it."""
-        return self._slots.num_waiting
+    def load(self) -> EngineLoad:
+        """The present load. Any thread may read it."""
+        return EngineLoad(self._slots.num_used, self._jobs.num_waiting, self.num_slots - self._num_spare)
 
     @property
     def running(self) -> tuple[Sequence, ...]:
@@ -69,14 +68,13 @@ class Scheduler:
 
     def add(self, generation: Generation) -> None:
         """Queue a generation."""
-        self._service.join(generation.job, generation.rank)
         self._slots.add(generation)
 
     def share_out(self) -> tuple[list[Suspension], list[Sequence]]:
         """Start a step: suspend what must make room, and place what gets slots; returns both."""
         self._num_steps += 1
         is_due = self._slots.has_changed or self._num_steps % QUANTUM_BARS == 0
-        if not (is_due and self.paths_waiting and self._num_slots_allowed > 0):
+        if not (is_due and self._jobs.num_waiting and self._num_slots_allowed > 0):
             return [], []
         suspended, placed = self._slots.share_out(self._num_slots_allowed)
         for suspension in suspended:
@@ -91,19 +89,11 @@ class Scheduler:
 
     def batches(self) -> Iterator[tuple[Sequence, ...]]:
         """The sequences that decode, in one batch, or in several if ``limits.paths`` asks for it."""
-        batches: list[list[Sequence]] = []
-        num_paths = 0
         sequences = self._decoding.sequences
         if sequences and self._slots.num_used <= self.limits.paths:
             yield sequences
             return
-        for sequence in sequences:
-            num_paths += sequence.num_paths
-            if not batches or num_paths > self.limits.paths:
-                batches.append([])
-                num_paths = sequence.num_paths
-            batches[-1].append(sequence)
-        for batch in batches:
+        for batch in cut(sequences, lambda one: one.num_paths, self.limits.paths):
             yield tuple(one for one in batch if one in self._decoding)  # a series may have failed meanwhile
 
     def batch_of(self, sequences: tuple[Sequence, ...]) -> Batch:
@@ -121,8 +111,7 @@ class Scheduler:
         ignores_rank = self._num_steps % CLASS_RATIO == 0
 
         def turn(sequence: Sequence) -> tuple[int, float]:
-            generation = sequence.generation
-            return 0 if ignores_rank else generation.rank, self._service[generation.job]
+            return 0 if ignores_rank else sequence.generation.rank, self._jobs.service_of(sequence.generation)
 
         for sequence in sorted(self._in_chunks, key=turn):
             is_lower = sequence.generation.rank > highest
@@ -149,7 +138,7 @@ class Scheduler:
     def add_bars(self, sequences: tuple[Sequence, ...]) -> list[Sequence]:
         """Count a bar that was decoded for each path. Returns the sequences whose phase may change."""
         self._decoding.advance(sequences)
-        self._service.count_paths(self._accounts[self.batch_of(sequences).slots])
+        self._jobs.serve_paths(self._accounts[self.batch_of(sequences).slots])
         changing = []
         for sequence in sequences:
             sequence.num_generated += 1
@@ -160,7 +149,7 @@ class Scheduler:
 
     def complete(self, chunk: Chunk) -> None:
         """Note that a chunk was computed."""
-        self._service.count(chunk.generation.job, chunk.num_bars)
+        self._jobs.serve(chunk.generation, chunk.num_bars)
         chunk.sequence.complete(chunk)
         self.advance(chunk.sequence)
 
@@ -188,7 +177,6 @@ class Scheduler:
         for sequence in generation.sequences:
             self._remove(sequence)
         self._slots.drop(generation)
-        self._service.leave(generation.job)
 
     @property
     def _num_slots_allowed(self) -> int:
@@ -206,7 +194,7 @@ class Scheduler:
             self._slots.set_cached(sequence)
             self._decoding.join(sequence)
             self._num_running[sequence.generation.rank] += 1
-            self._accounts[list(sequence.slots)] = self._service.account_of(sequence.generation.job)
+            self._accounts[list(sequence.slots)] = self._jobs[sequence.generation].account
         else:
             self._add_to_chunks(sequence)
 

@@ -4,6 +4,11 @@ A slot is room for the keys and values of one path's window. Slots are handed ou
 each other if possible: neighbours are read in one go.
 """
 
+from typing import Final
+
+PLACES_PER_PATH: Final = 2
+"""Slots in the cache: one for the path, and one for a prompt, as each path may read another."""
+
 
 class SlotLedger:
     """``num_slots`` slots, numbered from ``first``."""
@@ -33,13 +38,3 @@ class SlotLedger:
     def give_back(self, slots: tuple[int, ...]) -> None:
         """Return slots that were taken."""
         self._free.update(slots)
-
-
-def num_prompt_slots(num_slots: int) -> int:
-    """Slots for prompts, in addition to ``num_slots`` for paths: each of these may read another prompt."""
-    return num_slots
-
-
-def num_slots_among(places: int) -> int:
-    """The most slots for paths, if slots for paths and for prompts share ``places``."""
-    return max(0, places // 2)

@@ -6,6 +6,7 @@ so the keys that several queries share are read once for all of them, and each q
 
 import math
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,17 +126,19 @@ def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
 @lru_cache(maxsize=32)  # the tiles of a prompt of 2048 bars
 def _later_hidden(first: int, num_keys: int) -> Tensor:
     """(TILE_BARS, num_keys), −inf where a bar does not see a later one."""
-    hidden = torch.ones(TILE_BARS, num_keys, dtype=torch.bool).triu(first + 1)
-    return torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
+    return mask_of(torch.ones(TILE_BARS, num_keys, dtype=torch.bool).triu(first + 1))
 
 
-class Mixed:
+def mask_of(hidden: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """What is added to scores: −inf where they are hidden, else zero."""
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -math.inf)
+
+
+class Mixed(NamedTuple):
     """The result of attention: ``out`` (B, H, n, hd) and ``weight`` (B, H, n), the logarithms of the sums."""
 
-    __slots__ = ("out", "weight")
-
-    def __init__(self, out: Tensor, weight: Tensor) -> None:
-        self.out, self.weight = out, weight
+    out: Tensor
+    weight: Tensor
 
 
 def merge(first: Tensor, first_weight: Tensor, second: Tensor, second_weight: Tensor) -> Tensor:

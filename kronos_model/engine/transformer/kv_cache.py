@@ -4,7 +4,7 @@ A batch's tokens lie flat, (N, H, hd), segment after segment; each segment knows
 and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a path.
 """
 
-import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,6 +20,7 @@ from kronos_model.engine.transformer.attention import (
     attend_by_group,
     attend_so_far,
     attend_together,
+    mask_of,
     merge,
 )
 
@@ -85,13 +86,6 @@ class ChunkSegment(Segment, Protocol):
     @property
     def stored(self) -> list[SlotSpan]:
         """Where its keys and values go."""
-
-
-class DecodeRows(Segment, Protocol):
-    """A segment with the newest bar of each path."""
-
-    def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
-        """The results of q (R, H, hd) over what the cache holds, each row over its own path."""
 
 
 @dataclass(frozen=True)
@@ -176,16 +170,11 @@ class PathsSegment:
         return mixed.transpose(1, 2).flatten(0, 1)  # (S · n, H, hd)
 
 
-class DecodeSegment:
+class DecodeRows(ABC):
     """The newest bar of every path: R rows; each is written to its own ``slots`` (R,) at ``bars`` (R,)."""
 
-    def __init__(
-        self, slots: Tensor, bars: Tensor, own_reads: Many[OwnRead], prompt_reads: Many[PromptRead]
-    ) -> None:
+    def __init__(self, slots: Tensor, bars: Tensor) -> None:
         self._slots, self._bars = slots, bars
-        self._own_reads = [(read, _mask(read, slots.device)) for read in own_reads]
-        self._prompt_reads = prompt_reads
-        self._views: dict[KVCache, list[tuple[_Layers, _Layers]]] = {}
 
     @property
     def num_tokens(self) -> int:
@@ -199,8 +188,23 @@ class DecodeSegment:
         self.store(cache, layer, k, v)
         return self.read(cache, layer, q)
 
+    @abstractmethod
     def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
         """The results of q (R, H, hd) over what the cache holds, each row over its own path."""
+
+
+class DecodeSegment(DecodeRows):
+    """Rows of any slots, and reads that are planned for them."""
+
+    def __init__(
+        self, slots: Tensor, bars: Tensor, own_reads: Many[OwnRead], prompt_reads: Many[PromptRead]
+    ) -> None:
+        super().__init__(slots, bars)
+        self._own_reads = [(read, _mask(read, slots.device)) for read in own_reads]
+        self._prompt_reads = prompt_reads
+        self._views: dict[KVCache, list[tuple[_Layers, _Layers]]] = {}
+
+    def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
         queries = q.unsqueeze(2)
         if len(self._own_reads) > 1:
             by_read = torch.split(queries, [read.last_row - read.first_row for read, _ in self._own_reads])
@@ -244,4 +248,4 @@ def _mask(read: OwnRead, device: torch.device) -> Tensor | None:
     if read.seen is None:
         return None
     hidden = torch.arange(read.num_bars) >= torch.tensor(read.seen).unsqueeze(-1)
-    return torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)[:, None, None].to(device)
+    return mask_of(hidden)[:, None, None].to(device)

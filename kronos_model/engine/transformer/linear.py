@@ -11,7 +11,8 @@ come to gigabytes. So rows are padded to one of a few numbers. oneDNN adds up al
 row's product does not depend on other rows.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,13 @@ MIN_PRODUCTS_OF_AMX = 64
 """oneDNN does not use AMX for fewer rows times inputs."""
 NUM_EXACT_ROWS = 16
 """Up to this number no row is added; above it, at most one for every eight."""
+THEN: Final[dict[str, Callable[[Tensor, Any], Tensor]]] = {
+    "none": lambda product, _: product,
+    "swish": lambda product, _: F.silu(product),
+    "mul": torch.mul,
+    "add": torch.add,
+}
+"""What is done to a product, by the names that oneDNN has for it."""
 
 
 class Affine(NamedTuple):
@@ -84,55 +92,45 @@ class FusedLinear:
         self._dtype = dtype
         self._bias = torch.cat(biases).to(dtype) if biases else None
         self._rows = row_bounds(weight.shape[1], dtype)
-        self._reordered = _reorder(weight, self._rows.hint)
-        self._weight = weight if self._reordered is None else None
+        reordered = _reorder(weight, self._rows.hint)
+        self._is_reordered = reordered is not None
+        self._weight = weight if reordered is None else reordered
 
     def __call__(self, x: Tensor) -> Tensor:
-        x = x.to(self._dtype)
-        return self._product(x) if self._reordered is None else self._in_parts(x, self._reordered, "none")
+        return self._product(x, "none")
 
     def silu(self, x: Tensor) -> Tensor:
         """The product's sigmoid linear unit."""
-        x = x.to(self._dtype)
-        if self._reordered is None:
-            return F.silu(self._product(x))
-        return self._in_parts(x, self._reordered, "swish")
+        return self._product(x, "swish")
 
     def times(self, x: Tensor, factor: Tensor) -> Tensor:
         """The product, multiplied by a factor (N, sum of outs) in ``dtype``."""
-        x = x.to(self._dtype)
-        if self._reordered is None:
-            return self._product(x) * factor
-        return self._in_parts(x, self._reordered, "mul", factor)
+        return self._product(x, "mul", factor)
 
     def added_to(self, x: Tensor, total: Tensor) -> Tensor:
         """The product added to a float32 total (N, sum of outs)."""
-        if self._reordered is None or self._dtype is not torch.float32:
-            return total + self(x)
-        return self._in_parts(x, self._reordered, "add", total)
+        return self._product(x, "add", total) if self._dtype is torch.float32 else total + self(x)
 
-    def _product(self, x: Tensor) -> Tensor:
-        assert self._weight is not None
-        return F.linear(x, self._weight, self._bias)
-
-    def _in_parts(self, x: Tensor, reordered: Tensor, then: str, other: Tensor | None = None) -> Tensor:
-        """The product by oneDNN, with at most ``_rows.most`` rows at once; ``then`` is done to it."""
-        most = self._rows.most
+    def _product(self, x: Tensor, then: str, other: Tensor | None = None) -> Tensor:
+        """The product, and what is done to it; oneDNN multiplies at most ``_rows.most`` rows at once."""
+        x, most = x.to(self._dtype), self._rows.most
+        if not self._is_reordered:
+            return THEN[then](F.linear(x, self._weight, self._bias), other)
         if x.shape[0] <= most:
-            return self._part(x, reordered, then, other)
-        product = x.new_empty(x.shape[0], reordered.shape[0])
+            return self._part(x, then, other)
+        product = x.new_empty(x.shape[0], self._weight.shape[0])
         for first in range(0, x.shape[0], most):
             rows = slice(first, first + most)
-            product[rows] = self._part(x[rows], reordered, then, None if other is None else other[rows])
+            product[rows] = self._part(x[rows], then, None if other is None else other[rows])
         return product
 
-    def _part(self, x: Tensor, reordered: Tensor, then: str, other: Tensor | None) -> Tensor:
+    def _part(self, x: Tensor, then: str, other: Tensor | None) -> Tensor:
         num_rows = x.shape[0]
         num_added = num_rows_for(max(num_rows, self._rows.least)) - num_rows
         if num_added:
             x = F.pad(x, (0, 0, 0, num_added))
             other = None if other is None else F.pad(other, (0, 0, 0, num_added))
-        product = _multiply(x, reordered, self._bias, then, other)
+        product = _multiply(x, self._weight, self._bias, then, other)
         return product[:num_rows] if num_added else product
 
 

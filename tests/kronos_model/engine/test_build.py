@@ -14,7 +14,7 @@ from kronos_model.engine.build import (
     num_slots_on,
     slot_bytes,
 )
-from kronos_model.engine.scheduling.slots import num_prompt_slots
+from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.transformer import network, stack
 from kronos_model.engine.transformer.kv_cache import KVCache
 from kronos_model.errors import OutOfMemory
@@ -64,7 +64,7 @@ def test_the_cache_takes_what_is_said(pair, max_slots, num_spare, monkeypatch):
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
     assert engine.load.slots == max_slots
     num_slots = max_slots + num_spare
-    expected = (num_slots + num_prompt_slots(num_slots)) * slot_bytes(pair[0], MAX_CONTEXT)
+    expected = PLACES_PER_PATH * num_slots * slot_bytes(pair[0], MAX_CONTEXT)
     assert sum(cache.k.nbytes + cache.v.nbytes for cache in made) == expected
 
 
@@ -100,8 +100,9 @@ def test_on_a_gpu_slots_are_fitted_to_the_memory_and_phases_timed_by_events(monk
         return ScriptedRunner(num_slots - 2)
 
     class Event:
-        def __init__(self, *, enable_timing: bool) -> None:
+        def __init__(self, *, enable_timing: bool, blocking: bool) -> None:
             assert enable_timing
+            assert blocking
 
         def record(self, stream: object) -> None:
             marked.append(stream)

@@ -437,16 +437,34 @@ class LateMark:
     def query(self) -> bool:
         return self.due_s <= LateMark.now_s
 
+    def synchronize(self) -> None:
+        LateMark.now_s = max(LateMark.now_s, self.due_s)
+
     def elapsed_time(self, end: "LateMark") -> float:
         assert end.query()
         return 1000 * (end.due_s - self.due_s)
 
 
-def test_a_phase_lasts_until_the_device_has_finished_it(runner, monkeypatch):
-    """And the engine does not wait for that: it reports the time with a later step."""
+@pytest.fixture
+def late_engine(runner, monkeypatch):
     monkeypatch.setattr(LateMark, "made", 0)
     monkeypatch.setattr(LateMark, "now_s", 0.0)
-    engine = Engine(runner, new_mark=LateMark)
+    return Engine(runner, new_mark=LateMark)
+
+
+def test_the_device_is_at_most_two_phases_behind_when_a_step_returns(late_engine):
+    """So a new job waits for two steps at most, not for all that are left of the others."""
+    late_engine.submit(request(1, lookback=8, horizon=12))
+    come_to = []
+    for _ in range(6):  # of a step's three marks, the second ends its prefill and the third its bar
+        late_engine.step()
+        come_to.append(LateMark.now_s)
+    assert come_to == [0, 2, 3, 6, 9, 12]
+
+
+def test_a_phase_lasts_until_the_device_has_finished_it(late_engine):
+    """And the engine does not wait for that: it reports the time with a later step."""
+    engine = late_engine
     generation = engine.submit(request(1, lookback=8, horizon=5))
     engine.step()  # marks 1 to 3
     assert (engine.last_step.prefill_s, engine.last_step.decode_s) == ((), ())

@@ -142,21 +142,22 @@ def tracing_engine(
 @given(mix=mixes, num_slots=st.integers(1, 8), max_chunk_bars=st.integers(1, 80))
 def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, num_slots, max_chunk_bars):
     engine, steps = tracing_engine(pair, num_slots, max_chunk_bars)
-    generations = []
+    submitted = []
     for request, policy, priority, steps_before, is_twice in mix:
         for _ in range(steps_before):
             engine.step()
-        for _ in range(1 + is_twice):
-            generations.append(engine.submit(replace(request, context_policy=policy, priority=priority)))
+        wanted = replace(request, context_policy=policy, priority=priority)
+        submitted.append([engine.submit(wanted) for _ in range(1 + is_twice)])
     while engine.has_work:
         engine.step()
     assert engine.load.running == 0
-    for generation in generations:
+    for generations in submitted:
         alone, alone_steps = tracing_engine(pair)
-        expected = finished(alone, generation.request)
-        assert_same_forecast(
-            generation, expected, traces_of(steps, generation), traces_of(alone_steps, expected)
-        )
+        expected = finished(alone, generations[0].request)
+        for generation in generations:
+            assert_same_forecast(
+                generation, expected, traces_of(steps, generation), traces_of(alone_steps, expected)
+            )
 
 
 @settings(max_examples=8)

@@ -1,6 +1,7 @@
 """Who gets slots and steps: no class starves, shares are even, and no bar is computed twice."""
 
 from collections import Counter
+from collections.abc import Sequence as Many
 from dataclasses import replace
 
 import numpy as np
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
 from kronos_model.engine.scheduling import allocation
+from kronos_model.engine.scheduling.jobs import Jobs
 from kronos_model.engine.scheduling.shares import (
     CLASS_RATIO,
     QUANTUM_BARS,
-    JobShare,
-    Service,
-    set_shares,
-    set_targets,
-    weight_of,
+    WEIGHTS,
+    JobColumns,
+    fair_shares,
+    slot_targets,
 )
 from tests.kronos_model.engine.test_engine import ScriptedRunner, finish, request
 
@@ -27,6 +28,10 @@ def job_request(
     seed: int, *, priority: str = "normal", job: str | None = None, **sizes: int
 ) -> SeriesRequest:
     return replace(request(seed, **sizes), priority=priority, job=job)
+
+
+def columns(rank: Many, service: Many, held: Many, wanted: Many) -> JobColumns:
+    return JobColumns(np.arange(len(rank)), *map(np.array, (rank, service, held, wanted)))
 
 
 def bars_by_seed(runner: ScriptedRunner) -> Counter[int]:
@@ -264,11 +269,10 @@ def test_a_new_job_does_not_wait_for_jobs_that_could_not_use_their_share():
 
 def test_a_holder_keeps_its_slot_until_it_is_a_quantum_ahead():
     def targets(service: float) -> list[int]:
-        jobs = [JobShare(1, service, num_wanted=1, num_held=1), JobShare(1, 0.0, num_wanted=1)]
-        set_targets(jobs, 1)
-        return [job.target for job in jobs]
+        jobs = columns(rank=[1, 1], service=[service, 0.0], held=[1, 0], wanted=[1, 1])
+        return slot_targets(jobs, 1).tolist()
 
-    quantum = QUANTUM_BARS / weight_of(1)
+    quantum = QUANTUM_BARS / WEIGHTS[1]
     assert targets(0.9 * quantum) == [1, 0]
     assert targets(1.1 * quantum) == [0, 1]
 
@@ -302,36 +306,59 @@ def test_a_path_that_comes_twice_is_an_error():
     st.integers(1, 64),
 )
 def test_shares_are_max_min_fair(wanted, num_slots):
-    jobs = [JobShare(rank, service=0.0, num_wanted=num) for rank, num in wanted]
-    set_shares(jobs, num_slots)
-    assert sum(job.share for job in jobs) == pytest.approx(min(num_slots, sum(num for _, num in wanted)))
-    for job in jobs:
-        assert 0 < job.share <= job.num_wanted + 1e-9
-        for other in jobs:
-            if other.rank == job.rank and job.share < job.num_wanted - 1e-9:
-                assert other.share <= job.share + 1e-9  # nobody has more than one who lacks some
-            if other.rank > job.rank and job.share < job.num_wanted - 1e-9:
-                members = [
-                    sum(one.share for one in jobs if one.rank == rank) for rank in (other.rank, job.rank)
-                ]
-                assert members[0] * CLASS_RATIO <= members[1] + 1e-6
+    ranks, nums = zip(*wanted, strict=True)
+    nothing = [0] * len(ranks)
+    shares = fair_shares(columns(ranks, service=nothing, held=nothing, wanted=nums), num_slots).tolist()
+    assert sum(shares) == pytest.approx(min(num_slots, sum(nums)))
+    jobs = list(zip(ranks, nums, shares, strict=True))
+    for rank, num_wanted, share in jobs:
+        assert 0 < share <= num_wanted + 1e-9
+        for other, _, share_of_other in jobs:
+            if other == rank and share < num_wanted - 1e-9:
+                assert share_of_other <= share + 1e-9  # nobody has more than one who lacks some
+            if other > rank and share < num_wanted - 1e-9:
+                lower, upper = (sum(one[2] for one in jobs if one[0] == each) for each in (other, rank))
+                assert lower * CLASS_RATIO <= upper + 1e-6
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(range(3)), st.integers(0, 40), st.integers(0, 4), st.integers(0, 4)),
+        min_size=1,
+        max_size=12,
+    ),
+    st.integers(1, 32),
+)
+def test_targets_use_all_slots_by_shares_and_then_by_turn(jobs, num_slots):
+    rank, service, held, waiting = np.array(jobs).T
+    given_jobs = columns(rank, service, held, held + waiting)
+    targets, shares = slot_targets(given_jobs, num_slots), fair_shares(given_jobs, num_slots)
+    assert targets.sum() == min(num_slots, given_jobs.wanted.sum())
+    assert (np.floor(shares + 1e-9) <= targets).all()
+    assert (targets <= given_jobs.wanted).all()
+    turn = given_jobs.turn
+    for one in np.flatnonzero((shares < 1 - 1e-9) & (targets == 1)):
+        for other in np.flatnonzero((given_jobs.wanted > 0) & (targets == 0) & (rank == rank[one])):
+            assert turn[one] <= turn[other]
 
 
 def test_while_there_are_slots_for_all_no_job_falls_behind_a_new_one():
-    service = Service()
-    for job in ("small", "large"):
-        service.join(job, rank=1)
-    service.count("large", 100)
-    assert service["small"] < service["large"]
-    service.catch_up_all()
-    service.join("new", rank=1)
-    assert service["small"] == service["new"] < service["large"]
+    jobs = Jobs()
+    small, large, new = (Generation(request(seed)) for seed in range(3))
+    for one in (small, large):
+        jobs.join(one)
+    jobs.serve(large, 100)
+    assert jobs.service_of(small) < jobs.service_of(large)
+    jobs.catch_up(all_of_them=True)
+    jobs.join(new)
+    assert jobs.service_of(small) == jobs.service_of(new) < jobs.service_of(large)
 
 
 def test_accounts_of_jobs_that_left_are_used_again_from_the_average():
-    service = Service()
+    jobs = Jobs()
     for number in range(200):
-        service.join(number, rank=2)
-        service.count_paths(np.array([service.account_of(number)] * 3))
-        assert service[number] == 3 * (number + 1)
-        service.leave(number)
+        one = Generation(job_request(number, priority="low"))
+        account = jobs.join(one).account
+        jobs.serve_paths(np.array([account] * 3))
+        assert jobs.service_of(one) == 3 * (number + 1)
+        jobs.leave(one)

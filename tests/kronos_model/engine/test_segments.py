@@ -13,7 +13,7 @@ from kronos_model.engine.gpu.static_inputs import Shape, StepInputs, shape_for
 from kronos_model.engine.gpu.static_segment import KernelSegment, StaticSegment
 from kronos_model.engine.scheduling.path_table import PathTable
 from kronos_model.engine.scheduling.reads import plan_own_reads, plan_prompt_reads
-from kronos_model.engine.scheduling.slots import num_prompt_slots
+from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment, KVCache
 
@@ -84,7 +84,7 @@ def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch
 @pytest.mark.parametrize("kind", ["eager", "static", "kernel"])
 def test_each_row_gets_attention_to_its_own_window(running, kind):
     generator = torch.Generator().manual_seed(1)
-    num_slots = NUM_SLOTS + num_prompt_slots(NUM_SLOTS)
+    num_slots = PLACES_PER_PATH * NUM_SLOTS
     cache = KVCache(1, num_slots, HEADS, MAX_CONTEXT + 1, HEAD_DIM, device=torch.device("cpu"))
     cache.k.normal_(generator=generator)
     cache.v.normal_(generator=generator)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kronos_model.engine.scheduling.slots import SlotLedger, num_prompt_slots, num_slots_among
+from kronos_model.engine.scheduling.slots import SlotLedger
 
 
 def test_lowest_first_and_side_by_side():
@@ -32,10 +32,3 @@ def test_more_than_are_free_cannot_be_taken():
 def test_slots_may_begin_elsewhere():
     ledger = SlotLedger(2, first=8)
     assert ledger.take(2) == (8, 9)
-
-
-@pytest.mark.parametrize("places", range(40))
-def test_paths_and_prompts_fill_the_places_there_are(places):
-    slots = num_slots_among(places)
-    assert slots + num_prompt_slots(slots) <= places
-    assert slots + 1 + num_prompt_slots(slots + 1) > places

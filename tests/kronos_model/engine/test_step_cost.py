@@ -14,6 +14,7 @@ from kronos_model.engine.decoding.steps import SlotTokens
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.reports import EngineLoad
+from kronos_model.engine.scheduling.allocation import MAX_SUSPENDED_AT_ONCE
 from kronos_model.engine.scheduling.path_table import Batch
 from tests.kronos_model.engine.test_engine import ScriptedRunner, request
 
@@ -98,3 +99,16 @@ def test_a_step_in_which_series_end_and_others_start_makes_as_many_calls_for_any
     assert few.calls == many.calls <= 1200
     assert few.operations <= 22_000
     assert many.operations - few.operations <= 45 * (512 - 64)
+
+
+def test_a_step_with_more_jobs_than_slots_costs_little_more():
+    engine = full_engine(512)
+    for seed in range(400):
+        engine.submit(request(seed, horizon=300))
+    for _ in range(24):
+        engine.step()
+    costs = [cost_of(engine.step) for _ in range(10)]
+    # Holders are a quantum ahead after 16 bars. Then as many as may make room in each step.
+    assert len(engine._runner.suspended) >= 5 * MAX_SUSPENDED_AT_ONCE
+    assert max(cost.calls for cost in costs) <= 2000
+    assert max(cost.operations for cost in costs) <= 60_000

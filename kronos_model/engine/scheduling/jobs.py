@@ -1,0 +1,133 @@
+"""The jobs that have series in the engine: what each holds, waits for, and was served. No torch.
+
+What is counted of a job is in columns, so that a step of many jobs costs little more than one of few.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_model.engine.generation import Generation
+from kronos_model.engine.scheduling.shares import WEIGHTS, JobColumns
+from kronos_model.engine.sequence import Sequence
+
+
+@dataclass(eq=False)
+class Job:
+    """What one job runs, and what it places next: what is suspended, then what has not started.
+
+    ``account`` is the index of its columns.
+    """
+
+    account: int
+    rank: int
+    num_series: int = 0
+    running: dict[Sequence, None] = field(default_factory=dict)  # in slots
+    suspended: dict[Sequence, None] = field(default_factory=dict)
+    waiting: dict[Generation, None] = field(default_factory=dict)
+
+    @property
+    def following(self) -> chain[Sequence | Generation]:
+        return chain(self.suspended, self.waiting)
+
+
+class Jobs:
+    """All jobs, and their columns by account.
+
+    Service is counted in bars, by weight. A new job starts with the average of the others.
+    """
+
+    def __init__(self) -> None:
+        self._by_key: dict[Hashable, Job] = {}
+        self._by_account: list[Job | None] = []
+        self._free: list[int] = []
+        self._counts = np.zeros((4, 0), dtype=np.int64)  # arrived, rank, slots held, paths waiting
+        self._service = np.zeros(0)
+        self._num_jobs = 0  # that ever came
+        self._weight = 0  # of all jobs
+        self._virtual_time = 0.0
+        self.num_waiting = 0  # paths, of all jobs
+
+    def __getitem__(self, generation: Generation) -> Job:
+        return self._by_key[generation.job]
+
+    def service_of(self, generation: Generation) -> float:
+        return float(self._service[self[generation].account])
+
+    def join(self, generation: Generation) -> Job:
+        """Note one more series of a job."""
+        if generation.job not in self._by_key:
+            if not self._free:
+                self._grow()
+            account, rank = self._free.pop(), generation.rank
+            self._by_key[generation.job] = self._by_account[account] = Job(account, rank)
+            self._num_jobs += 1
+            self._counts[:, account] = self._num_jobs, rank, 0, 0
+            self._service[account] = self._virtual_time
+            self._weight += int(WEIGHTS[rank])
+        job = self[generation]
+        job.num_series += 1
+        return job
+
+    def leave(self, generation: Generation) -> None:
+        """Note the end of a series; its job is forgotten with the last."""
+        job = self[generation]
+        job.num_series -= 1
+        if not job.num_series:
+            del self._by_key[generation.job]
+            self._by_account[job.account] = None
+            self._free.append(job.account)
+            self._weight -= int(WEIGHTS[job.rank])
+
+    def count(self, job: Job, *, held: int = 0, waiting: int = 0) -> None:
+        """Note that a job has more paths that hold a slot, or wait for one; or fewer."""
+        self._counts[2:, job.account] += held, waiting
+        self.num_waiting += waiting
+
+    def serve(self, generation: Generation, num_bars: int) -> None:
+        """Note bars that were computed for a job."""
+        job = self[generation]
+        self._service[job.account] += num_bars / WEIGHTS[job.rank]
+        self._virtual_time += num_bars / self._weight
+
+    def serve_paths(self, accounts: NDArray[np.int64]) -> None:
+        """Note a bar of each of these paths, by the accounts of their jobs."""
+        num_bars = np.bincount(accounts, minlength=len(self._service))
+        self._service += num_bars / WEIGHTS[self._counts[1]]
+        self._virtual_time += len(accounts) / self._weight
+
+    def catch_up(self, *, all_of_them: bool) -> None:
+        """Let jobs that have all they want, or all jobs, not fall behind new ones: they need no more."""
+        jobs = True if all_of_them else self._counts[3] == 0
+        np.maximum(self._service, self._virtual_time, out=self._service, where=jobs)
+
+    @property
+    def num_suspended_paths(self) -> int:
+        """Paths that have bars, and wait for a slot to go on."""
+        suspending = [job.suspended for job in self._by_key.values() if job.suspended]
+        return sum(one.num_paths for one in chain.from_iterable(suspending) if one.num_generated)
+
+    def columns(self) -> JobColumns:
+        """What is counted of all jobs, by account. Accounts without a job want no slots."""
+        arrived, rank, held, waiting = self._counts
+        return JobColumns(arrived, rank, self._service, held, held + waiting)
+
+    def above_zero(
+        self, amounts: NDArray[np.int64], keys: tuple[NDArray[Any], ...]
+    ) -> Iterator[tuple[Job, int]]:
+        """The jobs whose amount is above zero, with it, ordered by the last of the keys first."""
+        accounts = np.flatnonzero(amounts > 0)
+        accounts = accounts[np.lexsort([key[accounts] for key in keys])]
+        pairs = zip(accounts.tolist(), amounts[accounts].tolist(), strict=True)
+        return ((job, amount) for account, amount in pairs if (job := self._by_account[account]))
+
+    def _grow(self) -> None:
+        num_jobs = max(64, len(self._service))  # as many again
+        self._free += range(len(self._service), len(self._service) + num_jobs)
+        self._by_account += [None] * num_jobs
+        self._counts = np.pad(self._counts, ((0, 0), (0, num_jobs)))
+        self._service = np.append(self._service, np.zeros(num_jobs))
