@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Final, ParamSpec, Self, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, Self, TypeVar
 
 from fastapi import Depends, Request
 
@@ -99,6 +99,15 @@ class Backend:
         finally:
             result.cancel()  # if the request is gone, its call leaves the pool's queue
 
+    async def ask(self, function: Callable[..., T], *args: Any, job_id: str | None = None) -> T:
+        """As ``call``, for a function that asks Redis, whose errors become JobError BROKER_UNREACHABLE."""
+
+        def ask() -> T:
+            with reachable(job_id):
+                return function(*args)
+
+        return await self.call(ask)
+
     async def read(self, job_id: str) -> Stored:
         """The stored state of a job.
 
@@ -151,13 +160,8 @@ class Backend:
         self, kind: Kind, limit: int, until: float | None
     ) -> tuple[Sequence[ListedJob], float | None]:
         """A page of jobs, as of ``job_list.list_jobs``. Raises JobError BROKER_UNREACHABLE."""
-
-        def read() -> tuple[Sequence[ListedJob], float | None]:
-            with reachable():
-                return list_jobs(self.dispatcher.redis, kind, limit, until)
-
         async with _answered(JOB_TIMEOUT_S):
-            return await self.call(read)
+            return await self.ask(list_jobs, self.dispatcher.redis, kind, limit, until)
 
     async def pool(self) -> Pool:
         """The workers and queues, read at most once a second for all requests.

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 
 MAX_CANDLES: Final = 2048
 MAX_PREDICTION_TIMESTAMPS: Final = 512
@@ -21,7 +21,7 @@ def _not_bool(value: object) -> object:
 
 NotBool: Final = BeforeValidator(_not_bool)
 Number = Annotated[float, Field(allow_inf_nan=False), NotBool]
-Column = Annotated[list[Number], Field(min_length=1, max_length=MAX_CANDLES, fail_fast=True)]
+Column = Annotated[list[Number | None], Field(min_length=1, max_length=MAX_CANDLES, fail_fast=True)]
 
 
 class Candle(BaseModel):
@@ -29,10 +29,10 @@ class Candle(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    open: Number = Field(examples=[187.15])
-    high: Number = Field(examples=[188.4])
-    low: Number = Field(examples=[186.9])
-    close: Number = Field(examples=[187.92])
+    open: Number | None = Field(examples=[187.15])
+    high: Number | None = Field(examples=[188.4])
+    low: Number | None = Field(examples=[186.9])
+    close: Number | None = Field(examples=[187.92])
     volume: Number | None = Field(default=None, examples=[50080500])
     amount: Number | None = None
 
@@ -80,13 +80,13 @@ def num_candles(candles: list[Candle] | CandleColumns) -> int:
     return len(candles.open) if isinstance(candles, CandleColumns) else len(candles)
 
 
-def as_columns(candles: list[Candle] | CandleColumns) -> dict[str, list[float]]:
-    """The contract's columns. Volume and amount are left out if no record has them; a gap becomes 0."""
+def as_columns(candles: list[Candle] | CandleColumns) -> dict[str, list[float | None]]:
+    """The contract's columns. Volume and amount are left out if no record has them; else a gap is 0."""
     if isinstance(candles, CandleColumns):
         return candles.model_dump(exclude_none=True)
     columns = {name: [getattr(candle, name) for candle in candles] for name in COLUMNS}
     return {
-        name: [0.0 if value is None else value for value in values]
+        name: values if name in PRICE_COLUMNS else [value or 0.0 for value in values]
         for name, values in columns.items()
-        if any(value is not None for value in values)
+        if name in PRICE_COLUMNS or any(value is not None for value in values)
     }

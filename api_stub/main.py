@@ -31,6 +31,7 @@ from api_stub.routes import (
     models,
     predict,
 )
+from api_stub.routes.known_query import KNOWN_QUERY
 from api_stub.settings import ApiSettings
 from api_stub.webhooks.address import read_networks
 from api_stub.webhooks.sender import Webhooks
@@ -92,7 +93,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.add_exception_handler(HTTPException, problems.on_http_error)
     app.add_exception_handler(RequestValidationError, problems.on_validation_error)
     for part in PARTS:
-        app.include_router(part.router)
+        is_open = part in (metrics, page_files)  # scrapers and links may add their own
+        app.include_router(part.router, dependencies=[] if is_open else [KNOWN_QUERY])
     # The middleware added last receives a request first.
     app.add_middleware(Head)
     app.add_middleware(Encoding)

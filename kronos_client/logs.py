@@ -39,15 +39,15 @@ def use_json(logger: logging.Logger) -> None:
         handler.setFormatter(JsonLines())
 
 
-def log_json(level: str | int = logging.INFO) -> None:
+def log_json() -> None:
     """Write all logs and warnings of this process as JSON to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
 
 
-def uvicorn_config(base: Mapping[str, Any], level: str = "INFO") -> dict[str, Any]:
+def uvicorn_config(base: Mapping[str, Any]) -> dict[str, Any]:
     """uvicorn's logging configuration with all of its formatters as JSON."""
     formatters = {name: {"()": "kronos_client.logs.JsonLines"} for name in base["formatters"]}
-    return {**base, "formatters": formatters, "root": {"level": level, "handlers": ["default"]}}
+    return {**base, "formatters": formatters, "root": {"level": "INFO", "handlers": ["default"]}}

@@ -15,7 +15,7 @@ import json
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,27 +26,20 @@ from celery import states
 
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
-from kronos_client.contract.backtest import parse_backtest_job
+from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneResult
+from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_ids import is_shared
-from kronos_client.contract.jobs import parse_job
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role
 from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.job import Job
-from kronos_client.core.kinds import BACKTEST, FORECAST
 from kronos_client.core.result_store import OnState
-from kronos_client.core.stand_in import (
-    STAND_IN,
-    stand_in_backtest,
-    stand_in_finetuning,
-    stand_in_forecast,
-)
+from kronos_client.core.stand_in import STAND_IN, stand_in_backtest, stand_in_finetuning, stand_in_forecast
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored
 from kronos_client.redis.admission import id_conflict, queue_full
 from kronos_client.redis.queues import is_gpu_queue
@@ -90,7 +83,7 @@ class _Memory(Dispatcher):
         self.refusals: deque[JobError] = deque()
         self.by_id: dict[str, _Accepted] = {}
         self.stores: set[_MemoryStore] = set()
-        self._num_finetuned: dict[str, int] = {}
+        self._num_finetuned: Counter[str] = Counter()
         self._lock = threading.RLock()
 
     def workers(self) -> list[AnyWorkerStatus]:
@@ -156,15 +149,13 @@ class _Memory(Dispatcher):
 
     def _made_up(self, accepted: _Accepted) -> AnyResult:
         limits = self.settings.limits(max_pred_len=MAX_CONTEXT)
-        if accepted.job.kind is FORECAST:
-            job = parse_job(accepted.payload, limits)
+        job = accepted.job.kind.parse(accepted.payload, limits)
+        if isinstance(job, ForecastJob):
             return stand_in_forecast(job, accepted.job.id, limits, queue=accepted.queue)
-        if accepted.job.kind is BACKTEST:
-            return stand_in_backtest(parse_backtest_job(accepted.payload, limits), queue=accepted.queue)
-        finetuning = parse_finetune_job(accepted.payload, limits)
-        version = self._num_finetuned.get(finetuning.name, 0) + 1
-        self._num_finetuned[finetuning.name] = version
-        return stand_in_finetuning(finetuning, version, queue=accepted.queue)
+        if isinstance(job, BacktestJob):
+            return stand_in_backtest(job, queue=accepted.queue)
+        self._num_finetuned[job.name] += 1
+        return stand_in_finetuning(job, self._num_finetuned[job.name], queue=accepted.queue)
 
 
 class _MemoryStore:

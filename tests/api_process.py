@@ -3,13 +3,13 @@
 import contextlib
 import os
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests import fork_server
 from tests.ports import free_port
 from tests.waiting import WAIT_S
 
@@ -32,13 +32,13 @@ class ApiUnderTest:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
         own = {"KRONOS_REDIS_URL": redis_url, "KRONOS_API_PORT": str(self.port)}
         self._env = inherited | own | settings
-        self._command = [sys.executable, "-m", *command]
+        self._command = command
         self.start()
 
     def start(self) -> None:
         with self.log.open("a") as output:
-            self.process = subprocess.Popen(
-                self._command, cwd=ROOT, env=self._env, stdout=output, stderr=subprocess.STDOUT
+            self.process = fork_server.Process(
+                self._command, self._env, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
             )
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline and self.process.poll() is None:

@@ -16,7 +16,7 @@ from redis import Redis
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.redis.connection import connect
 from kronos_model.processes.exiting import collect_nothing_at_exit
-from tests import gpu
+from tests import fork_server, gpu
 
 # The tests' models are tiny, and OpenMP's threads wait for each other by spinning: on a busy machine two
 # take many times as long as one. Tests that need two let them sleep. Child processes inherit both.
@@ -47,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("new" if config.getoption("--faults") else "same")
     if config.getoption("numprocesses", None):  # the one that others collect for
         gc.enable()
+        fork_server.share()
 
 
 def pytest_collection_finish() -> None:

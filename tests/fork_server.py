@@ -1,9 +1,9 @@
-"""Starts workers as forks of a process that has imported torch and Celery.
+"""Starts our processes as forks of one that has imported their packages.
 
-These imports take most of a worker's start, and the suite starts over a hundred workers. Before the fork only
-packages of others are imported. Settings, our own modules, signals and exit are those of a new process.
+These imports take most of a process's start, and the suite starts hundreds. Before the fork only packages of
+others are imported. Settings, our own modules, signals and exit are those of a new process.
 
-    python -m tests.fork_server      reads a request a line, and answers each with the new process's id
+    python -m tests.fork_server FD      takes requests at this socket until its standard input ends
 """
 
 import atexit
@@ -13,145 +13,205 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from tests.waiting import WAIT_S
 
 ROOT: Final = Path(__file__).parents[1]
-IMPORTED: Final = (
+WORKER: Final = (
     "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.concurrency.prefork",
     "celery.concurrency.solo", "celery.concurrency.thread", "celery.worker.consumer", "einops",
-    "flower.command", "huggingface_hub.hf_api", "huggingface_hub.hub_mixin", "kombu.transport.redis",
-    "numpy.typing", "prometheus_client", "pydantic_settings", "pythonjsonlogger.json", "safetensors.torch",
-    "torch", "yaml",
+    "huggingface_hub.hf_api", "huggingface_hub.hub_mixin", "kombu.transport.redis", "numpy.typing",
+    "prometheus_client", "pydantic_settings", "pythonjsonlogger.json", "safetensors.torch", "torch", "yaml",
 )  # fmt: skip
+IMPORTED: Final[Mapping[str, Sequence[str]]] = {
+    "celery": WORKER,
+    "kronos_cli": (*WORKER, "flower.command", "pandas", "rich.progress", "rich.table"),
+    "kronos_model.finetuning": (
+        "accelerate", "einops", "pandas", "pydantic", "safetensors.torch", "scipy.special", "torch",
+        "torch._dynamo", "tqdm", "yaml",
+    ),
+    "torch.distributed.run": ("torch.distributed.elastic.rendezvous.registry", "torch.distributed.run"),
+    "api_stub": (
+        "fastapi", "httpx2", "kombu.transport.redis", "numpy", "prometheus_client", "pydantic_settings",
+        "redis.asyncio", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
+    ),
+}  # fmt: skip
+"""By the module that a command runs. They are imported when the first such command is started."""
 READ_EARLY: Final = ("COVERAGE", "LD_", "MALLOC_", "OMP_", "PYTHON")
 """Variables that Python and libraries read at their start, and a fork would not."""
+SHARED: Final = "TEST_FORK_SERVER"
+"""The variable with the address of the server that all processes of a run share."""
+MAX_REQUEST_BYTES: Final = 100_000
 
 
-class ForkedProcess:
-    """A worker's process, with the part of ``subprocess.Popen`` that tests use."""
+class Process(subprocess.Popen[Any]):
+    """``python -m COMMAND`` in a session of its own; a fork where that does the same."""
 
-    def __init__(self, pid: int, status: Path) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self._status = status
+    _connection: socket.socket | None = None
 
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            with suppress(FileNotFoundError):
-                self.returncode = int(self._status.read_text())
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], *, may_fork: bool = True, **options: Any
+    ) -> None:
+        self._forks = may_fork and can_fork(command, env)
+        super().__init__([sys.executable, "-m", *command], env=env, start_new_session=True, **options)
+
+    def _execute_child(self, args: list[str], *others: Any) -> None:
+        if not self._forks:
+            super()._execute_child(args, *others)
+            return
+        cwd, env = others[4:6]
+        pipes = others[9:15]
+        self._connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._connection.connect(_address())
+        request = json.dumps([list(map(str, args[2:])), dict(env), str(cwd or Path.cwd())])
+        with Path(os.devnull).open("r+b", buffering=0) as nothing:
+            files = [nothing.fileno() if file == -1 else file for file in (pipes[0], pipes[3], pipes[5])]
+            socket.send_fds(self._connection, [request.encode()], files)
+        self.pid = int(self._connection.recv(20))
+        self._child_created = True
+        self._close_pipe_fds(*pipes)
+
+    def _try_wait(self, wait_flags: int) -> tuple[int, int]:
+        if self._connection is None:
+            return super()._try_wait(wait_flags)
+        if not select.select([self._connection], [], [], 0 if wait_flags & os.WNOHANG else None)[0]:
+            return 0, 0
+        return self.pid, int(self._connection.recv(20))
+
+    def _internal_poll(self, *args: Any, **options: Any) -> int | None:
+        if self._connection is None:
+            return super()._internal_poll(*args, **options)
+        if self._waitpid_lock.acquire(False):
+            try:
+                if self.returncode is None:
+                    pid, status = self._try_wait(os.WNOHANG)
+                    if pid:
+                        self._handle_exitstatus(status)
+            finally:
+                self._waitpid_lock.release()
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
-        began = time.monotonic()
-        while (status := self.poll()) is None:
-            if timeout is not None and time.monotonic() - began > timeout:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            time.sleep(0.01)
-        return status
 
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def kill(self) -> None:
-        self.send_signal(signal.SIGKILL)
+def run(
+    command: Sequence[str], env: Mapping[str, str], cwd: Path = ROOT
+) -> "subprocess.CompletedProcess[str]":
+    """Run ``python -m COMMAND`` to its end."""
+    pipe = subprocess.PIPE
+    with Process(command, env, cwd=cwd, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            output, errors = process.communicate(timeout=WAIT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def can_fork(command: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether a fork does what a new process does. Otherwise the test starts one."""
-    early = (
-        {name: value for name, value in variables.items() if name.startswith(READ_EARLY)}
-        for variables in (environment, os.environ)
-    )
+def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether a fork does what a new process does."""
     return (
         sys.platform == "linux"
-        and command[0] in ("celery", "kronos_cli")
-        and next(early) == next(early)
-        and not any(name.startswith("COVERAGE") for name in environment)
+        and command[0] in IMPORTED
+        and _read_early(env) == _read_early(os.environ)
+        and not any(name.startswith("COVERAGE") for name in env)
     )
+
+
+def _read_early(env: Mapping[str, str]) -> dict[str, str]:
+    """A fork has the checkout in its path anyway."""
+    found = {name: value for name, value in env.items() if name.startswith(READ_EARLY)}
+    path = [folder for folder in found.pop("PYTHONPATH", "").split(os.pathsep) if folder != str(ROOT)]
+    return found | {"PYTHONPATH": os.pathsep.join(path)}
+
+
+def share() -> None:
+    """Start the server of this process and of those that it will start."""
+    if sys.platform == "linux":
+        os.environ[SHARED] = _address()
 
 
 @functools.cache
-def _server() -> "subprocess.Popen[bytes]":
-    """This process's server, which ends with it."""
-    command = [sys.executable, "-m", __name__]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-
-
-def start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> ForkedProcess:
-    """Start ``python -m COMMAND`` in the checkout, with both outputs in ``log``."""
-    status = log.with_suffix(".status")
-    server = _server()
+def _address() -> str:
+    """That of the server that is shared, or of one that starts now and ends with this process."""
+    if SHARED in os.environ:
+        return os.environ[SHARED]
+    folder = tempfile.TemporaryDirectory(prefix="forks-")
+    atexit.register(folder.cleanup)
+    address = f"{folder.name}/socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(100)
+        file = listener.fileno()
+        command = [sys.executable, "-m", __name__, str(file)]
+        server = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[file]
+        )
     assert server.stdin is not None
-    assert server.stdout is not None
-    server.stdin.write(json.dumps([list(command), dict(environment), str(log), str(status)]).encode() + b"\n")
-    return ForkedProcess(int(server.stdout.readline()), status)
+    atexit.register(server.stdin.close)
+    return address
 
 
-def serve() -> None:
+def serve(listener: socket.socket) -> None:
     """Fork for each request. Returns in the new processes, and at the end of the input."""
-    with open(0, "rb", closefd=False) as requests:
-        for line in requests:
-            command, environment, log, status = json.loads(line)
-            receiver, sender = os.pipe()
+    keepers: list[int] = []
+    while 0 not in select.select([0, listener], [], [])[0]:
+        connection, _ = listener.accept()
+        request, files, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 3)
+        if request:
+            command, env, cwd = json.loads(request)
+            for name in IMPORTED[command[0]]:
+                importlib.import_module(name)
+            gc.freeze()
             if (keeper := os.fork()) == 0:
-                _keep(command, environment, log, Path(status), sender)
+                listener.detach()
+                _keep(command, env, cwd, files, connection)
                 return
-            os.close(sender)
-            os.write(1, os.read(receiver, 20) + b"\n")
-            os.close(receiver)
-            _keepers.append(keeper)
-            _reap()
+            keepers.append(keeper)
+        connection.close()
+        for file in files:
+            os.close(file)
+        keepers = [keeper for keeper in keepers if not os.waitpid(keeper, os.WNOHANG)[0]]
     os._exit(0)
 
 
-_keepers: list[int] = []
-
-
-def _reap() -> None:
-    """Collect the keepers whose process has ended."""
-    for keeper in list(_keepers):
-        if os.waitpid(keeper, os.WNOHANG)[0]:
-            _keepers.remove(keeper)
-
-
-def _keep(command: list[str], environment: dict[str, str], log: str, status: Path, sender: int) -> None:
-    """Fork once more. The child returns; its parent writes the child's exit status to a file."""
+def _keep(
+    command: list[str], env: dict[str, str], cwd: str, files: list[int], connection: socket.socket
+) -> None:
+    """Fork once more. The child returns; its parent sends the child's id, and its status at its end."""
     child = os.fork()
     if child == 0:
-        _become(command, environment, log, sender)
+        connection.detach()
+        _become(command, env, cwd, files)
         return
-    os.write(sender, str(child).encode())
-    os.closerange(0, 3)
-    os.close(sender)
-    exit_status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    partial = status.with_suffix(".partial")
-    partial.write_text(str(exit_status))
-    partial.rename(status)
+    connection.send(str(child).encode())
+    for file in (0, 1, 2, *files):
+        os.close(file)
+    status = os.waitpid(child, 0)[1]
+    with suppress(OSError):
+        connection.send(str(status).encode())
     os._exit(0)
 
 
-def _become(command: list[str], environment: dict[str, str], log: str, sender: int) -> None:
-    """Take the environment and files of a new process, in a session by which a test finds its descendants."""
-    os.close(sender)
+def _become(command: list[str], env: dict[str, str], cwd: str, files: list[int]) -> None:
+    """Take the environment and files of a new process, in a session of its own."""
     os.setsid()
+    os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (output, 1), (output, 2)):
-        os.dup2(source, target)
+    for target, file in enumerate(files):
+        os.dup2(file, target)
     os.closerange(3, 64)
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(env)
     sys.argv = command
 
 
@@ -165,11 +225,8 @@ def _exit(status: int) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then end their workers
-    for name in IMPORTED:
-        importlib.import_module(name)
-    gc.freeze()
-    serve()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then end their processes
+    serve(socket.socket(fileno=int(sys.argv[1])))
     try:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     except SystemExit as ended:

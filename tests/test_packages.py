@@ -225,6 +225,8 @@ def test_every_package_that_is_imported_is_pinned():
         "starlette": "fastapi",
         "torchgen": "torch",
         "anyio": "fastapi",
+        "grpc": "grpcio",
+        "hcl2": "python_hcl2",
         "backports": "backports.zstd",
         "compression": "backports.zstd",  # of Python 3.14
         "pydantic_core": "pydantic",

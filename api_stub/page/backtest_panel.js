@@ -70,7 +70,8 @@ export class BacktestPanel {
       horizon: numberIn("backtest-horizon"),
       lookback: numberIn("backtest-lookback") ?? "auto",
     }
-    return path === AT_HAND ? job : { ...job, reading: { drop_bad_rows: byId("backtest-drop").checked } }
+    const reading = { missing: byId("backtest-missing").value, drop_bad_rows: byId("backtest-drop").checked }
+    return path === AT_HAND ? job : { ...job, reading }
   }
 
   /** Shows a backtest by its id: its progress, and then its report. */

@@ -58,7 +58,7 @@ export class CandleFile {
     const numbers = columns.map(([title, cells]) => [title, cells.map(Number)])
     this.#file = null
     this.#reading += 1
-    this.#show(new Candles("sample.csv", timestamps, Object.fromEntries(numbers)), {})
+    this.#show(new Candles("sample.csv", timestamps, Object.fromEntries(numbers)), { dropped: {}, warnings: [] })
   }
 
   async #open([file, ...others]) {
@@ -77,7 +77,7 @@ export class CandleFile {
       byId("instruments").hidden = isOne
       offer(byId("instrument"), answer.instruments.map((name) => [name, name]))
       if (!isOne) byId("instrument").value = id
-      this.#show(new Candles(isOne ? file.name : id, timestamps, columns), answer.dropped)
+      this.#show(new Candles(isOne ? file.name : id, timestamps, columns), answer)
     } catch (error) {
       if (reading !== this.#reading) return
       showText(byId("file-name"), null)
@@ -91,7 +91,7 @@ export class CandleFile {
 
   #query(name) {
     const query = new URLSearchParams({
-      name: name.slice(-200), max_bars: MAX_BARS, drop_bad_rows: byId("drop-bad-rows").checked,
+      name: name.slice(-200), max_bars: MAX_BARS, missing: byId("missing").value, drop_bad_rows: byId("drop-bad-rows").checked,
     })
     for (const id of FORM) if (byId(id).value) query.set(id.replace("-", "_"), byId(id).value)
     for (const column of byId("columns").value.split(",")) {
@@ -100,10 +100,10 @@ export class CandleFile {
     return query
   }
 
-  #show(candles, dropped) {
+  #show(candles, { dropped, warnings }) {
     const left = Object.entries(dropped).map(([why, number]) => `${count(number)} ${why.replaceAll("_", " ")}`)
     showText(byId("file-name"), `${candles.name}: ${bars(candles.length)}, ${candles.timestamps[0]} to ` +
-      candles.timestamps.at(-1) + (left.length ? `. Rows left out: ${left.join(", ")}` : ""))
+      candles.timestamps.at(-1) + (left.length ? `. Rows left out: ${left.join(", ")}` : "") + warnings.map((text) => `. ${text}`).join(""))
     showText(byId("file-problem"), null)
     byId("file-help").hidden = true
     this.onCandles(candles)

@@ -36,7 +36,8 @@ export class FinetunePanel {
     state.textContent = `Uploading ${file.name}…`
     const name = file.name.replace(/[^A-Za-z0-9._-]/g, "-").replace(/^[^A-Za-z0-9]+/, "")
     const [replace, drop] = ["dataset-replace", "dataset-drop"].map((id) => byId(id).checked)
-    const address = `datasets?${new URLSearchParams({ name, replace, drop_bad_rows: drop })}`
+    const missing = byId("dataset-missing").value
+    const address = `datasets?${new URLSearchParams({ name, replace, missing, drop_bad_rows: drop })}`
     try {
       const dataset = await upload(address, file)
       const left = Object.values(dataset.dropped).reduce((sum, number) => sum + number, 0)
@@ -63,6 +64,7 @@ export class FinetunePanel {
       data: {
         lookback: { min: Math.max(2, Math.ceil(longest / 4)), max: longest },
         pred_len: numberIn("train-horizon"),
+        missing: byId("dataset-missing").value,
         drop_bad_rows: byId("dataset-drop").checked,
       },
       start: { model: byId("start").value },

@@ -16,7 +16,7 @@ export class ForecastForm {
   #limits = LIMITS
 
   constructor() {
-    for (const id of ["horizon", "lookback", "model"]) byId(id).addEventListener("input", () => this.#explain())
+    for (const id of ["horizon", "lookback", "model", "calibrated"]) byId(id).addEventListener("input", () => this.#explain())
     this.#explain()
   }
 
@@ -57,7 +57,7 @@ export class ForecastForm {
       output: {
         quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
         events: [HIGHER, ...byId("events").value.split(",").map((text) => text.trim()).filter(Boolean)],
-        statistics: true,
+        statistics: true, calibrated: this.#isCalibrated,
       },
       model: byId("model").value || null,
       device: byId("device").value,
@@ -69,8 +69,13 @@ export class ForecastForm {
     return chosenModel(this.#workers, byId("model").value, numberIn("horizon") ?? 0)
   }
 
+  get #isCalibrated() {
+    return !byId("calibration").hidden && byId("calibrated").checked
+  }
+
   get #autoLookback() {
     const model = this.#model
+    if (this.#isCalibrated) return model.calibration.lookback
     return model && autoLookback(model, numberIn("horizon") ?? 0)
   }
 
@@ -78,6 +83,10 @@ export class ForecastForm {
   #explain() {
     const { max_bars: maxBars, max_sample_count: perSeries, max_paths: perJob } = this.#limits
     const model = this.#model
+    const calibration = model?.calibration
+    byId("calibration").hidden = !calibration
+    showText(byId("calibration-note"), calibration && `From ${count(calibration.num_windows)} forecasts of the past, the last ` +
+      `of ${calibration.last.slice(0, 10)}: at most ${bars(calibration.horizon)} ahead, from ${bars(calibration.lookback)}.`)
     byId("lookback").placeholder = String(this.#autoLookback ?? "auto")
     limit("horizon", model?.max_context ?? MAX_HORIZON, `all that ${model?.id ?? "any published model"} can see`)
     limit("lookback", maxBars, "the service's limit for one series")

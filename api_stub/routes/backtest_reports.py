@@ -13,7 +13,6 @@ from api_stub.routes.job_views import BACKTESTS
 from api_stub.routes.jobs import AnyId
 from api_stub.routes.scopes import needs
 from api_stub.routes.tables import preferred
-from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.registry.job_folder import output_folder
 
 router = APIRouter(prefix=BACKTESTS, tags=["backtests"], dependencies=[needs("train")])
@@ -59,9 +58,10 @@ async def delete(job_id: AnyId, backend: BackendDependency) -> None:
         await backend.call(shutil.rmtree, folder.parent)
     except OSError as error:
         message = (
-            f"the report cannot be deleted ({error.strerror}): let this service write in KRONOS_MODEL_FOLDER"
+            f"the report cannot be deleted ({error.strerror}): let this service write in "
+            "KRONOS_MODEL_FOLDER, or delete it there"
         )
-        raise JobError(ErrorCode.DISK_FULL, message) from error
+        raise HttpError(HttpCode.READ_ONLY, message) from error
 
 
 def _existing(model_folder: Path | None, job_id: str) -> Path:

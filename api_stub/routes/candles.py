@@ -49,6 +49,7 @@ class FileContent(BaseModel):
     instruments: list[str] = Field(description="all instruments of the file, with `id_column`")
     dropped: Dropped
     bad_rows: BadRows
+    warnings: list[str] = Field(description="bars without prices that were filled or left out, and how many")
 
 
 Name = Annotated[str, Query(max_length=200, description="name of the file; its suffix sets the format")]
@@ -69,7 +70,8 @@ async def read(
     ] = None,
 ) -> FileContent:
     """Read the body, one CSV or Parquet file, and answer its last bars. Nothing is kept."""
-    wanted = {"instrument": instrument, "max_bars": max_bars or min(backend.settings.max_bars, MAX_BARS)}
+    most = max_bars or min(backend.settings.max_bars, MAX_BARS)
+    wanted = {"instrument": instrument, "max_bars": most, "is_settled": True}
     return FileContent.model_validate(await read_body(request, backend, options, name, wanted))
 
 

@@ -64,6 +64,7 @@ class DatasetReport(BaseModel):
     num_instruments: int
     num_bars: int
     num_gaps: int = Field(description="bars missing within a day")
+    num_filled: int = Field(description="bars without prices that have the close before them")
     dropped: dict[str, int] = Field(description="number of unusable rows, by reason")
     bad_rows: list[str] = Field(description="what is wrong with the first of these")
     warnings: list[str] = Field(description="candles that no market can have printed")

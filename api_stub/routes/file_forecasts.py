@@ -3,22 +3,19 @@
 import re
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 
-from api_stub.backend import BackendDependency
 from api_stub.problems import HttpError
 from api_stub.routes.candles import BadRows, Dropped, Instrument, Name, read_body, read_path
-from api_stub.routes.connection import while_connected
+from api_stub.routes.connection import Waiting
 from api_stub.routes.documented import json_only
 from api_stub.routes.file_body import FILE_BODY
 from api_stub.routes.job_views import FORECASTS, ForecastView
-from api_stub.routes.preference import PreferenceDependency
 from api_stub.routes.scopes import needs
-from api_stub.routes.submission import SubmissionDependency
-from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
+from api_stub.routes.tables import AS_TABLES, table_response
 from api_stub.uploads.dataset_folder import data_folder, dataset_path
 from api_stub.uploads.read_options import ReadOptionsDependency
 from api_stub.webhooks.sender import WebhooksDependency
@@ -26,7 +23,6 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
 from kronos_client.contract.names import Priority
 from kronos_client.core.job import candles_job
-from kronos_model.bars.missing import Missing
 
 router = APIRouter(prefix=f"{FORECASTS}/file", tags=["forecasts"], dependencies=[needs("predict")])
 
@@ -37,7 +33,6 @@ class FileForecast(BaseModel):
     """What to forecast. What is left out has the defaults of the Python clients."""
 
     pred_len: Annotated[int, Field(ge=1, description="bars to forecast")]
-    missing: Missing = "error"
     lookback: Annotated[int, Field(ge=1, description="last bars that the model reads")] | None = None
     temperature: float | None = None
     top_k: int | None = None
@@ -86,12 +81,8 @@ Dataset = Annotated[
     openapi_extra=FILE_BODY,
 )
 async def forecast_file(
-    request: Request,
-    backend: BackendDependency,
-    submission: SubmissionDependency,
-    preference: PreferenceDependency,
+    waiting: Waiting,
     webhooks: WebhooksDependency,
-    table: PreferredTable,
     read_options: ReadOptionsDependency,
     options: Annotated[Any, Depends(_options)],
     name: Name = "candles.csv",
@@ -105,7 +96,9 @@ async def forecast_file(
     with `dropped` and `bad_rows`.
     """
     webhooks.checked(webhook)
-    wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars, "missing": options["missing"]}
+    request, backend, submission = waiting.request, waiting.backend, waiting.submission
+    wanted = {"instrument": instrument, "max_bars": backend.settings.max_bars}
+    options["missing"] = read_options.missing  # the job settles them, and its result says how many
     if dataset is None:
         content = await read_body(request, backend, read_options, name, wanted)
     else:
@@ -125,15 +118,14 @@ async def forecast_file(
     job, _ = await backend.core.send(make, may_stay=True, scope=None if webhook else submission.scope)
     url = f"{submission.root}{FORECASTS}/{job.id}"
     await webhooks.add(job.id, url, webhook)
-    work = backend.wait(job.id, preference.wait_s)
-    to_cancel = [] if webhook else [job.id]
-    stored = await while_connected(request, work, to_cancel, backend, submission, preference)
+    work = backend.wait(job.id, waiting.preference.wait_s)
+    stored = await waiting.while_connected(work, [] if webhook else [job.id])
     view = FileForecastView.of(job.id, stored, dropped=content["dropped"], bad_rows=content["bad_rows"])
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
         raise HttpError.of(stored.value, job.id)
     if view.result is None:
         return JSONResponse(to_jsonable_python(view), 202, headers | {"Retry-After": "1"})
-    if table is not None:
-        return await table_response(table, view.result.series, headers)
+    if waiting.table is not None:
+        return await table_response(waiting.table, view.result.series, headers)
     return JSONResponse(to_jsonable_python(view), 200, headers)

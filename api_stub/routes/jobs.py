@@ -1,6 +1,6 @@
 """Routes of forecasts, finetuning jobs and backtests: enqueue, read, follow, cancel."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from functools import partial
 from typing import Annotated, Any, Final
@@ -29,16 +29,15 @@ from api_stub.routes.paging import Cursor, Limit
 from api_stub.routes.scopes import KeyScope, needs
 from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
-from api_stub.settings import ApiSettings
 from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_ids import is_shared
-from kronos_client.contract.names import MAX_ID_CHARS, Kind
-from kronos_client.core.job import Job, backtest_job, finetune_job, forecast_job
-from kronos_client.core.kinds import progress_of
+from kronos_client.contract.names import MAX_ID_CHARS
+from kronos_client.core.job import checked_job
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind, progress_of
 from kronos_client.core.stored import NOTHING
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
@@ -60,21 +59,22 @@ async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
 
 def _router(
     url: str,
-    kind: Kind,
+    kind: JobKind[Any, Any],
     scope: KeyScope,
     job_model: type[BaseModel],
-    make_job: Callable[[dict[str, Any], str, ApiSettings], Job],
     view: type[JobView],
-    cancelling: str,
+    cancelled: str,
 ) -> APIRouter:
     tag = url.rpartition("/")[2]
     router = APIRouter(
         prefix=url, tags=[tag], dependencies=[needs(scope), Depends(json_only)], route_class=LargeBodies
     )
     documented = create_model(job_model.__name__, __base__=job_model, webhook=(Webhook, None))
-    enqueuing = f"Enqueue a {kind} job as in docs/reference/contract.md. The answer does not wait for it."
-    listing = f"The newest {kind} jobs that this API and the Python clients submitted."
-    cancelling = f"{cancelling} A job that has ended stays as it is."
+    enqueuing = (
+        f"Enqueue a {kind.name} job as in docs/reference/contract.md. The answer does not wait for it."
+    )
+    listing = f"The newest {kind.name} jobs that this API and the Python clients submitted."
+    cancelling = f"Cancel {cancelled}. A job that has ended stays as it is."
 
     @router.post("", status_code=202, description=enqueuing)
     async def enqueue(
@@ -85,7 +85,7 @@ def _router(
         response: Response,
     ) -> Accepted:
         webhook = webhooks.checked(job.pop("webhook", None))
-        make = partial(make_job, job, submission.job_id, backend.settings)
+        make = partial(checked_job, kind, job, submission.job_id, backend.settings)
         scope = None if webhook else submission.scope  # a job has one webhook
         sent, queue = await backend.core.send(make, may_stay=True, scope=scope)
         await webhooks.add(sent.id, f"{submission.root}{url}/{sent.id}", webhook)
@@ -108,7 +108,7 @@ def _router(
         cursor: Annotated[Cursor, Query(pattern=TIME)] = None,
     ) -> JobsView:
         until = None if cursor is None else float(cursor)
-        found, following = await backend.list_jobs(kind, limit, until)
+        found, following = await backend.list_jobs(kind.name, limit, until)
         return JobsView(
             jobs=[JobSummary.of(job, submission.root + url) for job in found],
             next=None if following is None else repr(following),
@@ -185,15 +185,9 @@ async def _followed(
 
 
 router = APIRouter()
-cancelling = "Cancel the job."
-router.include_router(
-    _router(FORECASTS, "forecast", "predict", ForecastJob, forecast_job, ForecastView, cancelling)
-)
-cancelling = "Cancel training; its best checkpoint is kept."
-router.include_router(
-    _router(FINETUNES, "finetune", "train", FinetuneJob, finetune_job, FinetuneView, cancelling)
-)
-cancelling = "Cancel the backtest and its forecasts."
-router.include_router(
-    _router(BACKTESTS, "backtest", "train", BacktestJob, backtest_job, BacktestView, cancelling)
-)
+for part in (
+    _router(FORECASTS, FORECAST, "predict", ForecastJob, ForecastView, "the job"),
+    _router(FINETUNES, FINETUNE, "train", FinetuneJob, FinetuneView, "training; its best checkpoint is kept"),
+    _router(BACKTESTS, BACKTEST, "train", BacktestJob, BacktestView, "the backtest and its forecasts"),
+):
+    router.include_router(part)

@@ -20,9 +20,8 @@ from api_stub.routes.scopes import needs
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
-from kronos_client.core.reachable import reachable
 from kronos_client.registry.model_registry import DamagedModel, ModelRegistry
-from kronos_model.errors import CheckpointError, KronosError
+from kronos_model.errors import CheckpointError, DiskFull, KronosError
 
 router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(json_only)])
 
@@ -160,7 +159,7 @@ async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict
     pause_s, longest_s = ASK_INTERVALS_S
     asked = nodes
     while True:
-        answers |= await backend.call(_broadcast, backend.dispatcher.app, model, ask, asked)
+        answers |= await backend.ask(_broadcast, backend.dispatcher.app, model, ask, asked)
         asked = [node for node in nodes if answers.get(node, {}).get("state") not in ("ready", "failed")]
         if not asked or backend.events.is_released or time.monotonic() + pause_s > deadline:
             return answers
@@ -170,15 +169,14 @@ async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict
 
 def _broadcast(app: Celery, model: str, ask: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
     """The answers of these workers to one request. Blocks."""
-    with reachable():
-        replies = app.control.broadcast(
-            LOAD_MODEL_COMMAND,
-            arguments={"model": model, "ask": ask},
-            destination=nodes,
-            reply=True,
-            timeout=ANSWER_S,
-            limit=len(nodes),
-        )
+    replies = app.control.broadcast(
+        LOAD_MODEL_COMMAND,
+        arguments={"model": model, "ask": ask},
+        destination=nodes,
+        reply=True,
+        timeout=ANSWER_S,
+        limit=len(nodes),
+    )
     return {
         node: answer
         for reply in replies or []
@@ -188,10 +186,12 @@ def _broadcast(app: Celery, model: str, ask: str, nodes: list[str]) -> dict[str,
 
 
 def _delete(folder: Path | None, model_id: str) -> None:
-    """Raises HttpError NOT_FOUND, or JobError DISK_FULL. Blocks."""
+    """Raises HttpError NOT_FOUND or READ_ONLY. Blocks."""
     try:
         if folder is not None and ModelRegistry(folder).delete(model_id):
             return
+    except DiskFull as error:
+        raise HttpError(HttpCode.READ_ONLY, error.message) from None
     except KronosError as error:
         raise JobError.from_kronos(error) from None
     raise HttpError(

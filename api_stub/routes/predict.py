@@ -5,21 +5,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, TypeVar
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
-from api_stub.backend import Backend, BackendDependency
 from api_stub.problems import HttpCode, HttpError
-from api_stub.routes.connection import while_connected
+from api_stub.routes.connection import Waiting, WaitingRequest
 from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
 from api_stub.routes.job_views import FORECASTS, Accepted, result_of
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
-from api_stub.routes.preference import Preference, PreferenceDependency
 from api_stub.routes.scopes import needs
-from api_stub.routes.submission import Submission, SubmissionDependency
-from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
+from api_stub.routes.tables import AS_TABLES, table_response
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.results import ForecastResult
@@ -65,24 +62,18 @@ class AcceptedBatch(BaseModel):
     | {202: {"model": Accepted, "description": "preferred, and not done in time; the job goes on"}},
 )
 async def predict_single(
-    http_request: Request,
-    body: Annotated[dict[str, Any], AsDocumented(SingleRequest)],
-    backend: BackendDependency,
-    submission: SubmissionDependency,
-    preference: PreferenceDependency,
-    table: PreferredTable,
+    waiting: Waiting, body: Annotated[dict[str, Any], AsDocumented(SingleRequest)]
 ) -> Response:
     """Forecast one series, and wait for it up to `KRONOS_API_WAIT_S`, then 504 or, if preferred, 202."""
     request = await checked(SingleRequest, body)
-    (job,) = prediction_jobs([request], submission.job_id, "", backend.settings)
-    ((_, queue, stored, result),) = await _run([job], http_request, backend, submission, preference)
+    ((job, queue, stored, result),) = await _run([request], "", waiting)
     headers = {"X-Job-Id": job.id}
-    if result is not None and table is not None:
-        return await table_response(table, job.named_series(result), headers)
+    if result is not None and waiting.table is not None:
+        return await table_response(waiting.table, job.named_series(result), headers)
     if result is not None:
         return _json(job.predictions(result)[0], 200, headers)
-    content = Accepted.of(job.id, queue, submission.root + FORECASTS, stored)
-    return _json(content, 202, headers | preference.headers | {"Location": content.url})
+    content = Accepted.of(job.id, queue, waiting.submission.root + FORECASTS, stored)
+    return _json(content, 202, headers | waiting.preference.headers | {"Location": content.url})
 
 
 @router.post(
@@ -92,32 +83,27 @@ async def predict_single(
     | {202: {"model": AcceptedBatch, "description": "preferred, and not done in time; the jobs go on"}},
 )
 async def predict_batch(
-    http_request: Request,
-    body: Annotated[dict[str, Any], AsDocumented(BatchRequest)],
-    backend: BackendDependency,
-    submission: SubmissionDependency,
-    preference: PreferenceDependency,
-    table: PreferredTable,
+    waiting: Waiting, body: Annotated[dict[str, Any], AsDocumented(BatchRequest)]
 ) -> Response:
     """Forecast several series, and wait for all of them, as for a single one. The order is kept.
 
     Series with the same options and the same number of bars to forecast become one job.
     """
     request = await checked(BatchRequest, body)
-    jobs = prediction_jobs(request.items, submission.job_id, "items.{index}.", backend.settings)
+    outcomes = await _run(request.items, "items.{index}.", waiting)
+    job_ids = [job.id for job, *_ in outcomes]
     # More ids would make the header too long for clients and proxies.
-    headers = {"X-Job-Id": ", ".join(job.id for job in jobs)} if len(jobs) <= MAX_HEADER_IDS else {}
-    outcomes = await _run(jobs, http_request, backend, submission, preference)
+    headers = {"X-Job-Id": ", ".join(job_ids)} if len(job_ids) <= MAX_HEADER_IDS else {}
     if any(result is None for *_, result in outcomes):
-        url = submission.root + FORECASTS
+        url = waiting.submission.root + FORECASTS
         accepted = [
             AcceptedItems.of(job.id, queue, url, stored, items=job.indices)
             for job, queue, stored, _ in outcomes
         ]
-        return _json(AcceptedBatch(jobs=accepted), 202, headers | preference.headers)
-    if table is not None:
+        return _json(AcceptedBatch(jobs=accepted), 202, headers | waiting.preference.headers)
+    if waiting.table is not None:
         named = _in_order(outcomes, PredictionJob.named_series)
-        return await table_response(table, named, headers)
+        return await table_response(waiting.table, named, headers)
     return _json(_in_order(outcomes, PredictionJob.predictions), 200, headers)
 
 
@@ -136,46 +122,38 @@ def _json(content: BaseModel | list[Prediction], status: int, headers: dict[str,
     return Response(to_json(content), status, headers, "application/json")
 
 
-async def _run(
-    jobs: Sequence[PredictionJob],
-    request: Request,
-    backend: Backend,
-    submission: Submission,
-    preference: Preference,
-) -> list[Outcome]:
-    """Enqueue the jobs and wait for them.
+async def _run(items: Sequence[SingleRequest], prefix: str, waiting: WaitingRequest) -> list[Outcome]:
+    """Enqueue the items as jobs and wait for them. ``prefix`` is that of ``PredictionJob``.
 
     Raises JobError if a job cannot be sent, and HttpError if one fails, or is not done in time and the
     request does not take jobs. Its ``details`` name the other jobs. The jobs that go on are cancelled, unless
     the same request can be repeated and would find them again.
     """
+    backend, submission = waiting.backend, waiting.submission
 
     async def wait(job: PredictionJob, queue: str) -> Outcome:
         try:
-            stored = await backend.wait(job.id, preference.wait_s)
+            stored = await backend.wait(job.id, waiting.preference.wait_s)
             result = result_of(ForecastResult, stored)
             if stored.has_ended and result is None:
                 raise stored.value
-            if result is None and not preference.takes_job:
-                raise _unfinished(backend, job.id, submission, preference)
+            if result is None and not waiting.preference.takes_job:
+                raise _unfinished(job.id, waiting)
         except JobError as error:
             raise HttpError.of(job.in_request(error), job.id) from None
         return job, queue, stored, result
 
-    sent = await _send(jobs, backend, submission)
-    jobs = [job for job, _ in sent]
+    sent = await _send(prediction_jobs(items, submission.job_id, prefix, backend.settings), waiting)
+    job_ids = [job.id for job, _ in sent]
     # A TaskGroup would wrap the error in an ExceptionGroup.
     tasks = [asyncio.create_task(wait(*one)) for one in sent]
     try:
-        job_ids = [job.id for job in jobs]
-        return await while_connected(
-            request, asyncio.gather(*tasks), job_ids, backend, submission, preference
-        )
+        return await waiting.while_connected(asyncio.gather(*tasks), job_ids)
     except HttpError as failure:
-        if others := [job.id for job in jobs if job.id != failure.job_id]:
+        if others := [job_id for job_id in job_ids if job_id != failure.job_id]:
             failure.details["other_jobs"] = others
         if not submission.is_repeatable and failure.code != ErrorCode.BROKER_UNREACHABLE:
-            await backend.try_to_cancel([job.id for job in jobs])
+            await backend.try_to_cancel(job_ids)
         raise
     finally:
         for task in tasks:
@@ -183,25 +161,24 @@ async def _run(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _unfinished(backend: Backend, job_id: str, submission: Submission, preference: Preference) -> JobError:
+def _unfinished(job_id: str, waiting: WaitingRequest) -> JobError:
     """The error of a request that does not take jobs, if one is not done in time."""
     outcome = (
         "it goes on: repeat the request with its Idempotency-Key"
-        if submission.is_repeatable
+        if waiting.submission.is_repeatable
         else "it goes on, since others may share it: repeat the request"
         if is_shared(job_id)
         else "it was cancelled: repeat the request, ask for less, or send `Prefer: respond-async`"
     )
-    if backend.events.is_released:
+    if waiting.backend.events.is_released:
         return JobError(HttpCode.OVERLOADED, f"the service is stopping; of the forecast: {outcome}")
-    message = f"the forecast was not done within {preference.wait_s:g} s; {outcome}"
+    message = f"the forecast was not done within {waiting.preference.wait_s:g} s; {outcome}"
     return JobError(ErrorCode.TIMEOUT, message)
 
 
-async def _send(
-    jobs: Sequence[PredictionJob], backend: Backend, submission: Submission
-) -> list[tuple[PredictionJob, str]]:
+async def _send(jobs: Sequence[PredictionJob], waiting: WaitingRequest) -> list[tuple[PredictionJob, str]]:
     """Check all jobs of a request, then send all or none. Returns them as sent, each with its queue."""
+    backend, submission = waiting.backend, waiting.submission
 
     def check() -> list[Job]:
         return [job.checked(backend.settings) for job in jobs]

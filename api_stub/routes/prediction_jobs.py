@@ -134,6 +134,7 @@ def _options(item: SingleRequest) -> dict[str, Any]:
         "device": item.device,
         "allow_fallback": item.allow_fallback,
         "priority": item.priority,
+        "missing": item.missing,
     }
     return options if item.model is None else options | {"model": item.model}
 

@@ -9,6 +9,7 @@ from api_stub.candles import Candles, FutureTimestamps, NotBool, Timestamps, num
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
 from kronos_client.contract.names import Priority
 from kronos_client.contract.path_results import EventChance, PathStatistics
+from kronos_model.bars.missing import Missing
 
 MAX_ITEMS: Final = 256
 MAX_NAME_CHARS: Final = 200
@@ -63,6 +64,10 @@ class SingleRequest(BaseModel):
     device: str = Field(default="auto", description="auto, cpu, cuda, cuda:N or mps")
     allow_fallback: bool = Field(default=True, description="whether the CPU may be used if no GPU is ready")
     timezone: str | None = Field(default=None, description="IANA time zone of the timestamps")
+    missing: Missing = Field(
+        default="error",
+        description="candles without prices, which are null, or zero without volume: error, ffill or drop",
+    )
     priority: Priority = "normal"
 
     @model_validator(mode="after")

@@ -5,7 +5,6 @@ import errno
 import os
 import re
 import shutil
-import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -18,17 +17,15 @@ from api_stub.problems import HttpCode, HttpError
 from api_stub.settings import ApiSettings
 from api_stub.uploads.file_process import read_upload
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.atomic_write import sync
-from kronos_model.bars.files.find import SUFFIXES
+from kronos_model.atomic_write import NO_ROOM, sweep, sync
+from kronos_model.bars.files.find import files_below
 from kronos_model.bars.files.options import ReadOptions
 
 DATASET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.(csv|csv\.gz|parquet|pq)")
 STAGING_PREFIX: Final = ".upload-"
 """Readers of the folder skip hidden files."""
-STAGING_AGE_S: Final = 24 * 3600
-"""An upload of this age was left by a process that crashed."""
 MAX_LISTED: Final = 10_000
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class StoredFile(BaseModel):
@@ -51,17 +48,10 @@ def data_folder(settings: ApiSettings) -> Path:
 def stored_files(root: Path) -> list[StoredFile]:
     """The files that jobs may name, sorted, without hidden files and links. Blocks."""
     found = []
-    for parent, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            path = Path(parent, name)
-            if name.startswith(".") or not name.lower().endswith(SUFFIXES) or path.is_symlink():
-                continue
-            with suppress(OSError):  # the file was just removed
-                size = path.stat().st_size
-                found.append(StoredFile(name=path.relative_to(root).as_posix(), num_bytes=size))
-            if len(found) == MAX_LISTED:
-                return found
+    for path in [path for path in files_below(root) if not path.is_symlink()][:MAX_LISTED]:
+        with suppress(OSError):  # the file was just removed
+            size = path.stat().st_size
+            found.append(StoredFile(name=path.relative_to(root).as_posix(), num_bytes=size))
     return found
 
 
@@ -78,8 +68,7 @@ def remove(root: Path, name: str) -> None:
     """Delete a file that jobs may name. Blocks.
 
     Raises:
-        HttpError: NOT_FOUND.
-        JobError: DISK_FULL if this process may not write there.
+        HttpError: NOT_FOUND; READ_ONLY if this process may not write there.
     """
     path = dataset_path(root, name)
     try:
@@ -136,10 +125,7 @@ async def store(
 def _prepare(staging: Path) -> None:
     """Make the staging folder, and remove those that crashes left."""
     staging.parent.mkdir(parents=True)
-    for left in staging.parent.parent.glob(f"{STAGING_PREFIX}*"):
-        with suppress(OSError):  # another upload may be removing it
-            if time.time() - left.stat().st_mtime > STAGING_AGE_S:
-                shutil.rmtree(left)
+    sweep(staging.parent.parent, f"{STAGING_PREFIX}*")
 
 
 def _place(staging: Path, target: Path, *, may_replace: bool) -> bool:
@@ -159,7 +145,7 @@ def _move_to_free_name(staging: Path, target: Path) -> None:
     try:
         os.link(staging, target)  # unlike a rename, it fails if the name is taken
     except OSError as error:
-        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK):
+        if error.errno not in (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK):
             raise
         # A file system without hard links: another upload may slip between the next two calls.
         if target.exists():
@@ -170,11 +156,10 @@ def _move_to_free_name(staging: Path, target: Path) -> None:
 def _not_written(error: OSError, what: str) -> Exception:
     if error.errno not in NO_ROOM:
         return error
-    return JobError(
-        ErrorCode.DISK_FULL,
-        f"the file cannot be {what} ({os.strerror(error.errno)}): free space in the data folder "
-        "(KRONOS_DATA_FOLDER), or let this service write there",
-    )
+    text = f"the file cannot be {what} ({os.strerror(error.errno)}):"
+    if error.errno in NOT_ALLOWED:
+        return HttpError(HttpCode.READ_ONLY, f"{text} let this service write in KRONOS_DATA_FOLDER")
+    return JobError(ErrorCode.DISK_FULL, f"{text} free space in KRONOS_DATA_FOLDER")
 
 
 def _exists(name: str) -> HttpError:

@@ -1,8 +1,9 @@
 """``python -m api_stub.uploads.file_child`` reads one uploaded file.
 
 It is a separate process, because a hostile file may use up memory and time or crash its reader. The message
-holds ``path``, ``options`` (``ReadOptions``), ``max_memory_bytes``, and ``bars``: the arguments of
-``CandleFile.last``, or null for a report. The one event is ``content`` or ``error``.
+holds ``path``, ``options`` (``ReadOptions``), ``max_memory_bytes``, and ``bars``: null for a report, or the
+arguments of ``CandleFile.last`` and ``is_settled``, whether missing bars are filled or left out here. The one
+event is ``content`` or ``error``.
 """
 
 import resource
@@ -31,9 +32,15 @@ def read(path: Path, options: Mapping[str, Any], bars: Mapping[str, Any] | None)
     if bars is None:
         return read_instruments([str(path)], given)[1].short()
     file = CandleFile(path, given)
-    found = file.last(**bars)
+    asked = dict(bars)
+    is_settled = asked.pop("is_settled", False)
+    found = file.last(**asked)
+    candles, warnings = found.candles, list[str]()
+    if is_settled and given.missing != "error":
+        candles, warnings = found.settled(given.missing)
     return {
-        "series": {"id": found.name} | {str(name): found.candles[name].tolist() for name in found.candles},
+        "series": {"id": found.name} | {str(name): candles[name].tolist() for name in candles},
+        "warnings": warnings,
         "instruments": [] if given.id_column is None else list(file.instruments),
         "dropped": dict(found.dropped),
         "bad_rows": list(found.bad_rows),

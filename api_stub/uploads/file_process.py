@@ -34,7 +34,7 @@ async def read_upload(
     Args:
         name: the file, as its sender calls it.
         code: of the error if it cannot be read.
-        bars: ``max_bars`` and ``instrument``; see ``CandleFile.last``.
+        bars: ``max_bars``, ``instrument`` and ``is_settled``; see ``file_child``.
 
     Raises:
         JobError: ``code``; INTERNAL if the process fails.

@@ -3,59 +3,49 @@
 from typing import Annotated, Literal
 
 from fastapi import Depends, Query
+from pydantic import BaseModel, Field
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.files.options import MAPPED, ReadOptions
+from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError
 
-Columns = Annotated[
-    list[str] | None,
-    Query(
-        alias="column",
+
+class ReadQuery(BaseModel):
+    """``ReadOptions`` as a query. What is empty counts as left out."""
+
+    column: list[str] | None = Field(
+        default=None,
         max_length=len(MAPPED),
         description="our name and the file's name of a column, if they differ, such as `close:Adj Close`",
-    ),
-]
-IdColumn = Annotated[
-    str | None, Query(max_length=100, description="column that names the instrument, if the file has several")
-]
-DateFormat = Annotated[
-    str | None,
-    Query(
+    )
+    id_column: str | None = Field(
+        default=None, max_length=100, description="column that names the instrument, if the file has several"
+    )
+    date_format: str | None = Field(
+        default=None,
         max_length=100,
         description="form of the times as in Python's strptime, such as `%d/%m/%Y`, where it cannot be found",
-    ),
-]
-Decimal = Annotated[
-    Literal[".", ","] | None, Query(description="decimal sign of the numbers, where it cannot be found")
-]
-DropBadRows = Annotated[
-    bool, Query(description="leave unusable rows out and count them; else the first one is an error")
-]
-RejectImpossible = Annotated[
-    bool, Query(description="whether an open or close outside low to high makes a row unusable")
-]
+    )
+    decimal: Literal[".", ","] | None = Field(
+        default=None, description="decimal sign of the numbers, where it cannot be found"
+    )
+    missing: Missing = Field(
+        default="error", description="rows without prices: error, ffill (the close before) or drop"
+    )
+    drop_bad_rows: bool = Field(
+        default=False, description="leave unusable rows out and count them; else the first one is an error"
+    )
+    reject_impossible: bool = Field(
+        default=False, description="whether an open or close outside low to high makes a row unusable"
+    )
 
 
 # async, because FastAPI runs sync dependencies on threads.
-async def _read_options(
-    columns: Columns = None,
-    id_column: IdColumn = None,
-    date_format: DateFormat = None,
-    decimal: Decimal = None,
-    drop_bad_rows: DropBadRows = False,
-    reject_impossible: RejectImpossible = False,
-) -> ReadOptions:
+async def _read_options(given: Annotated[ReadQuery, Query()]) -> ReadOptions:
+    options = {name: value for name, value in given if value}
     try:
-        return ReadOptions.parse(
-            columns or [],
-            ":",
-            id_column=id_column or None,
-            date_format=date_format or None,
-            decimal=decimal,
-            drop_bad_rows=drop_bad_rows,
-            reject_impossible=reject_impossible,
-        )
+        return ReadOptions.parse(options.pop("column", []), ":", **options)
     except CandleFileError as error:
         raise JobError(ErrorCode.BAD_VALUE, f"column: {error.message}", "column") from None
 

@@ -19,7 +19,6 @@ from api_stub.webhooks.address import AddressRefused, Network, checked_url, reso
 from api_stub.webhooks.signature import signed_headers
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import WEBHOOKS_KEY, webhook_key
-from kronos_client.core.reachable import reachable
 from kronos_client.core.stored import Stored
 from kronos_client.redis.job_store import MAX_WAIT_S
 from kronos_client.redis.scripts import read_script
@@ -88,11 +87,10 @@ class Webhooks:
             return
 
         def note() -> None:
-            with reachable(job_id):
-                self._redis.set(webhook_key(job_id), f"{job_url} {url}", ex=MAX_WAIT_S)
-                self._redis.zadd(WEBHOOKS_KEY, {job_id: self._redis.time()[0] + HOLD_S})
+            self._redis.set(webhook_key(job_id), f"{job_url} {url}", ex=MAX_WAIT_S)
+            self._redis.zadd(WEBHOOKS_KEY, {job_id: self._redis.time()[0] + HOLD_S})
 
-        await self._backend.call(note)
+        await self._backend.ask(note, job_id=job_id)
         self._start(job_id, self._follow(job_id, job_url, url))
 
     def _start(self, job_id: str, work: Coroutine[Any, Any, None]) -> None:
@@ -111,7 +109,7 @@ class Webhooks:
         """Keep what this process holds, and take what no process holds."""
         while True:
             try:
-                taken = await self._backend.call(self._take, list(self._held))
+                taken = await self._backend.ask(self._take, list(self._held))
             except (JobError, RedisError) as error:
                 log.warning("webhooks are not renewed: %s", error)
                 taken = []
@@ -121,16 +119,12 @@ class Webhooks:
             await asyncio.sleep(RENEW_S)
 
     def _take(self, held: list[str]) -> list[str]:
-        with reachable():
-            taken: list[str] = self._hold(keys=[WEBHOOKS_KEY], args=[HOLD_S, MAX_TAKEN, *held])
-            return taken
+        taken: list[str] = self._hold([WEBHOOKS_KEY], [HOLD_S, MAX_TAKEN, *held])
+        return taken
 
     async def _take_over(self, job_id: str) -> None:
-        def read() -> str:
-            with reachable(job_id):
-                return str(self._redis.get(webhook_key(job_id)) or "")
-
-        job_url, _, url = (await self._backend.call(read)).partition(" ")
+        noted = await self._backend.ask(self._redis.get, webhook_key(job_id))
+        job_url, _, url = str(noted or "").partition(" ")
         await self._follow(job_id, job_url, url)
 
     async def _follow(self, job_id: str, job_url: str, url: str) -> None:
@@ -142,12 +136,11 @@ class Webhooks:
             return  # another process takes it
 
         def forget() -> None:
-            with reachable(job_id):
-                self._redis.zrem(WEBHOOKS_KEY, job_id)
-                self._redis.delete(webhook_key(job_id))
+            self._redis.delete(webhook_key(job_id))
+            self._redis.zrem(WEBHOOKS_KEY, job_id)
 
         with suppress(JobError):  # then it is sent again: a receiver knows it by its id
-            await self._backend.call(forget)
+            await self._backend.ask(forget)
 
     async def _outcome(self, job_id: str) -> Stored | None:
         """The job's outcome; None if there will be none, or if this process stops."""

@@ -54,7 +54,7 @@ class Dispatcher(ABC):
         names, workers = self.settings.queue_names, self.known_workers()
         if job.calibrated_model is not False:
             check_announced(job.calibrated_model, workers)
-        queue = choose_queue(job.device, job.allow_fallback, workers, job.kind.role, names)
+        queue = choose_queue(job.device, job.allow_fallback, workers, job.kind.task, names)
         self.enqueue(job, queue)
         return queue
 

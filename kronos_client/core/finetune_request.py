@@ -31,6 +31,7 @@ class FinetuneOptions(TypedDict, total=False):
             ``data.path``, below the workers' data folder.
         device: Where to train; for auto (the default), the config's ``training_device``.
         allow_fallback: Whether the CPU may train if no GPU worker for finetuning is ready (default True).
+        processes: Processes of one machine that train together, each on its own GPU (default 1).
         deadline_s: Seconds from submission until the job is given up.
         job_id, retry_for_s: As in ``ForecastClient.submit``.
     """
@@ -38,6 +39,7 @@ class FinetuneOptions(TypedDict, total=False):
     data: DataSource | None
     device: str
     allow_fallback: bool
+    processes: int | None
     deadline_s: float | None
     priority: Priority
     job_id: str | None
@@ -67,8 +69,8 @@ def finetune_payload(
         "allow_fallback": options.get("allow_fallback", True),
         "priority": options.get("priority", "normal"),
     }
-    deadline_s = options.get("deadline_s")
-    return payload if deadline_s is None else payload | plain(deadline_s=deadline_s)
+    given = {"deadline_s": options.get("deadline_s"), "processes": options.get("processes")}
+    return payload | plain(**{name: value for name, value in given.items() if value is not None})
 
 
 def data_payload(data: DataSource) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class ForecastOptions(TypedDict, total=False):
         timezone: IANA zone that inferred timestamps follow.
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.
-        calibrated: Whether the model's calibration corrects the quantiles of the close.
+        calibrated: Whether the model's calibration corrects the quantiles.
         events: Events whose chance it gives, such as "close>last at 24", "close<last-2% at end" or
             "high>=195.5 by 10" (at bar 10 or before).
         statistics: Whether it gives return, realised volatility and maximum drawdown over the paths.

@@ -1,15 +1,13 @@
 """Job: a checked job, ready to be sent."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
-from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_ids import checked_job_id
-from kronos_client.contract.jobs import Limits, parse_job, prepare
+from kronos_client.contract.jobs import prepare
 from kronos_client.contract.names import Kind, Priority
 from kronos_client.core.backtest_request import BacktestJobOptions, backtest_payload
 from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions, finetune_payload
@@ -50,21 +48,7 @@ class Job:
 
 def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:
     """Make and check a forecast of candles. Raises JobError."""
-    limits = settings.limits()
-    return forecast_job(forecast_payload(candles, limits=limits, **options), job_id, settings)
-
-
-def forecast_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:
-    """Check a forecast in the contract's own form, as a worker will, except for its model's limit.
-
-    Raises:
-        JobError: The error that the worker would return.
-    """
-    job_id, limits = checked_job_id(job_id), settings.limits()
-    parsed = parse_job(payload, limits)
-    job = _job(job_id, FORECAST, payload, parsed, limits)
-    prepare(parsed, job_id, limits)
-    return replace(job, calibrated_model=parsed.model) if parsed.output.calibrated else job
+    return forecast_job(forecast_payload(candles, limits=settings.limits(), **options), job_id, settings)
 
 
 def config_job(
@@ -74,16 +58,6 @@ def config_job(
     return finetune_job(finetune_payload(config, name=name, **options), job_id, settings)
 
 
-def finetune_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:
-    """Check a finetuning job in the contract's own form, as a worker will.
-
-    Raises:
-        JobError: The error that the worker would return.
-    """
-    job_id, limits = checked_job_id(job_id), settings.limits()
-    return _job(job_id, FINETUNE, payload, parse_finetune_job(payload, limits), limits)
-
-
 def data_job(
     data: DataSource, options: BacktestJobOptions, job_id: str | None, settings: ClientSettings
 ) -> Job:
@@ -91,23 +65,16 @@ def data_job(
     return backtest_job(backtest_payload(data, **options), job_id, settings)
 
 
-def backtest_job(payload: dict[str, Any], job_id: str | None, settings: ClientSettings) -> Job:
-    """Check a backtest in the contract's own form, as a worker will, but for what its files hold.
+def checked_job(
+    kind: JobKind[Any, Any], payload: dict[str, Any], job_id: str | None, settings: ClientSettings
+) -> Job:
+    """Check a job in the contract's own form, as a worker will, but for its model's limit and its files.
 
     Raises:
         JobError: The error that the worker would return.
     """
     job_id, limits = checked_job_id(job_id), settings.limits()
-    return _job(job_id, BACKTEST, payload, parse_backtest_job(payload, limits), limits)
-
-
-def _job(
-    job_id: str,
-    kind: JobKind[Any, Any],
-    payload: Mapping[str, Any],
-    parsed: ForecastJob | FinetuneJob | BacktestJob,
-    limits: Limits,
-) -> Job:
+    parsed = kind.parse(payload, limits)
     content = canonical_json(payload)
     if len(content) > limits.max_message_bytes:
         field, remedy = IF_TOO_LARGE[kind.name]
@@ -118,4 +85,13 @@ def _job(
             {"limit": limits.max_message_bytes, "actual": len(content)},
         )
     shown = shown_arguments({"job": payload})
-    return Job(job_id, kind, content, parsed.device, parsed.allow_fallback, parsed.priority, shown)
+    job = Job(job_id, kind, content, parsed.device, parsed.allow_fallback, parsed.priority, shown)
+    if isinstance(parsed, ForecastJob):
+        prepare(parsed, job_id, limits)
+        return replace(job, calibrated_model=parsed.model) if parsed.output.calibrated else job
+    return job
+
+
+forecast_job: Final = partial(checked_job, FORECAST)
+finetune_job: Final = partial(checked_job, FINETUNE)
+backtest_job: Final = partial(checked_job, BACKTEST)

@@ -8,17 +8,19 @@ from typing import Any, Final, Generic, TypeVar
 from celery import states
 from pydantic import BaseModel, ValidationError
 
+from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.jobs import Limits, parse_job
 from kronos_client.contract.names import (
     BACKTEST_TASK,
     FINETUNE_TASK,
     FORECAST_TASK,
     PROGRESS_STATE,
-    TASK_ROLES,
     Kind,
-    Role,
 )
 from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.core.stored import Stored
@@ -68,19 +70,18 @@ Result = TypeVar("Result", bound=BaseModel)
 Progress = TypeVar("Progress", bound=BaseModel)
 
 
+AnyJob = ForecastJob | FinetuneJob | BacktestJob
+
+
 @dataclass(frozen=True)
 class JobKind(Generic[State, Result]):
-    """The differences between the kinds."""
+    """The differences between the kinds. ``parse`` raises JobError, as a worker does for such a job."""
 
     name: Kind
     task: str
+    parse: Callable[[object, Limits], AnyJob]
     result_type: type[Result]
     state_of: Callable[[Stored], State]
-
-    @property
-    def role(self) -> Role:
-        """The role of the workers that take it."""
-        return TASK_ROLES[self.task]
 
     def result_of(self, stored: Stored) -> Result | None:
         """The result; None while it is still to come.
@@ -121,6 +122,6 @@ def _backtest_state(stored: Stored) -> BacktestState:
     return BacktestState(stored.status, read_progress(BacktestProgress, stored))
 
 
-FORECAST: Final = JobKind("forecast", FORECAST_TASK, ForecastResult, _job_state)
-FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, FinetuneResult, _finetune_state)
-BACKTEST: Final = JobKind("backtest", BACKTEST_TASK, BacktestResult, _backtest_state)
+FORECAST: Final = JobKind("forecast", FORECAST_TASK, parse_job, ForecastResult, _job_state)
+FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, parse_finetune_job, FinetuneResult, _finetune_state)
+BACKTEST: Final = JobKind("backtest", BACKTEST_TASK, parse_backtest_job, BacktestResult, _backtest_state)

@@ -56,7 +56,8 @@ def _calibration(job: ForecastJob) -> CalibrationInfo:
     """Nothing was corrected: the random walk is calibrated."""
     return CalibrationInfo(
         method=STAND_IN, lookback=job.num_bars_read(None, MAX_CONTEXT), horizon=job.horizon,
-        sample_count=job.sampling.sample_count, num_windows=1, first="", last="", fitted_at="", age_days=0.0,
+        sample_count=job.sampling.sample_count, num_windows=1, weights={},
+        first="", last="", fitted_at="", age_days=0.0,
     )  # fmt: skip
 
 

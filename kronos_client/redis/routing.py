@@ -14,7 +14,15 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import KEY_PREFIX, STATUS_TASK, TASK_ROLES, Role, worker_key
+from kronos_client.contract.names import (
+    BACKTEST_TASK,
+    FORECAST_TASK,
+    KEY_PREFIX,
+    STATUS_TASK,
+    TASK_ROLES,
+    Role,
+    worker_key,
+)
 from kronos_client.contract.refusals import first_reason
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect, read_bytes
@@ -100,20 +108,24 @@ def choose_queue(
     device: str,
     allow_fallback: bool,
     workers: Iterable[WorkerStatus],
-    role: Role = "forecast",
+    task: str = FORECAST_TASK,
     names: QueueNames = NO_PREFIX,
 ) -> str:
-    """The queue for a job that requests ``device`` (auto, cpu, cuda, cuda:N, mps).
+    """The queue for a job of ``task`` that requests ``device`` (auto, cpu, cuda, cuda:N, mps).
 
     Raises:
         JobError: NO_GPU_WORKER if the job needs a GPU, none is ready, and it forbids the CPU.
     """
-    queue = names.on_device(device, role)
+    role = TASK_ROLES[task]
+    queue, cpu_queue = names.on_device(device, role), names.on_device("cpu", role)
+    # A backtest computes nothing itself: a GPU worker is better left to training.
+    if task == BACKTEST_TASK and _is_ready(cpu_queue, workers):
+        return cpu_queue
     if device == "cpu" or _is_ready(queue, workers):
         return queue
     if device != "auto" and not allow_fallback:
         raise no_gpu_worker(device, role)
-    return names.on_device("cpu", role)
+    return cpu_queue
 
 
 def why_elsewhere(
@@ -182,4 +194,4 @@ class TaskRouter:
             # The worker answers a malformed job with its code.
             return {"queue": self._names.on_device("cpu", role)}
         workers = live_workers(self._redis)
-        return {"queue": choose_queue(device, bool(allow_fallback), workers, role, self._names)}
+        return {"queue": choose_queue(device, bool(allow_fallback), workers, name, self._names)}

@@ -15,7 +15,6 @@ import fcntl
 import logging
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,12 +38,9 @@ from kronos_client.registry.registered_model import (
     reason_of,
     sha256_of,
 )
-from kronos_model.atomic_write import atomic_write, sync
+from kronos_model.atomic_write import atomic_write, sweep, sync
 from kronos_model.checkpoints.source import bundled_names
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
-
-STAGING_AGE_S: Final = 24 * 3600
-"""Staging folders older than this belong to interrupted registrations."""
 
 MAX_VERSION: Final = 999_999
 """Higher numbers, such as a date, are not versions; after them no number would be left."""
@@ -198,7 +194,7 @@ class ModelRegistry:
 
     def _register(self, checkpoint: Path, name: str, given: Mapping[str, Any]) -> RegisteredModel:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._sweep()
+        sweep(self.folder, f"{_STAGING}*")
         sha256 = {file: sha256_of(checkpoint / file) for file in FILES}
         if done := self._registered_before(name, {**given, "sha256": sha256}):  # saves the room for a copy
             return done
@@ -267,13 +263,6 @@ class ModelRegistry:
             with suppress(OSError):  # a network folder without locks: the rename still keeps versions apart
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-    def _sweep(self) -> None:
-        """Remove the remains of crashed registrations."""
-        for staging in self.folder.glob(f"{_STAGING}*"):
-            with suppress(OSError):  # another registration may be removing it
-                if time.time() - staging.stat().st_mtime > STAGING_AGE_S:
-                    shutil.rmtree(staging)
 
 
 def entries_in(folder: Path, what: str) -> Sequence[str]:

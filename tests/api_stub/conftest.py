@@ -107,7 +107,8 @@ def asgi_answer(
 ) -> list[dict[str, Any]]:
     """What the app sends to a POST. It is called directly: the test client only sends whole bodies."""
     messages: list[dict[str, Any]] = []
-    media_type = "text/csv" if path == "/v1/datasets" else "application/json"
+    is_file = path == "/v1/datasets"
+    media_type, query = ("text/csv", b"name=a.csv") if is_file else ("application/json", b"")
     given = {"host": "localhost", "content-type": media_type, **headers}
 
     async def send(message: Any) -> None:
@@ -117,7 +118,7 @@ def asgi_answer(
         app = create_app(settings)
         scope = {
             "type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "path": path,
-            "raw_path": path.encode(), "query_string": b"name=a.csv", "root_path": "",
+            "raw_path": path.encode(), "query_string": query, "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in given.items()],
             "server": ("127.0.0.1", 8000), "client": ("127.0.0.1", 1),
         }  # fmt: skip

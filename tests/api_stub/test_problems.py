@@ -35,3 +35,23 @@ def test_a_problem_has_the_fields_of_rfc_9457(code):
     assert response.headers["x-job-id"] == "x"
     retry = {429: "7", 503: str(problems.UNAVAILABLE_RETRY_S)}.get(response.status_code)
     assert response.headers.get("retry-after") == retry
+
+
+@pytest.mark.parametrize(
+    ("address", "unknown"),
+    [
+        ("/v1/forecasts?limt=2", "limt"), ("/v1/forecasts?limit=2", None),
+        ("/v1/forecasts/file?pred_len=3&drop_bad_row=true&webhook=", "drop_bad_row"),
+        ("/v1/workers?x=", "x"), ("/?utm_source=mail", None),
+    ],
+)  # fmt: skip
+def test_a_query_parameter_that_an_address_does_not_have_is_refused(http, address, unknown):
+    answer = http.request("POST" if "file" in address else "GET", address)
+    if unknown is None:
+        assert answer.status_code < 400
+        return
+    assert (answer.status_code, answer.json()["code"], answer.json()["field"]) == (
+        422,
+        "UNKNOWN_FIELD",
+        unknown,
+    )

@@ -174,7 +174,8 @@ def test_mixed_load_with_random_faults(
     soak_s = float(os.environ.get("KRONOS_SOAK_S") or (LONG_SOAK_S if at_length else SOAK_S))
     seed = int(os.environ.get("KRONOS_SOAK_SEED") or SEED)
     dice = random.Random(seed)
-    for worker in [fleet.begin() for _ in range(2)]:
+    # So few threads that the first jobs below start all of them.
+    for worker in [fleet.begin("--concurrency", "16") for _ in range(2)]:
         worker.wait_until_ready()
     for form in ("wide", "long", "small"):  # all threads, slots and buffers are used once
         accounts.submit_many(make_client(), form, 150)

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,19 +49,10 @@ class WorkerUnderTest:
         self.node = f"worker-{log.stem}@test"
         command = [*command, "--hostname", self.node]
         environment = inherited | PARITY_SETTINGS | {"KRONOS_REDIS_URL": redis.url} | settings
-        self.process: fork_server.ForkedProcess | subprocess.Popen[bytes]
-        if may_fork and fork_server.can_fork(command, environment):
-            self.process = fork_server.start(command, environment, log)
-        else:
-            with log.open("w") as output:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-m", *command],
-                    cwd=ROOT,
-                    env=environment,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+        with log.open("w") as output:
+            self.process = fork_server.Process(
+                command, environment, may_fork=may_fork, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT
+            )
 
     def announcements(self) -> list[dict]:
         workers = live_workers(self._redis)

@@ -9,7 +9,9 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.registry.model_registry import ModelRegistry
+from kronos_model.bars.columns import CLOSE, to_bars
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
+from kronos_model.evaluation.calibration import references
 from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
 from tests.waiting import WAIT_S
 
@@ -97,7 +99,7 @@ def test_a_calibrated_model_corrects_the_quantiles_of_jobs_that_ask(worker, clie
     calibration = {
         "method": "split_conformal", "lookback": 32, "horizon": 4, "sample_count": 3, "num_windows": 50,
         "first": "2024-01-01", "last": "2024-06-01", "fitted_at": "2024-06-02T00:00:00Z",
-        "levels": [0.1, 0.9], "corrections": [[-2.0] * 4, [2.0] * 4],
+        "levels": [0.1, 0.9], "weights": {"close": 1.0}, "shifts": {"close": [[-2.0] * 4, [2.0] * 4]},
     }  # fmt: skip
     metadata = {"max_context": MAX_CONTEXT, "calibration": calibration}
     registry.register(PARITY, "sure", job_id="sure", fingerprint="f", metadata=metadata)
@@ -107,7 +109,7 @@ def test_a_calibrated_model_corrects_the_quantiles_of_jobs_that_ask(worker, clie
     assert (plain.calibration, result.calibration.num_windows) == (None, 50)
     assert result.series[0].lookback == 32
     assert result.series[0].mean == plain.series[0].mean
-    scale = np.abs(np.diff(candles[8:40]["close"])).mean()
+    scale = references(to_bars(candles[8:40])[None])[1][0, CLOSE]
     for level, correction in (("0.1", -2), ("0.9", 2)):
         ours, theirs = (np.array(one.series[0].quantiles[level]["close"]) for one in (result, plain))
         np.testing.assert_allclose(ours - theirs, correction * scale, rtol=1e-4)

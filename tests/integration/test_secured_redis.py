@@ -1,6 +1,6 @@
 """Redis as it belongs on a network: TLS with one's own certificates, and users who may only what they need.
 
-The users are those of docs/operate/security.md, to the letter.
+The users are those of deploy/redis-users.acl, to the letter.
 """
 
 import os
@@ -22,6 +22,7 @@ from kronos_cli.stack.local_redis import LocalRedis, redis_version
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.processes.children import LocalStackError
+from tests import fork_server
 from tests.integration.conftest import PARITY_SETTINGS, ROOT, WorkerUnderTest
 from tests.integration.test_other_clients import PASSWORD as FLOWER_PASSWORD
 from tests.integration.test_other_clients import ask
@@ -35,10 +36,8 @@ SECRETS = (*USERS.values(), ADMIN_PASSWORD, FLOWER_PASSWORD)
 
 
 def acl_lines() -> list[str]:
-    """The users in the documentation, with this test's passwords; the default user stays, for looking on."""
-    block = re.findall(
-        r"^user (?:default|kronos-).*$", (ROOT / "docs" / "operate" / "security.md").read_text(), re.MULTILINE
-    )
+    """The users in deploy/, with this test's passwords; the default user stays, for looking on."""
+    block = (ROOT / "deploy" / "redis-users.acl").read_text().splitlines()
     assert block.pop(0) == "user default off"
     lines = [line.replace(">PASSWORD", f">{USERS[line.split()[1]]}") for line in block]
     assert [line.split()[1] for line in lines] == list(USERS)
@@ -72,7 +71,7 @@ class Certificates:
 
 
 class SecuredRedis(LocalRedis):
-    """A server on a TLS port alone, with the documented users."""
+    """A server on a TLS port alone, with the users of deploy/."""
 
     def __init__(
         self, certificates: Certificates, *, asks_for_certificates: bool = False, **given: Any
@@ -181,15 +180,7 @@ def settings_of(redis: SecuredRedis, user: str, folder: Path) -> dict[str, str]:
 
 def kronos(settings: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
-    return subprocess.run(
-        [sys.executable, "-m", "kronos_cli", *arguments],
-        cwd=ROOT,
-        env=inherited | settings | {"COLUMNS": "250"},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    return fork_server.run(["kronos_cli", *arguments], inherited | settings | {"COLUMNS": "250"})
 
 
 @pytest.fixture(scope="module")
@@ -317,10 +308,10 @@ def output_until(expected: str, settings: dict[str, str], log: Path, *arguments:
     """What a command prints until it says so, and then until SIGTERM has ended it."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
     with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kronos_cli", *arguments],
+        process = fork_server.Process(
+            ["kronos_cli", *arguments],
+            inherited | {"PYTHONPATH": str(ROOT)} | settings,
             cwd=log.parent,
-            env=inherited | {"PYTHONPATH": str(ROOT)} | settings,
             stdout=output,
             stderr=subprocess.STDOUT,
         )

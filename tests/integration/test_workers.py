@@ -5,7 +5,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import time
 
 import pytest
@@ -19,7 +18,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.redis.routing import announce, withdraw
 from kronos_client.testing import fake_worker
-from tests.integration.conftest import PACED, ROOT, StartWorker, WorkerUnderTest
+from tests import fork_server
+from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest
 from tests.ports import free_port
 from tests.waiting import WAIT_S, await_true
 from worker.config import UNACKED_INDEX_KEYS
@@ -28,15 +28,8 @@ KRONOS = ("kronos_cli", "worker")
 
 
 def kronos(redis: LocalRedis, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "kronos_cli", *arguments],
-        cwd=ROOT,
-        env=os.environ | {"KRONOS_REDIS_URL": redis.url, "COLUMNS": "250"},
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+    settings = {"KRONOS_REDIS_URL": redis.url, "COLUMNS": "250"}
+    return fork_server.run(["kronos_cli", *arguments], os.environ | settings)
 
 
 def render_table(workers: list[dict]) -> None:
@@ -44,19 +37,19 @@ def render_table(workers: list[dict]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "arguments", "num_processes"),
+    ("command", "arguments", "num_processes", "may_fork"),
     [
-        ((), (), 1),
-        (KRONOS, (), 1),
-        (KRONOS, ("--pool", "prefork", "--concurrency", "2"), 2),
-        ((), ("--pool", "solo"), 1),
+        ((), (), 1, False),
+        (KRONOS, (), 1, True),
+        (KRONOS, ("--pool", "prefork", "--concurrency", "2"), 2, False),
+        ((), ("--pool", "solo"), 1, True),
     ],
     ids=["celery", "kronos", "kronos-prefork", "celery-solo"],
 )
 def test_every_way_to_start_forecasts_announces_and_stops(
-    start_worker: StartWorker, client: ForecastClient, candles, command, arguments, num_processes
+    start_worker: StartWorker, client: ForecastClient, candles, command, arguments, num_processes, may_fork
 ):
-    worker = start_worker(*arguments, command=command, may_fork=False).wait_until_ready(num_processes)
+    worker = start_worker(*arguments, command=command, may_fork=may_fork).wait_until_ready(num_processes)
     announced = worker.announcements()
     assert {entry["pid"] for entry in announced}.isdisjoint({worker.process.pid}) == (num_processes > 1)
     assert {(entry["queue"], entry["device"]) for entry in announced} == {("cpu", "cpu")}

@@ -18,7 +18,7 @@ from tests.waiting import WAIT_S
 if TYPE_CHECKING:  # without it the tests are skipped
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 SCREENSHOTS = ROOT / "output" / "screenshots"
 PAGE = ROOT / "api_stub" / "page"
 WAIT_MS = 1000 * WAIT_S
@@ -169,7 +169,7 @@ def browser() -> "Iterator[Browser]":
     reason = "Playwright is not installed: ./kronos setup --dev"
     playwright_api = pytest.importorskip("playwright.sync_api", reason=reason)
     if CHROMIUM is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium")
+        pytest.skip("Chromium is not installed: make system-deps")
     sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
     with playwright_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)

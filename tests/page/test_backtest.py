@@ -89,11 +89,13 @@ def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     wait_until(page, "() => document.querySelector('#backtest-data').options.length === 2")
     page.select_option("#backtest-data", "stored.csv")
     page.check("#backtest-drop")
+    page.select_option("#backtest-missing", "ffill")
     page.click("#test")
     wait_until(page, "text => window.seen.includes(text)", "20 of 80 forecasts, about 1 min left")
     (request,) = [one for one in answered.requests if one.url.endswith("/backtests")]
     job = json.loads(request.post_data or "")
-    assert (job["data"], job["reading"]) == ({"path": "stored.csv"}, {"drop_bad_rows": True})
+    assert job["data"] == {"path": "stored.csv"}
+    assert job["reading"] == {"missing": "ffill", "drop_bad_rows": True}
     answered.expected_failures = 1
     refused = problem(404, detail="No such job.", code="LOST")
     answered.answers["backtests/two/events"] = refused

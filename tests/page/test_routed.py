@@ -17,7 +17,12 @@ CLOSES = [10.5, 10.0, 10.25, 10.5, 11.0, 12.0]
 DAYS = [f"2024-03-0{day}" for day in range(1, 7)]
 FILE = {"name": "bars.csv", "mimeType": "text/csv", "buffer": b"read by the API"}
 PRICES = {"open": [10.0] * 6, "high": [13.0] * 6, "low": [9.0] * 6, "close": CLOSES}
-CONTENT = {"series": {"id": "bars.csv", "timestamps": DAYS} | PRICES, "instruments": [], "dropped": {}}
+CONTENT = {
+    "series": {"id": "bars.csv", "timestamps": DAYS} | PRICES,
+    "instruments": [],
+    "dropped": {},
+    "warnings": [],
+}
 ADDRESS = "forecasts/one"
 
 
@@ -69,7 +74,7 @@ def problem(status: int, **fields: Any) -> Any:
 
 def with_file(visit: RoutedVisit, **fields: Any) -> "Page":
     """Open the page with the file of six bars, two of them held out."""
-    visit.answers["candles"] = CONTENT
+    visit.answers.setdefault("candles", CONTENT)
     page = visit.open()
     page.set_input_files("#file", FILE)
     page.wait_for_selector("#run:enabled")
@@ -244,6 +249,24 @@ def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
     assert page.inner_text("#dataset-problem").startswith(
         "bars.csv has 2.0 MiB; the service takes at most 1.0 "
     )
+
+
+def test_a_calibrated_model_offers_to_correct_the_ranges(routed: RoutedVisit):
+    calibration = {"lookback": 3, "horizon": 2, "num_windows": 60, "last": "2024-02-01T00:00:00"}
+    models = [WORKER["models"][0] | {"calibration": calibration}]
+    routed.answers["workers"] = {"workers": [WORKER | {"models": models}], "queues": {}}
+    routed.answers["candles"] = CONTENT | {"warnings": ["Without prices: 1 of 6 bars. They are left out."]}
+    page = with_file(routed)
+    assert page.inner_text("#file-name").endswith(
+        "2024-03-06. Without prices: 1 of 6 bars. They are left out."
+    )
+    page.check("#calibrated")
+    note = "From 60 forecasts of the past, the last of 2024-02-01: at most 2 bars ahead, from 3 bars."
+    assert page.inner_text("#calibration-note") == note
+    with page.expect_request("**/v1/forecasts") as sent:
+        page.click("#run")
+    job = sent.value.post_data_json
+    assert (job["output"]["calibrated"], len(job["series"][0]["timestamps"])) == (True, 3)
 
 
 def test_a_verdict_is_coloured(routed: RoutedVisit):

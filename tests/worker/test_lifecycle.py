@@ -324,7 +324,7 @@ def test_a_finetuning_worker_refuses_other_pools(finetuning, pool, caplog):
 
 def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, monkeypatch):
     forecasting, worker = use(monkeypatch, FakeProcess()), FakeWorker()
-    tried(monkeypatch, {"device": "cuda:0", "warning": None, "description": {}})
+    tried(monkeypatch, {"device": "cuda:0", "warning": None, "description": {}, "num_gpus": 1})
     lifecycle.set_up("node@host", worker)
     process = current_process()
     assert (worker.selected, forecasting.calls) == (["gpu.finetune"], [])

@@ -1,5 +1,8 @@
 """The routes of backtests: jobs as of any kind, and their reports."""
 
+import errno
+import shutil
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -76,3 +79,13 @@ def test_a_report_stays_until_it_is_deleted(shared, http, tmp_path):
     missing = shared.get(f"{URL}/job/report")
     assert (missing.status_code, missing.json()["field"]) == (404, "job_id")
     assert not output_folder(tmp_path, "job").parent.exists()
+
+
+def test_a_report_in_a_folder_that_this_service_may_not_write_is_not_called_a_full_disk(shared, monkeypatch):
+    def refuse(folder):
+        raise OSError(errno.EROFS, "Read-only file system", str(folder))
+
+    monkeypatch.setattr(shutil, "rmtree", refuse)
+    answer = shared.delete(f"{URL}/job/report")
+    assert (answer.status_code, answer.json()["code"]) == (403, "READ_ONLY")
+    assert "KRONOS_MODEL_FOLDER" in answer.json()["detail"]

@@ -1,6 +1,7 @@
 """Uploads are stored complete, readable and under a safe name, or not at all."""
 
 import asyncio
+import errno
 import io
 import os
 import signal
@@ -81,6 +82,16 @@ def test_a_file_is_replaced_only_on_request(http, settings, csv):
     assert (answer.status_code, answer.json()["is_replaced"]) == (201, True)
     assert answer.json()["bad_rows"][0].startswith("a.csv, line 42, column timestamps: there is 'soon'")
     assert (settings.data_folder / "a.csv").read_bytes() == changed
+
+
+def test_a_mounted_bucket_without_hard_links_keeps_a_taken_name_too(http, settings, csv, monkeypatch):
+    def refuse(source, target):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "link", refuse)
+    for status in (201, 409):
+        assert http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV).status_code == status
+    assert (settings.data_folder / "a.csv").read_bytes() == csv
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
     key = CSV | {"Idempotency-Key": "once"}
     query = {"name": "BTC.csv", "pred_len": 3, "id_column": "symbol", "instrument": "B"}
     job_id = http.post(URL, params=query, content=TEXT, headers=key).json()["id"]
-    wanted = {"instrument": "B", "max_bars": settings.max_bars, "missing": "error"}
+    wanted = {"instrument": "B", "max_bars": settings.max_bars}
     assert read == [(TEXT, "BTC.csv", "symbol", wanted)]
     result = jobs.finish(job_id)
     answer = http.post(URL, params=query, content=TEXT, headers=key)

@@ -1,5 +1,10 @@
 """Lists of jobs, data sets and models: pages, and what is deleted from them."""
 
+import errno
+import shutil
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -85,7 +90,7 @@ def test_the_result_of_a_job_that_is_done_is_deleted_on_request(http, jobs):
     assert http.get(url).json()["result"] is None
 
 
-def test_data_sets_are_listed_in_pages_and_deleted(http, settings):
+def test_data_sets_are_listed_in_pages_and_deleted(http, settings, monkeypatch):
     folder = settings.data_folder / "desk"
     folder.mkdir(parents=True)
     for name in ("a.csv", "b.parquet", "c.csv"):
@@ -95,6 +100,10 @@ def test_data_sets_are_listed_in_pages_and_deleted(http, settings):
     assert pages(http, "/v1/datasets", 2) == [["desk/a.csv", "desk/c.csv"]]
     again = http.delete("/v1/datasets/desk/b.parquet")
     assert (again.status_code, again.json()["code"]) == (404, "NOT_FOUND")
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+        kept = http.delete("/v1/datasets/desk/a.csv")
+    assert (kept.status_code, kept.json()["code"]) == (403, "READ_ONLY")
     changed = http.get("/v1/datasets", params={"cursor": "desk/b.parquet"})
     assert (changed.status_code, changed.json()["field"]) == (422, "cursor")
 
@@ -114,7 +123,7 @@ def test_nothing_outside_the_list_of_data_sets_is_deleted(http, settings, name):
     assert (settings.data_folder / "link.csv").is_symlink()
 
 
-def test_models_are_listed_in_pages_and_registered_ones_deleted(settings, ready_worker):
+def test_models_are_listed_in_pages_and_registered_ones_deleted(settings, ready_worker, monkeypatch):
     folder = settings.data_folder.parent / "models"
     for version in ("1", "2"):
         (folder / "desk" / version).mkdir(parents=True)
@@ -127,4 +136,7 @@ def test_models_are_listed_in_pages_and_registered_ones_deleted(settings, ready_
         for name in ("desk@2", "desk", "kronos-tiny", "NeoQuasar/Kronos-small"):
             answer = http.delete(f"{ADDRESS}/v1/models/{name}")
             assert (answer.status_code, answer.json()["code"]) == (404, "NOT_FOUND")
+        monkeypatch.setattr(shutil, "rmtree", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+        kept = http.delete("/v1/models/desk@1")
+        assert (kept.status_code, kept.json()["code"]) == (403, "READ_ONLY")
     assert (folder / "desk" / "1").is_dir()

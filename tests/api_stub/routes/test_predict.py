@@ -16,7 +16,8 @@ from kronos_client.contract.examples import example
 from kronos_client.contract.names import result_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.stored import NOTHING, read_stored
-from tests.api_stub.conftest import ADDRESS, asgi_answer, series
+from kronos_client.redis.routing import announce
+from tests.api_stub.conftest import ADDRESS, STATUS, asgi_answer, series
 
 SINGLE = "/v1/predict/single"
 BATCH = "/v1/predict/batch"
@@ -52,6 +53,15 @@ def test_a_request_becomes_a_job_with_its_options(http, jobs):
     assert one["future_timestamps"] == body["prediction_timestamps"]
 
 
+def test_candles_without_prices_are_refused_unless_the_request_says_what_to_do(http, jobs):
+    body = series()
+    body["candles"][2]["close"] = None
+    assert refused(http.post(SINGLE, json=body)) == (422, "NOT_FINITE", "candles.2.close")
+    assert http.post(SINGLE, json=body | {"missing": "drop"}).status_code == 202
+    (job,) = jobs.sent()
+    assert (job["missing"], job["series"][0]["close"][2]) == ("drop", None)
+
+
 def test_an_unfinished_job_is_answered_with_its_address(http, jobs):
     answer = http.post(SINGLE, json=series())
     (job,) = jobs.sent()
@@ -64,6 +74,18 @@ def test_an_unfinished_job_is_answered_with_its_address(http, jobs):
     assert answer.headers["x-job-id"] == job["id"]
     assert answer.headers["location"] == answer.json()["url"]
     assert http.get(answer.json()["url"]).json()["state"] == "queued"
+
+
+def test_equal_requests_are_answered_with_the_address_of_their_one_job(settings, jobs, redis):
+    model = STATUS.model.model_copy(update={"revision": "1"})
+    announce(redis, STATUS.model_copy(update={"model": model}))
+    own, body = settings.model_copy(update={"share_equal_jobs": True}), series(overrides={"seed": 1})
+    with TestClient(create_app(own), base_url=ADDRESS, headers={"Prefer": "respond-async"}) as http:
+        first, again = (http.post(SINGLE, json=body) for _ in range(2))
+        assert first.json()["id"] == again.json()["id"] == again.headers["x-job-id"]
+        assert http.get(again.headers["location"]).json()["id"] == first.json()["id"]
+        batch = http.post(BATCH, json={"items": [body]})
+        assert batch.headers["x-job-id"] == batch.json()["jobs"][0]["id"]
 
 
 @pytest.mark.parametrize(

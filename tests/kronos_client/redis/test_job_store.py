@@ -104,19 +104,19 @@ def test_without_a_submission_the_wait_counts_from_the_first_receipt(records):
 
 
 def test_a_state_is_stored_and_published_until_there_is_an_outcome(records, redis):
-    with redis.pubsub(ignore_subscribe_messages=True) as heard:
-        heard.subscribe(result_key("a"))
-        heard.get_message(timeout=WAIT_S)
+    with redis.pubsub(ignore_subscribe_messages=True) as messages:
+        messages.subscribe(result_key("a"))
+        messages.get_message(timeout=WAIT_S)
         assert begin(records, "a") is not None
         assert status(redis, "a") == "STARTED"
         assert store(records, "a", "PROGRESS", is_outcome=False)
         assert store(records, "a", "FAILURE")
-        seen = [json.loads(heard.get_message(timeout=WAIT_S)["data"])["status"] for _ in range(3)]
+        seen = [json.loads(messages.get_message(timeout=WAIT_S)["data"])["status"] for _ in range(3)]
         assert seen == ["STARTED", "PROGRESS", "FAILURE"]
         assert not store(records, "a", "SUCCESS")
         assert not store(records, "a", "PROGRESS", is_outcome=False)
         assert begin(records, "a") is None
-        assert heard.get_message(timeout=0.05) is None
+        assert messages.get_message(timeout=0.05) is None
     assert status(redis, "a") == "FAILURE"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import (
+    BACKTEST_TASK,
     CPU_FINETUNE_QUEUE,
     CPU_QUEUE,
     FINETUNE_TASK,
@@ -67,12 +68,24 @@ def test_finetuning_goes_to_finetuning_workers_only(is_ready, device, allow_fall
     pool = [worker(GPU_QUEUE), worker(CPU_FINETUNE_QUEUE), worker(GPU_FINETUNE_QUEUE, state)]
     if device in GPU_DEVICES and not is_ready and not allow_fallback:
         with pytest.raises(JobError, match="GPU worker for finetuning") as refused:
-            choose_queue(device, allow_fallback, pool, "finetune")
+            choose_queue(device, allow_fallback, pool, FINETUNE_TASK)
         assert refused.value.code == ErrorCode.NO_GPU_WORKER
         return
     expected = GPU_FINETUNE_QUEUE if is_ready and device != "cpu" else CPU_FINETUNE_QUEUE
-    assert choose_queue(device, allow_fallback, pool, "finetune") == expected
+    assert choose_queue(device, allow_fallback, pool, FINETUNE_TASK) == expected
     assert choose_queue("auto", True, pool[1:]) == CPU_QUEUE
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("ready", "ready"), CPU_FINETUNE_QUEUE), (("draining", "ready"), GPU_FINETUNE_QUEUE),
+        (("draining", "loading"), CPU_FINETUNE_QUEUE),
+    ],
+)  # fmt: skip
+def test_backtests_leave_gpu_workers_to_training_if_they_can(states, expected):
+    pool = list(map(worker, (CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE), states))
+    assert choose_queue("auto", True, pool, BACKTEST_TASK) == expected
 
 
 @pytest.mark.parametrize(("device", "queue"), [("cpu", CPU_FINETUNE_QUEUE), ("cuda:1", GPU_FINETUNE_QUEUE)])

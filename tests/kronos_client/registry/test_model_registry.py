@@ -16,12 +16,12 @@ import pytest
 from kronos_client.registry import model_registry
 from kronos_client.registry.model_registry import (
     MAX_VERSION,
-    STAGING_AGE_S,
     DamagedModel,
     ModelRegistry,
     check_name,
 )
 from kronos_client.registry.registered_model import FILES
+from kronos_model.atomic_write import STAGING_AGE_S
 from kronos_model.checkpoints.source import is_trained
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 from tests.waiting import WAIT_S
