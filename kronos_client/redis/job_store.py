@@ -148,8 +148,8 @@ class JobStore:
         tags = [*claims, *others]
         if not tags:
             return {}
-        records = map(job_key, claims.values())
-        answers = self._run["renew_claims"](keys=[*self._taken_keys, *records], args=[MAX_WAIT_S, *tags])
+        of_jobs = [key for job_id in claims.values() for key in (job_key(job_id), result_key(job_id))]
+        answers = self._run["renew_claims"](keys=[*self._taken_keys, *of_jobs], args=[MAX_WAIT_S, *tags])
         for tag, answer in zip(claims, answers, strict=True):
             if answer < 0 and (held is None or tag in held):
                 self._on_repeated(tag)

@@ -104,6 +104,9 @@ def test_a_renewal_restores_a_lost_record(store, redis, repeated):
     redis.flushall()
     assert end(store, "x")
     assert repeated == []
+    assert renew(store, "x")  # sent before the outcome was stored, or before the message is acknowledged
+    assert not store.is_claimed("a")
+    assert redis.zscore(TAKEN, "x") is None
 
 
 @pytest.mark.parametrize("forge", ["key", "field"])
