@@ -145,7 +145,7 @@ def _check(columns: Mapping[ColumnName, _Windows]) -> str:
 
 
 class _Held(NamedTuple):
-    """Shares that the 80 % interval held before and after, its width after over that before, and the weight."""
+    """Shares held by the 80 % interval before and after, the width after over that before, and the weight."""
 
     before: float
     after: float

@@ -20,6 +20,7 @@ from kronos_model.engine.generation import Generation, SamplingParams, SeriesReq
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.path_table import Batch, PathTable
 from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.transformer.attention import attend
 from kronos_model.engine.transformer.linear import MAX_ROWS, Affine, FusedLinear, num_rows_for
 from kronos_model.model import Kronos
 from kronos_model.model_pair import load_pair
@@ -136,6 +137,21 @@ def test_a_product_of_a_row_is_the_same_among_any_number_of_rows(threads, inputs
     for rows in sorted({num_rows_for(n) for n in range(1, MAX_ROWS)}):
         first = MAX_ROWS - rows
         assert torch.equal(product(x[first:]), together[first:]), rows
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("head_dim", [20, 52, 64])
+@pytest.mark.parametrize("num_queries", [1, 2, 3, 12])
+def test_attention_is_the_same_in_each_thread(threads, head_dim, num_queries):
+    """Each thread has scratch memory of its own, which begins elsewhere between two multiples of 64 bytes."""
+    generator = torch.Generator().manual_seed(1)
+    for num_bars in (*range(1, 66), 448, 512, 513, 1024):
+        q, k, v = (
+            torch.randn(1, 1, length, head_dim, generator=generator).expand(4, 2, -1, -1).contiguous()
+            for length in (num_queries, num_bars, num_bars)
+        )
+        out = attend(q, k, v).out
+        assert torch.equal(out, out[:1, :1].expand_as(out)), num_bars
 
 
 def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, dtype):
