@@ -145,7 +145,7 @@ def test_a_product_of_a_row_is_the_same_among_any_number_of_rows(threads, inputs
 def test_attention_is_the_same_in_each_thread(threads, head_dim, num_queries):
     """Each thread has scratch memory of its own, which begins elsewhere between two multiples of 64 bytes."""
     generator = torch.Generator().manual_seed(1)
-    for num_bars in (*range(1, 66), 448, 512, 513, 1024):
+    for num_bars in (*range(1, 18), 32, 47, 64, 448, 513):
         q, k, v = (
             torch.randn(1, 1, length, head_dim, generator=generator).expand(4, 2, -1, -1).contiguous()
             for length in (num_queries, num_bars, num_bars)
