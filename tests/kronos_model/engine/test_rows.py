@@ -140,6 +140,10 @@ def test_a_product_of_a_row_is_the_same_among_any_number_of_rows(threads, inputs
 
 
 @torch.inference_mode()
+@pytest.mark.skipif(
+    torch.cpu.get_capabilities().get("amx_bf16", False),
+    reason="MKL_CBWR is not set with AMX: run it on a CPU without",
+)
 @pytest.mark.parametrize("head_dim", [20, 52, 64])
 @pytest.mark.parametrize("num_queries", [1, 2, 3, 12])
 def test_attention_is_the_same_in_each_thread(threads, head_dim, num_queries):
