@@ -14,8 +14,8 @@ local function renewed(record, result, tag)
     if redis.call('HEXISTS', record, 'ended_at') == 1 then
         return redis.call('HGET', record, 'ended_by') == tag and 1 or 0
     end
-    local is_gone = redis.call('EXISTS', record) == 0
-    if redis.call('HGET', record, 'holder') == tag or (is_gone and not has_outcome(result)) then
+    if redis.call('HGET', record, 'holder') == tag or
+            (redis.call('EXISTS', record) == 0 and not has_outcome(result)) then
         -- The delivery was put back and no worker has begun it, or Redis lost the record of a job under way.
         redis.call('ZADD', taken_at, now, tag)
         local since = now - (redis.call('HGET', record, 'renewed_at') or now)
