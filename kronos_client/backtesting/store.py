@@ -88,7 +88,7 @@ class ForecastStore:
             self._database.executemany("INSERT OR REPLACE INTO forecasts VALUES (?, ?, ?, ?, ?)", rows)
 
     def done(self, model: int) -> set[int]:
-        """The windows of which there is a forecast."""
+        """The windows that have a forecast."""
         rows = self._database.execute("SELECT window FROM forecasts WHERE model = ?", (model,))
         return {window for (window,) in rows}
 

@@ -55,7 +55,7 @@ def naive_samples(past: Array, horizon: int, season: int | None, seed: int) -> M
 def _changes(past: Array, horizon: int, rng: np.random.Generator) -> Array:
     """Changes over 1 to H bars, drawn from the lookback's own without their mean, (W, S, H).
 
-    Beyond the lags of which the lookback has ``MIN_CHANGES``, they grow as a random walk's do.
+    Beyond the lags that have ``MIN_CHANGES`` in the lookback, they grow as a random walk's do.
     """
     max_lag = max(1, past.shape[1] - MIN_CHANGES)
     changes = np.empty((len(past), NUM_SAMPLES, horizon))

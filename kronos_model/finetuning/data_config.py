@@ -16,7 +16,7 @@ ColumnName = Literal["timestamps", "open", "high", "low", "close", "volume", "am
 
 
 class LookbackRange(ConfigModel):
-    """The shortest and the longest lookback, of which each batch draws one."""
+    """The shortest and the longest lookback; each batch draws one between them."""
 
     min: Annotated[Count, Field(ge=2)] = Field(description="bars of the shortest lookback")
     max: Count = Field(description="bars of the longest")

@@ -54,7 +54,7 @@ class MessageConsumer:
         self._put_back: set[str] = set()
         self._is_rung = threading.Event()
         self._next_check = 0.0
-        self._num_asked = 0  # priority classes of which there was no job
+        self._num_asked = 0  # priority classes without a job
         self._wake: Callable[[], object] = lambda: None
 
     def ring(self) -> None:

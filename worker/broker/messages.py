@@ -108,7 +108,7 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
 
 
 def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
-    """The error for a message that is too large, of which only the two ends were read."""
+    """The error for a message that is too large; only its two ends were read."""
     job_id = None
     if found := _ID_IN_TEXT.findall(ends):
         with suppress(ValueError):
