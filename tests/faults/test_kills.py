@@ -80,8 +80,12 @@ def await_full(
             ):
                 return worker, fresh
         time.sleep(0.01)
-    hands = {worker.node: len(accounts.in_hand(worker.node)) for worker in fleet.running}
-    raise AssertionError(f"no worker has {NUM_IN_FLIGHT // 2} jobs in hand: {hands}\n{fleet.logs()}")
+    held = {worker.node: accounts.in_hand(worker.node) for worker in fleet.running}
+    found = {node: (len(jobs), len(jobs - accounts.lost_before(jobs))) for node, jobs in held.items()}
+    raise AssertionError(
+        f"wanted {NUM_IN_FLIGHT // 2} jobs in hand, {MIN_FRESH} of them for the first time, and {num_waiting} "
+        f"in the queue; there are {found} and {num_queued(redis)}\n{fleet.logs()}"
+    )
 
 
 def test_kills_of_prefork_children_cost_no_job(

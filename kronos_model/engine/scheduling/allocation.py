@@ -1,12 +1,16 @@
 """Who has slots: shares them out between jobs, and suspends paths that must make room. No torch."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.scheduling.jobs import Job, Jobs
 from kronos_model.engine.scheduling.prompts import Prompts
-from kronos_model.engine.scheduling.shares import slot_targets
+from kronos_model.engine.scheduling.shares import JobColumns, slot_targets
 from kronos_model.engine.scheduling.slots import SlotLedger
 from kronos_model.engine.sequence import Sequence
 
@@ -88,8 +92,10 @@ class Allocation:
         self._prompts.drop(generation)
         self.has_changed = True
 
-    def share_out(self, num_slots: int) -> tuple[list[Suspension], list[Sequence]]:
+    def share_out(self, num_slots: int, turn: int) -> tuple[list[Suspension], list[Sequence]]:
         """Give slots to the jobs that should have them, at most ``num_slots`` in all.
+
+        ``turn`` is that of ``slot_targets``.
 
         Returns:
             What was suspended, and the sequences that got slots.
@@ -97,9 +103,8 @@ class Allocation:
         num_shared = self._slots.num_slots - self._num_spare
         is_enough_for_all = self._jobs.num_waiting <= min(num_slots, num_shared) - self._slots.num_used
         columns = self._jobs.columns()
-        num_of_small = int(columns.wanted[columns.wanted <= self._num_spare].sum())
-        num_slots = min(num_slots, num_shared + num_of_small)
-        targets = columns.wanted if is_enough_for_all else slot_targets(columns, num_slots)
+        targets = columns.wanted if is_enough_for_all else self._targets(columns, num_slots, turn)
+        num_slots = max(int(targets.sum()), min(num_slots, num_shared))
         change = targets - columns.held
         lacking: dict[Job, int] = {}
         num_lacking = self._slots.num_used - num_slots  # beyond the slots that are free
@@ -110,7 +115,6 @@ class Allocation:
                 if num_lacking >= MAX_SUSPENDED_AT_ONCE:
                     break
         excess = self._jobs.above_zero(-change, (columns.arrived, change, -columns.rank))
-        self._jobs.catch_up(all_of_them=is_enough_for_all)
         suspended = self._make_room(excess, min(job.rank for job in lacking), num_lacking) if lacking else []
         placed = []
         for takes_more in (False, True):
@@ -128,6 +132,16 @@ class Allocation:
         is_cut_short = num_lacking >= MAX_SUSPENDED_AT_ONCE
         self.has_changed = is_cut_short or any(lacks > 0 for lacks in lacking.values())
         return suspended, placed
+
+    def _targets(self, columns: JobColumns, num_slots: int, turn: int) -> NDArray[np.int64]:
+        """How many slots each job should hold: small jobs have the spare ones, as far as they go."""
+        num_spare = max(0, num_slots - (self._slots.num_slots - self._num_spare))
+        keys = (columns.arrived, columns.turn, columns.rank)
+        of_small = np.where(columns.wanted <= num_spare, columns.wanted, 0)
+        order = np.lexsort(keys)
+        of_small[order] *= np.cumsum(of_small[order]) <= num_spare
+        others = replace(columns, wanted=columns.wanted - of_small)
+        return of_small + slot_targets(others, num_slots - num_spare, turn)
 
     def _free(self, job: Job, sequence: Sequence) -> None:
         self._slots.give_back(sequence.slots)

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.scheduling.shares import WEIGHTS, JobColumns
+from kronos_model.engine.scheduling.fair_queue import FairQueue
+from kronos_model.engine.scheduling.shares import JobColumns
 from kronos_model.engine.sequence import Sequence
 
 
@@ -29,6 +30,7 @@ class Job:
     running: dict[Sequence, None] = field(default_factory=dict)  # in slots
     suspended: dict[Sequence, None] = field(default_factory=dict)
     waiting: dict[Generation, None] = field(default_factory=dict)
+    num_in_chunks: int = 0  # sequences
 
     @property
     def following(self) -> chain[Sequence | Generation]:
@@ -36,27 +38,19 @@ class Job:
 
 
 class Jobs:
-    """All jobs, and their columns by account.
-
-    Service is counted in bars, by weight. A new job starts with the average of the others.
-    """
+    """All jobs, and their columns by account. They compete for slots, and for chunks of other work."""
 
     def __init__(self) -> None:
         self._by_key: dict[Hashable, Job] = {}
         self._by_account: list[Job | None] = []
         self._free: list[int] = []
         self._counts = np.zeros((4, 0), dtype=np.int64)  # arrived, rank, slots held, paths waiting
-        self._service = np.zeros(0)
         self._num_jobs = 0  # that ever came
-        self._weight = 0  # of all jobs
-        self._virtual_time = 0.0
+        self._for_slots, self._for_chunks = FairQueue(), FairQueue()
         self.num_waiting = 0  # paths, of all jobs
 
     def __getitem__(self, generation: Generation) -> Job:
         return self._by_key[generation.job]
-
-    def service_of(self, generation: Generation) -> float:
-        return float(self._service[self[generation].account])
 
     def join(self, generation: Generation) -> Job:
         """Note one more series of a job."""
@@ -67,8 +61,8 @@ class Jobs:
             self._by_key[generation.job] = self._by_account[account] = Job(account, rank)
             self._num_jobs += 1
             self._counts[:, account] = self._num_jobs, rank, 0, 0
-            self._service[account] = self._virtual_time
-            self._weight += int(WEIGHTS[rank])
+            for queue in (self._for_slots, self._for_chunks):
+                queue.open(account, rank)
         job = self[generation]
         job.num_series += 1
         return job
@@ -80,30 +74,34 @@ class Jobs:
         if not job.num_series:
             del self._by_key[generation.job]
             self._by_account[job.account] = None
+            for queue in (self._for_slots, self._for_chunks):
+                queue.close(job.account)
             self._free.append(job.account)
-            self._weight -= int(WEIGHTS[job.rank])
 
     def count(self, job: Job, *, held: int = 0, waiting: int = 0) -> None:
         """Note that a job has more paths that hold a slot, or wait for one; or fewer."""
         self._counts[2:, job.account] += held, waiting
         self.num_waiting += waiting
+        held, waiting = self._counts[2:, job.account]
+        self._for_slots.count(job.account, lacks=waiting > 0, competes=held + waiting > 0)
 
-    def serve(self, generation: Generation, num_bars: int) -> None:
-        """Note bars that were computed for a job."""
-        job = self[generation]
-        self._service[job.account] += num_bars / WEIGHTS[job.rank]
-        self._virtual_time += num_bars / self._weight
+    def count_in_chunks(self, job: Job, num_added: int) -> None:
+        """Note that a job has more sequences that are computed in chunks; or fewer."""
+        job.num_in_chunks += num_added
+        is_in_chunks = job.num_in_chunks > 0
+        self._for_chunks.count(job.account, lacks=is_in_chunks, competes=is_in_chunks)
+
+    def bars_in_chunks(self, generation: Generation) -> float:
+        """The job's service in chunks."""
+        return float(self._for_chunks.service[self[generation].account])
+
+    def serve_chunk(self, generation: Generation, num_bars: int) -> None:
+        """Note bars that were computed for a job in a chunk."""
+        self._for_chunks.serve(self[generation].account, num_bars)
 
     def serve_paths(self, accounts: NDArray[np.int64]) -> None:
         """Note a bar of each of these paths, by the accounts of their jobs."""
-        num_bars = np.bincount(accounts, minlength=len(self._service))
-        self._service += num_bars / WEIGHTS[self._counts[1]]
-        self._virtual_time += len(accounts) / self._weight
-
-    def catch_up(self, *, all_of_them: bool) -> None:
-        """Let jobs that have all they want, or all jobs, not fall behind new ones: they need no more."""
-        jobs = True if all_of_them else self._counts[3] == 0
-        np.maximum(self._service, self._virtual_time, out=self._service, where=jobs)
+        self._for_slots.serve_each(accounts)
 
     @property
     def num_suspended_paths(self) -> int:
@@ -114,7 +112,7 @@ class Jobs:
     def columns(self) -> JobColumns:
         """What is counted of all jobs, by account. Accounts without a job want no slots."""
         arrived, rank, held, waiting = self._counts
-        return JobColumns(arrived, rank, self._service, held, held + waiting)
+        return JobColumns(arrived, rank, self._for_slots.service, held, held + waiting)
 
     def above_zero(
         self, amounts: NDArray[np.int64], keys: tuple[NDArray[Any], ...]
@@ -126,8 +124,10 @@ class Jobs:
         return ((job, amount) for account, amount in pairs if (job := self._by_account[account]))
 
     def _grow(self) -> None:
-        num_jobs = max(64, len(self._service))  # as many again
-        self._free += range(len(self._service), len(self._service) + num_jobs)
+        num_before = len(self._by_account)
+        num_jobs = max(64, num_before)  # as many again
+        self._free += range(num_before, num_before + num_jobs)
         self._by_account += [None] * num_jobs
         self._counts = np.pad(self._counts, ((0, 0), (0, num_jobs)))
-        self._service = np.append(self._service, np.zeros(num_jobs))
+        for queue in (self._for_slots, self._for_chunks):
+            queue.grow(num_jobs)

@@ -1,8 +1,7 @@
 """Decides what a step computes: which sequences decode, and which chunks of other work. No torch.
 
-Slots are shared out fairly between jobs (``allocation``). Chunks go to the job that had the least service, of
-the highest class first, and in turn within a job. In each eighth step service counts alone, so that no class
-starves.
+Slots are shared out fairly between jobs (``allocation``). Chunks go to the job that had the fewest bars in
+chunks, of the highest class first, and in turn within a job. In each eighth step the next class is first.
 """
 
 from collections import Counter, deque
@@ -76,7 +75,9 @@ class Scheduler:
         is_due = self._slots.has_changed or self._num_steps % QUANTUM_BARS == 0
         if not (is_due and self._jobs.num_waiting and self._num_slots_allowed > 0):
             return [], []
-        suspended, placed = self._slots.share_out(self._num_slots_allowed)
+        suspended, placed = self._slots.share_out(
+            self._num_slots_allowed, turn=self._num_steps // QUANTUM_BARS
+        )
         for suspension in suspended:
             self._remove(suspension.sequence)
             self._decoding.clear(suspension.slots)
@@ -108,10 +109,11 @@ class Scheduler:
         chunks: list[Chunk] = []
         num_bars = 0
         highest = min(+self._num_running, default=0)
-        ignores_rank = self._num_steps % CLASS_RATIO == 0
+        first = self._first_rank_in_chunks()
 
-        def turn(sequence: Sequence) -> tuple[int, float]:
-            return 0 if ignores_rank else sequence.generation.rank, self._jobs.service_of(sequence.generation)
+        def turn(sequence: Sequence) -> tuple[bool, int, float]:
+            generation = sequence.generation
+            return generation.rank != first, generation.rank, self._jobs.bars_in_chunks(generation)
 
         for sequence in sorted(self._in_chunks, key=turn):
             is_lower = sequence.generation.rank > highest
@@ -121,6 +123,14 @@ class Scheduler:
             chunks.append(sequence.next_chunk(room))
             num_bars += chunks[-1].num_bars
         return tuple(chunks)
+
+    def _first_rank_in_chunks(self) -> int:
+        """The highest class, but in each ``CLASS_RATIO``-th step the next, and so on: none starves."""
+        ranks = sorted({one.generation.rank for one in self._in_chunks})
+        number, step = 0, self._num_steps
+        while number + 1 < len(ranks) and step % CLASS_RATIO == 0:
+            number, step = number + 1, step // CLASS_RATIO
+        return ranks[number] if ranks else 0
 
     def shrink(self, failed: tuple[Chunk, ...] | tuple[Sequence, ...]) -> bool:
         """Compute at most half of what failed at once. Returns whether that is less than before."""
@@ -149,7 +159,7 @@ class Scheduler:
 
     def complete(self, chunk: Chunk) -> None:
         """Note that a chunk was computed."""
-        self._jobs.serve(chunk.generation, chunk.num_bars)
+        self._jobs.serve_chunk(chunk.generation, chunk.num_bars)
         chunk.sequence.complete(chunk)
         self.advance(chunk.sequence)
 
@@ -200,6 +210,7 @@ class Scheduler:
 
     def _add_to_chunks(self, sequence: Sequence) -> None:
         self._in_chunks.append(sequence)
+        self._jobs.count_in_chunks(self._jobs[sequence.generation], 1)
         self._num_running[sequence.generation.rank] += 1
 
     def _remove(self, sequence: Sequence) -> None:
@@ -207,6 +218,7 @@ class Scheduler:
             self._decoding.leave(sequence)
         elif sequence in self._in_chunks:
             self._in_chunks.remove(sequence)
+            self._jobs.count_in_chunks(self._jobs[sequence.generation], -1)
         else:
             return
         self._num_running[sequence.generation.rank] -= 1

@@ -2,8 +2,7 @@
 
 A priority class gets ``CLASS_RATIO`` times the slots of the next class that has work, and the jobs of one
 class get equal slots. What a job cannot use goes to the others (weighted max-min fairness). If there are
-fewer slots than jobs, they take turns by weighted fair queueing (Demers, Keshav and Shenker, 1989): next is
-the job that had the least service.
+fewer slots than jobs, those of a class take turns (``fair_queue``), and so do the classes, by their shares.
 """
 
 from dataclasses import dataclass
@@ -18,9 +17,12 @@ from kronos_model.engine.generation import PRIORITIES
 CLASS_RATIO: Final = 8
 """Slots of a class for one of the next lower class, while both have work."""
 WEIGHTS: Final = np.array([CLASS_RATIO ** (len(PRIORITIES) - 1 - rank) for rank in range(len(PRIORITIES))])
-"""Of a job, by the rank of its class."""
+"""Of classes that have work, from the highest."""
 QUANTUM_BARS: Final = 16
-"""Bars that a job without a slot may fall behind, by weight, before it gets that of another."""
+"""Bars that a job without a slot may fall behind before it gets that of another of its class; also the steps
+that a class's turn takes."""
+GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
+"""Its multiples without their whole parts lie evenly between 0 and 1, however many are taken."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class JobColumns:
     Attributes:
         arrived: a number that grows with each new job.
         rank: of the priority class; 0 is the highest.
-        service: bars that were computed for the job, by weight.
+        service: bars that were computed for the job, by which jobs of a class take turns.
         held: slots.
         wanted: slots that it could use, with those that it holds.
     """
@@ -44,7 +46,7 @@ class JobColumns:
     @cached_property
     def turn(self) -> NDArray[np.float64]:
         """The job of a class with the least is next. A holder keeps its slot until it is a quantum ahead."""
-        return self.service - np.where(self.held > 0, QUANTUM_BARS / WEIGHTS[self.rank], 0.0)
+        return self.service - np.where(self.held > 0, QUANTUM_BARS, 0.0)
 
 
 def fair_shares(jobs: JobColumns, num_slots: int) -> NDArray[np.float64]:
@@ -61,17 +63,25 @@ def fair_shares(jobs: JobColumns, num_slots: int) -> NDArray[np.float64]:
     return shares
 
 
-def slot_targets(jobs: JobColumns, num_slots: int) -> NDArray[np.int64]:
-    """How many slots each job should hold: its share in whole slots, and a part of what is left."""
-    targets = (fair_shares(jobs, num_slots) + 1e-9).astype(np.int64)
+def slot_targets(jobs: JobColumns, num_slots: int, turn: int = 0) -> NDArray[np.int64]:
+    """How many slots each job should hold: its share in whole slots, and a part of what is left.
+
+    ``turn`` decides which classes have the slots that they cannot divide. Over many turns each has its share.
+    """
+    shares = fair_shares(jobs, num_slots)
+    targets = (shares + 1e-9).astype(np.int64)
     without = _by_class(jobs, (targets == 0) & (jobs.wanted > 0))
-    classes = [members[np.lexsort((jobs.arrived[members], jobs.turn[members]))] for members in without]
-    if classes:
-        # A class has its turn when it is behind a higher one by a bar of the lowest for each class between.
-        # Within a class, none overtakes.
-        moments = [np.maximum.accumulate(jobs.service[one] + jobs.rank[one]) for one in classes]
-        turns = np.concatenate(classes)[np.argsort(np.concatenate(moments), kind="stable")]
-        targets[turns[: num_slots - targets.sum()]] = 1
+    if without:
+        quotas = _max_min(
+            np.array([len(members) for members in without]),
+            np.array([shares[members].sum() for members in without]),
+            num_slots - targets.sum(),
+        )
+        # Systematic sampling: each class gets its quota, rounded up or down, and together they get all slots.
+        ends = np.floor(np.cumsum(quotas) + turn * GOLDEN_RATIO % 1 + 1e-9).astype(np.int64)
+        for members, num in zip(without, np.diff(ends, prepend=0), strict=True):
+            order = np.lexsort((jobs.arrived[members], jobs.turn[members]))
+            targets[members[order[:num]]] = 1
     for most, keys in (
         (jobs.held, (jobs.arrived,)),
         (jobs.wanted, (jobs.arrived, jobs.service, jobs.rank)),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from kronos_model.engine.engine import Engine
@@ -16,7 +16,6 @@ from kronos_model.engine.scheduling.jobs import Jobs
 from kronos_model.engine.scheduling.shares import (
     CLASS_RATIO,
     QUANTUM_BARS,
-    WEIGHTS,
     JobColumns,
     fair_shares,
     slot_targets,
@@ -272,9 +271,8 @@ def test_a_holder_keeps_its_slot_until_it_is_a_quantum_ahead():
         jobs = columns(rank=[1, 1], service=[service, 0.0], held=[1, 0], wanted=[1, 1])
         return slot_targets(jobs, 1).tolist()
 
-    quantum = QUANTUM_BARS / WEIGHTS[1]
-    assert targets(0.9 * quantum) == [1, 0]
-    assert targets(1.1 * quantum) == [0, 1]
+    assert targets(QUANTUM_BARS - 1) == [1, 0]
+    assert targets(QUANTUM_BARS + 1) == [0, 1]
 
 
 def test_suspended_state_is_bounded_and_what_is_beyond_starts_over(monkeypatch):
@@ -342,23 +340,136 @@ def test_targets_use_all_slots_by_shares_and_then_by_turn(jobs, num_slots):
             assert turn[one] <= turn[other]
 
 
-def test_while_there_are_slots_for_all_no_job_falls_behind_a_new_one():
+def test_a_small_job_takes_spare_slots_and_a_large_one_keeps_to_its_own():
+    runner = ScriptedRunner(num_slots=10)
+    engine = Engine(runner, num_spare_slots=2)
+    engine.submit(job_request(1, priority="high", paths=100, horizon=10))
+    for _ in range(3):
+        engine.step()
+    engine.submit(job_request(2, priority="low", paths=2, horizon=10))
+    for _ in range(4):
+        engine.step()
+    assert sorted(runner.steps[-1]) == [(1, 8), (2, 2)]
+    assert runner.suspended == []
+
+
+@pytest.mark.parametrize("num_slots", [2, 3, 5])
+def test_classes_take_turns_by_their_shares_where_there_are_fewer_slots_than_jobs(num_slots):
+    runner = ScriptedRunner(num_slots)
+    engine = Engine(runner)
+    for seed in range(12):
+        engine.submit(job_request(seed, priority=("high", "low")[seed % 2], paths=500, horizon=16))
+    for _ in range(4000):
+        engine.step()
+    bars = bars_by_seed(runner)
+    of_high, of_low = (sum(bars[seed] for seed in range(first, 12, 2)) for first in (0, 1))
+    assert of_high == pytest.approx(CLASS_RATIO * of_low, rel=0.1)
+    for first in (0, 1):
+        of_class = [bars[seed] for seed in range(first, 12, 2)]
+        assert max(of_class) - min(of_class) <= 3 * 16 * QUANTUM_BARS
+
+
+def keep_coming(engine: Engine, step: int, priority: str, num_jobs: int, **sizes: int) -> None:
+    """Submit small jobs of a class so that always some wait or run."""
+    if engine.load.waiting < num_jobs:
+        engine.submit(job_request(1000 + step, priority=priority, **sizes))
+
+
+@pytest.mark.parametrize("keeps", ["slots", "chunks"])
+@pytest.mark.parametrize("old_priority", ["high", "normal", "low"])
+def test_an_old_job_goes_on_beside_a_higher_one_and_new_ones_of_its_class(keeps, old_priority):
+    runner = ScriptedRunner(num_slots=8)
+    runner.max_context = 64
+    engine = Engine(runner, max_chunk_bars=64)
+    # The higher job always runs, and uses far less than its share.
+    engine.submit(job_request(0, priority="high", lookback=4, horizon=60))
+    sizes = {"lookback": 64, "horizon": 30} if keeps == "chunks" else {"lookback": 4, "horizon": 12}
+    old = engine.submit(job_request(1, priority=old_priority, paths=16 if keeps == "slots" else 1, **sizes))
+    for step in range(4000):
+        if old.done:
+            break
+        if step % 30 == 0:
+            engine.submit(job_request(500 + step, priority="high", lookback=4, horizon=30))
+        keep_coming(engine, step, old_priority, 8, **sizes)
+        engine.step()
+    assert old.done
+
+
+classes = st.fixed_dictionaries(
+    {
+        "lookback": st.integers(1, 60),
+        "horizon": st.integers(1, 30),
+        "paths": st.integers(1, 12),
+        "waiting": st.integers(1, 20),
+    }
+)
+
+
+@settings(max_examples=40, phases=[Phase.explicit, Phase.generate])
+@given(
+    st.dictionaries(st.sampled_from(PRIORITIES), classes, min_size=1),
+    st.sampled_from(PRIORITIES),
+    st.integers(1, 9),
+    st.integers(0, 2),
+    st.integers(16, 128),
+)
+def test_every_job_ends_however_many_others_keep_coming(mix, priority, num_slots, num_spare, max_chunk_bars):
+    runner = ScriptedRunner(num_slots + num_spare)
+    runner.max_context = 64
+    engine = Engine(runner, max_chunk_bars=max_chunk_bars, num_spare_slots=num_spare)
+    seed, waiting = 1, dict.fromkeys(mix, 0)
+    running: list[tuple[str, Generation]] = []
+    old = engine.submit(job_request(0, priority=priority, paths=3, lookback=40, horizon=8))
+    for _ in range(5000):
+        if old.done:
+            break
+        running = [(name, one) for name, one in running if not one.done]
+        waiting = Counter(name for name, _ in running)
+        for name, sizes in mix.items():
+            for _ in range(sizes["waiting"] - waiting[name]):
+                new = job_request(seed, priority=name, **{k: v for k, v in sizes.items() if k != "waiting"})
+                running.append((name, engine.submit(new)))
+                seed += 1
+        engine.step()
+    assert old.done
+
+
+def test_a_job_that_wanted_no_more_is_not_owed_for_that_time():
     jobs = Jobs()
     small, large, new = (Generation(request(seed)) for seed in range(3))
+    accounts = {}
     for one in (small, large):
-        jobs.join(one)
-    jobs.serve(large, 100)
-    assert jobs.service_of(small) < jobs.service_of(large)
-    jobs.catch_up(all_of_them=True)
-    jobs.join(new)
-    assert jobs.service_of(small) == jobs.service_of(new) < jobs.service_of(large)
+        job = jobs.join(one)
+        accounts[one] = job.account
+    jobs.serve_paths(np.array([accounts[large]] * 100))
+    assert [jobs.columns().service[accounts[one]] for one in (small, large)] == [0, 100]
+    jobs.count(jobs[small], waiting=1)
+    accounts[new] = jobs.join(new).account
+    jobs.count(jobs[new], waiting=1)
+    assert [jobs.columns().service[account] for account in accounts.values()] == [100, 100, 100]
 
 
-def test_accounts_of_jobs_that_left_are_used_again_from_the_average():
+def test_virtual_time_is_that_of_a_job_with_an_even_share_of_its_class():
+    jobs = Jobs()
+    generations = [
+        Generation(job_request(seed, priority=priority))
+        for seed, priority in enumerate(["low", "low", "high"])
+    ]
+    accounts = [jobs.join(one).account for one in generations]
+    for one in generations[:2]:
+        jobs.count(jobs[one], waiting=1)
+    for _ in range(10):  # the high job wants no more, and counts for nothing
+        jobs.serve_paths(np.array([accounts[0], accounts[0], accounts[1], accounts[2]]))
+    new = Generation(job_request(9, priority="low"))
+    jobs.count(jobs.join(new), waiting=1)
+    assert jobs.columns().service[jobs[new].account] == 15
+
+
+def test_accounts_of_jobs_that_left_are_used_again():
     jobs = Jobs()
     for number in range(200):
         one = Generation(job_request(number, priority="low"))
         account = jobs.join(one).account
+        assert jobs.columns().service[account] == 0
         jobs.serve_paths(np.array([account] * 3))
-        assert jobs.service_of(one) == 3 * (number + 1)
         jobs.leave(one)
