@@ -139,7 +139,7 @@ class Webhooks:
             self._redis.delete(webhook_key(job_id))
             self._redis.zrem(WEBHOOKS_KEY, job_id)
 
-        with suppress(JobError):  # then it is sent again: a receiver knows it by its id
+        with suppress(JobError):  # the webhook is sent again; receivers recognise it by its id
             await self._backend.ask(forget)
 
     async def _outcome(self, job_id: str) -> Stored | None:
