@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import httpx2
@@ -51,7 +52,7 @@ class Webhooks:
         self._redis: Any = backend.dispatcher.redis
         self._secret = secret
         self._allowed = allowed
-        self._hold = self._redis.register_script(read_script("hold_webhooks"))
+        self._hold = self._redis.register_script(read_script("hold_webhooks", Path(__file__).parent))
         self._held: dict[str, asyncio.Task[None]] = {}
         self._sending = asyncio.Semaphore(MAX_SENDING)
         # A kept connection was checked for one name, and another name may have the same address.
