@@ -62,7 +62,7 @@ def read_keys(settings: ApiSettings) -> dict[bytes, frozenset[KeyScope]]:
 
 
 class Keys:
-    """Admits requests that send a key as ``Authorization: Bearer KEY``, and notes what the key allows.
+    """Admits requests that send a key as ``Authorization: Bearer KEY``, and notes the key and what it allows.
 
     The probes, the page's files and the API's description need no key. If there are no keys at all, only this
     machine is served, and only under its local names. A web page can point its own name at this machine; that
@@ -93,9 +93,10 @@ class Keys:
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
         secret = given.strip().encode("latin-1", "replace")
         # Compare all keys, so that the time taken does not reveal which one was close.
-        matches = [scopes for key, scopes in self._keys.items() if hmac.compare_digest(secret, key)]
+        matches = [key for key in self._keys if hmac.compare_digest(secret, key)]
         if scheme.lower() == "bearer" and matches:
-            scope.setdefault("state", {})["scopes"] = matches[0]
+            (key,) = matches
+            scope.setdefault("state", {}).update(key=key.decode(), scopes=self._keys[key])
             return None
         return HttpError(
             HttpCode.UNAUTHORIZED,

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from redis.exceptions import RedisError
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api_stub.addresses import DESCRIPTIONS, PROBES, address_of
 from api_stub.backend import Backend
 from api_stub.problems import HttpCode, HttpError
+from api_stub.routes.scopes import key_of
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import KEY_PREFIX
 from kronos_client.redis.scripts import read_script
@@ -41,9 +42,8 @@ class RateLimit:
             await self._app(scope, receive, send)
             return
         backend: Backend = scope["app"].state.backend
-        key = Headers(scope=scope).get("authorization", "")
         try:
-            is_admitted, *left, wait_s = await backend.call(self._ask, backend, key)
+            is_admitted, *left, wait_s = await backend.call(self._ask, backend, key_of(scope))
         except (RedisError, JobError) as error:
             log.warning("the rate limit is not enforced: %s", error)
             await self._app(scope, receive, send)

@@ -25,7 +25,7 @@ export class SectionJob {
    * @param forget Hides what earlier jobs have left in the section.
    * @param describe Returns `{text, share}`, as a JobLine takes it, for a state, a queue, and whether the job has been
    *   silent for long.
-   * @param show Shows a result, with what this browser knows of the job.
+   * @param show Shows a result, with what this browser has stored about the job.
    * @param showBars The same for the series of a forecast that is not done, if the jobs have them.
    * @param worksOn Whether a worker may have the job of an id in hand.
    */

@@ -45,7 +45,7 @@ BadRows = Annotated[list[str], Field(description="what is wrong with the first o
 class FileContent(BaseModel):
     """The last bars of a file, oldest first."""
 
-    series: Bars = Field(description="for `series` in a forecast job, as it is")
+    series: Bars = Field(description="can be used unchanged in a forecast job's `series`")
     instruments: list[str] = Field(description="all instruments of the file, with `id_column`")
     dropped: Dropped
     bad_rows: BadRows

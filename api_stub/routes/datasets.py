@@ -67,7 +67,7 @@ class DatasetReport(BaseModel):
     num_filled: int = Field(description="bars without prices that have the close before them")
     dropped: dict[str, int] = Field(description="number of unusable rows, by reason")
     bad_rows: list[str] = Field(description="what is wrong with the first of these")
-    warnings: list[str] = Field(description="candles that no market can have printed")
+    warnings: list[str] = Field(description="candles whose open or close lies outside low to high")
     instruments: list[InstrumentSummary] = Field(description="the first instruments")
 
 

@@ -4,7 +4,7 @@ import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import psutil
 from fastapi import APIRouter, Response
@@ -16,6 +16,7 @@ from api_stub.settings import ApiSettings
 from kronos_client import __version__
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import SCHEMA_VERSION
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.queues import is_gpu_queue
 
 router = APIRouter(prefix="/v1", tags=["operation"])
@@ -52,7 +53,9 @@ class QueueView(BaseModel):
 class WorkersView(BaseModel):
     """The live workers and all queues."""
 
-    workers: list[dict[str, Any]] = Field(description="each as `kronos status --json` prints it")
+    workers: list[Annotated[AnyWorkerStatus, Field(discriminator="role")]] = Field(
+        description="each as `kronos status --json` prints it"
+    )
     queues: dict[str, QueueView]
     limits: dict[str, int] = Field(
         description="the most that this service and all its forecast workers accept in a job or an upload",
@@ -118,12 +121,12 @@ class Detailed(BaseModel):
     checks: Checks
 
 
-@router.get("/workers")
+@router.get("/workers", response_model_exclude_unset=True)
 async def workers(backend: BackendDependency) -> WorkersView:
     """Every worker's status. Workers announce it every five seconds; it is read at most once a second."""
     pool = await backend.pool()
     return WorkersView(
-        workers=[worker.as_json() for worker in pool.workers],
+        workers=pool.workers,
         queues=queue_views(pool),
         limits=_limits(pool, backend.settings),
     )

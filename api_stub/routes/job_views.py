@@ -1,6 +1,5 @@
 """Jobs in answers: their address, state, progress, and result or error."""
 
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TypeVar
 
@@ -14,7 +13,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job_list import ListedJob
-from kronos_client.core.kinds import progress_of
+from kronos_client.core.kinds import progress_of, read_progress
 from kronos_client.core.stored import Stored
 
 FORECASTS: Final = "/v1/forecasts"
@@ -84,8 +83,8 @@ class ForecastView(BaseModel):
     def of(cls, job_id: str, stored: Stored, **fields: Any) -> Self:
         """The view of a stored state. Raises JobError LOST if the job is of another kind."""
         progress = progress_of(stored)
-        counts = {name: progress.get(name) for name in ("bars_done", "bars_total")}
-        bars: dict[str, Any] = {name: count for name, count in counts.items() if isinstance(count, int)}
+        names = ("bars_done", "bars_total")
+        bars = {name: progress[name] for name in names if isinstance(progress.get(name), int)}
         return cls(**_fields(job_id, stored, ForecastResult), **bars, **fields)
 
 
@@ -126,10 +125,8 @@ JobView = ForecastView | FinetuneView | BacktestView
 
 def _progress(model: type[Progress], stored: Stored) -> Progress | None:
     """The published progress, if there is any that this version can read."""
-    with suppress(ValidationError):  # from a worker of another version; the state itself still counts
-        if published := progress_of(stored):
-            return model.model_validate(published)
-    return None
+    progress = read_progress(model, stored)
+    return progress if progress.model_fields_set else None
 
 
 def _fields(job_id: str, stored: Stored, result_type: type[Result]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Scopes: what a key allows. A key without scopes allows everything."""
+"""The key of a request and its scopes: what it allows. A key without scopes allows everything."""
 
 from typing import Annotated, Any, Final, Literal, get_args
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
+from starlette.types import Scope
 
 from api_stub.problems import HttpCode, HttpError
 
@@ -16,6 +17,12 @@ BEARER: Final = HTTPBearer(
 """For OpenAPI. The middleware Keys reads the header."""
 
 SCOPES: Final[frozenset[KeyScope]] = frozenset(get_args(KeyScope))
+
+
+def key_of(scope: Scope) -> str:
+    """The key that the middleware Keys found valid, however its header was written; empty without keys."""
+    key: str = scope.get("state", {}).get("key", "")
+    return key
 
 
 def needs(scope: KeyScope) -> Any:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Header, Request
 
+from api_stub.routes.scopes import key_of
 from kronos_client.contract.names import MAX_ID_CHARS
 
 IDEMPOTENT_PREFIX: Final = "idem-"
@@ -43,7 +44,7 @@ class Submission:
 # async, because FastAPI runs sync dependencies on threads.
 async def _submission(request: Request, key: IdempotencyKey = None) -> Submission:
     root = request.scope.get("root_path", "").rstrip("/")
-    bearer = request.headers.get("authorization", "")
+    bearer = key_of(request.scope)
     if key is None:
         return Submission(str(uuid.uuid4()), False, root, scope=bearer)
     parts = (request.url.path, bearer, key)

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Coroutine, Sequence
 from contextlib import aclosing, suppress
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import httpx2
@@ -51,7 +52,7 @@ class Webhooks:
         self._redis: Any = backend.dispatcher.redis
         self._secret = secret
         self._allowed = allowed
-        self._hold = self._redis.register_script(read_script("hold_webhooks"))
+        self._hold = self._redis.register_script(read_script("hold_webhooks", Path(__file__).parent))
         self._held: dict[str, asyncio.Task[None]] = {}
         self._sending = asyncio.Semaphore(MAX_SENDING)
         # A kept connection was checked for one name, and another name may have the same address.
@@ -139,7 +140,7 @@ class Webhooks:
             self._redis.delete(webhook_key(job_id))
             self._redis.zrem(WEBHOOKS_KEY, job_id)
 
-        with suppress(JobError):  # then it is sent again: a receiver knows it by its id
+        with suppress(JobError):  # the webhook is sent again; receivers recognise it by its id
             await self._backend.ask(forget)
 
     async def _outcome(self, job_id: str) -> Stored | None:

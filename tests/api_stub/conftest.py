@@ -37,7 +37,6 @@ def http(settings: ApiSettings) -> Iterator[TestClient]:
     """A client that takes the addresses of jobs that are not done."""
     with TestClient(create_app(settings), base_url=ADDRESS) as client:
         client.headers["Prefer"] = "respond-async"
-        client.headers["Prefer"] = "respond-async"
         yield client
 
 

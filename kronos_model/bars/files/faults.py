@@ -114,7 +114,7 @@ class Findings:
     Attributes:
         of_none: unusable rows that belong to no instrument, by reason.
         bad_rows: what is wrong with the first unusable rows, as messages.
-        warnings: candles that no market can have printed, one message a file.
+        warnings: candles whose open or close lies outside low to high, one message a file.
     """
 
     of_none: Counter[str] = field(default_factory=Counter)

@@ -57,7 +57,7 @@ class DataReport:
         instruments: sorted by name.
         dropped: dropped rows, by reason, including rows that belong to no instrument.
         bad_rows: what is wrong with the first of these, as messages.
-        warnings: candles that no market can have printed, one message a file.
+        warnings: candles whose open or close lies outside low to high, one message a file.
         skipped: unusable files of folders, and why.
         fingerprint: ``sha256:…`` of names, times and bars. It does not depend on file types and folders.
     """

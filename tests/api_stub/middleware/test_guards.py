@@ -202,6 +202,14 @@ def test_one_idempotency_key_from_two_callers_gives_two_jobs(guarded):
     assert len(ids) == 2
 
 
+def test_one_idempotency_key_gives_one_job_however_the_bearer_key_is_written(guarded):
+    ids = set()
+    for header in (f"Bearer {KEY}", f"bearer   {KEY}"):
+        headers = {"Authorization": header, "Idempotency-Key": "order-1"}
+        ids.add(guarded.post("/v1/predict/single", json=series(), headers=headers).headers["x-job-id"])
+    assert len(ids) == 1
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil", "", "a b", "[::1", "10.0.0.1"]
 )

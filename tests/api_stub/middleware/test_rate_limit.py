@@ -66,10 +66,27 @@ def test_a_request_has_room_again_when_its_share_of_the_minute_has_passed(proces
     assert int(http.get(PATH, headers=bearer(KEY)).headers["retry-after"]) <= 20
 
 
+def test_a_key_is_limited_however_its_header_is_written(processes, redis):
+    headers = [f"Bearer {KEY}", f"bearer {KEY}", f"BEARER   {KEY}", f"bEaReR \t{KEY}"]
+    answers = [processes[0].get(PATH, headers={"Authorization": header}) for header in headers]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert len(redis.keys("kronos:rate:*")) == 1
+
+
+def test_without_keys_all_requests_count_together(settings, redis):
+    limited = settings.model_copy(update={"api_requests_per_minute": LIMIT})
+    with TestClient(create_app(limited), base_url=ADDRESS) as http:
+        answers = [http.get(PATH, headers=bearer(f"{KEY}{number}")) for number in range(LIMIT + 1)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
+    assert len(redis.keys("kronos:rate:*")) == 1
+
+
 def test_probes_the_page_and_wrong_keys_do_not_count(processes, redis):
     http = processes[0]
     for path in ("/v1/healthz", "/", PATH):
         assert "ratelimit-limit" not in http.get(path).headers
+    for number in range(LIMIT + 1):
+        assert http.get(PATH, headers=bearer(f"{KEY}{number}")).status_code == 401
     assert redis.keys("kronos:rate:*") == []
 
 

@@ -11,6 +11,7 @@ from kronos_client.contract.names import job_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.redis.routing import announce
 from tests.api_stub.conftest import ADDRESS, STATUS
+from tests.api_stub.middleware.test_guards import KEY, OTHER_KEY, with_keys
 
 URL = "/v1/forecasts"
 
@@ -196,13 +197,16 @@ def test_a_repeated_job_is_answered_with_its_state(http, jobs):
 
 
 def test_equal_jobs_of_one_key_are_one_job(settings, jobs, redis):
-    key = "x" * 16
     model = STATUS.model.model_copy(update={"revision": "1"})
     announce(redis, STATUS.model_copy(update={"model": model}))
-    own = settings.model_copy(update={"share_equal_jobs": True})
+    own = with_keys(settings, share_equal_jobs=True)
     seeded = example("forecast-job") | {"sampling": {"seed": 1}, "model": None}
-    headers: list[dict[str, str]] = [{}, {}, {"Authorization": f"Bearer {key}"}, {"Idempotency-Key": "mine"}]
+    other_key = {"Authorization": f"Bearer {OTHER_KEY}"}
+    headers: list[dict[str, str]] = [
+        {}, {"Authorization": f"bearer  {KEY}"}, other_key, {"Idempotency-Key": "mine"},
+    ]  # fmt: skip
     with TestClient(create_app(own), base_url=ADDRESS) as http:
+        http.headers["Authorization"] = f"Bearer {KEY}"
         first, again, keyed, repeatable = (http.post(URL, json=seeded, headers=one) for one in headers)
         assert first.json()["id"] == again.json()["id"]
         assert len({one.json()["id"] for one in (first, keyed, repeatable)}) == 3

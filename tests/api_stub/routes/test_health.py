@@ -110,9 +110,14 @@ def test_without_a_worker_the_detailed_answer_is_unhealthy(http):
     assert detailed["checks"]["model"] == {"status": "unhealthy", "loaded": False, "version": None}
 
 
-def test_workers_are_listed_in_full(http, ready_worker):
+def test_workers_are_listed_with_the_fields_that_they_announce(http, redis):
+    newer = STATUS.model_copy(update={"field_of_a_newer_worker": [1]})
+    announced = [newer, fake_worker("cpu.finetune", node="z@test")]
+    for worker in announced:
+        announce(redis, worker)
     answer = http.get("/v1/workers").json()
-    assert answer["workers"] == [STATUS.as_json()]
+    assert answer["workers"] == [worker.as_json() for worker in announced]
+    assert "threads" not in answer["workers"][1]
     assert answer["queues"]["cpu"]["ready"] == 1
 
 
