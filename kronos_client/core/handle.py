@@ -1,14 +1,16 @@
 """JobHandle: an enqueued job, as its submitter sees it, for callers without an event loop."""
 
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Generic
 
 from kronos_client.contract.backtest_results import BacktestResult
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncHandle, closed
 from kronos_client.core.core import Core
+from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.loop_thread import LoopClosed, LoopThread
 from kronos_client.core.stored import NOTHING
@@ -101,3 +103,20 @@ class JobHandle(Generic[State, Result]):
 ForecastHandle = JobHandle[JobState, ForecastResult]
 FinetuneHandle = JobHandle[FinetuneState, FinetuneResult]
 BacktestHandle = JobHandle[BacktestState, BacktestResult]
+
+
+@contextmanager
+def cancelled_if_left(
+    dispatcher: Dispatcher, job_id: str, timeout_s: float | None = None, *, may_stay: bool = False
+) -> Iterator[None]:
+    """Cancel the job if waiting ends as TIMEOUT, or by an interrupt of this thread unless it ``may_stay``."""
+    try:
+        yield
+    except JobError as error:
+        if error.code != ErrorCode.TIMEOUT:
+            raise
+        raise dispatcher.not_in_time(job_id, timeout_s) from None
+    except (KeyboardInterrupt, SystemExit):
+        if not may_stay:
+            dispatcher.try_to_cancel(job_id)
+        raise
