@@ -12,7 +12,7 @@ from kronos_client.contract.results import ForecastResult
 from kronos_client.core.core import Core
 from kronos_client.core.job import Job
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
-from kronos_client.core.stored import NOTHING
+from kronos_client.core.stored import NOTHING, Stored
 
 
 class AsyncHandle(Generic[State, Result]):
@@ -47,6 +47,10 @@ class AsyncHandle(Generic[State, Result]):
             async for stored in states:
                 if on_progress is not None:
                     on_progress(self._kind.state_of(stored))
+        return await self._result(stored, forget=forget)
+
+    async def _result(self, stored: Stored, *, forget: bool) -> Result:
+        """The result in the last state that was read, which is no outcome if the client was closed."""
         result = self._kind.result_of(stored)
         if result is None:
             raise closed(self.id)

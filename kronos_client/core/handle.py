@@ -1,7 +1,7 @@
 """JobHandle: an enqueued job, as its submitter sees it, for callers without an event loop."""
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Generic
 
 from kronos_client.contract.backtest_results import BacktestResult
@@ -64,16 +64,16 @@ class JobHandle(Generic[State, Result]):
             JobError: The job's own; TIMEOUT if it has not ended in time (it goes on; wait again);
                 RESULT_EXPIRED or LOST if there is nothing to wait for, or no longer.
         """
-        if on_progress is not None:
-            stored = NOTHING
-            state_of = self._kind.state_of
-            states = self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of))
-            with suppress(LoopClosed):
-                for stored in states:
-                    on_progress(state_of(stored))
-            if not stored.has_ended:
-                raise closed(self.id)
-        return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))
+        if on_progress is None:
+            return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))
+        stored, state_of = NOTHING, self._kind.state_of
+        states = self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of))
+        with suppress(LoopClosed), closing(states):
+            for stored in states:
+                on_progress(state_of(stored))
+        if not stored.has_ended:
+            raise closed(self.id)
+        return self._thread.run(lambda core: self._on(core)._result(stored, forget=forget))
 
     def peek(self) -> Result | None:
         """The result if it is there already, None if it is still to come.

@@ -178,6 +178,12 @@ def test_progress_is_told(bench: ClientBench):
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
 
 
+def test_a_result_whose_state_was_given_is_not_read_again(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5)
+    bench.finish(handle.id)
+    assert handle.wait(WAIT_S, on_progress=lambda state: bench.lose(), forget=True) == RESULT
+
+
 def test_nothing_is_known_of_a_job_that_nobody_submitted(bench: ClientBench):
     handle = bench.client.forecast_handle("nobody's")
     assert {code_of(handle.wait, 5), code_of(handle.peek), code_of(handle.check)} == {ErrorCode.LOST}
