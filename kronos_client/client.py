@@ -36,6 +36,7 @@ from kronos_client.core.job import (
     data_job,
     finetune_job,
     forecast_job,
+    pop_sending,
 )  # fmt: skip
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.long_frame import LongFrame, LongOptions
@@ -120,9 +121,8 @@ class ForecastClient:
         Raises:
             JobError: As ``submit`` and ``wait``. TIMEOUT says whether the job was cancelled.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
         make_job = partial(candles_job, candles, options)
-        handle: ForecastHandle = self._submit(make_job, job_id, retry_for_s, may_stay=False)
+        handle: ForecastHandle = self._submit(make_job, *pop_sending(options), may_stay=False)
         with cancelled_if_left(self._dispatcher, handle.id, timeout_s):
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
@@ -145,8 +145,7 @@ class ForecastClient:
                 details; BROKER_UNREACHABLE if nothing was enqueued because Redis does not answer;
                 ENQUEUE_UNCERTAIN if Redis did not confirm the job.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return self._submit(partial(candles_job, candles, options), job_id, retry_for_s)
+        return self._submit(partial(candles_job, candles, options), *pop_sending(options))
 
     def submit_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -246,8 +245,7 @@ class ForecastClient:
         Raises:
             JobError: As ``submit``.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return self._submit(partial(data_job, data, options), job_id, retry_for_s)
+        return self._submit(partial(data_job, data, options), *pop_sending(options))
 
     def submit_backtest_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -269,8 +267,7 @@ class ForecastClient:
         Raises:
             JobError: As ``submit``; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return self._submit(partial(config_job, config, name, options), job_id, retry_for_s)
+        return self._submit(partial(config_job, config, name, options), *pop_sending(options))
 
     def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
