@@ -37,6 +37,7 @@ from kronos_client.core.job import (
     data_job,
     finetune_job,
     forecast_job,
+    pop_sending,
 )
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
 from kronos_client.core.long_frame import LongFrame, LongOptions
@@ -100,9 +101,8 @@ class AsyncForecastClient:
 
         The job is cancelled if it is not done in time, or if this asyncio task is cancelled.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
         make_job = partial(candles_job, candles, options)
-        handle: AsyncForecastHandle = await self._submit(make_job, job_id, retry_for_s, may_stay=False)
+        handle: AsyncForecastHandle = await self._submit(make_job, *pop_sending(options), may_stay=False)
         async with cancelled_if_left(handle, timeout_s):
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
@@ -111,8 +111,7 @@ class AsyncForecastClient:
 
         If this asyncio task is cancelled meanwhile, so is the job, unless ``job_id`` is given.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return await self._submit(partial(candles_job, candles, options), job_id, retry_for_s)
+        return await self._submit(partial(candles_job, candles, options), *pop_sending(options))
 
     async def submit_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -165,8 +164,7 @@ class AsyncForecastClient:
         self, data: DataSource, **options: Unpack[BacktestJobOptions]
     ) -> AsyncBacktestHandle:
         """Enqueue a backtest that a worker for finetuning runs, as ``ForecastClient.submit_backtest``."""
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return await self._submit(partial(data_job, data, options), job_id, retry_for_s)
+        return await self._submit(partial(data_job, data, options), *pop_sending(options))
 
     async def submit_backtest_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -178,8 +176,7 @@ class AsyncForecastClient:
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job, as ``ForecastClient.finetune``."""
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return await self._submit(partial(config_job, config, name, options), job_id, retry_for_s)
+        return await self._submit(partial(config_job, config, name, options), *pop_sending(options))
 
     async def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0

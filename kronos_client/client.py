@@ -14,16 +14,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
-from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.core.async_handle import not_in_time
 from kronos_client.core.backtest_request import BacktestJobOptions
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
 from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
-from kronos_client.core.handle import BacktestHandle, FinetuneHandle, ForecastHandle, JobHandle
+from kronos_client.core.handle import (
+    BacktestHandle,
+    FinetuneHandle,
+    ForecastHandle,
+    JobHandle,
+    cancelled_if_left,
+)
 from kronos_client.core.job import (
     Job,
     backtest_job,
@@ -32,6 +36,7 @@ from kronos_client.core.job import (
     data_job,
     finetune_job,
     forecast_job,
+    pop_sending,
 )  # fmt: skip
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.long_frame import LongFrame, LongOptions
@@ -106,24 +111,25 @@ class ForecastClient:
     ) -> ForecastResult:
         """Submit one job and wait for its result.
 
+        The job is cancelled if it is not done in time, or if this thread is interrupted (Ctrl-C).
+
         Args:
             candles, options: As ``submit`` takes them.
-            timeout_s: Seconds to wait for the result; then the job is cancelled. None for no limit.
+            timeout_s: Seconds to wait for the result; None for no limit.
             on_progress, forget: As ``wait`` of a job's handle takes them.
 
         Raises:
-            JobError: As ``submit`` and ``wait``.
+            JobError: As ``submit`` and ``wait``. TIMEOUT says whether the job was cancelled.
         """
-        handle = self.submit(candles, **options)
-        try:
+        make_job = partial(candles_job, candles, options)
+        handle: ForecastHandle = self._submit(make_job, *pop_sending(options), may_stay=False)
+        with cancelled_if_left(self._dispatcher, handle.id, timeout_s):
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
-        except JobError as error:
-            if error.code == ErrorCode.TIMEOUT:
-                handle.cancel()
-            raise not_in_time(error, timeout_s, handle.id) from None
 
     def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> ForecastHandle:
         """Enqueue one job.
+
+        If this thread is interrupted meanwhile, the job is cancelled, unless ``job_id`` is given.
 
         Args:
             candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records; or for
@@ -139,8 +145,7 @@ class ForecastClient:
                 details; BROKER_UNREACHABLE if nothing was enqueued because Redis does not answer;
                 ENQUEUE_UNCERTAIN if Redis did not confirm the job.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return self._submit(partial(candles_job, candles, options), job_id, retry_for_s)
+        return self._submit(partial(candles_job, candles, options), *pop_sending(options))
 
     def submit_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -240,8 +245,7 @@ class ForecastClient:
         Raises:
             JobError: As ``submit``.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return self._submit(partial(data_job, data, options), job_id, retry_for_s)
+        return self._submit(partial(data_job, data, options), *pop_sending(options))
 
     def submit_backtest_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -263,8 +267,7 @@ class ForecastClient:
         Raises:
             JobError: As ``submit``; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.
         """
-        job_id, retry_for_s = options.pop("job_id", None), options.pop("retry_for_s", 0.0)
-        return self._submit(partial(config_job, config, name, options), job_id, retry_for_s)
+        return self._submit(partial(config_job, config, name, options), *pop_sending(options))
 
     def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -289,10 +292,11 @@ class ForecastClient:
         return JobHandle(self._thread, BACKTEST, job_id, None)
 
     def _submit(
-        self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float
+        self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float, *, may_stay: bool = True
     ) -> JobHandle[Any, Any]:
-        job, scope = make_job(job_id, self._settings), "" if job_id is None else None
-        sent, queue = self._dispatcher.send_again(job, retry_for_s, scope)
+        job, is_chosen = make_job(job_id, self._settings), job_id is not None
+        with cancelled_if_left(self._dispatcher, job.id, may_stay=may_stay and is_chosen):
+            sent, queue = self._dispatcher.send_again(job, retry_for_s, None if is_chosen else "")
         return JobHandle(self._thread, sent.kind, sent.id, queue)
 
 

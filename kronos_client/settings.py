@@ -26,6 +26,7 @@ MAX_FILE_BYTES: Final = 2**16
 UNKNOWN_MODEL: Final = 2**31
 """Stands for a model's limit on the horizon, where the model is not known."""
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
+LIMITS: Final = Limits()
 
 
 class SettingsError(Exception):
@@ -86,14 +87,16 @@ class ClientSettings(BaseSettings):
         SecretStr(DEFAULT_REDIS_URL), description="Redis for queues, results and announcements"
     )
 
-    max_series: int = Field(64, ge=1, description="series in one job")
-    max_bars: int = Field(8192, ge=1, description="bars of lookback in one series")
-    max_sample_count: int = Field(256, ge=1, description="sample paths of one series")
-    max_paths: int = Field(4096, ge=1, description="sample paths of one job, over all its series")
-    max_message_bytes: int = Field(8 * 2**20, ge=1024, description="bytes of one job as JSON")
-    max_result_bytes: int = Field(16 * 2**20, ge=1024, description="bytes of one result as JSON, estimated")
+    max_series: int = Field(LIMITS.max_series, ge=1, description="series in one job")
+    max_bars: int = Field(LIMITS.max_bars, ge=1, description="bars of lookback in one series")
+    max_sample_count: int = Field(LIMITS.max_sample_count, ge=1, description="sample paths of one series")
+    max_paths: int = Field(LIMITS.max_paths, ge=1, description="sample paths of one job, over all its series")
+    max_message_bytes: int = Field(LIMITS.max_message_bytes, ge=1024, description="bytes of one job as JSON")
+    max_result_bytes: int = Field(
+        LIMITS.max_result_bytes, ge=1024, description="bytes of one result as JSON, estimated"
+    )
     max_inline_bars: int = Field(
-        100_000,
+        LIMITS.max_inline_bars,
         ge=1,
         description="bars of all instruments that a finetuning job or backtest may carry itself",
     )

@@ -37,9 +37,9 @@ from kronos_client.contract.results import ForecastProgress, ForecastResult, Ser
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
+from kronos_client.core.fake_results import STAND_IN, fake_backtest, fake_finetuning, fake_forecast
 from kronos_client.core.job import Job
 from kronos_client.core.result_store import OnState
-from kronos_client.core.stand_in import STAND_IN, stand_in_backtest, stand_in_finetuning, stand_in_forecast
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored
 from kronos_client.redis.admission import id_conflict, queue_full
 from kronos_client.redis.queues import is_gpu_queue
@@ -151,11 +151,11 @@ class _Memory(Dispatcher):
         limits = self.settings.limits(max_pred_len=MAX_CONTEXT)
         job = accepted.job.kind.parse(accepted.payload, limits)
         if isinstance(job, ForecastJob):
-            return stand_in_forecast(job, accepted.job.id, limits, queue=accepted.queue)
+            return fake_forecast(job, accepted.job.id, limits, queue=accepted.queue)
         if isinstance(job, BacktestJob):
-            return stand_in_backtest(job, queue=accepted.queue)
+            return fake_backtest(job, queue=accepted.queue)
         self._num_finetuned[job.name] += 1
-        return stand_in_finetuning(job, self._num_finetuned[job.name], queue=accepted.queue)
+        return fake_finetuning(job, self._num_finetuned[job.name], queue=accepted.queue)
 
 
 class _MemoryStore:

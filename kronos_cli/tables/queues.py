@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.names import CELERY_PRIORITIES, DEAD_KEY
-from kronos_client.redis.neighbours import foreign_bindings, num_misplaced
+from kronos_client.redis.foreign_apps import foreign_bindings, num_misplaced
 from kronos_client.redis.queues import NO_PREFIX, QueueNames, queue_lengths
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_model.text import printable
@@ -70,7 +70,7 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
         remarks.append(f"{messages} that no worker can read; run kronos queues --dead")
     if number := report["misplaced"]:
         jobs = "1 job" if number == 1 else f"{number} jobs"
-        remarks.append(f"celery: {jobs} in Celery's default queue, where no worker looks; send with a queue")
+        remarks.append(f"celery: {jobs} in Celery's default queue, which no worker reads; send with a queue")
     for binding in report["foreign"]:
         remarks.append(f"{binding}, by another app; set KRONOS_QUEUE_PREFIX if it is not a sender of jobs")
     return Group(table, *(Text(remark, style="yellow") for remark in remarks))

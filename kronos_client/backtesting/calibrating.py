@@ -21,7 +21,7 @@ from kronos_model.evaluation.calibration import MIN_WINDOWS, Correction, correct
 from kronos_model.evaluation.report import without_steps
 
 CHECKED_SHARE: Final = 1 / 3
-"""Of the windows, the latest: a fit to the others is checked on them."""
+"""Share of windows, the latest, on which a fit to the earlier ones is checked."""
 INTERVAL: Final = (0.1, 0.9)
 
 

@@ -32,7 +32,7 @@ LookbackOf = Callable[[str, int], int | None]
 """Returns the bars that a model reads by default for a horizon."""
 
 
-class Candles(NamedTuple):
+class BacktestInput(NamedTuple):
     """What a backtest reads; ``skipped`` and ``remarks`` as of ``BacktestPlan``."""
 
     instruments: Sequence[Instrument]
@@ -72,7 +72,7 @@ def begin_backtest(
 
 
 def open_backtest(
-    read: Callable[[], Candles],
+    read: Callable[[], BacktestInput],
     folder: Path,
     workers: Sequence[AnyWorkerStatus],
     lookback_of: LookbackOf = lambda model, horizon: None,
@@ -104,7 +104,7 @@ def open_backtest(
     )
 
 
-def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> Candles:
+def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInput:
     """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are."""
     from kronos_model.bars.files.instruments import read_instruments  # pyarrow
 
@@ -116,7 +116,7 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> Candles:
                 instruments, report = read_instruments([str(path) for path in candles], reading)
             except CandleFileError as error:
                 raise JobError(error.code, error.message, error.field, error.details) from error
-            return Candles(instruments, report.skipped, report.remarks)
+            return BacktestInput(instruments, report.skipped, report.remarks)
         names: dict[str, str] = {}
         with TemporaryDirectory() as folder:
             files: list[str] = []
@@ -127,7 +127,7 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> Candles:
                 frame.to_parquet(files[-1])
             instruments, report = read_instruments(files, reading)
         named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
-        return Candles(sorted(named, key=lambda one: one.name), {}, report.remarks)
+        return BacktestInput(sorted(named, key=lambda one: one.name), {}, report.remarks)
 
 
 def find_lookback(

@@ -172,8 +172,7 @@ class BacktestRun:
 def _max_in_flight(workers: Sequence[AnyWorkerStatus], samples: int) -> int:
     """Jobs that fill all slots twice, at least two a worker.
 
-    Workers share their slots among all jobs that they hold: with more of them none would end for long, and
-    all would be lost with the run.
+    More jobs at once would all progress slowly, and a stopped run would lose them all.
     """
     forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
     num_paths = 2 * sum(worker.slots for worker in forecasting)

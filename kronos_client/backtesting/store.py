@@ -16,7 +16,7 @@ from kronos_model.forecast import path_quantiles
 
 FILE: Final = "forecasts.sqlite"
 LEVELS: Final = (0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
-"""Of the quantiles that are stored of every column; of the close there are all paths."""
+"""Quantile levels stored for each column. All paths of the close are stored."""
 
 
 def earlier_lookback(folder: Path) -> int | None:

@@ -18,7 +18,7 @@ from kronos_model.evaluation.calibration import Correction, corrected, reference
 
 SECONDS_PER_DAY = 24 * 3600
 DRAWN_AS = {name: Sampling.model_fields[name].default for name in ("temperature", "top_k", "top_p")}
-"""How a backtest samples: a correction holds for forecasts that are drawn like those it was fitted to."""
+"""A backtest's sampling settings. A correction is valid only for forecasts sampled this way."""
 
 
 class Calibration(BaseModel):

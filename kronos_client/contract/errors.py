@@ -63,7 +63,7 @@ class ErrorCode(StrEnum):
     MODEL_CAPACITY = "MODEL_CAPACITY", "No room for another model at present: try later, or add workers."
     NOT_CALIBRATED = (
         "NOT_CALIBRATED",
-        "No calibration for this model and job: the message says which.",
+        "The model has no calibration for this job: run `kronos calibrate`, or do not ask for it.",
     )
     CHECKPOINT_INVALID = "CHECKPOINT_INVALID", "The checkpoint cannot be used: the message says why."
     CHECKPOINT_MISSING = "CHECKPOINT_MISSING", "The checkpoint, or a file of it, is missing: check its name."

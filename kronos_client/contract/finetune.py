@@ -63,7 +63,7 @@ class FinetuneJob(WireModel):
     """One job for the task ``kronos.finetune``: train a model, and register it under a name."""
 
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
-    name: ModelName = Field(description="that the trained model is registered under; no bundled model's")
+    name: ModelName = Field(description="name to register the trained model under; not a bundled model's")
     config: dict[str, Any] = Field(  # FinetuneConfig reads it, in finetune_config
         default={}, description="how to train, as a config file has it, without data.path and training_device"
     )

@@ -38,7 +38,7 @@ def check_payload(payload: dict[Any, Any], limits: Limits) -> None:
     for place, columns in _columns(series, "series"):
         for name, values in columns.items():
             if name != "future_timestamps" and isinstance(values, list):  # the horizon has its own limit
-                check_num_bars(len(values), limits, f"{place}.{name}")
+                check_max_bars(len(values), limits, f"{place}.{name}")
             num_bytes += _num_bytes(values)
     check_most(num_bytes, limits.max_message_bytes, "series", "bytes in a job: send several jobs")
 
@@ -140,7 +140,7 @@ def result_bytes(job: ForecastJob, *, with_paths: bool = True) -> int:
     return len(job.series) * (BYTES_PER_SERIES + answers + job.horizon * per_bar)
 
 
-def check_num_bars(num_bars: int, limits: Limits, field: str) -> None:
+def check_max_bars(num_bars: int, limits: Limits, field: str) -> None:
     """Refuse a column or series that is too long. Raises JobError LIMIT_EXCEEDED."""
     check_most(num_bars, limits.max_bars, field, "bars in a series: send the newest ones")
 

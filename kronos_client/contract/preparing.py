@@ -12,7 +12,7 @@ from kronos_client.contract.columns import decode_column, num_values
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.limits import check_num_bars
+from kronos_client.contract.limits import check_max_bars
 from kronos_model.bars.calendar.continuing import Inferred
 from kronos_model.bars.calendar.named import follow_calendar
 from kronos_model.bars.calendar.spacing import infer_future
@@ -95,7 +95,7 @@ def _prepare_series(
     series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
 ) -> PreparedSeries:
     for name, column in series.columns().items():
-        check_num_bars(num_values(column), limits, f"{prefix}{name}")
+        check_max_bars(num_values(column), limits, f"{prefix}{name}")
     filled = _read_columns(series, prefix, job.missing)
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None

@@ -98,7 +98,7 @@ class ForecastResult(ResultModel):
     calibration: CalibrationInfo | None = Field(
         default=None, description="what corrected the quantiles; null: nothing did"
     )
-    device: str = Field(description="that computed it, such as cpu or cuda:0")
+    device: str = Field(description="the device that computed it, such as cpu or cuda:0")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
     queue: str
     worker: str

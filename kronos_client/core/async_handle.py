@@ -8,12 +8,11 @@ from typing import Any, Generic
 from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneResult
-from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.core import Core
 from kronos_client.core.job import Job
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
-from kronos_client.core.stored import NOTHING
+from kronos_client.core.stored import NOTHING, Stored
 
 
 class AsyncHandle(Generic[State, Result]):
@@ -48,6 +47,10 @@ class AsyncHandle(Generic[State, Result]):
             async for stored in states:
                 if on_progress is not None:
                     on_progress(self._kind.state_of(stored))
+        return await self._result(stored, forget=forget)
+
+    async def _result(self, stored: Stored, *, forget: bool) -> Result:
+        """The result in the last state that was read, which is no outcome if the client was closed."""
         result = self._kind.result_of(stored)
         if result is None:
             raise closed(self.id)
@@ -79,34 +82,21 @@ def closed(job_id: str) -> RuntimeError:
     return RuntimeError(f"the client was closed while it waited for the job {job_id}")
 
 
-def not_in_time(error: JobError, timeout_s: float | None, job_id: str) -> JobError:
-    """The TIMEOUT of a job that was cancelled because of it; any other error unchanged."""
-    if error.code != ErrorCode.TIMEOUT:
-        return error
-    outcome = "goes on, since others may share it" if is_shared(job_id) else "was cancelled"
-    message = f"no result within {timeout_s} s; the job {outcome}"
-    return JobError(ErrorCode.TIMEOUT, message, None, {"job_id": job_id})
-
-
 @asynccontextmanager
 async def cancelled_if_left(
     handle: AsyncHandle[Any, Any], timeout_s: float | None, *, may_stay: bool = False
 ) -> AsyncIterator[None]:
-    """Cancel the job if waiting ends as TIMEOUT, or with this asyncio task unless it ``may_stay``.
-
-    If that fails, the job goes on, and its result expires.
-    """
+    """Cancel the job if waiting ends as TIMEOUT, or with this asyncio task unless it ``may_stay``."""
+    call, dispatcher = handle._core.call, handle._core.dispatcher
     try:
         yield
     except JobError as error:
-        if error.code == ErrorCode.TIMEOUT:
-            with suppress(JobError):
-                await handle.cancel()
-        raise not_in_time(error, timeout_s, handle.id) from None
+        if error.code != ErrorCode.TIMEOUT:
+            raise
+        raise await call(dispatcher.not_in_time, handle.id, timeout_s) from None
     except asyncio.CancelledError:
         if not may_stay:
-            with suppress(JobError):
-                await asyncio.shield(handle.cancel())
+            await asyncio.shield(call(dispatcher.try_to_cancel, handle.id))
         raise
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 from kronos_client.contract.errors import JobError
@@ -74,7 +73,7 @@ class Core:
             queue = self.dispatcher.send(made[0])
             sent.extend(made)
             if is_given_up.is_set():
-                self._try_to_cancel(made[0].id)
+                self.dispatcher.try_to_cancel(made[0].id)
             return queue
 
         while True:
@@ -87,9 +86,6 @@ class Core:
                 if not may_stay:
                     is_given_up.set()
                     if sent:  # the thread did not see the flag in time
-                        asyncio.get_running_loop().run_in_executor(None, self._try_to_cancel, sent[0].id)
+                        cancel = self.dispatcher.try_to_cancel
+                        asyncio.get_running_loop().run_in_executor(None, cancel, sent[0].id)
                 raise
-
-    def _try_to_cancel(self, job_id: str) -> None:
-        with suppress(JobError):  # on failure the job goes on, and its result expires
-            self.dispatcher.cancel(job_id)

@@ -2,6 +2,7 @@
 
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any, Final
 
 from kombu.exceptions import OperationalError
@@ -84,6 +85,22 @@ class Dispatcher(ABC):
         """Request that a job ends as CANCELLED, at once if no worker has begun it. A shared one goes on."""
         if not is_shared(job_id):
             self._cancel(job_id)
+
+    def try_to_cancel(self, job_id: str) -> None:
+        """Cancel a job that nobody waits for. If that fails, it goes on, and its result expires."""
+        with suppress(JobError):
+            self.cancel(job_id)
+
+    def not_in_time(self, job_id: str, timeout_s: float | None) -> JobError:
+        """Cancel a job that is not done in time; returns its TIMEOUT, which says whether that succeeded."""
+        outcome = "goes on, since others may share it" if is_shared(job_id) else "was cancelled"
+        try:
+            self.cancel(job_id)
+        except JobError as error:
+            reason = f"since it could not be cancelled ({error.code})"
+            outcome = f"may go on, {reason}: cancel it later by its id, {job_id}"
+        message = f"no result within {timeout_s} s; the job {outcome}"
+        return JobError(ErrorCode.TIMEOUT, message, None, {"job_id": job_id})
 
     @abstractmethod
     def _cancel(self, job_id: str) -> None:

@@ -1,14 +1,16 @@
 """JobHandle: an enqueued job, as its submitter sees it, for callers without an event loop."""
 
-from collections.abc import Callable, Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Generic
 
 from kronos_client.contract.backtest_results import BacktestResult
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneResult
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncHandle, closed
 from kronos_client.core.core import Core
+from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.loop_thread import LoopClosed, LoopThread
 from kronos_client.core.stored import NOTHING
@@ -62,16 +64,16 @@ class JobHandle(Generic[State, Result]):
             JobError: The job's own; TIMEOUT if it has not ended in time (it goes on; wait again);
                 RESULT_EXPIRED or LOST if there is nothing to wait for, or no longer.
         """
-        if on_progress is not None:
-            stored = NOTHING
-            state_of = self._kind.state_of
-            states = self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of))
-            with suppress(LoopClosed):
-                for stored in states:
-                    on_progress(state_of(stored))
-            if not stored.has_ended:
-                raise closed(self.id)
-        return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))
+        if on_progress is None:
+            return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))
+        stored, state_of = NOTHING, self._kind.state_of
+        states = self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of))
+        with suppress(LoopClosed), closing(states):
+            for stored in states:
+                on_progress(state_of(stored))
+        if not stored.has_ended:
+            raise closed(self.id)
+        return self._thread.run(lambda core: self._on(core)._result(stored, forget=forget))
 
     def peek(self) -> Result | None:
         """The result if it is there already, None if it is still to come.
@@ -101,3 +103,20 @@ class JobHandle(Generic[State, Result]):
 ForecastHandle = JobHandle[JobState, ForecastResult]
 FinetuneHandle = JobHandle[FinetuneState, FinetuneResult]
 BacktestHandle = JobHandle[BacktestState, BacktestResult]
+
+
+@contextmanager
+def cancelled_if_left(
+    dispatcher: Dispatcher, job_id: str, timeout_s: float | None = None, *, may_stay: bool = False
+) -> Iterator[None]:
+    """Cancel the job if waiting ends as TIMEOUT, or by an interrupt of this thread unless it ``may_stay``."""
+    try:
+        yield
+    except JobError as error:
+        if error.code != ErrorCode.TIMEOUT:
+            raise
+        raise dispatcher.not_in_time(job_id, timeout_s) from None
+    except (KeyboardInterrupt, SystemExit):
+        if not may_stay:
+            dispatcher.try_to_cancel(job_id)
+        raise

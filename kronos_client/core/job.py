@@ -11,7 +11,7 @@ from kronos_client.contract.jobs import prepare
 from kronos_client.contract.names import Kind, Priority
 from kronos_client.core.backtest_request import BacktestJobOptions, backtest_payload
 from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions, finetune_payload
-from kronos_client.core.forecast_request import ForecastOptions, forecast_payload
+from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.redis.job_store import canonical_json
 from kronos_client.redis.shown import shown_arguments
@@ -44,6 +44,11 @@ class Job:
     priority: Priority
     shown: str
     calibrated_model: str | Literal[False] | None = False
+
+
+def pop_sending(options: SubmitOptions | FinetuneOptions | BacktestJobOptions) -> tuple[str | None, float]:
+    """Remove ``job_id`` and ``retry_for_s`` from an app's options, and return them."""
+    return options.pop("job_id", None), options.pop("retry_for_s", 0.0)
 
 
 def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:

@@ -10,7 +10,7 @@ from redis.retry import Retry
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
 MAX_CONNECTIONS: Final = 32
-"""Of one client. The threads of a GPU's worker are more, and redis-py's own pool refuses the 101st."""
+"""Connections of one client: a GPU worker's threads exceed redis-py's default of 100."""
 REFUSED = "Redis refuses the user or password, or requires one: write redis://USER:PASSWORD@HOST:6379/0"
 REFUSALS = ("OOM ", "READONLY", "MISCONF", "NOREPLICAS")
 

@@ -50,7 +50,7 @@ class Receipt:
     """A job's record as a worker begins it. Times are Redis's clock, Unix time in seconds.
 
     Attributes:
-        held_s: Seconds left of another's claim if it is not renewed; 0 if the job may begin.
+        held_s: Seconds until another worker's claim ends unless renewed; 0 if the job may begin.
         worked_s: Seconds that earlier claims lasted.
         lost: Attempts that ended with their process, alone in it or not.
         lost_alone: Attempts that ended with a process in which the job was alone.

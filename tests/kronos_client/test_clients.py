@@ -1,16 +1,21 @@
 """What a client promises, kept by all four: real and fake, awaited and not."""
 
+import os
+import signal
 import threading
+import time
 
 import pytest
 
+from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
+from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import JobState
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 
@@ -82,6 +87,82 @@ def test_a_forecast_that_takes_too_long_is_cancelled(bench: ClientBench):
     assert code_of(bench.client.forecast_handle("a").wait, 5) == ErrorCode.CANCELLED
 
 
+def test_a_forecast_that_could_not_be_cancelled_in_time_says_so(bench: ClientBench, monkeypatch):
+    def unreachable(*_: object) -> None:
+        raise JobError(ErrorCode.BROKER_UNREACHABLE, "Redis does not answer")
+
+    with monkeypatch.context() as patched:
+        for kind in Dispatcher.__subclasses__():
+            patched.setattr(kind, "_cancel", unreachable)
+        with pytest.raises(JobError) as ended:
+            bench.client.forecast(CANDLES, pred_len=5, timeout_s=0.01, job_id="a")
+        (outcome,) = bench.client.forecast_many([("b", CANDLES)], pred_len=5, timeout_s=0.01)
+    for error in (ended.value, outcome.error):
+        assert error.code == ErrorCode.TIMEOUT
+        assert error.message.startswith("no result within 0.01 s; the job may go on, since it could not be")
+    assert ended.value.details == {"job_id": "a"}
+    bench.client.forecast_handle("a").cancel()
+    assert code_of(bench.client.forecast_handle("a").wait, 5) == ErrorCode.CANCELLED
+
+
+@pytest.mark.parametrize("kind", ["real", "awaited real"])
+def test_redis_going_away_does_not_hide_that_the_time_is_over(kind, settings):
+    with (
+        LocalRedis() as server,
+        client_bench(kind, settings.with_redis_url(server.url), None) as bench,
+        pytest.raises(JobError) as ended,
+    ):
+        bench.client.forecast(CANDLES, pred_len=5, timeout_s=0.5, on_progress=lambda state: server.stop())
+    assert ended.value.code == ErrorCode.TIMEOUT
+    assert "could not be cancelled (BROKER_UNREACHABLE)" in ended.value.message
+
+
+def interrupt_once(is_time) -> threading.Thread:
+    def interrupt() -> None:
+        await_true(is_time)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    return thread
+
+
+def test_an_interrupt_cancels_the_job_of_a_forecast(bench: ClientBench):
+    is_awaited = threading.Event()
+    thread = interrupt_once(is_awaited.is_set)
+    with pytest.raises(KeyboardInterrupt):
+        bench.client.forecast(CANDLES, pred_len=5, job_id="a", on_progress=lambda state: is_awaited.set())
+    thread.join()
+    assert code_of(bench.client.forecast_handle("a").wait, 5) == ErrorCode.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("method", "job_id", "is_left"),
+    [("forecast", None, False), ("forecast", "a", False), ("submit", None, False), ("submit", "a", True)],
+)
+def test_an_interrupt_amid_sending_leaves_no_job_whose_id_nobody_has(
+    bench: ClientBench, monkeypatch, method, job_id, is_left
+):
+    sent: list[str] = []
+
+    def interrupted(enqueue):
+        def enqueue_slowly(dispatcher, job, queue):
+            enqueue(dispatcher, job, queue)
+            sent.append(job.id)
+            time.sleep(0.5)
+
+        return enqueue_slowly
+
+    for kind in Dispatcher.__subclasses__():
+        monkeypatch.setattr(kind, "enqueue", interrupted(kind.enqueue))
+    thread = interrupt_once(lambda: sent)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(bench.client, method)(CANDLES, pred_len=5, job_id=job_id)
+    thread.join()
+    handle = bench.client.forecast_handle(sent[0])
+    assert code_of(handle.wait, 1) == (ErrorCode.TIMEOUT if is_left else ErrorCode.CANCELLED)
+
+
 def test_progress_is_told(bench: ClientBench):
     handle = bench.client.submit(CANDLES, pred_len=5)
     seen = []
@@ -95,6 +176,12 @@ def test_progress_is_told(bench: ClientBench):
 
     assert handle.wait(WAIT_S, on_progress=follow) == RESULT
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
+
+
+def test_a_result_whose_state_was_given_is_not_read_again(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5)
+    bench.finish(handle.id)
+    assert handle.wait(WAIT_S, on_progress=lambda state: bench.lose(), forget=True) == RESULT
 
 
 def test_nothing_is_known_of_a_job_that_nobody_submitted(bench: ClientBench):

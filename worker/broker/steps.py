@@ -9,7 +9,7 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from kronos_client.redis.connection import connect
-from kronos_client.redis.neighbours import foreign_bindings
+from kronos_client.redis.foreign_apps import foreign_bindings
 from kronos_client.redis.queues import list_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims

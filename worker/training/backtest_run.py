@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from kronos_client.aio import AsyncForecastClient
-from kronos_client.backtesting.opening import Candles, known_lookback, open_backtest
+from kronos_client.backtesting.opening import BacktestInput, known_lookback, open_backtest
 from kronos_client.backtesting.run import BacktestRun
 from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult, BacktestTimings
@@ -141,7 +141,7 @@ class BacktestJobRun(LongRun):
         if (stop := self._should_stop()) is not None:
             raise _Stopped(stop)
 
-    def _read(self) -> Candles:
+    def _read(self) -> BacktestInput:
         """The job's instruments."""
         data, folder = self._job.data, self._process.data_folder
         instruments = [one.as_instrument() for one in prepare_instruments(data.instruments or ())]
@@ -157,7 +157,7 @@ class BacktestJobRun(LongRun):
         if BYTES_PER_INSTRUMENT * len(instruments) > self._process.limits.max_result_bytes:
             message = f"{len(instruments)} instruments are too many for one report: name fewer files"
             raise JobError(ErrorCode.RESULT_TOO_LARGE, message, "data")
-        return Candles(instruments, skipped, remarks)
+        return BacktestInput(instruments, skipped, remarks)
 
     def _show(self, stage: str, run: BacktestRun | None = None, pace_s: float | None = None) -> None:
         """Report progress; ``pace_s`` is the time that one forecast takes."""

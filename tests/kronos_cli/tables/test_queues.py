@@ -62,7 +62,7 @@ def test_jobs_and_bindings_that_belong_elsewhere_are_remarked_on(redis: Redis) -
     redis.lpush("celery", '{"headers": {"task": "kronos.forecast"}}', '{"headers": {"task": "theirs"}}')
     redis.sadd("_kombu.binding.celery", "celery\x06\x16\x06\x16gpu")
     shown = " ".join(queues().output.split())
-    assert "celery: 1 job in Celery's default queue, where no worker looks; send with a queue" in shown
+    assert "celery: 1 job in Celery's default queue, which no worker reads; send with a queue" in shown
     assert "the queue 'gpu' is bound to the exchange 'celery', by another app; set KRONOS_QUEUE_" in shown
 
 

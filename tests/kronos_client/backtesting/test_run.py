@@ -125,7 +125,7 @@ def test_a_model_that_was_replaced_meanwhile_is_not_mixed_with_the_old_one(clien
 
     with suppress(Stopped):
         client.backtest(CANDLES, tmp_path, on_progress=stop, **OPTIONS)
-    monkeypatch.setattr("kronos_client.core.stand_in.STAND_IN", "another")
+    monkeypatch.setattr("kronos_client.core.fake_results.STAND_IN", "another")
     with pytest.raises(JobError, match=r"model is another, and the forecasts .* are of stand-in"):
         client.backtest(CANDLES, tmp_path, **OPTIONS)
 

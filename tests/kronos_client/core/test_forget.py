@@ -120,14 +120,6 @@ def test_a_handle_is_made_of_an_id_alone(done, client):
         client.forecast_handle("nobody's").wait(WAIT_S)
 
 
-def test_forecast_deletes_what_it_has_read_where_asked(client, redis, monkeypatch, backend):
-    submit = client.submit
-
-    def submit_and_do(*arguments, **options):
-        handle = submit(*arguments, **options)
-        backend.mark_as_done(handle.id, example("forecast-result"))
-        return handle
-
-    monkeypatch.setattr(client, "submit", submit_and_do)
+def test_forecast_deletes_what_it_has_read_where_asked(done, client, redis):
     assert client.forecast(CANDLES, pred_len=5, job_id="done", forget=True).series
     assert stored(redis)["status"] == "FAILURE"

@@ -26,7 +26,7 @@ SPREAD = 0.01
 """The standard deviation of a bar's return."""
 
 
-def stand_in_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: str) -> ForecastResult:
+def fake_forecast(job: ForecastJob, job_id: str, limits: Limits, *, queue: str) -> ForecastResult:
     """A random walk from the last close; the same for the same job and seed.
 
     Raises:
@@ -74,7 +74,7 @@ def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
     return Forecast(bars.astype(np.float32), series.seed)
 
 
-def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> FinetuneResult:
+def fake_finetuning(job: FinetuneJob, version: int, *, queue: str) -> FinetuneResult:
     """A model that was not really trained."""
     name = job.name
     return FinetuneResult(
@@ -93,7 +93,7 @@ def stand_in_finetuning(job: FinetuneJob, version: int, *, queue: str) -> Finetu
     )
 
 
-def stand_in_backtest(job: BacktestJob, *, queue: str) -> BacktestResult:
+def fake_backtest(job: BacktestJob, *, queue: str) -> BacktestResult:
     """The example's report, with its first model in place of each of the job's."""
     report = example("backtest-result")["report"]
     model = next(iter(report["models"].values())) | {

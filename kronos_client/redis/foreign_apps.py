@@ -31,7 +31,7 @@ def foreign_bindings(redis: Redis, queues: Collection[str]) -> list[str]:
 
 
 def num_misplaced(redis: Redis) -> int:
-    """How many of our jobs are among the newest messages of Celery's default queue, where no worker looks."""
+    """How many of our jobs are among the newest messages of Celery's default queue, which no worker reads."""
     lists = [_read(redis, "LRANGE", key, 0, MAX_READ - 1) for key in list_keys(CELERY_QUEUE)]
     return sum(OUR_TASK.search(message) is not None for message in chain(*lists))
 
