@@ -5,10 +5,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
-from celery import Task
+from celery import Task, states
 from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
 from redis.exceptions import RedisError, ResponseError
@@ -21,7 +22,7 @@ from kronos_client.redis.queues import priority_of
 from kronos_model.text import dotted
 from worker.broker import transport
 from worker.broker.claims import Claim
-from worker.broker.result_backend import tag_of
+from worker.broker.result_backend import coded, tag_of
 from worker.process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ HELD_MARGIN_S: Final = 0.1
 """Seconds to wait after another worker's claim ends."""
 REQUEUE_DELAY_S: Final = 1.0
 """Without this delay, a job that cannot run now would come back at once, again and again."""
+PASSING: Final = ("BUSY ", "Script killed")
+"""Errors of Redis that pass and have no class in redis-py: a script was busy, or was ended."""
 
 
 class HandedBack(Reject):
@@ -126,8 +129,9 @@ class Attempt:
             chore: As of ``Claim``.
 
         Raises:
-            HandedBack: Another worker has the claim, or Redis accepts no writes.
+            HandedBack: Another worker has the claim, or Redis cannot store it now.
             Ignore: The job already has its outcome.
+            JobError: Redis can never store it: an app has written a key of another type.
         """
         asked_at = time.monotonic()
         try:
@@ -140,9 +144,13 @@ class Attempt:
                 hostname=self._process.node,
             )
         except ResponseError as error:
-            if refuses_writes(error):  # as if Redis were away
+            if can_pass(error):  # as if Redis were away
                 raise self._handed_back(str(error), REQUEUE_DELAY_S) from error
-            raise
+            log.error("job %s cannot begin, perhaps because an app wrote its keys: %s", self._job_id, error)
+            # Without the tag, so that a vanished worker's claim does not prevent it.
+            given = self._process.job_store, SimpleNamespace(id=self._job_id), states.FAILURE, coded(error)
+            self._backend.store_by(*given)
+            raise coded(error) from None
         if receipt is None:
             # Delivered again after it ended, or submitted twice: the first outcome stays.
             raise Ignore
@@ -154,6 +162,13 @@ class Attempt:
         """Release the claim. ``is_lost`` counts this attempt as one whose process died."""
         self._process.claims.release(self._job_id, self._tag, is_lost=is_lost)
         return HandedBack(reason, delay_s=delay_s)
+
+
+def can_pass(error: ResponseError) -> bool:
+    """Whether the same command may succeed later."""
+    # redis-py's subclasses are states of the server or of its ACL, such as READONLY and NOPERM.
+    is_state = type(error) is not ResponseError or refuses_writes(error)
+    return is_state or any(text in str(error) for text in PASSING)
 
 
 def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

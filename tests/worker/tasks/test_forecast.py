@@ -15,7 +15,7 @@ from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import job_key
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.redis.job_store import JobStore
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
@@ -155,6 +155,14 @@ def test_a_job_that_has_its_outcome_is_dropped(deliver, redis):
     redis.set("celery-task-meta-job", json.dumps({"status": "SUCCESS"}))
     with pytest.raises(Ignore):
         deliver("x")
+
+
+def test_a_job_whose_record_an_app_has_written_ends_with_a_code(deliver, redis):
+    redis.set(job_key("job"), "text")
+    with pytest.raises(JobError) as ended:
+        deliver("x")
+    assert ended.value.code == ErrorCode.INTERNAL
+    assert json.loads(redis.get(result_key("job")))["status"] == "FAILURE"
 
 
 @pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine(), 1), (EngineDied(), 0)])
