@@ -58,9 +58,9 @@ class LongAttempt(Attempt):
                 raise
             self._store(states.SUCCESS, result)
         except Interrupted as interrupted:
-            raise self._handed_back(str(interrupted)) from None
+            raise self._requeued(str(interrupted)) from None
         except RedisError as error:
-            raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
+            raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         finally:
             self._process.training = None
             self._process.claims.drop(self._tag)
@@ -74,7 +74,7 @@ class LongAttempt(Attempt):
         except OSError as error:
             if error.errno not in NO_ROOM:  # perhaps a network file system is away for a moment
                 reason = f"the model folder does not answer: {error}"
-                raise self._handed_back(reason, REQUEUE_DELAY_S) from error
+                raise self._requeued(reason, REQUEUE_DELAY_S) from error
             text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"
             raise JobError(ErrorCode.DISK_FULL, text) from None
         except (JobError, Interrupted, RedisError):

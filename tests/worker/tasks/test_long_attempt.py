@@ -14,7 +14,7 @@ from kronos_client.contract.names import job_key, result_key
 from kronos_client.redis.job_store import JobStore
 from worker.broker.claims import Claims
 from worker.config import TAKEN_KEY_SETTING, UNACKED_INDEX_KEYS, use_result_backend
-from worker.tasks.attempt import HandedBack
+from worker.tasks.attempt import Requeued
 from worker.tasks.long_attempt import LongAttempt
 
 TAKEN = UNACKED_INDEX_KEYS["finetune"]
@@ -90,7 +90,7 @@ def test_a_job_goes_back_if_redis_may_accept_it_later(deliver, backend, redis, m
         raise error
 
     monkeypatch.setattr(backend, "begin", fail)
-    with pytest.raises(HandedBack) as back:
+    with pytest.raises(Requeued) as back:
         deliver()
     assert back.value.delay_s > 0
     assert not redis.exists(result_key("job"))
