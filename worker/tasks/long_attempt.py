@@ -52,7 +52,7 @@ class LongAttempt(Attempt):
             content = fingerprint(job) if isinstance(job, Mapping) else ""
             receipt, claim = self._begin(content, self._check_and_report)
             try:
-                result = self._work(job_of(args, kwargs), receipt, claim)
+                result = self._work(job_of(args, kwargs), content, receipt, claim)
             except JobError as error:
                 self._store(states.FAILURE, error)
                 raise
@@ -66,10 +66,10 @@ class LongAttempt(Attempt):
             self._process.claims.drop(self._tag)
         return result
 
-    def _work(self, payload: Any, receipt: Receipt, claim: Claim) -> dict[str, Any]:
+    def _work(self, payload: Any, content: str, receipt: Receipt, claim: Claim) -> dict[str, Any]:
         try:
-            given = (self._process, self._job_id, payload, receipt, self._queue, self._time_limit_s)
-            self._run = self._make_run(*given)
+            given = (self._process, self._job_id, payload, content, receipt, self._queue)
+            self._run = self._make_run(*given, self._time_limit_s)
             return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
             if error.errno not in NO_ROOM:  # perhaps a network file system is away for a moment

@@ -9,7 +9,7 @@ from typing import Any
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import CELERY_PRIORITIES
-from kronos_client.redis.job_store import Receipt, fingerprint
+from kronos_client.redis.job_store import Receipt
 from worker.training.child import Stop
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_errors import stopped
@@ -36,6 +36,7 @@ class LongRun(ABC):
         process: FinetuneProcess,
         job_id: str,
         payload: Any,
+        content: str,
         receipt: Receipt,
         queue: str,
         time_limit_s: float = math.inf,
@@ -51,7 +52,7 @@ class LongRun(ABC):
         self._folder = JobFolder(process.model_folder, job_id)
         self._job: Any = self.parse(payload, process.limits)
         self._waited_s = receipt.waited_s(self._job.submitted_at)
-        self._fingerprint = fingerprint(payload)
+        self._fingerprint = content
         delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
         process.metrics.observe_job_wait(delivery, self._job.submitted_at, receipt)
 
