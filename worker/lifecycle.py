@@ -29,7 +29,7 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
-from worker.broker.steps import ClaimRenewal, QueueBell, TransportCheck
+from worker.broker.steps import ClaimRenewal, QueueWatcher, TransportCheck
 from worker.inference.capacity import Capacity, CapacityStep, num_threads
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, given, is_given
@@ -43,7 +43,7 @@ from worker.settings import explain, get_settings
 log = logging.getLogger(__name__)
 
 app.steps["consumer"].update(
-    {GpuFailover, AgeingSweep, CapacityStep, TransportCheck, ClaimRenewal, QueueBell}
+    {GpuFailover, AgeingSweep, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
 )
 
 P = ParamSpec("P")

@@ -44,8 +44,9 @@ class WorkerSettings(ServiceSettings):
     max_jobs: int | None = Field(
         None,
         ge=1,
-        description="jobs that one worker process holds; of higher priority up to a quarter more; "
-        "default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, 512 on a GPU",
+        description="jobs of low priority that one worker process holds; each higher priority may hold an "
+        "eighth more, at least one; default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, "
+        "512 on a GPU",
     )
     max_slots: int | None = Field(
         None,

@@ -11,13 +11,12 @@ if its folder is deleted. A name whose whole folder is deleted begins at 1 again
 """
 
 import errno
-import fcntl
 import logging
 import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from pydantic import ValidationError
 
 from kronos_client.contract.names import MODEL_NAME
 from kronos_client.contract.refusals import first_reason
+from kronos_client.registry.lock import locked
 from kronos_client.registry.promotions import read_promotions
 from kronos_client.registry.registered_model import (
     FILES,
@@ -202,7 +202,8 @@ class ModelRegistry:
         try:
             given = {**given, "sha256": copy_checkpoint(checkpoint, staging)}
             (self.folder / name).mkdir(exist_ok=True)
-            with self._locked():
+            # A job that is delivered twice registers once. Without locks, the rename keeps versions apart.
+            with locked(self.folder):
                 if done := self._registered_before(name, given):
                     return done
                 version = self._publish(staging, name, given)
@@ -255,14 +256,6 @@ class ModelRegistry:
                     model.verify()
                     return model
         return None
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """One registration at a time, so that a job that is delivered twice registers once."""
-        with (self.folder / ".lock").open("a") as file:
-            with suppress(OSError):  # a network folder without locks: the rename still keeps versions apart
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 def entries_in(folder: Path, what: str) -> Sequence[str]:

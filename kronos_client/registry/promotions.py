@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
 
 from kronos_client.contract.refusals import first_reason
+from kronos_client.registry.lock import locked
 from kronos_client.registry.registered_model import RegisteredModel, reason_of
 from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.errors import CheckpointError
@@ -44,19 +45,25 @@ def read_promotions(folder: Path) -> Sequence[Promotion]:
 def promote(model: RegisteredModel, *, forced: bool) -> None:
     """Make a version what its name means. Raises CheckpointError, DiskFull."""
     folder = model.folder.parent
-    before = read_promotions(folder)
-    if before and before[-1].version == model.version:
-        return  # else the next rollback would change nothing
-    now = datetime.now(UTC).replace(microsecond=0)
-    new = Promotion(version=model.version, promoted_at=now, forced=forced)
-    _write(folder, [*before, new])
+    with disk_errors(folder / FILE), locked(folder.parent):
+        before = read_promotions(folder)
+        if before and before[-1].version == model.version:
+            return  # else the next rollback would change nothing
+        now = datetime.now(UTC).replace(microsecond=0)
+        _write(folder, [*before, Promotion(version=model.version, promoted_at=now, forced=forced)])
 
 
 def roll_back(folder: Path) -> bool:
-    """Forget the last promotion of the name with this folder; returns whether there was one."""
-    promotions = read_promotions(folder)
-    if promotions:
-        _write(folder, promotions[:-1])
+    """Forget the last promotion of the name with this folder; returns whether there was one.
+
+    Raises CheckpointError, DiskFull.
+    """
+    if not folder.is_dir():  # then the model folder, which has the lock, may not exist either
+        return False
+    with disk_errors(folder / FILE), locked(folder.parent):
+        promotions = read_promotions(folder)
+        if promotions:
+            _write(folder, promotions[:-1])
     return bool(promotions)
 
 
@@ -79,5 +86,5 @@ def why_not_promoted(report: Mapping[str, Any], new: RegisteredModel, present: R
 
 
 def _write(folder: Path, promotions: Sequence[Promotion]) -> None:
-    with disk_errors(folder / FILE), atomic_write(folder / FILE) as staging:
+    with atomic_write(folder / FILE) as staging:
         staging.write_bytes(_PROMOTIONS.dump_json(list(promotions), indent=2))

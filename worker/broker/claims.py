@@ -27,14 +27,14 @@ class Claim:
     Args:
         timeout_s: Seconds that a claim lasts without a renewal.
         asked_at: The moment of the request to Redis, by ``time.monotonic``.
-        chore: Called about once a second while Redis answers.
+        on_tick: Called about once a second while Redis answers.
     """
 
     def __init__(
-        self, job_id: str, timeout_s: float, asked_at: float, chore: Callable[[], object] = lambda: None
+        self, job_id: str, timeout_s: float, asked_at: float, on_tick: Callable[[], object] = lambda: None
     ) -> None:
         self.job_id = job_id
-        self.chore = chore
+        self.on_tick = on_tick
         self.is_taken_away = False
         self._timeout_s = timeout_s
         self.renew(asked_at)
@@ -69,10 +69,10 @@ class Claims:
         self._lock = threading.Lock()
 
     def hold(
-        self, job_id: str, tag: str, asked_at: float, chore: Callable[[], object] = lambda: None
+        self, job_id: str, tag: str, asked_at: float, on_tick: Callable[[], object] = lambda: None
     ) -> Claim:
         """Note a claim that Redis granted; ``asked_at`` is the moment of the request."""
-        claim = Claim(job_id, self.timeout_s, asked_at, chore)
+        claim = Claim(job_id, self.timeout_s, asked_at, on_tick)
         with self._lock:
             self._held[tag] = claim
         return claim
@@ -118,9 +118,9 @@ class Claims:
             else:
                 self.take_away(tag)
 
-    def do_chores(self) -> None:
-        """Call the chore of each claim; to be called about once a second."""
+    def on_tick(self) -> None:
+        """Call ``on_tick`` of each claim; to be called about once a second."""
         with self._lock:
             claims = list(self._held.values())
         for claim in claims:
-            claim.chore()
+            claim.on_tick()

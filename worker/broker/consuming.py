@@ -52,14 +52,14 @@ class MessageConsumer:
         self._max_bytes = max_bytes
         self._answer = answer
         self._put_back: set[str] = set()
-        self._is_rung = threading.Event()
+        self._notified = threading.Event()
         self._next_check = 0.0
         self._num_asked = 0  # priority classes without a job
         self._wake: Callable[[], object] = lambda: None
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Note that there may be messages. May be called from any thread."""
-        self._is_rung.set()
+        self._notified.set()
         self._wake()
 
     def wake_by(self, wake: Callable[[], object]) -> None:
@@ -77,23 +77,23 @@ class MessageConsumer:
         """
         for _ in range(MAX_TAKEN_AT_ONCE):
             room = num_classes()
-            is_due = self._is_rung.is_set() or time.monotonic() >= self._next_check or room > self._num_asked
+            is_due = self._notified.is_set() or time.monotonic() >= self._next_check or room > self._num_asked
             if not room or not is_due:
                 return
             self._num_asked = room
             steps = [step for step in PRIORITY_STEPS if rank_of(step) < room]
             lists = [list_key(queue, step) for step in steps for queue in queues]
-            self._is_rung.clear()  # before the take: a later message rings again
+            self._notified.clear()  # before the take: a later message notifies again
             self._next_check = time.monotonic() + CHECK_INTERVAL_S
             try:
                 delivery = self.deliveries.take(lists)
                 if delivery is None:
                     return
-                self._is_rung.set()
+                self._notified.set()
                 self._deliver(delivery, hand_over)
             except ResponseError as error:  # Redis is full, or a key has another type
                 log.error("Redis refuses the script that takes a job, trying again: %s", error)
-                self._is_rung.clear()
+                self._notified.clear()
                 return
         self._wake()
 
@@ -121,7 +121,7 @@ class MessageConsumer:
             if not delivery.is_whole:
                 raise too_large(raw, delivery.num_bytes, self._max_bytes)
             message = read_message(raw, TASKS)
-            if self._is_of_this_time(delivery, message):
+            if self._is_due(delivery, message):
                 hand_over(delivery, queue, step, message)
         except (RedisError, BackendError, OperationalError):
             raise  # the message is delivered again
@@ -131,8 +131,8 @@ class MessageConsumer:
             log.exception("Celery cannot read a message")
             self._bury(delivery.tag, raw, queue, BadMessage("Celery cannot read it", _job_id(raw)))
 
-    def _is_of_this_time(self, delivery: Delivery, message: TaskMessage) -> bool:
-        """Whether to hand the message over now, by Redis's clock. Else it waits in Redis, or has expired."""
+    def _is_due(self, delivery: Delivery, message: TaskMessage) -> bool:
+        """Whether the message is due by Redis's clock; if not, it waits or has expired."""
         if message.eta is None and message.expires is None:
             return True
         now = self.deliveries.now_s()

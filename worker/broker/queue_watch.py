@@ -24,15 +24,15 @@ RECONNECT_INTERVAL_S: Final = 0.5
 
 
 class QueueWatch:
-    """Calls ``ring`` on its own thread whenever one of these keys of Redis may have changed.
+    """Calls ``notify`` on its own thread whenever one of these keys of Redis may have changed.
 
     ``redis`` must answer in bytes, by RESP3.
     """
 
-    def __init__(self, redis: Redis, keys: Collection[str], ring: Callable[[], object]) -> None:
+    def __init__(self, redis: Redis, keys: Collection[str], notify: Callable[[], object]) -> None:
         self._redis = redis
         self._keys = {key.encode() for key in keys}
-        self._ring = ring
+        self._notify = notify
         self._thread = threading.Thread(target=self._watch, name="kronos-queues", daemon=True)
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class QueueWatch:
             except Exception:  # without this thread the worker would take jobs late
                 log.exception("watching the queues failed because of a defect, trying again")
                 time.sleep(RECONNECT_INTERVAL_S)
-            self._ring()
+            self._notify()
 
     def _listen(self) -> None:
         """Run until the connection is lost, then raise."""
@@ -66,10 +66,10 @@ class QueueWatch:
             prefixes = [word for prefix in self._prefixes() for word in (b"PREFIX", prefix)]
             connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
             connection.read_response()
-            self._ring()  # for what changed before the subscription
+            self._notify()  # for what changed before the subscription
             while True:
                 if self._concerns_us(_next_push(connection)):
-                    self._ring()
+                    self._notify()
         finally:
             connection.disconnect()
             self._redis.connection_pool.release(connection)

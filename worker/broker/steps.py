@@ -83,14 +83,14 @@ class ClaimRenewal(bootsteps.StartStopStep):
                 self._renewal_due = renewed_at + check_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)
-            self._claims.do_chores()
+            self._claims.on_tick()
         except RedisError as error:
             log.warning("claims on running jobs could not be renewed, trying again: %s", error)
         except Exception:  # the next renewal must be tried
             log.exception("claims could not be renewed because of a defect, trying again")
 
 
-class QueueBell(bootsteps.StartStopStep):
+class QueueWatcher(bootsteps.StartStopStep):
     """Wakes Celery's event loop when there may be messages."""
 
     requires = AFTER
@@ -102,7 +102,7 @@ class QueueBell(bootsteps.StartStopStep):
         self._redis = connect(settings.redis_url.get_secret_value())
         keys = [key for queue in self._queues for key in list_keys(queue)]
         redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
-        self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().ring())
+        self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().notify())
 
     def start(self, consumer: Any) -> None:
         if consumer.hub is not None:

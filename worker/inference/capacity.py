@@ -18,7 +18,9 @@ from kronos_client.redis.queues import rank_of
 from kronos_model.engine.reports import EngineLoad, StepReport
 
 MAX_HELD_BYTES: Final = 64 * 2**20
-"""Messages of the jobs held. A parsed message may take ten times as much memory."""
+"""Messages of the jobs held, for the lowest class. A parsed message may take ten times as much memory."""
+RESERVED_BYTES: Final = MAX_HELD_BYTES // 4
+"""In addition, for each higher class."""
 MAX_JOBS_PER_SLOT: Final = 2
 """More than 1: a job whose result is being stored is still held, but uses no slot."""
 SLOTS_PER_JOB: Final = 8
@@ -29,8 +31,8 @@ NUM_CLASSES: Final = len(CELERY_PRIORITIES)
 
 
 def num_threads(max_jobs: int) -> int:
-    """Threads of a worker for ``max_jobs`` jobs of the lowest class: some are kept for each higher class."""
-    return max_jobs + (NUM_CLASSES - 1) * (max_jobs // 8)
+    """Threads of a worker for ``max_jobs`` jobs of the lowest class: each higher class has an eighth more."""
+    return max_jobs + (NUM_CLASSES - 1) * max(1, max_jobs // 8)
 
 
 def num_jobs_allowed(num_jobs: int, num_paths: int, slots: int) -> int:
@@ -115,11 +117,10 @@ class Capacity:
         with self._lock:
             self._held = {job_id: held for job_id, held in self._held.items() if job_id in unfinished}
             held = list(self._held.values())
-        if sum(one.num_bytes for one in held) >= MAX_HELD_BYTES:
-            return 0
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
         self._takes_late = False
-        if len(held) < self._most_jobs(NUM_CLASSES - 1) and self._has_room(held, loads):
+        has_room = self._has_room(held, loads)
+        if has_room and self._may_hold_more(held, NUM_CLASSES - 1):
             self._full_since = None
             return NUM_CLASSES
         now = time.monotonic()
@@ -129,13 +130,17 @@ class Capacity:
             rivals = [one for one in held if one.rank <= rank]
             is_light = sum(one.num_paths for one in rivals) < slots and rank < NUM_CLASSES - 1
             is_fair = is_late and len(rivals) < max(2, slots // SLOTS_PER_JOB) and slots > 0
-            if len(held) < self._most_jobs(rank) and (is_light or is_fair):
-                self._takes_late = not is_light
+            if self._may_hold_more(held, rank) and (has_room or is_light or is_fair):
+                self._takes_late = not has_room and not is_light
                 return rank + 1
         return 0
 
-    def _most_jobs(self, rank: int) -> int:
-        return self.num_threads - rank * (self.num_threads // 10)
+    def _may_hold_more(self, held: list[_Held], rank: int) -> bool:
+        """Whether the numbers of jobs and bytes allow another job of this class."""
+        num_reserved = rank * max(1, self.num_threads // 10)  # the inverse of num_threads()
+        max_bytes = MAX_HELD_BYTES + (NUM_CLASSES - 1 - rank) * RESERVED_BYTES
+        num_bytes = sum(one.num_bytes for one in held)
+        return len(held) < max(1, self.num_threads - num_reserved) and num_bytes < max_bytes
 
     def _has_room(self, held: list[_Held], loads: list[EngineLoad]) -> bool:
         """Whether another job would get free slots."""

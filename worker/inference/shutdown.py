@@ -17,10 +17,9 @@ log = logging.getLogger(__name__)
 
 ENDING_GRACE_S: Final = 30.0
 EXIT_STATUS: Final = 70  # EX_SOFTWARE
-LAST_WORDS_S: Final = 5.0
+LOG_FLUSH_S: Final = 5.0
 
-# Celery sends this in its handlers of SIGTERM and SIGINT. A second signal may interrupt that and send again
-# on the same thread, which a plain lock would block for ever.
+# Celery sends it in signal handlers: a second signal on that thread would wait for a plain lock for ever.
 signals.worker_shutting_down.lock = threading.RLock()  # type: ignore[attr-defined]
 
 
@@ -48,7 +47,7 @@ def end_at_once(reason: str) -> NoReturn:
     """
     line = threading.Thread(target=log.critical, args=("%s", reason), daemon=True)
     line.start()
-    line.join(LAST_WORDS_S)
+    line.join(LOG_FLUSH_S)
     os._exit(EXIT_STATUS)
 
 

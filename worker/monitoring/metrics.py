@@ -4,7 +4,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIServer
 
@@ -45,7 +45,7 @@ ENGINE_GAUGES: Final = {
 }
 GPU_GAUGES: Final = {
     "kronos_gpu_memory_total_bytes": ("memory_total_bytes", "Memory of the worker's GPU"),
-    "kronos_gpu_memory_free_bytes": ("memory_free_bytes", "Memory of it that no process uses"),
+    "kronos_gpu_memory_free_bytes": ("memory_free_bytes", "Free memory of the worker's GPU"),
     "kronos_gpu_utilisation_percent": ("utilisation_percent", "Share of time in which it computes"),
 }
 TRAINING_GAUGES: Final = {
@@ -181,25 +181,23 @@ class WorkerMetrics(JobMetrics):
         self.batch_size = self._histogram("kronos_batch_size", text, model, buckets=BATCH_BUCKETS)
         text = "Time that a series waited in this worker for its slots"
         self.queue_wait_s = self._histogram("kronos_queue_wait_seconds", text, model, buckets=WAIT_BUCKETS_S)
-        self._of = cache(lambda model_id: ModelMetrics(self, model_id))
 
     def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
-        metrics = self._of(model_id)
         if report.num_prefill_bars:
-            metrics.num_prefill_bars.inc(report.num_prefill_bars)
+            self.num_prefill_bars.labels(model_id).inc(report.num_prefill_bars)
         if report.num_bars:
-            metrics.num_bars.inc(report.num_bars)
-            metrics.batch_size.observe(report.num_bars)
+            self.num_bars.labels(model_id).inc(report.num_bars)
+            self.batch_size.labels(model_id).observe(report.num_bars)
             self._bars += report.num_bars
             self._steps += 1
         for seconds in report.prefill_s:
-            metrics.prefill_s.observe(seconds)
+            self.step_s.labels(model_id, "prefill").observe(seconds)
         for seconds in report.decode_s:
-            metrics.decode_s.observe(seconds)
+            self.step_s.labels(model_id, "decode").observe(seconds)
 
     def observe_generation(self, model_id: str, generation: "Generation") -> None:
         queued_s = generation.timings.durations_s()["queued"]
-        self._of(model_id).queue_wait_s.observe(queued_s)
+        self.queue_wait_s.labels(model_id).observe(queued_s)
         self._waited_s += queued_s
         self._waits += 1
 
@@ -215,18 +213,6 @@ class WorkerMetrics(JobMetrics):
             "mean_batch_size": num_bars / num_steps if num_steps else None,
             "queue_wait_s": waited_s / num_waits if num_waits else None,
         }
-
-
-class ModelMetrics:
-    """The labelled metrics of one model."""
-
-    def __init__(self, metrics: WorkerMetrics, model_id: str) -> None:
-        self.num_bars = metrics.num_bars.labels(model_id)
-        self.num_prefill_bars = metrics.num_prefill_bars.labels(model_id)
-        self.prefill_s = metrics.step_s.labels(model_id, "prefill")
-        self.decode_s = metrics.step_s.labels(model_id, "decode")
-        self.batch_size = metrics.batch_size.labels(model_id)
-        self.queue_wait_s = metrics.queue_wait_s.labels(model_id)
 
 
 class FinetuneMetrics(JobMetrics):

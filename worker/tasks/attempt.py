@@ -5,10 +5,11 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
-from celery import Task
+from celery import Task, states
 from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
 from redis.exceptions import RedisError, ResponseError
@@ -21,7 +22,7 @@ from kronos_client.redis.queues import priority_of
 from kronos_model.text import dotted
 from worker.broker import transport
 from worker.broker.claims import Claim
-from worker.broker.result_backend import tag_of
+from worker.broker.result_backend import coded, tag_of
 from worker.process import WorkerProcess
 
 log = logging.getLogger(__name__)
@@ -30,9 +31,11 @@ HELD_MARGIN_S: Final = 0.1
 """Seconds to wait after another worker's claim ends."""
 REQUEUE_DELAY_S: Final = 1.0
 """Without this delay, a job that cannot run now would come back at once, again and again."""
+PASSING: Final = ("BUSY ", "Script killed")
+"""Errors of Redis that pass and have no class in redis-py: a script was busy, or was ended."""
 
 
-class HandedBack(Reject):
+class Requeued(Reject):
     """The job goes back to its queue and is delivered again after ``delay_s``. No thread waits meanwhile."""
 
     def __init__(self, reason: str, requeue: bool = True, delay_s: float = 0.0) -> None:
@@ -47,11 +50,12 @@ class HandedBack(Reject):
 
 def without_traceback(record: logging.LogRecord) -> bool:
     """Logging filter: a job that goes back takes one line, which has the reason."""
-    if isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], HandedBack):
+    if isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], Requeued):
         record.exc_info = None
     return True
 
 
+# Celery (5.7) logs each rejected task with its traceback, and has no setting for it.
 logging.getLogger("celery.app.trace").addFilter(without_traceback)
 
 
@@ -68,7 +72,7 @@ class ClaimedRequest(Request):
         """Celery calls it also for rejected jobs, and for jobs whose process died."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps a child's exception
         try:
-            if isinstance(error, HandedBack) and error.delay_s > 0:
+            if isinstance(error, Requeued) and error.delay_s > 0:
                 transport.message_consumer().put_back(self.message.delivery_tag, error.delay_s)
             elif isinstance(error, (WorkerLostError, SystemExit)):
                 # Rejected by task_reject_on_worker_lost: another worker may begin the job at once.
@@ -118,16 +122,19 @@ class Attempt:
         """Seconds that the sender allows from the start of the job: Celery's ``time_limit``."""
         return getattr(self._request, "time_limit_s", None) or math.inf
 
-    def _begin(self, content: str = "", chore: Callable[[], object] = lambda: None) -> tuple[Receipt, Claim]:
+    def _begin(
+        self, content: str = "", on_tick: Callable[[], object] = lambda: None
+    ) -> tuple[Receipt, Claim]:
         """Claim the job.
 
         Args:
             content: As of ``JobStore.begin``.
-            chore: As of ``Claim``.
+            on_tick: As of ``Claim``.
 
         Raises:
-            HandedBack: Another worker has the claim, or Redis accepts no writes.
+            Requeued: Another worker has the claim, or Redis cannot store it now.
             Ignore: The job already has its outcome.
+            JobError: Redis can never store it: an app has written a key of another type.
         """
         asked_at = time.monotonic()
         try:
@@ -140,20 +147,31 @@ class Attempt:
                 hostname=self._process.node,
             )
         except ResponseError as error:
-            if refuses_writes(error):  # as if Redis were away
-                raise self._handed_back(str(error), REQUEUE_DELAY_S) from error
-            raise
+            if can_pass(error):  # as if Redis were away
+                raise self._requeued(str(error), REQUEUE_DELAY_S) from error
+            log.error("job %s cannot begin, perhaps because an app wrote its keys: %s", self._job_id, error)
+            # Without the tag, so that a vanished worker's claim does not prevent it.
+            given = self._process.job_store, SimpleNamespace(id=self._job_id), states.FAILURE, coded(error)
+            self._backend.store_by(*given)
+            raise coded(error) from None
         if receipt is None:
             # Delivered again after it ended, or submitted twice: the first outcome stays.
             raise Ignore
         if receipt.held_s > 0:
-            raise HandedBack("another worker has the job", delay_s=receipt.held_s + HELD_MARGIN_S)
-        return receipt, self._process.claims.hold(self._job_id, self._tag, asked_at, chore)
+            raise Requeued("another worker has the job", delay_s=receipt.held_s + HELD_MARGIN_S)
+        return receipt, self._process.claims.hold(self._job_id, self._tag, asked_at, on_tick)
 
-    def _handed_back(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> HandedBack:
+    def _requeued(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> Requeued:
         """Release the claim. ``is_lost`` counts this attempt as one whose process died."""
         self._process.claims.release(self._job_id, self._tag, is_lost=is_lost)
-        return HandedBack(reason, delay_s=delay_s)
+        return Requeued(reason, delay_s=delay_s)
+
+
+def can_pass(error: ResponseError) -> bool:
+    """Whether the same command may succeed later."""
+    # redis-py's subclasses are states of the server or of its ACL, such as READONLY and NOPERM.
+    is_state = type(error) is not ResponseError or refuses_writes(error)
+    return is_state or any(text in str(error) for text in PASSING)
 
 
 def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -25,7 +25,7 @@ MAX_LOADING: Final = 4
 WAIT_S: Final = 600.0
 
 
-class ModelAsks:
+class LoadRequests:
     """The requests to load a model, by id, and the answer to each."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class ModelAsks:
         answered.set_result(answer)
 
 
-_asks = ModelAsks()
+_requests = LoadRequests()
 
 
 def failed(error: JobError) -> dict[str, Any]:
@@ -82,4 +82,4 @@ def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]
     except RuntimeError:  # prefork: the children hold the models, and this command reaches only their parent
         reason = "the worker cannot load models by request: run it with --pool threads, or send it a job"
         return failed(JobError(ErrorCode.MODEL_CAPACITY, reason, "model"))
-    return {"device": device, "device_warning": warning, **_asks.answer(models, model, ask)}
+    return {"device": device, "device_warning": warning, **_requests.answer(models, model, ask)}

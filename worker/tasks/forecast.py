@@ -31,12 +31,12 @@ from worker.inference.executor import DiedInEngine, compute
 from worker.inference.forecast_process import ForecastProcess
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.process import current_process
-from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, HandedBack, job_of
+from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, Requeued, job_of
 
 log = logging.getLogger(__name__)
 
-PUT_OFF_DELAY_S: Final = 5.0
-MAX_PUT_OFF: Final = 12
+POSTPONE_DELAY_S: Final = 5.0
+MAX_POSTPONED: Final = 12
 LATE_GRACE_S: Final = 2.0
 """The isolated process reports a late job itself. The worker waits this long for that, then ends it."""
 MAX_LOST_ALONE: Final = 2
@@ -74,13 +74,13 @@ class ForecastAttempt(Attempt):
         try:
             result = self._run(job_of(args, kwargs))
         except EngineDied as error:
-            raise self._handed_back(str(error), is_lost=isinstance(error, DiedInEngine)) from None
+            raise self._requeued(str(error), is_lost=isinstance(error, DiedInEngine)) from None
         except NotNow as error:
-            raise self._handed_back(str(error), error.delay_s) from None
-        except (Ignore, HandedBack):
+            raise self._requeued(str(error), error.delay_s) from None
+        except (Ignore, Requeued):
             raise
         except (RedisConnectionError, RedisTimeoutError, BackendError, OperationalError) as error:
-            raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
+            raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         except JobError as error:
             self._process.metrics.count_job(error.code)
             raise
@@ -147,10 +147,10 @@ class ForecastAttempt(Attempt):
             raise NotNow(str(ended)) from None
         except Unavailable as unavailable:
             log.warning("job %s: it cannot run in isolation now, trying later: %s", self._job_id, unavailable)
-            num_put_off = job_store.count(self._job_id, self._tag, "put_off")
-            if num_put_off is not None and num_put_off >= MAX_PUT_OFF:
+            num_postponed = job_store.count(self._job_id, self._tag, "put_off")
+            if num_postponed is not None and num_postponed >= MAX_POSTPONED:
                 raise unavailable.error from None
-            raise NotNow(str(unavailable), PUT_OFF_DELAY_S) from None
+            raise NotNow(str(unavailable), POSTPONE_DELAY_S) from None
 
 
 def worker_lost(exit_status: int) -> JobError:

@@ -52,29 +52,29 @@ class LongAttempt(Attempt):
             content = fingerprint(job) if isinstance(job, Mapping) else ""
             receipt, claim = self._begin(content, self._check_and_report)
             try:
-                result = self._work(job_of(args, kwargs), receipt, claim)
+                result = self._work(job_of(args, kwargs), content, receipt, claim)
             except JobError as error:
                 self._store(states.FAILURE, error)
                 raise
             self._store(states.SUCCESS, result)
         except Interrupted as interrupted:
-            raise self._handed_back(str(interrupted)) from None
+            raise self._requeued(str(interrupted)) from None
         except RedisError as error:
-            raise self._handed_back(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
+            raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         finally:
             self._process.training = None
             self._process.claims.drop(self._tag)
         return result
 
-    def _work(self, payload: Any, receipt: Receipt, claim: Claim) -> dict[str, Any]:
+    def _work(self, payload: Any, content: str, receipt: Receipt, claim: Claim) -> dict[str, Any]:
         try:
-            given = (self._process, self._job_id, payload, receipt, self._queue, self._time_limit_s)
-            self._run = self._make_run(*given)
+            given = (self._process, self._job_id, payload, content, receipt, self._queue)
+            self._run = self._make_run(*given, self._time_limit_s)
             return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
             if error.errno not in NO_ROOM:  # perhaps a network file system is away for a moment
                 reason = f"the model folder does not answer: {error}"
-                raise self._handed_back(reason, REQUEUE_DELAY_S) from error
+                raise self._requeued(reason, REQUEUE_DELAY_S) from error
             text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"
             raise JobError(ErrorCode.DISK_FULL, text) from None
         except (JobError, Interrupted, RedisError):

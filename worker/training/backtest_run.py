@@ -57,9 +57,9 @@ class BacktestJobRun(LongRun):
         return self._folder.read("result.json")
 
     def _work(self, *, is_first: bool) -> dict[str, Any]:
-        if not self._book.count_start():
+        if not self._attempts.count_start():
             raise self._failed(backtest_killed_too_often())
-        self._book.update(num_starts=self._book.notes.num_starts + 1)
+        self._attempts.update(num_starts=self._attempts.notes.num_starts + 1)
         try:
             return asyncio.run(self._coordinate())
         except _Stopped as stopped:
@@ -68,7 +68,7 @@ class BacktestJobRun(LongRun):
             raise self._stopped(stopped.stop) from None
         except JobError as error:
             if error.code in WORTH_ANOTHER_TRY:  # Redis does not answer, or a queue is full
-                self._book.uncount_start()
+                self._attempts.uncount_start()
                 self._process.is_draining.wait(RETRY_S)  # else the job would come back at once
                 raise Interrupted(str(error)) from error
             raise self._failed(_for_sender(error)) from None
@@ -108,7 +108,7 @@ class BacktestJobRun(LongRun):
             queue=self._queue,
             worker=self._process.node,
             timings_ms=BacktestTimings(queued=self._queued_ms, total=self._total_ms),
-            num_attempts=self._book.notes.num_starts,
+            num_attempts=self._attempts.notes.num_starts,
             resumed=is_resumed,
         ).model_dump(mode="json")
         self._folder.write("result.json", result)

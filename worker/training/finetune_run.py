@@ -50,7 +50,7 @@ class FinetuneRun(LongRun):
 
     def _work(self, *, is_first: bool) -> dict[str, Any]:
         """Train and register the model."""
-        self._book.notes = self._files.place(self._book.notes, is_first=is_first)
+        self._attempts.notes = self._files.place(self._attempts.notes, is_first=is_first)
         device = self._process.device
         if self._job.processes > 1:
             device = device.partition(":")[0]  # each process has its own GPU
@@ -71,7 +71,7 @@ class FinetuneRun(LongRun):
         try:
             end = training.run()
         except LocalStackError as error:
-            self._book.uncount_start()
+            self._attempts.uncount_start()
             self._process.is_draining.wait(START_RETRY_S)  # else the job would come back at once
             raise Interrupted(str(error)) from error
         if not self._is_safe():
@@ -93,18 +93,18 @@ class FinetuneRun(LongRun):
         return content
 
     def _count_start(self) -> None:
-        if not self._book.count_start():
+        if not self._attempts.count_start():
             raise self._failed(killed_too_often())
 
     def _process_ended(self, end: TrainingEnd) -> None:
         if end.event is not None or end.exit_status == EXIT_STOPPED:
-            self._book.uncount_start()
-        self._book.keep_start()
+            self._attempts.uncount_start()
+        self._attempts.keep_start()
 
     def _take_event(self, event: Event) -> None:
         if event["event"] == "started":
             self._is_resumed = bool(event["resumed"])
-            self._book.update(num_starts=self._book.notes.num_starts + 1)
+            self._attempts.update(num_starts=self._attempts.notes.num_starts + 1)
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._show({})
         elif event["event"] == "data":
@@ -133,14 +133,14 @@ class FinetuneRun(LongRun):
         """Remove what only training needs, and add the best checkpoint to the error."""
         try:
             self._folder.keep_best()
-            if self._book.notes.num_starts_at_save:  # if the job is sent again, it starts from zero
-                self._book.update(num_starts_at_save=0)
+            if self._attempts.notes.num_starts_at_save:  # if the job is sent again, it starts from zero
+                self._attempts.update(num_starts_at_save=0)
         except OSError as failure:  # the job's own error matters more
             log.warning("job %s: its folder could not be cleaned up: %s", self._job_id, failure)
         return with_best(error, self._folder.best_so_far())
 
     def _registered(self, done: Event) -> dict[str, Any]:
-        metadata = self._files.without_links(done["metadata"], self._book.notes)
+        metadata = self._files.without_links(done["metadata"], self._attempts.notes)
         try:
             ours: dict[str, Any] = {
                 "job_id": self._job_id,
@@ -170,7 +170,7 @@ class FinetuneRun(LongRun):
                 training=round((self._receipt.worked_s + self._elapsed_s) * 1000, 3),
                 total=self._total_ms,
             ),
-            num_attempts=self._book.notes.num_starts,
+            num_attempts=self._attempts.notes.num_starts,
             resumed=self._is_resumed,
         ).model_dump(mode="json")
         self._folder.write("result.json", result)

@@ -10,7 +10,7 @@ MAX_STARTS_AT_SAVE: Final = 5
 """Starts of training at one save. They are the only trace of a process that died with its worker."""
 
 
-class NoteBook:
+class AttemptLog:
     """A job's notes. Each change is written at once.
 
     Args:

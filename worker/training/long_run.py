@@ -9,12 +9,12 @@ from typing import Any
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import CELERY_PRIORITIES
-from kronos_client.redis.job_store import Receipt, fingerprint
+from kronos_client.redis.job_store import Receipt
 from worker.training.child import Stop
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_errors import stopped
 from worker.training.job_folder import JobFolder, JobNotes
-from worker.training.job_notes import NoteBook
+from worker.training.job_notes import AttemptLog
 
 
 class Interrupted(Exception):
@@ -36,6 +36,7 @@ class LongRun(ABC):
         process: FinetuneProcess,
         job_id: str,
         payload: Any,
+        content: str,
         receipt: Receipt,
         queue: str,
         time_limit_s: float = math.inf,
@@ -51,7 +52,7 @@ class LongRun(ABC):
         self._folder = JobFolder(process.model_folder, job_id)
         self._job: Any = self.parse(payload, process.limits)
         self._waited_s = receipt.waited_s(self._job.submitted_at)
-        self._fingerprint = fingerprint(payload)
+        self._fingerprint = content
         delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
         process.metrics.observe_job_wait(delivery, self._job.submitted_at, receipt)
 
@@ -69,7 +70,7 @@ class LongRun(ABC):
         self._is_safe, self._is_running_out = is_safe, is_running_out
         earlier = self._folder.notes(self._fingerprint)
         notes = earlier or JobNotes(self._fingerprint, {}, queued_s=max(0.0, self._waited_s))
-        self._book = NoteBook(self._folder, notes, is_running_out)
+        self._attempts = AttemptLog(self._folder, notes, is_running_out)
         if earlier is not None and (result := self._earlier_result()) is not None:
             return result
         if (stop := self._own_stop()) is not None:
@@ -100,7 +101,7 @@ class LongRun(ABC):
     @property
     def _queued_ms(self) -> float:
         """Milliseconds from the submission to the first start."""
-        return round(self._book.notes.queued_s * 1000, 3)
+        return round(self._attempts.notes.queued_s * 1000, 3)
 
     def _own_stop(self) -> Stop | None:
         """Why the job must end for good, if it must."""
@@ -118,7 +119,7 @@ class LongRun(ABC):
         if stop is None and self._process.is_draining.is_set():
             stop = Stop.DRAINED
         if stop is not None:
-            self._book.uncount_start()
+            self._attempts.uncount_start()
         return stop
 
     def _stopped(self, stop: Stop) -> JobError:

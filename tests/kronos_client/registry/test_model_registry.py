@@ -1,6 +1,7 @@
 """Registering a checkpoint as a version of a name, finding it again, and what nobody may make of a name."""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -10,16 +11,18 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kronos_client.registry import model_registry
+from kronos_client.registry import model_registry, promotions
 from kronos_client.registry.model_registry import (
     MAX_VERSION,
     DamagedModel,
     ModelRegistry,
     check_name,
 )
+from kronos_client.registry.promotions import promote, roll_back
 from kronos_client.registry.registered_model import FILES
 from kronos_model.atomic_write import STAGING_AGE_S
 from kronos_model.checkpoints.source import is_trained
@@ -248,7 +251,7 @@ def test_registrations_that_race_become_versions_of_their_own(registry, checkpoi
         def refuse(*_: object) -> None:
             raise OSError("no locks here")
 
-        monkeypatch.setattr("kronos_client.registry.model_registry.fcntl.flock", refuse)
+        monkeypatch.setattr("fcntl.flock", refuse)
     with ThreadPoolExecutor(num_racers) as threads:
         jobs = [f"job-{number}" for number in range(num_racers)]
         models = list(threads.map(lambda job: register(registry, checkpoint, job_id=job), jobs))
@@ -267,7 +270,7 @@ def test_whoever_is_overtaken_takes_the_next_number(registry, checkpoint, monkey
     def write_late(path: Path, *content, **options) -> int:
         if not overtaken:
             overtaken.append(path)
-            monkeypatch.setattr("kronos_client.registry.model_registry.fcntl.flock", lambda *_: None)
+            monkeypatch.setattr("fcntl.flock", lambda *_: None)
             register(other, checkpoint, job_id="job-2")
         return write_text(path, *content, **options)
 
@@ -570,6 +573,45 @@ def test_a_registration_that_fails_never_tells_where_it_was_to_lie(registry, che
     with pytest.raises(CheckpointMissing, match=FILES[0]) as raised:
         register(registry, checkpoint)
     assert str(tmp_path) not in raised.value.message
+
+
+@pytest.mark.parametrize("change", [promote, roll_back])
+def test_promotions_at_once_lose_no_entry(registry, checkpoint, monkeypatch, change):
+    """The second begins while the first writes, and gets as far as it can before the first goes on."""
+    versions = [register(registry, checkpoint, job_id=str(number)) for number in range(3)]
+    folder = registry.folder / "desk"
+    promote(versions[0], forced=True)
+    reached, flock, write = threading.Event(), fcntl.flock, promotions._write
+    first = threading.current_thread()
+
+    def flock_noted(*given: Any) -> None:
+        if threading.current_thread() is not first:
+            reached.set()
+        flock(*given)
+
+    def change_again() -> None:
+        change(versions[2], forced=True) if change is promote else change(folder)
+        reached.set()
+
+    second = threading.Thread(target=change_again, daemon=True)
+
+    def write_late(*given: Any) -> None:
+        if threading.current_thread() is first:
+            second.start()
+            assert reached.wait(WAIT_S)
+        write(*given)
+
+    monkeypatch.setattr(fcntl, "flock", flock_noted)
+    monkeypatch.setattr(promotions, "_write", write_late)
+    promote(versions[1], forced=True)
+    second.join(WAIT_S)
+    expected = [1, 2, 3] if change is promote else [1]
+    assert [one.version for one in promotions.read_promotions(folder)] == expected
+
+
+def test_a_rollback_without_a_model_folder_changes_nothing(registry):
+    assert not roll_back(registry.folder / "desk")
+    assert not registry.folder.exists()
 
 
 def test_the_registry_is_imported_without_torch():

@@ -335,9 +335,9 @@ def renewal(settings, monkeypatch, claims):
         cached.cache_clear()
 
 
-def test_a_renewal_that_fails_stays_due_and_chores_wait_for_redis(renewal, claims, store, monkeypatch):
-    chores: list[None] = []
-    claim = hold(claims, store, "a", "x", chore=lambda: chores.append(None))
+def test_a_renewal_that_fails_stays_due_and_ticks_wait_for_redis(renewal, claims, store, monkeypatch):
+    ticks: list[None] = []
+    claim = hold(claims, store, "a", "x", on_tick=lambda: ticks.append(None))
     claim.renew(time.monotonic() - TIMEOUT_S)
     monkeypatch.setattr(transport, "held_deliveries", lambda _: ({"x": "a"}, set()))
     real, failures = store.renew, [RedisConnectionError("away"), ValueError("a defect")]
@@ -351,8 +351,8 @@ def test_a_renewal_that_fails_stays_due_and_chores_wait_for_redis(renewal, claim
     for _ in range(2):
         renewal.keep()
     assert claim.is_running_out
-    assert chores == []
+    assert ticks == []
     for _ in range(2):
         renewal.keep()
     assert claim.is_safe
-    assert len(chores) == 2
+    assert len(ticks) == 2

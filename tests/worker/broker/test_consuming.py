@@ -45,7 +45,7 @@ class Bench:
     def take(self, *queues: str) -> list[str]:
         """Ids of the jobs that were handed over."""
         self.handed_over.clear()
-        self.consumer.ring()
+        self.consumer.notify()
         self.consumer.take(queues or ("cpu",), self.num_classes, self.hand_over)
         return [message.payload["headers"]["id"] for _, _, message in self.handed_over]
 
@@ -142,7 +142,7 @@ def test_between_many_messages_the_event_loop_gets_its_turn(bench, monkeypatch):
         bench.send(named(job_id))
     bench.consumer.wake_by(lambda: woken.append(True))
     assert bench.take() == ["a", "b"]
-    assert len(woken) == 2  # the ring itself, and the call to go on
+    assert len(woken) == 2  # the notification itself, and the call to go on
     bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
     assert len(bench.handed_over) == 3
 

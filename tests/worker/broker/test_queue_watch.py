@@ -10,81 +10,81 @@ from worker.broker import queue_watch
 from worker.broker.queue_watch import QueueWatch
 
 
-class Bell:
-    """Counts, and lets a test wait for the next ring."""
+class Listener:
+    """Counts, and lets a test wait for the next notification."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._rung = threading.Semaphore(0)
+        self._notified = threading.Semaphore(0)
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self.count += 1
-        self._rung.release()
+        self._notified.release()
 
     def wait(self) -> None:
-        assert self._rung.acquire(timeout=WAIT_S), "it did not ring"
+        assert self._notified.acquire(timeout=WAIT_S), "it was not notified"
 
 
 @pytest.fixture
-def bell() -> Bell:
-    return Bell()
+def listener() -> Listener:
+    return Listener()
 
 
 @pytest.fixture
-def watch(redis_server, redis, bell) -> QueueWatch:
+def watch(redis_server, redis, listener) -> QueueWatch:
     watched = connect(redis_server.url, decode_responses=False, protocol=3)
-    watch = QueueWatch(watched, ["cpu", "cpu\x06\x163", "gpu"], bell.ring)
+    watch = QueueWatch(watched, ["cpu", "cpu\x06\x163", "gpu"], listener.notify)
     watch.start()
-    bell.wait()  # for the start of the subscription
+    listener.wait()  # for the start of the subscription
     return watch
 
 
-def test_it_rings_for_each_change_of_a_list_and_for_no_other_key(redis, watch, bell):
+def test_it_notifies_of_each_change_of_a_list_and_of_no_other_key(redis, watch, listener):
     for key in ("cpu", "cpu\x06\x163", "gpu"):
         redis.lpush(key, "x")
-        bell.wait()
+        listener.wait()
     redis.rpop("cpu")
-    bell.wait()
-    count = bell.count
+    listener.wait()
+    count = listener.count
     redis.set("cpu_usage", 1)
     redis.set("other", 1)
     redis.lpush("gpu", "x")
-    bell.wait()
-    assert bell.count == count + 1
+    listener.wait()
+    assert listener.count == count + 1
 
 
-def test_it_reconnects_after_its_connection_is_lost(redis, watch, bell, monkeypatch):
+def test_it_reconnects_after_its_connection_is_lost(redis, watch, listener, monkeypatch):
     monkeypatch.setattr(queue_watch, "RECONNECT_INTERVAL_S", 0.01)
     redis.client_kill_filter(_type="normal", skipme=True)
-    bell.wait()  # for the loss
-    bell.wait()  # for the new subscription
+    listener.wait()  # for the loss
+    listener.wait()  # for the new subscription
     redis.lpush("cpu", "x")
-    bell.wait()
+    listener.wait()
 
 
-def test_a_silent_connection_is_not_lost(redis, redis_server, bell, monkeypatch):
+def test_a_silent_connection_is_not_lost(redis, redis_server, listener, monkeypatch):
     monkeypatch.setattr(queue_watch, "QUIET_S", 0.05)
     watched = connect(f"{redis_server.url}?client_name=watched", decode_responses=False, protocol=3)
-    QueueWatch(watched, ["cpu"], bell.ring).start()
-    bell.wait()
+    QueueWatch(watched, ["cpu"], listener.notify).start()
+    listener.wait()
 
     def connections() -> set[str]:
         return {one["id"] for one in redis.client_list() if one["name"] == "watched"}
 
     before = connections()
     threading.Event().wait(0.5)
-    assert bell.count == 1
+    assert listener.count == 1
     assert connections() == before
     redis.lpush("cpu", "x")
-    bell.wait()
+    listener.wait()
 
 
-def test_it_polls_if_redis_sends_no_invalidation_messages(redis, redis_server, bell, monkeypatch, caplog):
+def test_it_polls_if_redis_sends_no_invalidation_messages(redis, redis_server, listener, monkeypatch, caplog):
     redis.acl_setuser(
         "deaf", enabled=True, passwords=["+pw"], categories=["+@all"], commands=["-client"], keys=["*"]
     )
     url = f"redis://deaf:pw@{redis_server.url.rpartition('@')[2].removeprefix('redis://')}"
-    QueueWatch(connect(url, decode_responses=False, protocol=3), ["cpu"], bell.ring).start()
+    QueueWatch(connect(url, decode_responses=False, protocol=3), ["cpu"], listener.notify).start()
     for _ in range(5):
-        bell.wait()
+        listener.wait()
     assert sum("sends no invalidation messages" in record.message for record in caplog.records) == 1

@@ -59,7 +59,7 @@ class Receiver:
     def receive(self) -> list:
         """The messages since the last call; takes from Redis once."""
         self.messages.clear()
-        transport.message_consumer().ring()
+        transport.message_consumer().notify()
         self.connection.transport.cycle.on_poll_start()
         return list(self.messages)
 
@@ -303,7 +303,7 @@ def test_a_message_whose_receipt_fails_leaves_nothing_here(redis, receiver):
 
     send(redis, "a")
     Consumer(receiver.channel, [Queue(QUEUE)], on_message=fail, accept=["json"]).consume()
-    transport.message_consumer().ring()
+    transport.message_consumer().notify()
     receiver.connection.transport.cycle.on_poll_start()
     assert held_deliveries() == ({}, set())
     assert holds_nothing(receiver)

@@ -14,6 +14,7 @@ from worker.broker.transport import QoS
 from worker.inference.capacity import (
     LATE_S,
     MAX_HELD_BYTES,
+    RESERVED_BYTES,
     Capacity,
     CapacityStep,
     num_jobs_allowed,
@@ -202,14 +203,6 @@ def test_the_consumer_takes_jobs_while_there_is_room(capacity):
     assert consumer.can_consume
 
 
-def test_messages_held_are_bounded_by_their_size_too(capacity):
-    capacity.take("a", 1, MAX_HELD_BYTES - 1)
-    assert has_room(capacity, {"a"})
-    capacity.take("b", 1, 1)
-    assert not has_room(capacity, {"a", "b"})
-    assert has_room(capacity, {"b"})
-
-
 def test_the_pools_concurrency_stays_the_bound(capacity):
     consumer = FakeConsumer(capacity, prefetch_count=2)
     CapacityStep(None).start(consumer)
@@ -322,14 +315,46 @@ def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
     assert len(woken) == 1
 
 
-def test_threads_are_kept_for_jobs_of_higher_classes():
-    consumer = FakeConsumer(capacity := Capacity(lambda: [EngineLoad(0, 0, 1000)]), prefetch_count=100)
-    consumer.controller.concurrency = num_threads(64)
+@pytest.mark.parametrize(
+    ("max_jobs", "num_extra"), [(1, 1), (4, 1), (7, 1), (8, 1), (15, 1), (16, 2), (64, 8), (512, 64)]
+)
+def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
+    most = num_threads(max_jobs)
+    assert most == max_jobs + 2 * num_extra
+    consumer = FakeConsumer(capacity := Capacity(lambda: [EngineLoad(0, 0, 1000)]), prefetch_count=1000)
+    consumer.controller.concurrency = most
     CapacityStep(None).start(consumer)
     held = set()
-    for number in range(num_threads(64)):
-        expected = 3 if number < 64 else 2 if number < 72 else 1
+    for number in range(most):
+        expected = 3 if number < max_jobs else 2 if number < max_jobs + num_extra else 1
         assert capacity.num_classes(held) == expected
-        capacity.take(str(number), 1)
+        capacity.take(str(number), 1, rank=LOW)
         held.add(str(number))
     assert capacity.num_classes(held) == 0
+
+
+def test_a_pool_of_one_thread_takes_one_job_of_any_class(capacity):
+    capacity.num_threads = 1
+    assert has_room(capacity, set())
+    capacity.take("low", 1, rank=LOW)
+    assert capacity.num_classes({"low"}) == 0
+
+
+@pytest.mark.parametrize("slots", [SLOTS, 1000])
+def test_large_messages_of_one_class_leave_room_for_higher_ones(slots):
+    capacity = Capacity(lambda: [EngineLoad(0, 0, slots)])
+    held = set()
+
+    def fill(rank: int, num_bytes: int) -> None:
+        capacity.take(str(len(held)), 1, num_bytes, rank)
+        held.add(str(len(held)))
+
+    fill(LOW, MAX_HELD_BYTES - 1)
+    assert has_room(capacity, held)
+    fill(LOW, 1)
+    assert capacity.num_classes(held) == 1 + NORMAL
+    fill(NORMAL, RESERVED_BYTES)
+    assert capacity.num_classes(held) == 1 + HIGH
+    fill(HIGH, RESERVED_BYTES)
+    assert capacity.num_classes(held) == 0
+    assert has_room(capacity, held - {"0"})

@@ -35,7 +35,7 @@ with dog.step():
     ctypes.PyDLL(None).sleep(60)
 """
 LOG_IS_STUCK = """
-ending.LAST_WORDS_S = 0.1
+ending.LOG_FLUSH_S = 0.1
 handler = logging.StreamHandler()
 logging.getLogger().addHandler(handler)
 def hang():

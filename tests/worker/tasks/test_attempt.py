@@ -17,7 +17,7 @@ from kronos_client.contract.names import job_key
 from worker.broker import transport
 from worker.broker.result_backend import tag_of
 from worker.config import TAKEN_KEY_SETTING, use_result_backend
-from worker.tasks.attempt import ClaimedRequest, HandedBack
+from worker.tasks.attempt import ClaimedRequest, Requeued
 
 
 class FakeMessage:
@@ -94,11 +94,11 @@ def test_inspect_shows_a_jobs_arguments_in_short(make_request):
 
 
 def test_a_job_handed_back_comes_again_after_its_delay(make_request, put_back, rejected):
-    fail(make_request(), HandedBack("held", delay_s=2.5))
+    fail(make_request(), Requeued("held", delay_s=2.5))
     assert (put_back, rejected) == ([("tag", 2.5)], [True])
 
 
-@pytest.mark.parametrize("error", [HandedBack("at once"), Reject("as ever", requeue=True)])
+@pytest.mark.parametrize("error", [Requeued("at once"), Reject("as ever", requeue=True)])
 def test_without_delay_it_comes_again_at_once(make_request, put_back, rejected, error):
     fail(make_request(), error)
     assert (put_back, rejected) == ([], [True])
@@ -109,13 +109,13 @@ def test_it_is_handed_back_even_if_redis_is_away(make_request, rejected, monkeyp
         raise RedisConnectionError("away")
 
     monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(put_back=away))
-    fail(make_request(), HandedBack("held", delay_s=2.5))
+    fail(make_request(), Requeued("held", delay_s=2.5))
     assert rejected == [True]
 
 
 def test_the_delay_survives_the_way_from_a_child():
     """billiard pickles what a child raised, as copying does."""
-    error = copy.copy(HandedBack("held", delay_s=2.5))
+    error = copy.copy(Requeued("held", delay_s=2.5))
     assert (error.reason, error.requeue, error.delay_s) == ("held", True, 2.5)
 
 
@@ -138,10 +138,10 @@ def test_a_dead_child_does_not_end_another_claim(make_request, redis):
 
 def test_a_job_that_goes_back_is_one_line_in_the_log(caplog):
     celerys = logging.getLogger("celery.app.trace")
-    for error in (HandedBack("the engine has stopped"), ValueError("a defect")):
+    for error in (Requeued("the engine has stopped"), ValueError("a defect")):
         try:
             raise error
-        except (HandedBack, ValueError):  # as Celery does
+        except (Requeued, ValueError):  # as Celery does
             celerys.warning("Task kronos.forecast[a] %s", error, exc_info=True)
     handed_back, failed = caplog.records
     assert handed_back.getMessage() == "Task kronos.forecast[a] the engine has stopped"

@@ -33,17 +33,17 @@ class SlowModels:
         yield SimpleNamespace(wait=self.go.wait, served=SimpleNamespace(info=INFO))
 
 
-def wait_for(asks: controls.ModelAsks, models, ask: str) -> dict:
-    while (answer := asks.answer(models, "m", ask))["state"] == "loading":
+def wait_for(requests: controls.LoadRequests, models, ask: str) -> dict:
+    while (answer := requests.answer(models, "m", ask))["state"] == "loading":
         pass
     return answer
 
 
 def test_it_answers_at_once_and_the_same_ask_gets_the_outcome():
-    asks, models = controls.ModelAsks(), SlowModels()
-    assert asks.answer(models, "m", "1") == asks.answer(models, "m", "1") == {"state": "loading"}
+    requests, models = controls.LoadRequests(), SlowModels()
+    assert requests.answer(models, "m", "1") == requests.answer(models, "m", "1") == {"state": "loading"}
     models.go.set()
-    assert wait_for(asks, models, "1") == {"state": "ready", "model": INFO.model_dump()}
+    assert wait_for(requests, models, "1") == {"state": "ready", "model": INFO.model_dump()}
     assert models.num_loads == 1
 
 
@@ -51,20 +51,20 @@ def test_it_answers_at_once_and_the_same_ask_gets_the_outcome():
     "error", [JobError(ErrorCode.MODEL_NOT_ALLOWED, "not that one", "model"), RuntimeError("x")]
 )
 def test_a_failed_load_is_answered_and_the_next_ask_tries_again(error):
-    asks, models = controls.ModelAsks(), SlowModels(error)
-    answer = wait_for(asks, models, "1")
+    requests, models = controls.LoadRequests(), SlowModels(error)
+    answer = wait_for(requests, models, "1")
     assert answer["state"] == "failed"
     assert answer["error"]["code"] == getattr(error, "code", "INTERNAL")
     better = SlowModels()
     better.go.set()
-    assert wait_for(asks, better, "2")["state"] == "ready"
+    assert wait_for(requests, better, "2")["state"] == "ready"
 
 
 def test_asks_beyond_what_may_wait_are_refused():
-    asks, models = controls.ModelAsks(), SlowModels()
+    requests, models = controls.LoadRequests(), SlowModels()
     for ask in range(controls.MAX_LOADING):
-        assert asks.answer(models, "m", str(ask))["state"] == "loading"
-    assert asks.answer(models, "m", "more")["error"]["code"] == "MODEL_CAPACITY"
+        assert requests.answer(models, "m", str(ask))["state"] == "loading"
+    assert requests.answer(models, "m", "more")["error"]["code"] == "MODEL_CAPACITY"
     models.go.set()
 
 

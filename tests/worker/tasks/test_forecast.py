@@ -15,7 +15,7 @@ from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import job_key
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.redis.job_store import JobStore
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
@@ -26,7 +26,7 @@ from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.process import current
 from worker.tasks import forecast
-from worker.tasks.attempt import ClaimedRequest, HandedBack
+from worker.tasks.attempt import ClaimedRequest, Requeued
 
 TAKEN = UNACKED_INDEX_KEYS["forecast"]
 TIMEOUT_S = 30.0
@@ -144,7 +144,7 @@ def test_it_runs_under_its_claim_until_the_outcome_is_stored(deliver, process, r
 
 def test_a_second_delivery_goes_back_until_the_claim_would_end(deliver, redis):
     deliver("x")
-    with pytest.raises(HandedBack) as back:
+    with pytest.raises(Requeued) as back:
         deliver("y")
     assert back.value.requeue
     assert TIMEOUT_S - 5 < back.value.delay_s <= TIMEOUT_S + 1
@@ -157,12 +157,20 @@ def test_a_job_that_has_its_outcome_is_dropped(deliver, redis):
         deliver("x")
 
 
+def test_a_job_whose_record_an_app_has_written_ends_with_a_code(deliver, redis):
+    redis.set(job_key("job"), "text")
+    with pytest.raises(JobError) as ended:
+        deliver("x")
+    assert ended.value.code == ErrorCode.INTERNAL
+    assert json.loads(redis.get(result_key("job")))["status"] == "FAILURE"
+
+
 @pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine(), 1), (EngineDied(), 0)])
 def test_if_the_engine_dies_the_job_goes_back_and_counts_if_it_was_inside(
     deliver, compute, redis, end, num_lost
 ):
     compute(end)
-    with pytest.raises(HandedBack) as back:
+    with pytest.raises(Requeued) as back:
         deliver("x")
     assert back.value.delay_s == 0
     assert (lost(redis), is_claimed(redis)) == (num_lost, False)
@@ -170,7 +178,7 @@ def test_if_the_engine_dies_the_job_goes_back_and_counts_if_it_was_inside(
 
 def test_a_job_goes_back_without_counting_if_redis_refuses_writes(deliver, compute, redis):
     compute(RedisConnectionError("away"))
-    with pytest.raises(HandedBack) as back:
+    with pytest.raises(Requeued) as back:
         deliver("x")
     assert back.value.delay_s > 0
     assert (lost(redis), is_claimed(redis)) == (0, False)
@@ -188,7 +196,7 @@ def test_a_suspect_is_computed_in_isolation_and_others_are_not(deliver, process,
 def test_a_suspect_that_ends_its_process_once_is_tried_again(deliver, process, redis):
     make_suspect(redis)
     process.isolation.ends = [ChildEnded("isolation", -9)]
-    with pytest.raises(HandedBack):
+    with pytest.raises(Requeued):
         deliver("x")
     assert redis.hget(job_key("job"), "lost_alone") == "1"
     assert deliver("y") == RESULT
@@ -197,7 +205,7 @@ def test_a_suspect_that_ends_its_process_once_is_tried_again(deliver, process, r
 def test_a_suspect_that_ended_two_processes_alone_ends_with_a_code(deliver, process, redis):
     make_suspect(redis)
     process.isolation.ends = [ChildEnded("isolation", -9), ChildEnded("isolation", 70)]
-    with pytest.raises(HandedBack):
+    with pytest.raises(Requeued):
         deliver("x")
     with pytest.raises(JobError) as ended:
         deliver("y")
@@ -234,7 +242,7 @@ def test_if_another_worker_has_the_suspect_nothing_is_counted(deliver, process, 
 def test_a_suspect_that_could_not_be_computed_comes_again_later(deliver, process, redis, end):
     make_suspect(redis)
     process.isolation.ends = [end]
-    with pytest.raises(HandedBack) as back:
+    with pytest.raises(Requeued) as back:
         deliver("x")
     assert back.value.delay_s > 0
     assert (lost(redis), is_claimed(redis)) == (2, False)
@@ -243,9 +251,9 @@ def test_a_suspect_that_could_not_be_computed_comes_again_later(deliver, process
 
 def test_a_suspect_that_can_never_be_computed_ends_with_the_reason(deliver, process, redis):
     make_suspect(redis)
-    for delivery in range(1, forecast.MAX_PUT_OFF + 1):
+    for delivery in range(1, forecast.MAX_POSTPONED + 1):
         process.isolation.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
-        with pytest.raises(HandedBack if delivery < forecast.MAX_PUT_OFF else JobError) as ended:
+        with pytest.raises(Requeued if delivery < forecast.MAX_POSTPONED else JobError) as ended:
             deliver(str(delivery))
     assert ended.value.code == ErrorCode.OUT_OF_MEMORY
 
@@ -290,7 +298,7 @@ def test_a_job_goes_back_without_counting_once_a_stopping_worker_is_out_of_time(
 ):
     monkeypatch.setattr(forecast, "compute", lambda *arguments: arguments[5].is_cancelled())
     process.hand_back_at = time.monotonic()
-    with pytest.raises(HandedBack) as back:
+    with pytest.raises(Requeued) as back:
         deliver("x")
     assert (back.value.requeue, back.value.delay_s) == (True, 0)
     assert (lost(redis), is_claimed(redis)) == (0, False)

@@ -16,7 +16,7 @@ from kronos_client.backtesting.store import FILE
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.stored import LOST
-from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
 from kronos_model.evaluation.report import WindowBatch
 from tests.kronos_client.backtesting.test_run import CANDLES, info
@@ -81,7 +81,8 @@ def process(settings, tmp_path):
 def a_run(process: FinetuneProcess, job_id: str = "job", **fields: Any) -> BacktestJobRun:
     now = time.time()
     payload = {name: value for name, value in (JOB | fields).items() if value is not None}
-    return BacktestJobRun(process, job_id, payload, Receipt(now, now, False), "cpu.finetune", math.inf)
+    receipt = Receipt(now, now, False)
+    return BacktestJobRun(process, job_id, payload, fingerprint(payload), receipt, "cpu.finetune", math.inf)
 
 
 def go(run: BacktestJobRun, is_safe: bool = True) -> dict[str, Any]:

@@ -65,7 +65,8 @@ def payload(**fields: Any) -> dict[str, Any]:
 def a_run(process: FinetuneProcess, time_limit_s: float = math.inf, **fields: Any) -> FinetuneRun:
     now = time.time()
     receipt = Receipt(now, now, False, worked_s=2.0)
-    return FinetuneRun(process, "job", payload(**fields), receipt, "cpu.finetune", time_limit_s)
+    job = payload(**fields)
+    return FinetuneRun(process, "job", job, fingerprint(job), receipt, "cpu.finetune", time_limit_s)
 
 
 class FakeTraining:

@@ -1,0 +1,96 @@
+"""How one delivery of a long job ends, on a scripted run and a real Redis."""
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from redis import exceptions as redis_errors
+
+from kronos_client.celery_app import make_app
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import job_key, result_key
+from kronos_client.redis.job_store import JobStore
+from worker.broker.claims import Claims
+from worker.config import TAKEN_KEY_SETTING, UNACKED_INDEX_KEYS, use_result_backend
+from worker.tasks.attempt import Requeued
+from worker.tasks.long_attempt import LongAttempt
+
+TAKEN = UNACKED_INDEX_KEYS["finetune"]
+RESULT = {"name": "mine"}
+
+
+@pytest.fixture
+def backend(settings):
+    with make_app(settings) as app:
+        use_result_backend(app)
+        app.conf[TAKEN_KEY_SETTING] = TAKEN
+        yield app.backend
+
+
+@pytest.fixture
+def deliver(backend, redis) -> Callable[[], dict[str, Any]]:
+    """One delivery of a job whose run succeeds."""
+    store = JobStore(redis, 50, TAKEN)
+    process = SimpleNamespace(node="test", job_store=store, claims=Claims(store, 30.0), training=None)
+
+    def deliver() -> dict[str, Any]:
+        delivery = {"properties": {"delivery_tag": "tag"}, "delivery_info": {"routing_key": "cpu.finetune"}}
+        task: Any = SimpleNamespace(request=SimpleNamespace(id="job", **delivery), backend=backend)
+        run: Any = SimpleNamespace(run=lambda *_: RESULT)
+        return LongAttempt(task, process, lambda *_: run).answer((), {"job": {"name": "mine"}})  # type: ignore[arg-type]
+
+    return deliver
+
+
+def outcome(redis) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(redis.get(result_key("job")))
+    return content
+
+
+def test_its_result_is_stored(deliver, redis):
+    assert deliver() == RESULT
+    assert (outcome(redis)["status"], outcome(redis)["result"]) == ("SUCCESS", RESULT)
+
+
+@pytest.mark.parametrize(
+    "command", [("SET", "text"), ("HSET", "received_at", "1", "holder", "x", "lost", "many")]
+)
+def test_a_job_whose_record_an_app_has_written_ends_with_a_code(deliver, redis, command):
+    name, *values = command
+    redis.execute_command(name, job_key("job"), *values)
+    with pytest.raises(JobError) as ended:
+        deliver()
+    assert ended.value.code == ErrorCode.INTERNAL
+    assert outcome(redis)["status"] == "FAILURE"
+    assert outcome(redis)["result"]["exc_message"][0] == ErrorCode.INTERNAL
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis_errors.ConnectionError("away"),
+        redis_errors.OutOfMemoryError("command not allowed"),
+        redis_errors.ReadOnlyError("You can't write against a read only replica."),
+        redis_errors.MasterDownError("Link with MASTER is down"),
+        redis_errors.NoPermissionError("this user has no permissions"),
+        redis_errors.NoScriptError("No matching script"),
+        redis_errors.ResponseError(
+            "MISCONF Redis is configured to save RDB snapshots, but it cannot persist on disk"
+        ),
+        redis_errors.ResponseError("BUSY Redis is busy running a script"),
+        redis_errors.ResponseError(
+            "Error running script (call to f_1): @user_script:1: Script killed by user"
+        ),
+    ],
+)
+def test_a_job_goes_back_if_redis_may_accept_it_later(deliver, backend, redis, monkeypatch, error):
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(backend, "begin", fail)
+    with pytest.raises(Requeued) as back:
+        deliver()
+    assert back.value.delay_s > 0
+    assert not redis.exists(result_key("job"))
