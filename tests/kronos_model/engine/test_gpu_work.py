@@ -45,11 +45,16 @@ def test_a_decode_step_without_kernels_of_its_own(dtype, most_kernels):
 
 
 def decode_step(dtype: torch.dtype, num_paths: int) -> Trace:
-    requests = [series_request(seed, 40, 2, SamplingParams(sample_count=num_paths)) for seed in range(4)]
-    step = traces_on_cuda(requests, dtype=dtype)["DECODE"][-1]
-    assert len(step.transfers) <= 2
-    assert not step.float64
-    return step
+    """One of the steps of a batch that stays the same: only the first of them copies its inputs."""
+    requests = [series_request(seed, 40, 4, SamplingParams(sample_count=num_paths)) for seed in range(4)]
+    first, *steps = traces_on_cuda(requests, dtype=dtype)["DECODE"]
+    assert first.transfers
+    assert not first.waits
+    for step in steps:
+        assert not step.transfers
+        assert not step.waits
+        assert not step.float64
+    return steps[-1]
 
 
 def test_a_decode_step_moves_little_but_weights_and_cache():
