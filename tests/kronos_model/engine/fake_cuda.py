@@ -62,8 +62,8 @@ class Trace:
     transfers: list[str] = field(default_factory=list)
     """Copies between host and device."""
     waits: list[str] = field(default_factory=list)
-    """Calls for which the host waits: blocking copies, copies of memory that is not pinned, and values that the
-    host reads."""
+    """Calls for which the host waits: copies that block or are of memory that is not pinned, and values that
+    the host reads."""
     float64: list[str] = field(default_factory=list)
     largest_bytes: int = 0
     """Of one tensor that a kernel writes."""
