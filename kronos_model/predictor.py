@@ -1,7 +1,8 @@
 """KronosPredictor: forecasts from DataFrames, with the signature of the reference implementation."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ from tqdm import tqdm
 from kronos_model.bars.columns import COLUMNS, column_error, time_features, to_bars
 from kronos_model.devices.resolution import move_to_device, resolve_device
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.generation import ContextPolicy, SamplingParams, SeriesRequest
-from kronos_model.errors import InputError, TimestampError
+from kronos_model.engine.generation import ContextPolicy, Generation, SamplingParams, SeriesRequest
+from kronos_model.errors import Cancelled, InputError, TimestampError
 from kronos_model.forecast import Forecast
 from kronos_model.model import Kronos
 from kronos_model.model_pair import DEFAULT_MAX_CONTEXT, default_max_context
@@ -25,7 +26,7 @@ Timestamps = pd.Series | pd.DatetimeIndex | Sequence[Any]
 
 
 class KronosPredictor:
-    """A model and its tokenizer on one device, ready to forecast. Threads may share it.
+    """A model and its tokenizer on one device, ready to forecast. Threads may share it, in turn.
 
     Model and tokenizer are float32. The engine uses the weights as they are now: after a change or a move of
     them, make a new predictor.
@@ -73,6 +74,7 @@ class KronosPredictor:
             self.model, self.tokenizer, max_context=max_context, clip=clip, max_slots=max_slots
         )
         self._engine_lock = threading.Lock()
+        self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="kronos-predictor")
 
     def predict(
         self,
@@ -179,9 +181,25 @@ class KronosPredictor:
         ]
         num_bars = sum(one.horizon * one.sampling.sample_count for one in requests)
         with self._engine_lock, tqdm(total=num_bars, unit="bar", disable=not verbose) as progress:
-            ended = self._engine.run(requests, progress.update)
+            ended = self._run(requests, progress.update)
         forecasts = [Forecast(one.paths, one.request.sampling.seed) for one in ended]
         return [forecast.repaired() for forecast in forecasts] if repair else forecasts
+
+    def _run(self, requests: list[SeriesRequest], on_bars: Callable[[int], object]) -> list[Generation]:
+        """Run the engine; on CUDA always on the same thread, as ``gpu/graphs.py`` requires."""
+        if self.device.type != "cuda":
+            return self._engine.run(requests, on_bars)
+        is_over = threading.Event()
+
+        def on_step(num_bars: int) -> None:
+            if is_over.is_set():
+                raise Cancelled("the caller was interrupted")
+            on_bars(num_bars)
+
+        try:
+            return self._engine_thread.submit(self._engine.run, requests, on_step).result()
+        finally:
+            is_over.set()
 
 
 def _bars(df: pd.DataFrame) -> NDArray[np.float32]:

@@ -5,8 +5,8 @@ What PyTorch requires (2.13, ``torch/cuda/graphs.py`` and the CUDA allocator):
 - Graphs share memory only if they are recorded in one pool and on one stream.
 - A process records one graph at a time.
 - After a recording that failed, its pool counts as recording for ever.
-- A graph keeps using the workspace of the cuBLAS handle that it was recorded with, and a handle belongs to a
-  thread. So one thread records and replays.
+- A graph keeps using the workspace of the cuBLAS handle that it was recorded with. A handle belongs to a
+  thread; after the thread's end another takes it over. So one thread records and replays, and lives as long.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Keys and values in slots, and how a batch's tokens are written and read.
 
-A batch's tokens lie flat, (N, H, hd), segment after segment; each segment knows where its keys and values go
-and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a path.
+A batch's tokens lie flat, (N, H, hd), segment after segment; each segment records where its keys and values
+go and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a path.
 """
 
 from abc import ABC, abstractmethod

@@ -62,7 +62,8 @@ class Trace:
     transfers: list[str] = field(default_factory=list)
     """Copies between host and device."""
     waits: list[str] = field(default_factory=list)
-    """Calls for which the host waits: blocking copies, and values that the host reads."""
+    """Calls for which the host waits: copies that block or are of memory that is not pinned, and values that
+    the host reads."""
     float64: list[str] = field(default_factory=list)
     largest_bytes: int = 0
     """Of one tensor that a kernel writes."""
@@ -110,7 +111,8 @@ class FakeDevice(TorchDispatchMode):
             self._count(func, name, read, written)
             if name in COPIES and len({x.device for x in (*read, *written)}) > 1:
                 self._trace.transfers.append(_described(name, read))
-                if not (kwargs.get("non_blocking") or args[2:] == (True,)):
+                is_pinned = all(x.device.type != "cpu" or hasattr(x, "is_in_pinned_memory") for x in read)
+                if not (is_pinned and (kwargs.get("non_blocking") or args[2:] == (True,))):
                     self._trace.waits.append(_described(name, read))
         return out
 
@@ -139,6 +141,12 @@ def _num_bytes(x: Tensor) -> int:
     return x.numel() * x.element_size()
 
 
+def _pinned(x: Tensor) -> Tensor:
+    pinned = x.clone()
+    pinned.is_in_pinned_memory = True
+    return pinned
+
+
 def _described(name: str, tensors: list[Tensor]) -> str:
     return f"{name} " + ", ".join(f"{x.device.type} {tuple(x.shape)}" for x in tensors)
 
@@ -155,7 +163,7 @@ def fake_device(device_type: str = "cuda") -> Iterator[FakeDevice]:
     with (
         patch("torch.from_numpy", from_numpy),
         patch("torch.Tensor.numpy", lambda tensor: np.zeros(tensor.shape, str(tensor.dtype)[6:])),
-        patch("torch.Tensor.pin_memory", lambda tensor: tensor),
+        patch("torch.Tensor.pin_memory", _pinned),
         patch("torch.cuda.device", lambda device: nullcontext()),
         patch("torch.Tensor.exponential_", lambda tensor, generator: tensor),
         patch("torch.Tensor.random_", lambda tensor, generator: tensor),

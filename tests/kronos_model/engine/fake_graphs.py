@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 
 class FakeStream:
@@ -12,13 +13,13 @@ class FakeStream:
 
 
 class FakeGraph:
-    """A graph without a content."""
+    """A graph without a content. ``replayed_by`` receives the thread of each replay."""
 
-    def __init__(self) -> None:
-        self.num_replays = 0
+    def __init__(self, replayed_by: list[threading.Thread]) -> None:
+        self._replayed_by = replayed_by
 
     def replay(self) -> None:
-        self.num_replays += 1
+        self._replayed_by.append(threading.current_thread())
 
 
 class FakeCuda:
@@ -27,12 +28,14 @@ class FakeCuda:
     Attributes:
         failing: Numbers of recordings that fail, from 0 on.
         threads: The thread of each recording.
+        replayed_by: The thread of each replay.
         on_begin: Called while a recording begins.
     """
 
     def __init__(self, failing: set[int] = frozenset()) -> None:
         self.failing = failing
         self.threads: list[threading.Thread] = []
+        self.replayed_by: list[threading.Thread] = []
         self.on_begin: Callable[[], None] = lambda: None
         self._recording = threading.Lock()
         self._default = FakeStream()
@@ -41,7 +44,7 @@ class FakeCuda:
         self._stream_of_pool: dict[int, FakeStream] = {}
         self._broken_pools: set[int] = set()
         self.graph_pool_handle = lambda: next(self._pools)
-        self.Stream, self.CUDAGraph = FakeStream, FakeGraph
+        self.Stream, self.CUDAGraph = FakeStream, partial(FakeGraph, self.replayed_by)
 
     @property
     def is_recording(self) -> bool:

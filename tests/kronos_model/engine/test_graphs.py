@@ -1,12 +1,15 @@
 """Which steps are recorded, when, where and how often, on a fake of CUDA's recording."""
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
+import pandas as pd
 import pytest
 import torch
 
 from benchmarks.support.workload import series_request
+from kronos_model import KronosPredictor
+from kronos_model.bars.synthetic import candles
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.gpu import graphs
@@ -196,6 +199,47 @@ def test_a_workers_engine_records_on_its_thread_and_only_while_nothing_waits(eng
     await_true(lambda: len(cuda.threads) >= len(usual_shapes(4, MAX_CONTEXT)))
     engine_thread.stop()
     assert {thread.name for thread in cuda.threads} == {"kronos-engine"}
+
+
+@pytest.fixture
+def predictor(pair, engine) -> KronosPredictor:
+    """Believes that its engine is on a GPU."""
+    predictor = KronosPredictor(*pair, device="cpu", max_context=MAX_CONTEXT)
+    predictor.device, predictor._engine = torch.device("cuda", 0), engine
+    return predictor
+
+
+def predict(predictor: KronosPredictor, horizon: int) -> pd.DataFrame:
+    series = candles(1, 8 + horizon)
+    past, future = series.timestamps[:8], series.timestamps[8:]
+    return predictor.predict(pd.DataFrame(series[:8].columns), past, future, horizon, seed=1)
+
+
+def test_threads_that_share_a_predictor_record_and_replay_on_one_of_its_own(predictor, cuda):
+    with ThreadPoolExecutor(3) as threads:
+        forecasts = list(threads.map(lambda _: predict(predictor, 4), range(6)))
+    assert [len(one) for one in forecasts] == [4] * 6
+    assert len(cuda.threads) == len(usual_shapes(4, MAX_CONTEXT))
+    assert len(cuda.replayed_by) == 6 * 4
+    assert {thread.name for thread in (*cuda.threads, *cuda.replayed_by)} == {"kronos-predictor_0"}
+
+
+def test_the_predictors_thread_stops_when_its_caller_is_interrupted(predictor, engine, monkeypatch):
+    is_interrupted, num_steps = threading.Event(), []
+    step = engine.step
+    engine.step = lambda: (num_steps.append(is_interrupted.wait(5)), step())
+
+    def interrupt(future: Future) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Future, "result", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            predict(predictor, 20)
+    is_interrupted.set()
+    assert len(predict(predictor, 4)) == 4
+    assert len(num_steps) < 20
+    assert not engine.has_work
 
 
 def test_an_engine_with_work_records_nothing(engine, cuda):

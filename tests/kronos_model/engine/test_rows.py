@@ -159,7 +159,11 @@ def test_attention_is_the_same_in_each_thread(threads, head_dim, num_queries):
 
 
 def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, dtype):
-    """Of 56 series with 8 paths and 64 with one, as many as make each number of rows."""
+    """Of 56 series with 8 paths and 64 with one, as many as make each number of rows.
+
+    Products see one of 56 numbers of rows, all tried here: each with no row added and with as many as may be.
+    Other operations compute whole rows, none of which is cut by a vector: all have a multiple of 16 numbers.
+    """
     runner, log = logging_runner(small_pair, dtype, MAX_ROWS)
     request = series_request(1, 30, 2)
     sequences: list[Sequence] = []
@@ -189,7 +193,8 @@ def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, dtype
         return log.steps.pop()[1]
 
     together = logits(sequences)
-    for rows in (*range(1, 65), *range(65, MAX_ROWS, 13)):
+    padded = sorted({num_rows_for(n) for n in range(1, MAX_ROWS + 1)})
+    for rows in {*padded, *(n + 1 for n in padded[:-1])}:
         of_eight = min((rows - 1) // 8, 56)
         first = 56 - of_eight
         batch = sequences[first : 56 + rows - 8 * of_eight]
