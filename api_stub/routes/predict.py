@@ -168,7 +168,7 @@ def _unfinished(job_id: str, waiting: WaitingRequest) -> JobError:
         if waiting.submission.is_repeatable
         else "it goes on, since others may share it: repeat the request"
         if is_shared(job_id)
-        else "it was cancelled: repeat the request, ask for less, or send `Prefer: respond-async`"
+        else "it is being cancelled: repeat the request, ask for less, or send `Prefer: respond-async`"
     )
     if waiting.backend.events.is_released:
         return JobError(HttpCode.OVERLOADED, f"the service is stopping; of the forecast: {outcome}")

@@ -76,16 +76,18 @@ class Core:
                 self.dispatcher.try_to_cancel(made[0].id)
             return queue
 
-        while True:
-            try:
-                queue = await self.call(send_once)
-                return made[0], queue
-            except JobError as error:
-                await asyncio.sleep(retries.pause_s(error))
-            except asyncio.CancelledError:
-                if not may_stay:
-                    is_given_up.set()
-                    if sent:  # the thread did not see the flag in time
-                        cancel = self.dispatcher.try_to_cancel
-                        asyncio.get_running_loop().run_in_executor(None, cancel, sent[0].id)
-                raise
+        try:
+            while True:
+                try:
+                    queue = await self.call(send_once)
+                    return made[0], queue
+                except JobError as error:
+                    sent.extend(made)  # perhaps: ENQUEUE_UNCERTAIN
+                    await asyncio.sleep(retries.pause_s(error))
+        except asyncio.CancelledError:
+            if not may_stay:
+                is_given_up.set()
+                if sent:  # the thread did not see the flag in time
+                    cancel = self.dispatcher.try_to_cancel
+                    asyncio.get_running_loop().run_in_executor(None, cancel, sent[0].id)
+            raise

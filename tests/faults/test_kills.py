@@ -83,8 +83,8 @@ def await_full(
     held = {worker.node: accounts.in_hand(worker.node) for worker in fleet.running}
     found = {node: (len(jobs), len(jobs - accounts.lost_before(jobs))) for node, jobs in held.items()}
     raise AssertionError(
-        f"wanted {NUM_IN_FLIGHT // 2} jobs in hand, {MIN_FRESH} of them for the first time, and {num_waiting} "
-        f"in the queue; there are {found} and {num_queued(redis)}\n{fleet.logs()}"
+        f"wanted {NUM_IN_FLIGHT // 2} jobs in hand, {MIN_FRESH} of them for the first time, and "
+        f"{num_waiting} in the queue; there are {found} and {num_queued(redis)}\n{fleet.logs()}"
     )
 
 
