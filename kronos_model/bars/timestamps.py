@@ -116,7 +116,7 @@ def load_timezone(name: str) -> ZoneInfo:
 def offset_s(wall: datetime, zone: tzinfo) -> int:
     """The zone's seconds east of UTC at a wall-clock time; ``fold`` 1 means the later of a repeated hour."""
     offset = wall.replace(tzinfo=zone).utcoffset()
-    assert offset is not None, "a zone knows the offset of every time"
+    assert offset is not None, "a zone has an offset for every time"
     return int(offset.total_seconds())
 
 

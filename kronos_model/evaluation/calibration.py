@@ -31,7 +31,7 @@ WEIGHTS: Final = tuple(step / 10 for step in range(11))
 WEIGHING_WINDOWS: Final = 2000
 """The most windows that the weight is fitted to."""
 HALF_LIFE: Final = 1 / 4
-"""Of the lookback: so long ago a change counts half as much as the last one in the scale of prices."""
+"""Half-life, as a share of the lookback: a change this old weighs half as much as the last."""
 
 
 class Correction(NamedTuple):

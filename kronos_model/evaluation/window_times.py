@@ -1,4 +1,4 @@
-"""When the forecasts of windows begin, and which of them overlap: alike windows must not count singly."""
+"""When forecasts of windows begin, and which overlap: overlapping windows must not count as independent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

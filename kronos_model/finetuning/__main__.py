@@ -2,8 +2,8 @@
 
 On several devices or machines: ``torchrun --nproc-per-node=2 -m kronos_model.finetuning …``. The exit status
 is 0 if done, 1 after an error, 2 for a wrong command line, 70 if the device or another process failed, and 75
-if stopped by SIGTERM or SIGINT; torchrun's own is then 1. After 70 the same command resumes the run from its
-last save; after 75 nothing is lost.
+if stopped by SIGTERM or SIGINT; torchrun itself then exits with 1. After 70 the same command resumes the run
+from its last save; after 75 nothing is lost.
 """
 
 import argparse
