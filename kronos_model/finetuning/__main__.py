@@ -117,9 +117,8 @@ def _report_error(listener: Listener, error: KronosError) -> None:
 def _end_with_parent() -> None:
     """End the process without a save: another process may have resumed the run already."""
     stdin, parent = sys.stdin.fileno(), os.getppid()
-    while (
-        os.getppid() == parent
-    ):  # torchrun may be killed, and passes on the standard input of its own parent
+    # torchrun passes on its own parent's standard input, and may itself be killed.
+    while os.getppid() == parent:
         # A buffered read holds a lock that Python needs at exit.
         if select.select([stdin], [], [], PARENT_POLL_S)[0] and not os.read(stdin, 4096):
             break
