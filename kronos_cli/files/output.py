@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from kronos_cli.files.record import KINDS, Kind, LongForm, Record, write_record, write_table
+from kronos_model.atomic_write import disk_errors
 from kronos_model.errors import DiskFull, InputError
 
 JOURNAL: Final = ".kronos-forecasts.jsonl"
@@ -109,11 +110,9 @@ class ForecastFolder:
 
     def _note(self, *entries: Mapping[str, Any]) -> None:
         assert self._journal is not None, "used outside its with block"
-        try:
+        with disk_errors(self._folder / JOURNAL):
             self._journal.writelines(json.dumps(entry) + "\n" for entry in entries)
             self._journal.flush()
-        except OSError as error:
-            raise DiskFull(f"{self._journal.name} cannot be written: {error.strerror}") from None
 
     def _key(self, name: str) -> str:
         # One folder may hold the same forecasts in several formats.
