@@ -103,7 +103,7 @@ def corrected(
 
     Args:
         known_levels: of the shifts, ascending. Between two of them, the shift is interpolated.
-        correction: for so many bars ahead, or more.
+        correction: for H bars ahead or more.
         anchor, scale: of ``references``, (W,).
     """
     steps = correction.shifts[:, : quantiles.shape[2]].T  # (H, num_known_levels)

@@ -119,7 +119,7 @@ def _numbered_rows(path: Path, content: bytes, separator: str) -> Iterator[Row]:
 
 
 def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) -> Cells | None:
-    """Read what comes after so many lines by pyarrow.
+    """Read what comes after the first ``num_lines`` lines, by pyarrow.
 
     None if the file has odd quotes, or a row of another number of cells.
     """
