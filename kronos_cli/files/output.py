@@ -1,6 +1,5 @@
 """The folder or table of forecasts, which the next run continues."""
 
-import fcntl
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import IO, Any, Final, Self
 from kronos_cli.files.record import KINDS, Kind, LongForm, Record, write_record, write_table
 from kronos_model.atomic_write import disk_errors
 from kronos_model.errors import DiskFull, InputError
+from kronos_model.file_lock import lock
 
 JOURNAL: Final = ".kronos-forecasts.jsonl"
 
@@ -50,13 +50,8 @@ class ForecastFolder:
             self._journal = path.open("a+", encoding="utf-8")
         except OSError as error:
             raise DiskFull(f"{path} cannot be written: {error.strerror}; give another --output") from None
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._journal.close()
-            raise InputError(
-                f"another kronos forecast writes to {self._folder}: wait until it ends"
-            ) from None
+        text = f"another kronos forecast writes to {self._folder}: wait until it ends"
+        lock(self._journal, InputError(text))
         self._journal.seek(0)
         text = self._journal.read()
         for line in text.splitlines():
