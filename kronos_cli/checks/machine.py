@@ -14,7 +14,7 @@ from worker.inference.probe import ProbeError, run_probe
 
 PROBE_TIMEOUT_S: Final = 600.0
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
-"""Makes a check download nothing."""
+"""Variables with which a check downloads nothing."""
 MIN_FREE_BYTES: Final = 2**30
 
 

@@ -35,7 +35,7 @@ HALF_LIFE: Final = 1 / 4
 
 
 class Correction(NamedTuple):
-    """Of one column; ``shifts`` in its scale, (num_levels, H)."""
+    """The correction of one column; ``shifts`` in its scale, (num_levels, H)."""
 
     weight: float
     shifts: Array

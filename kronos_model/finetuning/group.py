@@ -1,4 +1,4 @@
-"""What the processes of one training, on one machine or several, have to share."""
+"""What the processes of one training share, on one machine or several."""
 
 import json
 import platform
