@@ -7,7 +7,7 @@ COMMANDS: Final = {
     "up": "Run Redis, workers, the API with its page, and Flower on this machine.",
     "forecast": "Forecast candle files: CSV or Parquet, folders of them, or patterns.",
     "backtest": "Test a model on your own candles: forecast their past, and compare with what followed.",
-    "calibrate": "Fit corrections of a model's quantiles to a backtest, and register the model with them.",
+    "calibrate": "Fit quantile corrections from a backtest, and register a version with them.",
     "finetune": "Train a model on your own candles: here, or as a job.",
     "worker": "Run a worker: load the model once, take jobs from the queue of its device.",
     "api": "Serve the HTTP API and its web page.",

@@ -24,11 +24,7 @@ _OPTIONS: Final = {
     r"\bor the timezone of\b": "or --timezone, the zone of",
     r"\btimestamps\b": "times",
 }
-_FIELDS: Final = {
-    "date_format": "--date-format",
-    "decimal": "--decimal",
-    "instrument": "--id-column",
-}
+_FIELDS: Final = {"date_format": "--date-format", "decimal": "--decimal", "instrument": "--id-column"}
 
 
 def in_own_words(text: str) -> str:

@@ -191,7 +191,7 @@ class Kronos(PretrainedModule):
         return self.head.proj_s1(context), context
 
     def decode_s2(self, context: Tensor, s1: Tensor) -> Tensor:
-        """Logits of s2 given the chosen s1 (B, 1): (B, T, vocabulary), of which the last row has meaning."""
+        """Logits of s2 given the chosen s1 (B, 1): (B, T, vocabulary). Only the last row has meaning."""
         return self.head.proj_s2(self.dep_layer.decode(context, self.embedding.emb_s1(s1)))  # type: ignore[no-any-return]
 
 

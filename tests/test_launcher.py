@@ -377,18 +377,7 @@ def test_a_misspelt_command_is_refused_before_anything_is_installed(
         (
             ["test", "--faults"],
             True,
-            [
-                "-m",
-                "pytest",
-                "-n",
-                "6",
-                "--dist",
-                "loadfile",
-                "--no-loadscope-reorder",
-                "-m",
-                "faults or at_length",
-                "--faults",
-            ],
+            ["-m", "pytest", "-n", "6", "-m", "faults or at_length", "--faults"],
         ),
     ],
 )
@@ -401,6 +390,7 @@ def test_commands_are_handed_over_to_the_environments_python(
     target: list[str],
 ) -> None:
     seen: dict[str, object] = {}
+    monkeypatch.setattr(launcher, "PARALLEL", ["-n", "6"])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "/elsewhere")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")

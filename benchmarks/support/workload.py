@@ -38,7 +38,7 @@ def series_request(
 
 
 def engine_s(model: str, tokenizer: str, num_jobs: int, lookback: int, horizon: int) -> float:
-    """Seconds of the engine for the series of so many jobs at once. The first call also loads."""
+    """Seconds of the engine for the series of ``num_jobs`` jobs at once. The first call also loads."""
     return run_s(
         _engine(model, tokenizer), [series_request(seed, lookback, horizon) for seed in range(num_jobs)]
     )

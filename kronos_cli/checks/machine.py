@@ -14,7 +14,7 @@ from worker.inference.probe import ProbeError, run_probe
 
 PROBE_TIMEOUT_S: Final = 600.0
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
-"""Makes a check download nothing."""
+"""Variables with which a check downloads nothing."""
 MIN_FREE_BYTES: Final = 2**30
 
 
@@ -100,11 +100,8 @@ def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
     if "error" in device:
         yield Finding("device", "failed", device["error"], "set KRONOS_DEVICE to another device, such as cpu")
         return
-    text, warning = (
-        f"{device['device']}, {device['description']['name']}",
-        device["warning"] or device["skipped"],
-    )
-    text += f". {warning}" if warning else ""
+    warning = device["warning"] or device["skipped"]
+    text = f"{device['device']}, {device['description']['name']}" + (f". {warning}" if warning else "")
     remedy = "run nvidia-smi and install requirements-cuda.txt, or set KRONOS_DEVICE=cpu"
     remedy += ". `kronos devices` lists all devices"
     yield Finding("device", "warning" if warning else "ok", text, remedy)

@@ -22,7 +22,7 @@ from kronos_model.checkpoints.source import locate_checkpoint, read_metadata
 @options.max_context
 @click.option("--json", "as_json", is_flag=True, help="Print all metadata as JSON.")
 def calibrate(backtest: Path, name: str, model: str | None, max_context: int | None, as_json: bool) -> None:
-    """Fit corrections of a model's quantiles to a backtest, and register the model with them.
+    """Fit quantile corrections from a backtest, and register a version with them.
 
     FOLDER is that of `kronos backtest`. The new version has the weights of the model that was tested, which
     may be the bundled one, one of the hub, or a registered one. Jobs with "calibrated" in their output get

@@ -1,6 +1,5 @@
 """The folder or table of forecasts, which the next run continues."""
 
-import fcntl
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -8,7 +7,9 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from kronos_cli.files.record import KINDS, Kind, LongForm, Record, write_record, write_table
+from kronos_model.atomic_write import disk_errors
 from kronos_model.errors import DiskFull, InputError
+from kronos_model.file_lock import lock
 
 JOURNAL: Final = ".kronos-forecasts.jsonl"
 
@@ -49,13 +50,8 @@ class ForecastFolder:
             self._journal = path.open("a+", encoding="utf-8")
         except OSError as error:
             raise DiskFull(f"{path} cannot be written: {error.strerror}; give another --output") from None
-        try:
-            fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._journal.close()
-            raise InputError(
-                f"another kronos forecast writes to {self._folder}: wait until it ends"
-            ) from None
+        text = f"another kronos forecast writes to {self._folder}: wait until it ends"
+        lock(self._journal, InputError(text))
         self._journal.seek(0)
         text = self._journal.read()
         for line in text.splitlines():
@@ -109,11 +105,9 @@ class ForecastFolder:
 
     def _note(self, *entries: Mapping[str, Any]) -> None:
         assert self._journal is not None, "used outside its with block"
-        try:
+        with disk_errors(self._folder / JOURNAL):
             self._journal.writelines(json.dumps(entry) + "\n" for entry in entries)
             self._journal.flush()
-        except OSError as error:
-            raise DiskFull(f"{self._journal.name} cannot be written: {error.strerror}") from None
 
     def _key(self, name: str) -> str:
         # One folder may hold the same forecasts in several formats.

@@ -1,7 +1,6 @@
 """A Redis server that this process starts: from PATH or from a pip package."""
 
 import contextlib
-import fcntl
 import importlib.util
 import os
 import re
@@ -19,6 +18,7 @@ from redis.exceptions import RedisError
 
 from kronos_cli.stack.ports import free_port
 from kronos_cli.stack.processes import log_of
+from kronos_model.file_lock import lock
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
 MIN_VERSION = (6, 2, 0)  # kombu 5.7 needs it
@@ -151,11 +151,7 @@ class LocalRedis:
             remedy = "give --data a folder that can be written to"
             raise LocalStackError(f"{data} cannot be used: {error.strerror}; {remedy}") from error
         self._lock = os.fdopen(descriptor, "r+")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._release()
-            raise LocalStackError(f"{data} is in use by another kronos up; give another --data") from None
+        lock(self._lock, LocalStackError(f"{data} is in use by another kronos up; give another --data"))
         password = self._lock.read().strip()
         if not password:
             password = secrets.token_urlsafe(24)

@@ -20,7 +20,7 @@ from kronos_model.processes.environment import module_command
 
 API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
 CORES_KEPT_FREE: Final = 1
-"""For Redis, the API and Flower. A thread that waits for a core delays all threads of its worker."""
+"""Cores left to Redis, the API and Flower. A thread that waits for a core delays its whole worker."""
 
 
 def start_redis(

@@ -10,7 +10,7 @@ from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.worker_status import AnyWorkerStatus, FinetuneWorkerStatus, TrainingStatus
 
 MAX_JOBS_SHOWN: Final = 5
-"""Per worker."""
+"""Running jobs that are listed per worker."""
 STATE_STYLES: Final = {"ready": "green", "loading": "yellow", "draining": "magenta"}
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.sessions import DAY, SHORTEST_BREAK, bridge_outages, common_spacing
+from kronos_model.bars.calendar.spacing import MIN_BARS
 from kronos_model.bars.columns import PRICE_COLUMNS, as_columns
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import Timestamps, write_like
@@ -15,8 +16,6 @@ from kronos_model.errors import CandleError
 
 Missing = Literal["error", "ffill", "drop"]
 """Bars without prices: refused; filled with the close before, as are bars not there; left out."""
-MIN_BARS: Final = 3
-"""Fewer bars show no spacing, so none is missing between them."""
 
 Columns = dict[str, NDArray[np.float64]]
 

@@ -25,7 +25,7 @@ SEASON_LOW, SEASON_HIGH = 0.6, 1.8
 """Volatility at midday and at both ends of the session, times an instrument's own."""
 
 GARCH_OMEGA, GARCH_ALPHA, GARCH_BETA = 0.02, 0.10, 0.88
-"""Their mean variance is 1, and a burst of it loses half of its size in 34 bars."""
+"""Parameters with a mean variance of 1; a burst of it loses half of its size in 34 bars."""
 
 REVERSION_RATE: Final = 0.04
 """Share of the way back to the mean that a reverting instrument moves in a bar, plus noise."""

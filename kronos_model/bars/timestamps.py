@@ -28,7 +28,7 @@ _ZONE_NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0
 _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
 _SECOND: Final = np.timedelta64(1, "s")
-_FIRST_TIME: Final = np.datetime64("0001-01-01")
+FIRST_TIME: Final = np.datetime64("0001-01-01")
 """Python's earliest date."""
 
 
@@ -116,14 +116,14 @@ def load_timezone(name: str) -> ZoneInfo:
 def offset_s(wall: datetime, zone: tzinfo) -> int:
     """The zone's seconds east of UTC at a wall-clock time; ``fold`` 1 means the later of a repeated hour."""
     offset = wall.replace(tzinfo=zone).utcoffset()
-    assert offset is not None, "a zone knows the offset of every time"
+    assert offset is not None, "a zone has an offset for every time"
     return int(offset.total_seconds())
 
 
-def exists_in(zone: tzinfo, wall: datetime) -> bool:
-    """Whether a wall-clock time exists in the zone: clocks that go forward skip some times."""
+def exists_in(zone: tzinfo | None, wall: datetime) -> bool:
+    """Whether a wall-clock time exists in the zone, if any: clocks that go forward skip some times."""
     # In such a gap, and only there, the offset before the change is the smaller one.
-    return offset_s(wall, zone) >= offset_s(wall.replace(fold=1), zone)
+    return zone is None or offset_s(wall, zone) >= offset_s(wall.replace(fold=1), zone)
 
 
 def write_like(
@@ -188,7 +188,7 @@ def _read_alike(texts: Sequence[str]) -> Timestamps | None:
         wall = np.array([text[:end] for text in texts], dtype="datetime64[us]")  # (T,)
     except (IndexError, TypeError, ValueError):  # none at all, not strings, or digits that are no date
         return None
-    if wall.min() < _FIRST_TIME:
+    if wall.min() < FIRST_TIME:
         return None
     offsets_s = None if offset is None else np.full(len(wall), int(offset.total_seconds()), dtype=np.int64)
     return Timestamps(tuple(texts), wall, offsets_s)

@@ -60,7 +60,7 @@ def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, 
 def impossible_prices(
     columns: Mapping[str, NDArray[Any]],
 ) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
-    """As ``defects_of``: open and close outside low to high, which is common in vendors' data."""
+    """Checks as in ``defects_of``: open and close outside low to high, common in vendors' data."""
     for name in ("open", "close"):
         yield IMPOSSIBLE, name, columns[name] > columns["high"], "is above the high of the same bar"
         yield IMPOSSIBLE, name, columns[name] < columns["low"], "is below the low of the same bar"

@@ -18,7 +18,7 @@ D_MODEL: Final = 64
 CLOSE_WAVELENGTHS: Final = (0.12, 40.0)
 """The shortest and the longest, in standard deviations of the lookback's close."""
 PLACE_WAVELENGTHS: Final = (2.5, 40.0)
-"""Those of the other features, in places on their grids."""
+"""The same for the other features, in places on their grids."""
 
 
 def grid_model(closes: Array) -> Kronos:

@@ -24,13 +24,13 @@ Array = NDArray[np.float64]
 
 FEATURES: Final = ("close", "body", "range", "tilt", "volume")
 NUM_BITS: Final = (8, 3, 3, 1, 3)
-"""Of each feature. The close alone is the coarse token, the rest of the bar is the fine one."""
+"""Bits of each feature. The close alone is the coarse token, the rest of the bar is the fine one."""
 S1_BITS, S2_BITS = NUM_BITS[0], sum(NUM_BITS[1:])
 
 CONSTANT: Final = 64.0
-"""In channel 0: so large that the block's norm scales all bars alike, within 1 % at the ends of the scale."""
+"""Value of channel 0. It is large: the block's norm scales all bars alike, within 1 % at the scale's ends."""
 STEEPNESS: Final = 24.0
-"""Of a ramp's bend, over the smallest step of its grid: silu is then as good as a ramp."""
+"""Steepness of a ramp's bend, over the smallest step of its grid: silu is then as good as a ramp."""
 NUM_HEADS: Final = 4
 
 OUTPUT: Final = 1 + len(FEATURES)

@@ -173,5 +173,5 @@ def _faded(impulses: Array, decay: float) -> Array:
 
 
 def _pulled(changes: Array, rate: float) -> Array:
-    """What a pull of ``rate`` of the way back to the mean in a bar has taken from the level, (bars,)."""
+    """What a pull to the mean, by the share ``rate`` in each bar, has taken from the level, (bars,)."""
     return np.cumsum(changes) - _faded(changes, 1 - rate)

@@ -22,7 +22,7 @@ FACTORS: Final = (0.95, 1.0, 1.05, 1.1, 1.15, 1.2)
 LOOKBACKS: Final = (48, 64, 128, 256, 416)
 NUM_TARGETS: Final = 48
 SEED: Final = 11
-"""Of the instruments; see ``held_out_windows``."""
+"""The seed of the instruments; see ``held_out_windows``."""
 
 
 def sharpen(model: Kronos, tokenizer: KronosTokenizer, clip: float, num_windows: int) -> float:

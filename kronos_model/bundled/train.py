@@ -38,7 +38,7 @@ SEEDS: Final = range(1_000, 1_800)
 """The instruments to train on."""
 NUM_BARS: Final = 2_000
 GRID_LOOKBACKS: Final = (32, 64, 128, 256, 416)
-"""Those of the windows that the tokenizer is computed from, one of each instrument."""
+"""Lookbacks of the windows that the tokenizer is computed from: one window each for every instrument."""
 
 
 def train(

@@ -40,10 +40,7 @@ def bundled_names() -> tuple[str, ...]:
 
 
 def locate_checkpoint(
-    source: str | os.PathLike[str],
-    part: Part,
-    revision: str | None,
-    access: HubAccess,
+    source: str | os.PathLike[str], part: Part, revision: str | None, access: HubAccess
 ) -> CheckpointSource:
     """Find the files of a checkpoint. Download them if they are on the hub and not cached.
 

@@ -8,7 +8,7 @@ from typing import Final
 CGROUP_OF_PROCESS: Final = Path("/proc/self/cgroup")
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 SPIN_COUNT: Final = 10_000
-"""Of GNU's OpenMP, which PyTorch's wheels bring. Its default is 300,000."""
+"""Turns that a waiting thread of GNU's OpenMP, part of PyTorch's wheels, spins. Its default is 300,000."""
 
 
 def num_cores(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> int:

@@ -11,7 +11,7 @@ VERSION_FILE: Final = Path("/proc/driver/nvidia/version")
 QUERY: Final = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
 QUERY_TIMEOUT_S: Final = 10.0
 MIN_DRIVERS: Final = {11: 450, 12: 525, 13: 580}
-"""Of each major version of CUDA on Linux, by NVIDIA's table of minor version compatibility."""
+"""Oldest driver by major version of CUDA on Linux, from NVIDIA's table of minor version compatibility."""
 OLDER_CUDA_INDEX: Final = "https://download.pytorch.org/whl/cu126"
 
 

@@ -11,13 +11,11 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from kronos_model.devices.names import ACCEPTED_DEVICES, DEVICE_PATTERN
 from kronos_model.devices.probe import NOT_AVAILABLE, TorchProbe, short_reason
 from kronos_model.errors import DeviceError
 
 DEVICE_VARIABLE = "KRONOS_DEVICE"
-ACCEPTED_DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
-
-_REQUEST = re.compile(r"auto|cpu|mps|cuda(?::(0|[1-9][0-9]{0,8}))?")
 _CPU = torch.device("cpu")
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -146,7 +144,7 @@ def _parse(requested: str | None) -> tuple[str, int | None]:
     if requested is None:
         # Compose files and shells pass an unset variable as an empty one.
         requested, origin = os.environ.get(DEVICE_VARIABLE) or "auto", f" in {DEVICE_VARIABLE}"
-    match = _REQUEST.fullmatch(requested) if isinstance(requested, str) else None
+    match = re.fullmatch(DEVICE_PATTERN, requested) if isinstance(requested, str) else None
     if match is None:
         accepted = ", ".join(ACCEPTED_DEVICES)
         raise DeviceError(
@@ -154,7 +152,7 @@ def _parse(requested: str | None) -> tuple[str, int | None]:
             field="device",
             details={"requested": str(requested), "accepted": list(ACCEPTED_DEVICES)},
         )
-    kind, index = requested.partition(":")[0], match.group(1)
+    kind, index = requested.partition(":")[0], match[3]
     return kind, None if index is None else int(index)
 
 

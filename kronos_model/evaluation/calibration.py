@@ -31,11 +31,11 @@ WEIGHTS: Final = tuple(step / 10 for step in range(11))
 WEIGHING_WINDOWS: Final = 2000
 """The most windows that the weight is fitted to."""
 HALF_LIFE: Final = 1 / 4
-"""Of the lookback: so long ago a change counts half as much as the last one in the scale of prices."""
+"""Half-life, as a share of the lookback: a change this old weighs half as much as the last."""
 
 
 class Correction(NamedTuple):
-    """Of one column; ``shifts`` in its scale, (num_levels, H)."""
+    """The correction of one column; ``shifts`` in its scale, (num_levels, H)."""
 
     weight: float
     shifts: Array
@@ -103,7 +103,7 @@ def corrected(
 
     Args:
         known_levels: of the shifts, ascending. Between two of them, the shift is interpolated.
-        correction: for so many bars ahead, or more.
+        correction: for H bars ahead or more.
         anchor, scale: of ``references``, (W,).
     """
     steps = correction.shifts[:, : quantiles.shape[2]].T  # (H, num_known_levels)

@@ -37,10 +37,7 @@ def naive_samples(past: Array, horizon: int, season: int | None, seed: int) -> M
     last = past[:, -1, None, None]
     changes = _changes(past, horizon, rng)
     slope = (past[:, -1] - past[:, 0])[:, None, None] / (num_bars - 1)
-    samples = {
-        LAST_VALUE: last + changes,
-        "drift": last + slope * np.arange(1, horizon + 1) + changes,
-    }
+    samples = {LAST_VALUE: last + changes, "drift": last + slope * np.arange(1, horizon + 1) + changes}
     if season is not None:
         samples["seasonal_naive"] = past[:, None, num_bars - season + np.arange(horizon) % season] + changes
     with np.errstate(invalid="ignore", divide="ignore"):

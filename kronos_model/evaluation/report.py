@@ -43,11 +43,7 @@ class WindowBatch:
 
 
 def make_report(
-    batches: Iterable[WindowBatch],
-    times: WindowTimes,
-    *,
-    season: int | None,
-    seed: int,
+    batches: Iterable[WindowBatch], times: WindowTimes, *, season: int | None, seed: int
 ) -> dict[str, Any]:
     """Score all models and the naive forecasts on the same windows.
 

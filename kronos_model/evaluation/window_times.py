@@ -1,4 +1,4 @@
-"""When the forecasts of windows begin, and which of them overlap: alike windows must not count singly."""
+"""When forecasts of windows begin, and which overlap: overlapping windows must not count as independent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,8 +48,8 @@ def window_times(
 ) -> WindowTimes:
     """The times of one or more windows.
 
-    The horizon of the groups is the usual time from a bar to the one that follows after so many, nights and
-    weekends included, of the instrument of which it is longest.
+    The horizon of the groups is the usual time that ``horizon`` bars take, nights and weekends included, in
+    the instrument in which it is longest.
     """
 
     def instants(bars: NDArray[np.int64]) -> NDArray[np.datetime64]:

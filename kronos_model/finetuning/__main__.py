@@ -2,8 +2,8 @@
 
 On several devices or machines: ``torchrun --nproc-per-node=2 -m kronos_model.finetuning …``. The exit status
 is 0 if done, 1 after an error, 2 for a wrong command line, 70 if the device or another process failed, and 75
-if stopped by SIGTERM or SIGINT; torchrun's own is then 1. After 70 the same command resumes the run from its
-last save; after 75 nothing is lost.
+if stopped by SIGTERM or SIGINT; torchrun itself then exits with 1. After 70 the same command resumes the run
+from its last save; after 75 nothing is lost.
 """
 
 import argparse
@@ -117,9 +117,8 @@ def _report_error(listener: Listener, error: KronosError) -> None:
 def _end_with_parent() -> None:
     """End the process without a save: another process may have resumed the run already."""
     stdin, parent = sys.stdin.fileno(), os.getppid()
-    while (
-        os.getppid() == parent
-    ):  # torchrun may be killed, and passes on the standard input of its own parent
+    # torchrun passes on its own parent's standard input, and may itself be killed.
+    while os.getppid() == parent:
         # A buffered read holds a lock that Python needs at exit.
         if select.select([stdin], [], [], PARENT_POLL_S)[0] and not os.read(stdin, 4096):
             break

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
+from kronos_model.devices.names import DEVICE_PATTERN
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.data_config import DataConfig
 from kronos_model.finetuning.shapes import (
@@ -150,7 +151,7 @@ class FinetuneConfig(ConfigModel):
     )
     clip: Positive = Field(default=5, description="scaled values are clipped to ±clip")
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
-    training_device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")] = Field(
+    training_device: Annotated[str, Field(pattern=DEVICE_PATTERN)] = Field(
         default="auto", description="auto, cpu, cuda, cuda:N or mps"
     )
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"

@@ -1,6 +1,7 @@
 """Reading the candles that a config or a job names."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.instruments import read_instruments
@@ -22,17 +23,9 @@ def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[l
     Raises TrainingDataError for the errors of ``read_instruments``; ``field`` is ``data.path``, or one of
     ``config`` after ``prefix``.
     """
-    options = ReadOptions(
-        columns={str(name): title for name, title in config.columns.items()},
-        id_column=config.id_column,
-        date_format=config.date_format,
-        decimal=config.decimal,
-        missing=config.missing,
-        drop_bad_rows=config.drop_bad_rows,
-        reject_impossible=config.reject_impossible,
-    )
+    options = {one.name: getattr(config, one.name) for one in fields(ReadOptions)}
     try:
-        return read_instruments(paths, options)
+        return read_instruments(paths, ReadOptions(**options))
     except CandleFileError as error:
         message, field = error.message, "data.path"
         if isinstance(error, NoPrices):

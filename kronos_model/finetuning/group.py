@@ -1,4 +1,4 @@
-"""What the processes of one training, on one machine or several, have to share."""
+"""What the processes of one training share, on one machine or several."""
 
 import json
 import platform
@@ -22,7 +22,7 @@ _SOURCE: Final = re.compile(r"\[/[^]]*\] *")
 
 
 def difference(accelerator: Accelerator, values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The name of a value that is not the same in all processes, and who has which; None if all are.
+    """The name of a value that differs between processes, and both values; None if all agree.
 
     All processes have to call it, and all return the same.
     """

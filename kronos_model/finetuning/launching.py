@@ -10,11 +10,11 @@ from kronos_model.devices.cores import intra_op_threads
 from kronos_model.processes.environment import module_command, own_environment
 
 OF_A_GROUP: Final = {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-"""Variables of distributed training. Those of another one, in which this process runs, do not count."""
+"""Variables of distributed training; those inherited from an enclosing run are dropped."""
 EACH_GPU: Final = "gpu"
 ANY_PORT: Final = 9
 MAX_RESTARTS: Final = 3
-"""Losses of machines after which a training on a varying number of them goes on."""
+"""Machine losses that a training with `--nodes MIN:MAX` survives."""
 SHUTDOWN_TIMEOUT_S: Final = 120
 """Time to save the state after SIGTERM, before torchrun kills."""
 

@@ -16,12 +16,7 @@ from safetensors import SafetensorError
 from kronos_model.atomic_write import disk_errors
 from kronos_model.devices.probe import TorchProbe, short_reason
 from kronos_model.devices.resolution import resolve_device
-from kronos_model.errors import (
-    DeviceLost,
-    FinetuningConfigError,
-    TrainingDataError,
-    TrainingStopped,
-)
+from kronos_model.errors import DeviceLost, FinetuningConfigError, TrainingDataError, TrainingStopped
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.accelerating import accelerated
 from kronos_model.finetuning.config import FinetuneConfig

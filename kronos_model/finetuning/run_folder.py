@@ -1,6 +1,5 @@
 """The folder of one run: its files, and the lock of the process that trains there. No torch."""
 
-import fcntl
 import json
 import os
 import platform
@@ -9,17 +8,17 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.errors import CheckpointError, DiskFull, FinetuningConfigError, RunLocked
+from kronos_model.file_lock import lock
 from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_config
 
 LOCK_WAIT_S: Final = 15.0
 """After a kill, the processes that load windows live on for some seconds, and hold the lock."""
 LOCK_WAIT_OF_GROUP_S: Final = 120.0
 """NFS keeps the lock of a lost machine for its lease, by default 90 s."""
-LOCK_POLL_S: Final = 0.1
 BYTES_PER_PARAMETER: Final = 4 * 5
 """A weight and two moments in the state, and a weight each in the best checkpoint and the result."""
 
@@ -62,7 +61,9 @@ class RunFolder:
             self.root.mkdir(parents=True, exist_ok=True)
             file = (self.root / "lock").open("ab", buffering=0)  # nothing is left to write when it is closed
         with file:
-            _lock(file, self.root, LOCK_WAIT_OF_GROUP_S if is_group else LOCK_WAIT_S)
+            remedy = "wait for it, end it, or choose another folder"
+            error = RunLocked(f"another process trains in {self.root}: {remedy}")
+            lock(file, error, LOCK_WAIT_OF_GROUP_S if is_group else LOCK_WAIT_S)
             with disk_errors(self.root):
                 file.truncate(0)
                 file.write(f"{platform.node()}, process {os.getpid()}, {time.time()}".encode())
@@ -137,17 +138,3 @@ def comparable(config: FinetuneConfig) -> dict[str, Any]:
     """The fields that must be the same in all starts and processes of a run."""
     # The candles' fingerprint is compared instead of their path.
     return config.model_dump(mode="json", exclude={"data": {"path"}, **dict.fromkeys(_MAY_CHANGE, True)})
-
-
-def _lock(file: IO[bytes], folder: Path, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise RunLocked(
-                    f"another process trains in {folder}: wait for it, end it, or choose another folder"
-                ) from None
-            time.sleep(LOCK_POLL_S)

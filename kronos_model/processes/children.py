@@ -19,7 +19,7 @@ from typing import IO, Final
 POLL_S: Final = 0.05
 NUM_TAIL_LINES: Final = 200
 MAX_TAIL_CHARS: Final = 4096
-"""Of each line in the tail."""
+"""Characters of a line that the tail keeps."""
 MAX_LINE_CHARS: Final = 2**28
 
 # Reads the child's process id, then waits for the end of its standard input: it comes when the process at

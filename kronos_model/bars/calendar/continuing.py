@@ -58,7 +58,7 @@ def at_walls(lookback: Timestamps, times: NDArray[np.int64], zone: tzinfo | None
 def at_spacing(
     lookback: Timestamps, last: int, spacing: int, num_bars: int, zone: tzinfo | None
 ) -> Timestamps:
-    """Constant spacing by instant, without a break, after ``last``, an instant of ``_instants``.
+    """Constant spacing by instant, without a break, after ``last``, an instant of ``instants_of``.
 
     Hours that daylight saving skips are skipped; an hour that repeats appears twice if bars have offsets.
     """

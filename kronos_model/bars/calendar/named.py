@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import tzinfo
-from itertools import chain, count, islice
+from itertools import chain, count
 from typing import Final
 
 import numpy as np
@@ -63,8 +63,8 @@ def follow_calendar(name: str, lookback: Timestamps, num_bars: int, zone: tzinfo
         return Inferred(at_spacing(lookback, int(instants[-1]), spacing, num_bars, zone), rule)
     if name == WEEKDAYS:
         times = np.array([clock]) if clock is not None and is_daily else _times_of_day(wall)
-        found = (at for at in _on_weekdays(int(wall[-1]), times) if _exists(at, zone))
-        return Inferred(at_walls(lookback, _first(found, num_bars), zone), rule)
+        found = (at for at in _on_weekdays(int(wall[-1]), times) if exists_in(zone, to_datetime(at)))
+        return Inferred(at_walls(lookback, np.fromiter(found, np.int64, num_bars), zone), rule)
     first, last = (int(lookback.wall[row].astype("datetime64[Y]").astype(int)) + 1970 for row in (0, -1))
     if first < FIRST_YEAR or last > LAST_YEAR:
         raise CannotInfer(f"the calendar {name} does not reach to {first if first < FIRST_YEAR else last}")
@@ -145,11 +145,3 @@ def _on_weekdays(last: int, times: NDArray[np.int64]) -> Iterator[int]:
     days = (day for day in count(last // DAY) if weekday_of(day) < SATURDAY)
     every = chain.from_iterable((day * DAY + times).tolist() for day in days)
     return (at for at in every if at > last)
-
-
-def _exists(at: int, zone: tzinfo | None) -> bool:
-    return zone is None or exists_in(zone, to_datetime(at))
-
-
-def _first(times: Iterator[int], num_bars: int) -> NDArray[np.int64]:
-    return np.array(list(islice(times, num_bars)), dtype=np.int64)

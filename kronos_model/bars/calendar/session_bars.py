@@ -41,7 +41,7 @@ class SessionBars:
         return int(np.maximum(high - low + 1, 0).sum()) + num_ends
 
     def after(self, instant: int, most: int) -> Times:
-        """The first bars after a time, at most so many."""
+        """The first bars after a time, at most ``most``."""
         found: list[int] = []
         own_ends = set(self._own_ends.tolist())
         spans = zip(self.exchange.starts.tolist(), self.exchange.ends.tolist(), strict=True)

@@ -19,7 +19,7 @@ also needs a lookback of more than a week: 400 bars of one minute are less than 
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from itertools import chain, count, islice
+from itertools import chain, count
 from typing import Final
 
 import numpy as np
@@ -109,20 +109,17 @@ def session_walls(
     spacing = _spacing_within_day(wall)
     wall = bridge_outages(wall, spacing)
     if np.any((np.diff(wall) == spacing) & (np.diff(wall // DAY) > 0)):
-        return _first(num_bars, filter(exists, _around_the_clock(wall, spacing))), None
+        walls = filter(exists, _around_the_clock(wall, spacing))
+        return np.fromiter(walls, np.int64, num_bars), None
     weekdays = Weekdays.of(np.unique(wall // DAY))
-    walls = _day_sessions(wall, spacing, weekdays.with_weekend_closed())
-    times = _first(num_bars, filter(exists, walls))
+    walls = filter(exists, _day_sessions(wall, spacing, weekdays.with_weekend_closed()))
+    times = np.fromiter(walls, np.int64, num_bars)
     if not weekdays.assumes_weekend_between(int(wall[-1]) // DAY, int(times[-1]) // DAY):
         return times, None
     return times, (
         "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
         "and Sunday as closed. If that is wrong, give the future times or a longer lookback."
     )
-
-
-def _first(num_bars: int, times: Iterator[int]) -> NDArray[np.int64]:
-    return np.array(list(islice(times, num_bars)), dtype=np.int64)
 
 
 def _spacing_within_day(wall: NDArray[np.int64]) -> int:

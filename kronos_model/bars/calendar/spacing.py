@@ -80,9 +80,7 @@ def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Infer
         return Inferred(future, "the lookback's spacing, without breaks", _warn_of_breaks(lookback, future))
     if is_daily:
         raise CannotInfer("the bars are days apart, but not evenly")
-    times, warning = session_walls(
-        wall, num_bars, lambda at: zone is None or exists_in(zone, to_datetime(at))
-    )
+    times, warning = session_walls(wall, num_bars, lambda at: exists_in(zone, to_datetime(at)))
     rule = "the lookback's times of day and weekdays; holidays are not known"
     return Inferred(at_walls(lookback, times, zone), rule, warning)
 

@@ -27,6 +27,10 @@ class Header:
     places: Mapping[str, int]
     num_rows: int = 1
 
+    @property
+    def used_titles(self) -> dict[str, str]:
+        return {name: self.titles[place] for name, place in self.places.items()}
+
 
 ReadHeader = Callable[[Sequence[Sequence[str]]], Header]
 """Reads the header in the first rows of a file."""

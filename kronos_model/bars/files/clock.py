@@ -12,13 +12,11 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kronos_model.bars.files.time_forms import ClockError, WrittenTimes, read_epochs, read_formatted
-from kronos_model.bars.timestamps import ISO_8601, write_like
+from kronos_model.bars.timestamps import FIRST_TIME, ISO_8601, write_like
 
 _HAS_TIME_OF_DAY: Final = r"[0-9]:[0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
 _TIME_OF_DAY: Final = r"^([0-9]{1,2}:[0-9]{2}|[0-9]{4}$|[0-9]{6}$)"
-_FIRST_TIME: Final = np.datetime64("0001-01-01", "us")
-"""Python's earliest date."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +144,7 @@ def _read_iso(column: pa.ChunkedArray) -> WrittenTimes:
 def _clock(times: WrittenTimes, written: Any = None) -> Clock:
     """Raises ClockError if only some of the times have an offset."""
     offsets_s, has_offset = _read_offsets(times.offsets)
-    is_none = np.isnat(offsets_s) | (times.wall < _FIRST_TIME)
+    is_none = np.isnat(offsets_s) | (times.wall < FIRST_TIME)
     wall = np.where(is_none, np.datetime64("NaT", "us"), times.wall)
     rows = np.flatnonzero(~np.isnat(wall))  # of the times
     is_aware = has_offset[rows]

@@ -7,7 +7,7 @@ cells only, pyarrow reads the file: it returns the same cells several times as f
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, reduce
 from itertools import chain, islice
@@ -119,7 +119,7 @@ def _numbered_rows(path: Path, content: bytes, separator: str) -> Iterator[Row]:
 
 
 def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) -> Cells | None:
-    """Read what comes after so many lines by pyarrow.
+    """Read what comes after the first ``num_lines`` lines, by pyarrow.
 
     None if the file has odd quotes, or a row of another number of cells.
     """
@@ -151,7 +151,7 @@ def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) 
 
     if not pc.all(keep).as_py():
         columns = {name: column.filter(keep) for name, column in columns.items()}
-    return Cells(_titles(header), columns, "line", count)
+    return Cells(header.used_titles, columns, "line", count)
 
 
 def _read_rows(rows: Iterable[Row], header: Header) -> Cells:
@@ -173,15 +173,11 @@ def _read_rows(rows: Iterable[Row], header: Header) -> Cells:
         for name, place in header.places.items():
             chunks[name].append(pa.array([row[place] for row in kept], pa.string()))
     columns = {name: _trimmed(pa.chunked_array(arrays, pa.string())) for name, arrays in chunks.items()}
-    return Cells(_titles(header), columns, "line", lambda: np.array(numbers, dtype=np.int64), overlong)
+    return Cells(header.used_titles, columns, "line", lambda: np.array(numbers, dtype=np.int64), overlong)
 
 
 def _trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.utf8_trim_whitespace(column)
-
-
-def _titles(header: Header) -> Mapping[str, str]:
-    return {name: header.titles[place] for name, place in header.places.items()}
 
 
 def _check_utf_8(path: Path, cells: Cells) -> None:

@@ -15,7 +15,7 @@ from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.bars.files.cells import Cells, shown
 from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY
 from kronos_model.bars.files.options import TIMES, ReadOptions
-from kronos_model.bars.files.table import CandleTable, is_blank
+from kronos_model.bars.files.table import CandleTable, blank_cells
 from kronos_model.bars.missing import is_missing
 from kronos_model.bars.validation import IMPOSSIBLE, defects_of, impossible_prices
 from kronos_model.errors import BadRow, NoPrices
@@ -66,7 +66,7 @@ def _without_prices(cells: Cells, table: CandleTable, faults: NDArray[np.int8]) 
     found = is_missing(table.columns)
     found &= np.isin(faults, [_fault(REASON_OF_CODE[code]) for code in CODES_OF_MISSING])
     for name in PRICE_COLUMNS:  # a cell that is no number is a mistake
-        found &= ~np.isnan(table.columns[name]) | is_blank(cells.columns[name])
+        found &= ~np.isnan(table.columns[name]) | blank_cells(cells.columns[name]).to_numpy()
     return found
 
 

@@ -17,8 +17,7 @@ def read_parquet(path: Path, read_header: ReadHeader) -> Cells:
         header = read_header([[name.strip() for name in names]])
         table = file.read(columns=[names[place] for place in sorted(set(header.places.values()))])
     columns = {name: _plainly(table.column(names[place])) for name, place in header.places.items()}
-    titles = {name: header.titles[place] for name, place in header.places.items()}
-    return Cells(titles, columns, "row", lambda: np.arange(len(table)))
+    return Cells(header.used_titles, columns, "row", lambda: np.arange(len(table)))
 
 
 def _plainly(column: pa.ChunkedArray) -> pa.ChunkedArray:

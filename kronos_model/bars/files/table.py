@@ -115,24 +115,18 @@ def _read_columns(path: Path, cells: Cells, decimal: str | None) -> dict[str, ND
 
 def _blanks_as_zeros(column: pa.ChunkedArray) -> tuple[NDArray[np.bool_], pa.ChunkedArray]:
     """Which cells are empty, and the column with zeros there."""
-    is_empty = _blank_cells(column)
+    is_empty = blank_cells(column)
     if not pc.any(is_empty).as_py() or not (pa.types.is_string(column.type) or _is_number(column.type)):
         return is_empty.to_numpy(), column
     return is_empty.to_numpy(), pc.if_else(is_empty, pa.scalar(0).cast(column.type), column)
 
 
-def is_blank(column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """Which cells of a column are empty, (T,)."""
-    return np.asarray(_blank_cells(column).to_numpy())
-
-
-def _blank_cells(column: pa.ChunkedArray) -> Any:
+def blank_cells(column: pa.ChunkedArray) -> Any:
+    """Which cells of a column are empty, an Arrow array of bools, (T,)."""
     is_empty = pc.is_null(column, nan_is_null=True)
-    return (
-        pc.or_(is_empty, pc.fill_null(pc.equal(column, ""), True))
-        if pa.types.is_string(column.type)
-        else is_empty
-    )
+    if not pa.types.is_string(column.type):
+        return is_empty
+    return pc.or_(is_empty, pc.fill_null(pc.equal(column, ""), True))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -79,7 +79,8 @@ def read_formatted(column: pa.ChunkedArray, date_format: str | None, max_unread:
     best = int(np.argmin(counts))
     if counts[best] > max_unread:
         return None
-    if len(readings) > 1 and counts[0] == counts[1] and not _same(*readings):
+    is_tie = len(readings) > 1 and counts[0] == counts[1]
+    if is_tie and not np.array_equal(readings[0], readings[1], equal_nan=True):
         example = texts[np.flatnonzero(readings[0] != readings[1])[0]]
         text = f"dates such as {example[:40]!r}, which may have the day or the month first"
         raise ClockError(f"{text}: give the date format, {forms[1]} or {forms[0]}", field=DATE_FORMAT)
@@ -120,7 +121,3 @@ def _forms_of(text: str) -> Iterator[str]:
             if is_half:
                 form = form.replace("%H", "%I") + is_half[0][: -len("pm")] + "%p"
             yield form
-
-
-def _same(first: NDArray[np.datetime64], second: NDArray[np.datetime64]) -> bool:
-    return bool(np.array_equal(first, second, equal_nan=True))

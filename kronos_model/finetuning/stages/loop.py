@@ -19,11 +19,7 @@ from kronos_model.errors import FinetuningConfigError, OutOfMemory, TrainingStop
 from kronos_model.finetuning.config import FinetuneConfig, StageConfig
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.stages.batches import (
-    VALIDATION,
-    EpochOrder,
-    steps_per_epoch,
-)
+from kronos_model.finetuning.stages.batches import VALIDATION, EpochOrder, steps_per_epoch
 from kronos_model.finetuning.stages.cpu_products import fast_products
 from kronos_model.finetuning.stages.events import StageEvents
 from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule

@@ -49,7 +49,7 @@ class TokenizerStage:
 class PredictorStage:
     """Cross-entropy of the next bar's two tokens; no position sees its own. The tokenizer is not trained.
 
-    With ``num_targets`` only so many last bars of a window count, each computed as in a forecast.
+    With ``num_targets`` only that many last bars of a window count, each computed as in a forecast.
     """
 
     name: StageName = "predictor"

@@ -59,6 +59,7 @@ def config(**fields):
         ),
         ({"stages": ["tokenizer"], "start": {"model": SHAPE, "tokenizer": "a"}}, "config", "stage predictor"),
         ({"training_device": "gpu"}, "training_device", "pattern"),
+        ({"training_device": "cuda:01"}, "training_device", "pattern"),
         ({"mixed_precision": "fp8"}, "mixed_precision", "'no', 'bf16' or 'fp16'"),
         ({"seed": -1}, "seed", "greater than or equal to 0"),
         ({"clip": float("nan")}, "clip", "finite"),
