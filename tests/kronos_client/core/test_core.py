@@ -121,3 +121,19 @@ def _counted(path: str, calls: list[str]):
         return function(*arguments)
 
     return counted
+
+
+def test_a_job_that_may_be_queued_is_cancelled_with_the_task_that_was_to_send_it_again(slow):
+    slow.refusals.append(JobError(ErrorCode.ENQUEUE_UNCERTAIN, "no answer"))
+    slow.may_end.set()
+
+    async def cancelled_between_attempts() -> None:
+        sending = asyncio.create_task(core_of(slow).send(make_job, retry_for_s=WAIT_S))
+        while slow.refusals:
+            await asyncio.sleep(0.001)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+
+    asyncio.run(cancelled_between_attempts())
+    assert slow.is_cancelled.wait(WAIT_S)
