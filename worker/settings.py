@@ -30,7 +30,8 @@ class WorkerSettings(ServiceSettings):
         None,
         ge=1,
         description="MiB for weights and slots of all models of one worker process, on a GPU for steps "
-        "too; default: 80 % of what is free on a GPU, no limit on a CPU",
+        "too; default: 80 % of what is free on a GPU, no limit on a CPU. Suspended paths take more, in the "
+        "host's memory: as many as there are slots at most, or 64",
     )
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="number format in which weights are multiplied"

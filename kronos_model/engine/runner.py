@@ -136,17 +136,13 @@ class ModelRunner:
         """Save what the paths need to go on in other slots."""
         sequence, cut_from, slots, keeps_state = suspension
         is_placed = cut_from in self._placed
-        noise = self._steps.suspend(cut_from) if is_placed else None
         if sequence is cut_from:
             self.release(sequence)
-        elif is_placed:
-            self._steps.resume(cut_from, noise)  # with fewer paths
         if is_placed and keeps_state and sequence.num_generated:
             saved = [
                 SuspendedPath(
                     self._own.tokens[slot, : sequence.num_generated + 1].to("cpu", copy=True),
                     self._network.copy_slot(slot, sequence.num_bars_kept),
-                    noise,
                 )
                 for slot in slots
             ]
@@ -209,15 +205,12 @@ class ModelRunner:
             self._own.tokens[slots, 0] = torch.cat(last_tokens)[owners]
         for sequence in sequences:
             state = self._states[sequence.generation]
-            noise = None
             for path, slot in (
                 zip(sequence.paths, sequence.slots, strict=True) if sequence.num_generated else ()
             ):
                 saved = state.suspended[path]
                 self._own.tokens[slot, : len(saved.tokens)] = saved.tokens.to(self._device)
                 self._network.fill_slot(slot, saved.cached)
-                noise = saved.noise
-            self._steps.resume(sequence, noise)
             self._placed.add(sequence)
             for path in sequence.paths:
                 state.suspended.pop(path, None)

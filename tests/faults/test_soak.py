@@ -209,8 +209,9 @@ def test_mixed_load_with_random_faults(
     assert accounts.codes()[""] > len(accounts.accepted) / 2
     is_long = soak_s >= LONG_SOAK_S / 2
     growth = GROWTH if is_long else SHORT_GROWTH
+    num_new_connections = 4 if is_long else 16  # a short test does not meet the most threads at once early
     for name, sizes in (("worker", survivor), ("client", client)):
-        for part, margin in (("rss_bytes", 0), ("num_threads", 2), ("num_descriptors", 4)):
+        for part, margin in (("rss_bytes", 0), ("num_threads", 2), ("num_descriptors", num_new_connections)):
             quarters = sizes.quarters(lambda one, part=part: getattr(one, part))
             note(f"{name} {part}", quarters)
             # The test keeps its books in the client's process, and a short test does not warm that up.

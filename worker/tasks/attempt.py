@@ -151,9 +151,10 @@ class Attempt:
                 raise self._requeued(str(error), REQUEUE_DELAY_S) from error
             log.error("job %s cannot begin, perhaps because an app wrote its keys: %s", self._job_id, error)
             # Without the tag, so that a vanished worker's claim does not prevent it.
-            given = self._process.job_store, SimpleNamespace(id=self._job_id), states.FAILURE, coded(error)
-            self._backend.store_by(*given)
-            raise coded(error) from None
+            failure = coded(error)
+            request = SimpleNamespace(id=self._job_id)
+            self._backend.store_by(self._process.job_store, request, states.FAILURE, failure)
+            raise failure from None
         if receipt is None:
             # Delivered again after it ended, or submitted twice: the first outcome stays.
             raise Ignore

@@ -33,4 +33,3 @@ class SuspendedPath:
 
     tokens: Tensor  # (n + 1, 2)
     cached: list[Tensor]  # keys and values
-    noise: Tensor | None  # the state of the sequence's random numbers

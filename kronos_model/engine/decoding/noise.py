@@ -4,11 +4,13 @@ On the CPU they are those of the reference. On a GPU, drawing series by series w
 each, so each number is computed from its seed, path, step and column.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.sequence import Sequence
 
 GAMMA: Final = 0x9E3779B97F4A7C15 - (1 << 64)
@@ -18,47 +20,79 @@ UNIFORM_BITS: Final = 24  # what float32 holds
 
 
 class NoiseSource:
-    """Exponential noise for the paths of a sequence, from its own generator.
+    """Exponential noise for the sequences of one origin, from one generator.
 
     As in the reference, a step draws s1 for all paths of the generation, then s2, from a CPU generator. Only
-    the sequence's own rows are computed; the generator skips the others. A step that is run again gets the
-    same draws.
+    the rows of the sequence that is first to come to a step are computed; the generator skips the others. Its
+    states before and after these rows are kept for the sequences that come to the step later.
     """
 
-    def __init__(
-        self, sequence: Sequence, s1_vocabulary: int, s2_vocabulary: int, state: Tensor | None = None
-    ) -> None:
-        sampling = sequence.request.sampling
-        self._num_before = sequence.first_path
-        self._num_after = sampling.sample_count - sequence.paths.stop
-        self._rows = tuple(torch.empty(sequence.num_paths, size) for size in (s1_vocabulary, s2_vocabulary))
-        self._generator = torch.Generator().manual_seed(sampling.seed)
-        if state is not None:
-            self._generator.set_state(state)
-        self._num_steps_drawn = 0 if state is None else sequence.num_generated
-        self._state = self._generator.get_state()  # before the newest step
+    def __init__(self, sampling: SamplingParams, vocabularies: tuple[int, int]) -> None:
+        self._num_paths, self._vocabularies = sampling.sample_count, vocabularies
+        self._first, self._later = torch.Generator().manual_seed(sampling.seed), torch.Generator()
+        self._num_steps = 0  # that a sequence has come to
+        self._num_forgotten = 0  # steps that all sequences have behind them
+        self._states: dict[int, list[_States]] = {}  # by step; of s1, then of s2
+        self._drawn: WeakKeyDictionary[Sequence, _Drawn] = WeakKeyDictionary()
 
-    def state_before(self, step: int) -> Tensor:
-        """The generator's state from which this step, the newest or the next, is drawn."""
-        return self._state if step < self._num_steps_drawn else self._generator.get_state()
+    def draw(self, sequence: Sequence) -> tuple[Tensor, ...]:
+        """A sequence's noise for its next step, s1 and s2, (num_paths, vocabulary) each.
 
-    def draw(self, step: int) -> tuple[Tensor, ...]:
-        """A step's noise for s1 and s2, (num_paths, vocabulary) each, valid until the next; from step 0."""
-        if step + 1 < self._num_steps_drawn:
-            raise ValueError("steps are drawn in order")
-        while self._num_steps_drawn <= step:
-            self._state = self._generator.get_state()
-            for rows in self._rows:
-                self._skip(self._num_before * rows.shape[1])
-                rows.exponential_(generator=self._generator)
-                self._skip(self._num_after * rows.shape[1])
-            self._num_steps_drawn += 1
-        return self._rows
+        It is valid until the next step, and the same if the step is run again. Steps are drawn in order.
+        """
+        step, count = sequence.num_generated, sequence.num_paths
+        of_origin = [one for one in sequence.generation.sequences if one.origin is sequence.origin]
+        before = self._drawn.get(sequence)
+        if before is None or len(before.rows[0]) < count:
+            rows = tuple(torch.empty(count, vocabulary) for vocabulary in self._vocabularies)
+        else:  # paths that were cut off were the last
+            rows = tuple(one[:count] for one in before.rows)
+        if before is None or before.step != step:
+            if step == self._num_steps:
+                lowest = min(one.first_path for one in of_origin)
+                self._states[step] = [self._draw_first(lowest, sequence.first_path, one) for one in rows]
+                self._num_steps += 1
+            else:
+                for states, one in zip(self._states[step], rows, strict=True):
+                    self._draw_later(states, sequence.first_path, one)
+        self._drawn[sequence] = _Drawn(step, rows)
+        oldest = min(one.num_generated for one in of_origin)
+        for behind in range(self._num_forgotten, oldest):
+            del self._states[behind]
+        self._num_forgotten = oldest
+        return rows
 
-    def _skip(self, count: int) -> None:
-        """Skip exponential numbers. An int64 takes as many random bits, and a sixth of the time."""
-        while count > 0:
-            count -= len(_SKIPPED[:count].random_(generator=self._generator))
+    def _draw_first(self, lowest_path: int, first_path: int, rows: Tensor) -> "_States":
+        last_path, vocabulary = first_path + len(rows), rows.shape[1]
+        _skip(self._first, lowest_path * vocabulary)
+        states = {lowest_path: self._first.get_state()}
+        _skip(self._first, (first_path - lowest_path) * vocabulary)
+        rows.exponential_(generator=self._first)
+        if last_path < self._num_paths:
+            states[last_path] = self._first.get_state()
+            _skip(self._first, (self._num_paths - last_path) * vocabulary)
+        return states
+
+    def _draw_later(self, states: "_States", first_path: int, rows: Tensor) -> None:
+        nearest = max(path for path in states if path <= first_path)
+        self._later.set_state(states[nearest])
+        _skip(self._later, (first_path - nearest) * rows.shape[1])
+        rows.exponential_(generator=self._later)
+
+
+_States = dict[int, Tensor]
+"""States of the generator, by the path whose row is next."""
+
+
+class _Drawn(NamedTuple):
+    step: int
+    rows: tuple[Tensor, ...]
+
+
+def _skip(generator: torch.Generator, count: int) -> None:
+    """Skip exponential numbers. An int64 takes as many random bits, and a sixth of the time."""
+    while count > 0:
+        count -= len(_SKIPPED[:count].random_(generator=generator))
 
 
 def counter_noise(seed: Tensor, path: Tensor, step: Tensor, draw: int, vocabulary: int) -> Tensor:

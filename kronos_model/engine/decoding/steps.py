@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from kronos_model.engine.decoding.noise import NoiseSource
 from kronos_model.engine.decoding.sampling import RowParams, sample
+from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.scheduling.reads import plan_own_reads, plan_prompt_reads
-from kronos_model.engine.sequence import Sequence
+from kronos_model.engine.sequence import Origin, Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment
 from kronos_model.engine.transformer.network import Network
 
@@ -45,13 +47,6 @@ class Steps(Protocol):
 
     def decode(self, batch: Batch) -> None:
         """Append the next token to every path. A repeated call has the same outcome."""
-
-    def suspend(self, sequence: Sequence) -> Tensor | None:
-        """The state from which a sequence's random numbers go on in other slots, if they have one."""
-        return None
-
-    def resume(self, sequence: Sequence, state: Tensor | None) -> None:
-        """Let a sequence start or go on in its slots; ``state`` is what ``suspend`` returned."""
 
     def release(self, sequence: Sequence) -> None:
         """Drop what is held for a sequence that ended or was suspended."""
@@ -90,11 +85,11 @@ class EagerSteps(Steps):
         self,
         network: Network,
         own: SlotTokens,
-        new_noise: Callable[[Sequence, int, int, Tensor | None], NoiseSource] = NoiseSource,
+        new_noise: Callable[[SamplingParams, tuple[int, int]], NoiseSource] = NoiseSource,
     ) -> None:
         self._network, self._own = network, own
         self._new_noise = new_noise
-        self._noise: dict[Sequence, NoiseSource] = {}
+        self._noise: WeakKeyDictionary[Origin, NoiseSource] = WeakKeyDictionary()
         self._rows: _Rows | None = None
 
     @torch.inference_mode()
@@ -108,7 +103,7 @@ class EagerSteps(Steps):
             for name in ("newest", "position", "bar")
         )
         segment = DecodeSegment(rows.slots, bars, plan_own_reads(sequences), plan_prompt_reads(sequences))
-        drawn = [self._noise[one].draw(one.num_generated) for one in sequences]
+        drawn = [self._noise_of(one).draw(one) for one in sequences]
         noise = [_joined(parts).to(device) for parts in zip(*drawn, strict=True)]  # s1, s2
         self._own.tokens[rows.slots, newest + 1] = self._network.next_tokens(
             self._own.tokens[rows.slots, newest],
@@ -122,15 +117,14 @@ class EagerSteps(Steps):
         """Tokens (R,) from logits and noise (R, vocabulary): of s1, then of s2."""
         return sample(logits, params, noise)
 
-    def suspend(self, sequence: Sequence) -> Tensor | None:
-        return self._noise[sequence].state_before(sequence.num_generated)
-
-    def resume(self, sequence: Sequence, state: Tensor | None) -> None:
-        vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
-        self._noise[sequence] = self._new_noise(sequence, *vocabularies, state)
+    def _noise_of(self, sequence: Sequence) -> NoiseSource:
+        noise = self._noise.get(sequence.origin)
+        if noise is None:
+            vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
+            noise = self._noise[sequence.origin] = self._new_noise(sequence.request.sampling, vocabularies)
+        return noise
 
     def release(self, sequence: Sequence) -> None:
-        self._noise.pop(sequence, None)
         self._rows = None
 
 

@@ -128,7 +128,7 @@ def test_a_job_that_may_be_queued_is_cancelled_with_the_task_that_was_to_send_it
     slow.may_end.set()
 
     async def cancelled_between_attempts() -> None:
-        sending = asyncio.create_task(core_of(slow).send(make_job, retry_for_s=WAIT_S))
+        sending = asyncio.create_task(core_of(slow).send(make_job, may_stay=False, retry_for_s=WAIT_S))
         while slow.refusals:
             await asyncio.sleep(0.001)
         sending.cancel()

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.decoding.noise import NoiseSource, counter_noise
@@ -11,61 +13,91 @@ from kronos_model.engine.sequence import Sequence
 S1, S2 = 8, 5
 
 
-def source(num_paths: int, *, sample_count: int | None = None, first_path: int = 0) -> NoiseSource:
-    sampling = SamplingParams(sample_count=sample_count or num_paths, seed=3)
-    generation = Generation(series_request(0, 4, 2, sampling))
+def sequence_of(num_paths: int, *, sample_count: int | None = None, first_path: int = 0) -> Sequence:
+    generation = Generation(
+        series_request(0, 4, 12, SamplingParams(sample_count=sample_count or num_paths, seed=3))
+    )
     slots = tuple(range(num_paths))
-    sequence = Sequence(generation, num_paths, 16, slots, prompt_slot=100, first_path=first_path)
-    return NoiseSource(sequence, S1, S2)
+    return Sequence(generation, num_paths, 16, slots, prompt_slot=100, first_path=first_path)
+
+
+def source_of(sequence: Sequence, vocabularies: tuple[int, int] = (S1, S2)) -> NoiseSource:
+    return NoiseSource(sequence.request.sampling, vocabularies)
+
+
+def expected(
+    num_paths: int, num_steps: int, vocabularies: tuple[int, int] = (S1, S2)
+) -> list[list[torch.Tensor]]:
+    """The noise of all paths, by step."""
+    generator = torch.Generator().manual_seed(3)
+    return [
+        [torch.empty(num_paths, size).exponential_(generator=generator) for size in vocabularies]
+        for _ in range(num_steps)
+    ]
+
+
+def assert_next_is(source: NoiseSource, sequence: Sequence, steps: list[list[torch.Tensor]]) -> None:
+    """The sequence draws its rows of its next step, and goes on to the step after that."""
+    rows = slice(sequence.first_path, sequence.first_path + sequence.num_paths)
+    for ours, of_all in zip(source.draw(sequence), steps[sequence.num_generated], strict=True):
+        assert torch.equal(ours, of_all[rows])
+    sequence.num_generated += 1
 
 
 def test_draws_are_those_of_the_seeds_generator_one_after_the_other():
-    generator = torch.Generator().manual_seed(3)
-    ours = source(4)
-    for step in range(3):
-        s1, s2 = ours.draw(step)
-        assert torch.equal(s1, torch.empty(4, S1).exponential_(generator=generator))
-        assert torch.equal(s2, torch.empty(4, S2).exponential_(generator=generator))
+    sequence, steps = sequence_of(4), expected(4, 3)
+    source = source_of(sequence)
+    for _ in steps:
+        assert_next_is(source, sequence, steps)
 
 
 def test_a_round_uses_its_own_rows_of_the_whole_noise():
-    whole, part = source(5), source(2, sample_count=5, first_path=2)
-    for step in range(2):
-        for ours, all_rows in zip(part.draw(step), whole.draw(step), strict=True):
-            assert torch.equal(ours, all_rows[2:4])
+    sequence, steps = sequence_of(2, sample_count=5, first_path=2), expected(5, 3)
+    source = source_of(sequence)
+    for _ in steps:
+        assert_next_is(source, sequence, steps)
 
 
 def test_many_skipped_numbers_are_skipped_exactly():
-    sampling = SamplingParams(sample_count=20, seed=3)
-    generation = Generation(series_request(0, 4, 2, sampling))
-    part = NoiseSource(Sequence(generation, 1, 16, (0,), 100, first_path=17), 1024, 512)
-    generator = torch.Generator().manual_seed(3)
-    for step in range(2):
-        for ours, vocabulary in zip(part.draw(step), (1024, 512), strict=True):
-            assert torch.equal(ours[0], torch.empty(20, vocabulary).exponential_(generator=generator)[17])
-
-
-@pytest.mark.parametrize("is_run_again", [False, True])
-def test_a_sequence_goes_on_from_a_state(is_run_again):
-    sampling = SamplingParams(sample_count=5, seed=3)
-    generation = Generation(series_request(0, 4, 6, sampling))
-    sequence = Sequence(generation, 2, 16, (0, 1), 100, first_path=2)
-    ours = NoiseSource(sequence, S1, S2)
-    for step in range(3 + is_run_again):
-        ours.draw(step)
-    sequence.num_generated = 3
-    later = NoiseSource(sequence, S1, S2, ours.state_before(3))
-    for step in (3, 4):
-        assert all(map(torch.equal, later.draw(step), ours.draw(step)))
+    vocabularies = 1024, 512
+    sequence, steps = sequence_of(1, sample_count=20, first_path=17), expected(20, 2, vocabularies)
+    source = source_of(sequence, vocabularies)
+    for _ in steps:
+        assert_next_is(source, sequence, steps)
 
 
 def test_a_step_that_is_run_again_gets_the_same_draws():
-    ours = source(2)
-    first = [noise.clone() for noise in ours.draw(0)]
-    assert all(map(torch.equal, ours.draw(0), first))
-    assert not torch.equal(ours.draw(1)[0], first[0])
-    with pytest.raises(ValueError, match="order"):
-        ours.draw(0)
+    sequence, steps = sequence_of(3), expected(3, 2)
+    source = source_of(sequence)
+    source.draw(sequence)
+    tail = sequence.split(1)
+    for one in (sequence, tail, sequence, tail):
+        assert_next_is(source, one, steps)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=40), st.integers(0, 3))
+def test_sequences_that_were_cut_from_one_get_their_rows_in_whatever_order_they_go_on(moves, first_path):
+    steps = expected(12, 12)
+    whole = sequence_of(8, sample_count=12, first_path=first_path)
+    source, sequences = source_of(whole), [whole]
+    for number, num_cut_off in moves:
+        one = sequences[number % len(sequences)]
+        if 0 < num_cut_off < one.num_paths:
+            sequences.append(one.split(num_cut_off))
+        elif one.num_generated < len(steps):
+            assert_next_is(source, one, steps)
+    for one in sequences:
+        while one.num_generated < len(steps):
+            assert_next_is(source, one, steps)
+    assert list(source._states) in ([], [len(steps) - 1])  # no more than the newest is kept
+
+
+def test_paths_that_start_over_have_another_origin():
+    sequence = sequence_of(2)
+    before, tail = sequence.origin, sequence.split(1)
+    assert tail.origin is before
+    tail.start_over()
+    assert tail.origin is not before is sequence.origin
 
 
 ROWS = 64

@@ -1,5 +1,6 @@
 """What a step costs the host, in operations of Python: so the figures are the same on every machine."""
 
+import gc
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -57,11 +58,13 @@ def cost_of(work: Callable[[], object]) -> Cost:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what it finds would be called too
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return cost
 
 
