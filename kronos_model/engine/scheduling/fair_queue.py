@@ -16,42 +16,42 @@ class FairQueue:
     def __init__(self) -> None:
         self.service = np.zeros(0)
         self._ranks = np.zeros(0, dtype=np.int64)
-        self._competes = np.zeros(0, dtype=np.bool_)
-        self._lacks = np.zeros(0, dtype=np.bool_)
-        self._num_competing = np.zeros(len(PRIORITIES), dtype=np.int64)
+        self._lacking = np.zeros(0, dtype=np.int64)  # the rank of a job that lacks something, else −1
+        self._wants: list[tuple[bool, bool]] = []  # whether a job lacks something, and whether it competes
+        self._num_competing = [0] * len(PRIORITIES)
         self._virtual_time = np.zeros(len(PRIORITIES))
 
     def grow(self, num_jobs: int) -> None:
         """Make accounts for so many more jobs."""
         self.service = np.pad(self.service, (0, num_jobs))
         self._ranks = np.pad(self._ranks, (0, num_jobs))
-        self._competes = np.pad(self._competes, (0, num_jobs))
-        self._lacks = np.pad(self._lacks, (0, num_jobs))
+        self._lacking = np.pad(self._lacking, (0, num_jobs), constant_values=-1)
+        self._wants += [(False, False)] * num_jobs
 
     def open(self, account: int, rank: int) -> None:
         """Begin an account for a new job."""
         self._ranks[account] = rank
 
-    def close(self, account: int) -> None:
+    def close(self, account: int, rank: int) -> None:
         """End the account of a job that left."""
-        self.count(account, lacks=False, competes=False)
+        self.count(account, rank, lacks=False, competes=False)
         self.service[account] = 0
 
-    def count(self, account: int, *, lacks: bool, competes: bool) -> None:
+    def count(self, account: int, rank: int, *, lacks: bool, competes: bool) -> None:
         """Note whether a job lacks something, and whether it competes: has something, or lacks it."""
-        if (lacks, competes) == (self._lacks[account], self._competes[account]):
+        lacked, competed = before = self._wants[account]
+        if before == (lacks, competes):
             return
-        rank = self._ranks[account]
-        if lacks and not self._lacks[account]:
-            self._virtual_time[rank] = max(self._virtual_time[rank], self._least(rank))
-            self.service[account] = max(self.service[account], self._virtual_time[rank])
-        self._num_competing[rank] += int(competes) - int(self._competes[account])
-        self._lacks[account], self._competes[account] = lacks, competes
+        self._wants[account] = lacks, competes
+        self._num_competing[rank] += competes - competed
+        if lacks and not lacked:
+            time = self._virtual_time[rank] = max(self._virtual_time[rank], self._least(rank))
+            self.service[account] = max(self.service[account], time)
+        self._lacking[account] = rank if lacks else -1
 
-    def serve(self, account: int, num_bars: int) -> None:
+    def serve(self, account: int, rank: int, num_bars: int) -> None:
         """Note bars that were computed for a job."""
         self.service[account] += num_bars
-        rank = self._ranks[account]
         self._virtual_time[rank] += num_bars / max(1, self._num_competing[rank])
 
     def serve_each(self, accounts: NDArray[np.int64]) -> None:
@@ -63,6 +63,5 @@ class FairQueue:
 
     def _least(self, rank: int) -> float:
         """The least service of those that lack something; if none does, the most: nobody is owed anything."""
-        is_of_class = self._ranks == rank
-        lacking = self.service[is_of_class & self._lacks]
-        return float(lacking.min() if len(lacking) else self.service[is_of_class].max())
+        lacking = self.service[self._lacking == rank]
+        return float(lacking.min() if len(lacking) else self.service[self._ranks == rank].max())

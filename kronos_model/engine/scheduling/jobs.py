@@ -30,6 +30,8 @@ class Job:
     running: dict[Sequence, None] = field(default_factory=dict)  # in slots
     suspended: dict[Sequence, None] = field(default_factory=dict)
     waiting: dict[Generation, None] = field(default_factory=dict)
+    num_held: int = 0  # slots
+    num_waiting: int = 0  # paths
     num_in_chunks: int = 0  # sequences
 
     @property
@@ -75,21 +77,22 @@ class Jobs:
             del self._by_key[generation.job]
             self._by_account[job.account] = None
             for queue in (self._for_slots, self._for_chunks):
-                queue.close(job.account)
+                queue.close(job.account, job.rank)
             self._free.append(job.account)
 
     def count(self, job: Job, *, held: int = 0, waiting: int = 0) -> None:
         """Note that a job has more paths that hold a slot, or wait for one; or fewer."""
-        self._counts[2:, job.account] += held, waiting
         self.num_waiting += waiting
-        held, waiting = self._counts[2:, job.account]
-        self._for_slots.count(job.account, lacks=waiting > 0, competes=held + waiting > 0)
+        job.num_held, job.num_waiting = job.num_held + held, job.num_waiting + waiting
+        self._counts[2:, job.account] = job.num_held, job.num_waiting
+        is_there = job.num_held + job.num_waiting > 0
+        self._for_slots.count(job.account, job.rank, lacks=job.num_waiting > 0, competes=is_there)
 
     def count_in_chunks(self, job: Job, num_added: int) -> None:
         """Note that a job has more sequences that are computed in chunks; or fewer."""
         job.num_in_chunks += num_added
         is_in_chunks = job.num_in_chunks > 0
-        self._for_chunks.count(job.account, lacks=is_in_chunks, competes=is_in_chunks)
+        self._for_chunks.count(job.account, job.rank, lacks=is_in_chunks, competes=is_in_chunks)
 
     def bars_in_chunks(self, generation: Generation) -> float:
         """The job's service in chunks."""
@@ -97,7 +100,8 @@ class Jobs:
 
     def serve_chunk(self, generation: Generation, num_bars: int) -> None:
         """Note bars that were computed for a job in a chunk."""
-        self._for_chunks.serve(self[generation].account, num_bars)
+        job = self[generation]
+        self._for_chunks.serve(job.account, job.rank, num_bars)
 
     def serve_paths(self, accounts: NDArray[np.int64]) -> None:
         """Note a bar of each of these paths, by the accounts of their jobs."""
