@@ -82,12 +82,12 @@ class Core:
                     queue = await self.call(send_once)
                     return made[0], queue
                 except JobError as error:
-                    sent.extend(made)  # perhaps: ENQUEUE_UNCERTAIN
+                    sent.extend(made)  # it may have been: ENQUEUE_UNCERTAIN
                     await asyncio.sleep(retries.pause_s(error))
         except asyncio.CancelledError:
             if not may_stay:
                 is_given_up.set()
-                if sent:  # the thread did not see the flag in time
+                if sent:  # else the thread sees the flag
                     cancel = self.dispatcher.try_to_cancel
                     asyncio.get_running_loop().run_in_executor(None, cancel, sent[0].id)
             raise

@@ -203,9 +203,12 @@ class Allocation:
             for sequence in sorted(job.running, key=lambda one: (one.num_paths, one.num_generated)):
                 most = min(num_paths, num_more, sequence.num_paths)
                 keeps_state = num_kept + most <= max(MIN_KEPT, self._slots.num_slots)
-                # Of its own class, a job does not stop what would lose all that was computed for it.
                 has_moved = keeps_state and sequence.num_generated > sequence.num_generated_before
-                if most > 0 and (is_lower or has_moved):
+                if not has_moved:
+                    # It would lose what was computed. No job of its class is worth that; a higher one is, but
+                    # for the last slot of a class, which would begin anew in each of its turns.
+                    most = min(most, self._jobs.num_held(job.rank) - 1) if is_lower else 0
+                if most > 0:
                     suspended.append(self._suspend(job, sequence, most, keeps_state))
                     num_paths -= most
                     num_more -= most

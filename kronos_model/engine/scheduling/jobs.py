@@ -113,6 +113,10 @@ class Jobs:
         suspending = [job.suspended for job in self._by_key.values() if job.suspended]
         return sum(one.num_paths for one in chain.from_iterable(suspending) if one.num_generated)
 
+    def num_held(self, rank: int) -> int:
+        """Slots that the jobs of a class hold."""
+        return int(self._counts[2, self._counts[1] == rank].sum())
+
     def columns(self) -> JobColumns:
         """What is counted of all jobs, by account. Accounts without a job want no slots."""
         arrived, rank, held, waiting = self._counts

@@ -395,6 +395,21 @@ def test_an_old_job_goes_on_beside_a_higher_one_and_new_ones_of_its_class(keeps,
     assert old.done
 
 
+@pytest.mark.parametrize("num_slots", [1, 2, 3])
+def test_a_low_job_ends_whose_lookback_takes_longer_than_its_turn(num_slots):
+    runner = ScriptedRunner(num_slots)
+    runner.max_context = 64
+    engine = Engine(runner, max_chunk_bars=16)
+    low = engine.submit(job_request(0, priority="low", lookback=60, horizon=4))
+    for seed in range(1, 8000):
+        if low.done:
+            break
+        if engine.load.waiting < 10:  # high jobs always fill the chunks
+            engine.submit(job_request(seed, priority="high", lookback=60, horizon=1))
+        engine.step()
+    assert low.done
+
+
 classes = st.fixed_dictionaries(
     {
         "lookback": st.integers(1, 60),
