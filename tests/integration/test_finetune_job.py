@@ -28,7 +28,7 @@ def test_a_job_becomes_a_registered_model_and_forecasts_go_on_meanwhile(bench, r
     worker = bench.worker().wait_until_ready()
     (announced,) = worker.announcements()
     assert (announced["role"], announced["queue"], announced["device"]) == ("finetune", "cpu.finetune", "cpu")
-    assert "ready: role=finetune device=cpu" in worker.log.read_text()
+    await_true(lambda: "ready: role=finetune device=cpu" in worker.log.read_text(), "it logs what it runs on")
     forecaster = start_worker().wait_until_ready()
     handle = bench.submit(LONG)
     assert handle.queue == "cpu.finetune"
