@@ -20,6 +20,7 @@ from kronos_client.contract.columns import Column
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.missing import Missing
+from kronos_model.devices.names import DEVICE_PATTERN
 from kronos_model.paths.events import WANTED, Event
 from kronos_model.seeds import MAX_SEED
 
@@ -65,7 +66,7 @@ Lookback = Annotated[
     WithJsonSchema({"anyOf": [{"const": "auto"}, {"type": "integer", "minimum": 1, "maximum": MAX_COUNT}]}),
 ]
 TimestampTexts = Annotated[tuple[str, ...], Field(strict=False, fail_fast=True)]
-Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?|mps)$")]
+Device = Annotated[str, Field(pattern=DEVICE_PATTERN)]
 Quantile = Annotated[float, Field(gt=0, lt=1)]
 EventText = Annotated[
     Event,
