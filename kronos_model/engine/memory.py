@@ -1,5 +1,6 @@
 """How many slots leave a GPU enough memory for an engine's largest steps: measured, not estimated."""
 
+import gc
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -40,7 +41,8 @@ class GpuMemory:
         return int(self._cuda.max_memory_allocated(self._device))
 
     def return_unused(self) -> None:
-        """Return what PyTorch keeps for reuse to the GPU."""
+        """Return to the GPU what PyTorch keeps for reuse, and what a runner that was dropped held."""
+        gc.collect()  # its parts refer to each other
         with self._cuda.device(self._device):
             self._cuda.empty_cache()
 
@@ -66,6 +68,7 @@ def fitting_runner(
     Raises:
         OutOfMemory: The budget is too small for one slot.
     """
+    memory.return_unused()
     while num_slots > 0:
         try:
             runner, needed_bytes = _measured(partial(make, num_slots=num_slots), chunk_bars, memory)
@@ -94,16 +97,23 @@ def _measured(make: Callable[[], ModelRunner], chunk_bars: int, memory: GpuMemor
 
 
 def run_largest_steps(runner: ModelRunner, chunk_bars: int) -> None:
-    """Compute the longest lookback of one chunk, the largest steps, and a full chunk of finished paths."""
+    """Compute the longest lookback of one chunk, the largest steps, and full chunks of paths and of windows."""
     runner.warm_up()
     horizon = min(TRIAL_HORIZON, runner.max_context)
     num_paths = max(1, min(runner.num_slots, chunk_bars // horizon))
-    bars = np.ones((chunk_bars, len(COLUMNS)), dtype=np.float32)
-    stamps = np.zeros((chunk_bars + horizon, len(TIME_FEATURES)), dtype=np.int64)
-    sampling = SamplingParams(sample_count=num_paths)
     engine = Engine(runner, max_chunk_bars=chunk_bars)
-    generation = engine.submit(SeriesRequest(bars, stamps[:chunk_bars], stamps[chunk_bars:], sampling))
-    while engine.has_work:
-        engine.step()
-    if generation.error is not None:
-        raise generation.error
+    longest = _request(chunk_bars, horizon, num_paths)
+    windows = [_request(runner.max_context, 1, 1)] * min(runner.num_slots, chunk_bars // runner.max_context)
+    for requests in ([longest], windows):
+        generations = [engine.submit(one) for one in requests]
+        while engine.has_work:
+            engine.step()
+        for generation in generations:
+            if generation.error is not None:
+                raise generation.error
+
+
+def _request(lookback: int, horizon: int, num_paths: int) -> SeriesRequest:
+    bars = np.ones((lookback, len(COLUMNS)), dtype=np.float32)
+    stamps = np.zeros((lookback + horizon, len(TIME_FEATURES)), dtype=np.int64)
+    return SeriesRequest(bars, stamps[:lookback], stamps[lookback:], SamplingParams(sample_count=num_paths))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kronos_model.engine.scheduling.runs import Run, SlotSpan, group_runs
-from kronos_model.engine.transformer.attention import mask_of
+from kronos_model.engine.transformer.attention import attend, mask_of
 from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache
 
 KEY_BLOCK = 16
@@ -103,7 +103,10 @@ class PackedSegment:
         outs = []
         for group, mask, (k, v) in zip(self._plan.groups, self._masks, keys_and_values, strict=True):
             queries, keys, values = (x.transpose(1, 2) for x in (q[group.rows], k, v))
-            out = F.scaled_dot_product_attention(queries, keys, values, mask)  # (B, H, n, hd)
+            if q.device.type == "cuda":  # in bfloat16, PyTorch's choice there plans each shape anew (cuDNN)
+                out = attend(queries, keys, values, mask).out  # (B, H, n, hd)
+            else:
+                out = F.scaled_dot_product_attention(queries, keys, values, mask)
             outs.append(out.transpose(1, 2).flatten(0, 1))
         return torch.cat(outs)[self._plan.results]
 

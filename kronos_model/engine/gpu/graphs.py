@@ -5,6 +5,8 @@ What PyTorch requires (2.13, ``torch/cuda/graphs.py`` and the CUDA allocator):
 - Graphs share memory only if they are recorded in one pool and on one stream.
 - A process records one graph at a time.
 - After a recording that failed, its pool counts as recording for ever.
+- A graph that is dropped frees the cuBLAS workspace of its stream, which all graphs of this stream use. So
+  graphs are dropped all at once, and no two caches have the same stream: ``Stream()`` hands out 32 in turn.
 - A graph keeps using the workspace of the cuBLAS handle that it was recorded with. A handle belongs to a
   thread; after the thread's end another takes it over. So one thread records and replays, and lives as long.
 """
@@ -13,9 +15,10 @@ import logging
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from types import ModuleType
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -28,15 +31,20 @@ USES_UNTIL_RECORDED: Final = 16
 FACTOR_AFTER_FAILURE: Final = 8
 """After a failed recording, a shape must be used so many times as often before it is tried."""
 
+NUM_STREAMS: Final = 32
+"""That PyTorch has for a device."""
+
 _recording = threading.Lock()
+_caches: "WeakSet[GraphCache[Any]]" = WeakSet()
 
 Key = TypeVar("Key")
 
 
 class GraphCache(Generic[Key]):
-    """Runs a step by key: replays its graph if there is one, the most recently used ``capacity`` of them.
+    """Runs a step by key: replays its graph if there is one, of at most ``capacity``.
 
-    Graphs are recorded only by ``record_next``, which belongs into idle time.
+    Graphs are recorded only by ``record_next``, which belongs into idle time. If there are ``capacity``, all
+    are dropped and the half that was used last is recorded again.
 
     Args:
         step: Launches the work of a key. To record it, it is run two more times.
@@ -58,6 +66,7 @@ class GraphCache(Generic[Key]):
         self._due: dict[Key, None] = {}  # to be recorded, in this order
         self._stream: Any = None
         self._pool: Any = None
+        _caches.add(self)
 
     def on_device(self) -> AbstractContextManager[Any]:
         """Make the device current: streams, pools and graphs belong to the current device."""
@@ -88,23 +97,33 @@ class GraphCache(Generic[Key]):
         """Record the next key. If that fails, its step goes on unrecorded, and is tried again much later."""
         key = next(iter(self._due))
         del self._due[key]
+        if len(self._graphs) >= self._capacity:
+            self._record_again(self._capacity // 2)
         try:
             graph = self._record(key)
-        except RuntimeError:
+        except Exception:  # a library that compiles for the first time may raise anything
             log.warning("CUDA did not record a step of %s, which runs unrecorded", key, exc_info=True)
-            self._pool = None
             self._due.clear()
+            self._record_again(self._capacity)
             self._uses_until_recorded *= FACTOR_AFTER_FAILURE
             return
         self._graphs[key] = graph
-        if len(self._graphs) > self._capacity:  # the recording has waited for all replays
-            self._graphs.popitem(last=False)
+
+    def _record_again(self, count: int) -> None:
+        """Drop all graphs and have the ``count`` that were used last recorded anew."""
+        newest_first = list(reversed(self._graphs))
+        assert self._cuda is not None
+        with suppress(RuntimeError):  # the device is lost: the next step says so
+            self._cuda.synchronize()
+        self._graphs.clear()
+        self._pool = None
+        self.request(newest_first[:count])
 
     def _record(self, key: Key) -> Any:
         cuda = self._cuda
         assert cuda is not None  # else no key is due
         if self._stream is None:
-            self._stream = cuda.Stream()
+            self._stream = self._unused_stream(cuda)
         if self._pool is None:
             self._pool = cuda.graph_pool_handle()
         graph, outer = cuda.CUDAGraph(), cuda.current_stream()
@@ -117,3 +136,13 @@ class GraphCache(Generic[Key]):
             with cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
                 self._step(key)
         return graph
+
+    @staticmethod
+    def _unused_stream(cuda: ModuleType) -> Any:
+        """A stream that no other cache has."""
+        used = {cache._stream.cuda_stream for cache in _caches if cache._stream is not None}
+        streams = (cuda.Stream() for _ in range(NUM_STREAMS))
+        unused = next((one for one in streams if one.cuda_stream not in used), None)
+        if unused is None:
+            raise RuntimeError(f"{NUM_STREAMS} engines record steps: further ones run unrecorded")
+        return unused

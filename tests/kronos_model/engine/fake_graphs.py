@@ -6,8 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
+NUM_STREAMS = 4
+_handles = itertools.count()
+
 
 class FakeStream:
+    """One of those that are handed out in turn. ``num_dropped``: graphs whose end freed its workspace."""
+
+    def __init__(self) -> None:
+        self.cuda_stream, self.num_dropped = next(_handles), 0
+
     def wait_stream(self, other: "FakeStream") -> None:
         pass
 
@@ -17,8 +25,17 @@ class FakeGraph:
 
     def __init__(self, replayed_by: list[threading.Thread]) -> None:
         self._replayed_by = replayed_by
+        self._stream = FakeStream()
+        self._num_dropped = 0
+
+    def begin(self, stream: FakeStream) -> None:
+        self._stream, self._num_dropped = stream, stream.num_dropped
+
+    def __del__(self) -> None:
+        self._stream.num_dropped += 1
 
     def replay(self) -> None:
+        assert self._stream.num_dropped == self._num_dropped, "the workspace of cuBLAS was freed"
         self._replayed_by.append(threading.current_thread())
 
 
@@ -44,7 +61,10 @@ class FakeCuda:
         self._stream_of_pool: dict[int, FakeStream] = {}
         self._broken_pools: set[int] = set()
         self.graph_pool_handle = lambda: next(self._pools)
-        self.Stream, self.CUDAGraph = FakeStream, partial(FakeGraph, self.replayed_by)
+        self._streams = itertools.cycle([FakeStream() for _ in range(NUM_STREAMS)])
+        self.Stream = lambda: next(self._streams)
+        self.CUDAGraph = partial(FakeGraph, self.replayed_by)
+        self.synchronize = lambda: None
 
     @property
     def is_recording(self) -> bool:
@@ -77,6 +97,7 @@ class FakeCuda:
         if pool in self._broken_pools:
             raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
         assert self._recording.acquire(blocking=False), "two recordings at once"
+        graph.begin(stream)
         self._of_thread.stream = stream  # and stays so if the recording fails
         try:
             self.on_begin()

@@ -71,13 +71,14 @@ def test_replayed_steps_give_what_launched_ones_give(first_gpu, new_engine, unre
 
 def test_graphs_that_make_room_for_others_change_nothing(first_gpu, new_engine, unrecorded):
     engine = new_engine()
-    graphs_of(engine)._capacity = 1
+    graphs_of(engine)._capacity = 2
     for _ in range(3):
-        for count in (1, len(REQUESTS)):
+        for count in (1, 2, len(REQUESTS)):
             for _ in range(NUM_RUNS):
+                torch.cuda.empty_cache()  # returns the workspace of cuBLAS, if a dropped graph has freed it
                 generations = engine.run(REQUESTS[:count])
             assert_same([one.paths for one in generations], unrecorded[:count])
-            assert len(graphs_of(engine)._graphs) == 1
+            assert 1 <= len(graphs_of(engine)._graphs) <= 2
 
 
 def test_after_a_failed_recording_steps_go_on_and_are_recorded_later(first_gpu, new_engine, unrecorded):

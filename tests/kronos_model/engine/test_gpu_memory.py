@@ -22,6 +22,7 @@ OTHERS_BYTES = 1000
 class FakeRunner:
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
+        self.parts = [self]  # which refer to each other
 
 
 class FakeGpu:
@@ -124,8 +125,15 @@ def test_a_trial_meets_the_largest_step_chunk_and_end(pair, num_slots, monkeypat
     noting(
         "paths", lambda series: sum(len(own) for _, paths in series for own in paths), runner._coder, "decode"
     )
+    noting("windows", lambda tokens, *_: len(tokens), runner._network, "fill")
     run_largest_steps(runner, 96)
-    assert sizes == {"lookback": 96, "rows": num_slots, "paths": 96 if num_slots == 6 else 16}
+    num_windows = min(num_slots, 96 // MAX_CONTEXT)
+    assert sizes == {
+        "lookback": 96,
+        "rows": num_slots,
+        "paths": 96 if num_slots == 6 else 16,
+        "windows": num_windows * (MAX_CONTEXT - 1),
+    }
 
 
 def test_a_failing_trial_raises_its_error(pair, monkeypatch):

@@ -1,5 +1,6 @@
 """Which steps are recorded, when, where and how often, on a fake of CUDA's recording."""
 
+import gc
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -19,7 +20,7 @@ from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.runner import ModelRunner
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.fake_cuda import Trace, fake_device, runner_on
-from tests.kronos_model.engine.fake_graphs import FakeCuda
+from tests.kronos_model.engine.fake_graphs import NUM_STREAMS, FakeCuda
 from tests.waiting import await_true
 from worker.inference.engine_thread import EngineThread
 from worker.inference.job_run import HostedEngine
@@ -88,17 +89,37 @@ def test_without_cuda_every_step_runs_unrecorded():
     assert recorder.launched == ["a"] * USES_UNTIL_RECORDED
 
 
-def test_the_graph_that_was_used_longest_ago_makes_room():
-    recorder = Recorder(FakeCuda(), capacity=3)
-    recorder.cache.request("abc")
+def test_the_graphs_that_were_used_longest_ago_make_room():
+    recorder = Recorder(FakeCuda(), capacity=4)
+    recorder.cache.request("abcd")
     recorder.record()
-    recorder.run("a")
-    recorder.cache.request("de")
+    recorder.run("ba")
+    recorder.cache.request("e")
+    recorder.cache.record_next()
+    assert recorder.replayed("abcde") == "e"  # the others shared a workspace with those that were dropped
     recorder.record()
-    assert recorder.replayed("abcde") == "ade"
-    recorder.run("b" * USES_UNTIL_RECORDED)
+    assert recorder.replayed("abcde") == "abe"
+    recorder.run("c" * USES_UNTIL_RECORDED)
     recorder.record()
-    assert recorder.replayed("bde") == "bde"
+    assert recorder.replayed("abcde") == "abce"
+
+
+def test_no_two_engines_record_on_the_same_stream(monkeypatch):
+    """A graph that is dropped would free what the graphs of the other engine use."""
+    monkeypatch.setattr(graphs, "NUM_STREAMS", NUM_STREAMS)
+    cuda = FakeCuda()
+    recorders = [Recorder(cuda) for _ in range(NUM_STREAMS + 1)]
+    for recorder in recorders:
+        recorder.cache.request("a")
+        recorder.record()
+    assert [recorder.replayed("a") for recorder in recorders] == ["a"] * NUM_STREAMS + [""]
+    del recorder, recorders[1:3]
+    gc.collect()
+    for _ in range(2):  # they get the streams of those that have gone
+        recorders.append(Recorder(cuda))
+        recorders[-1].cache.request("a")
+        recorders[-1].record()
+    assert [recorder.replayed("a") for recorder in recorders] == ["a", "a", "", "a", "a"]
 
 
 def test_all_recordings_share_a_stream_and_a_pool():
