@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from kronos_model.bars.files.lookback import Lookback
 
 _OPTIONS: Final = {
-    r"give (the future times|them,) or a longer lookback": "use a longer --lookback",
+    r"give (the future times|them,) or a longer lookback": "use a longer file, or a longer --lookback",
     r"\bseries(\.0)?\.": "",
     r"\bdata\.instruments\b": "--inline",
     r"\b(sampling\.)?sample_count\b": "--samples",
@@ -22,7 +22,7 @@ _OPTIONS: Final = {
     r"\b(pred_len|top_k|top_p)\b": lambda match: f"--{match[1].replace('_', '-')}",
     r"\bdeadline_s\b": "--deadline",
     r"\bor the timezone of\b": "or --timezone, the zone of",
-    r"\btimestamps\b": "times",
+    r"(?<!column )\btimestamps\b(?!=|, (timestamp|open)\b)": "times",  # the name of a column stays
 }
 _FIELDS: Final = {"date_format": "--date-format", "decimal": "--decimal", "instrument": "--id-column"}
 

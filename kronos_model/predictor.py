@@ -174,6 +174,7 @@ class KronosPredictor:
                 future_stamps=_stamps(y_timestamp, horizon, "y_timestamp"),
                 sampling=SamplingParams(T, top_k, top_p, sample_count, derive_series_seed(seed, index)),
                 context_policy=context_policy,
+                job="predict",  # they do not compete with each other
             )
             for index, (df, x_timestamp, y_timestamp, horizon) in enumerate(
                 zip(df_list, x_timestamp_list, y_timestamp_list, horizons, strict=True)

@@ -231,6 +231,7 @@ class Engine:
             if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)
+            self._runner.release(suspension.sequence)
             keeps_state = False
         if not keeps_state:
             suspension.sequence.start_over()
@@ -251,13 +252,17 @@ class Engine:
             return
         sequence, generation = chunk.sequence, chunk.generation
         self._scheduler.complete(chunk)
-        if chunk.phase is Phase.EARLY_BARS and chunk.last == sequence.num_paths:
-            generation.show(sequence.first_path, self._runner.paths(sequence))
+        is_early = chunk.phase is Phase.EARLY_BARS and chunk.last == sequence.num_paths
+        if is_early and not self._succeeds(self._show, sequence):
+            return
         if sequence.is_complete and self._succeeds(self._accept, sequence):
             self._scheduler.end(sequence)
             self._runner.release(sequence)
             if generation.done:
                 self._forget(generation)
+
+    def _show(self, sequence: Sequence) -> None:
+        sequence.generation.show(sequence.first_path, self._runner.paths(sequence))
 
     def _accept(self, sequence: Sequence) -> None:
         paths = self._runner.paths(sequence)

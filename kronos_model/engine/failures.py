@@ -11,5 +11,5 @@ def as_kronos_error(error: Exception) -> KronosError:
     if is_out_of_memory(error):
         return OutOfMemory("the device has too little memory for this series; ask for fewer paths or bars")
     wrapped = KronosError(f"the model failed on this series ({type(error).__name__}); see the worker's log")
-    wrapped.__cause__ = error
+    wrapped.__cause__ = error.with_traceback(None)  # its frames hold tensors, and it has been logged
     return wrapped

@@ -97,7 +97,7 @@ def _measured(make: Callable[[], ModelRunner], chunk_bars: int, memory: GpuMemor
 
 
 def run_largest_steps(runner: ModelRunner, chunk_bars: int) -> None:
-    """Compute the longest lookback of one chunk, the largest steps, and full chunks of paths and of windows."""
+    """Compute the longest lookback of one chunk, the largest steps, full chunks of paths and of windows."""
     runner.warm_up()
     horizon = min(TRIAL_HORIZON, runner.max_context)
     num_paths = max(1, min(runner.num_slots, chunk_bars // horizon))

@@ -5,7 +5,7 @@ the *prompt*, which all paths share, is the lookback without its last bar, and a
 that last bar. A step puts the newest bar into the cache and generates the next one.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -24,10 +24,6 @@ class Phase(Enum):
     DECODE = "generating one bar a step"
     EARLY_BARS = "turning the tokens so far into bars, for a request that streams"
     BARS = "turning the paths' tokens back into bars"
-
-
-class Origin:
-    """What sequences have in common that were cut from one."""
 
 
 @dataclass(eq=False)
@@ -51,7 +47,6 @@ class Sequence:
     num_generated_before: int = 0  # when it got its slots
     next_change: int = 0  # the number of generated bars at which ``change_phase`` is due, while it decodes
     cached_from: int = 0  # the start of the window that is in the cache
-    origin: Origin = field(default_factory=Origin)
 
     def __post_init__(self) -> None:
         self.generation.sequences.append(self)
@@ -178,7 +173,6 @@ class Sequence:
         """Lose what was generated; the paths begin again in the next slots."""
         self.generation.num_bars_done -= self.num_paths * self.num_generated
         self.num_generated = self.cached_from = 0
-        self.origin = Origin()
         self._enter(Phase.LOOKBACK)
 
     def split(self, num_paths: int) -> "Sequence":

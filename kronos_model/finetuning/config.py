@@ -27,6 +27,8 @@ from kronos_model.seeds import MAX_SEED
 StageName = Literal["tokenizer", "predictor"]
 
 DEFAULT_MODEL: Final = "NeoQuasar/Kronos-small"
+COMPUTED_TOKENIZER: Final = "kronos-tiny"
+"""The bundled model, whose tokenizer's weights are computed: training would spoil them."""
 
 
 Shape = TypeVar("Shape", PredictorShape, TokenizerShape)
@@ -136,12 +138,22 @@ class EvaluationConfig(ConfigModel):
     )
 
 
+def _default_stages(fields: dict[str, Any]) -> tuple[StageName, ...]:
+    """Both, or the predictor alone if training would spoil the tokenizer."""
+    start = fields.get("start")  # missing if it is invalid
+    is_computed = start is not None and (start.tokenizer or start.model) == COMPUTED_TOKENIZER
+    return ("predictor",) if is_computed else ("tokenizer", "predictor")
+
+
 class FinetuneConfig(ConfigModel):
     """One finetuning run."""
 
     data: DataConfig
     start: StartConfig = StartConfig()
-    stages: Annotated[tuple[StageName, ...], Field(min_length=1, max_length=2)] = ("tokenizer", "predictor")
+    stages: Annotated[tuple[StageName, ...], Field(min_length=1, max_length=2)] = Field(
+        default_factory=_default_stages,
+        description=f"default: tokenizer and predictor; from {COMPUTED_TOKENIZER} the predictor alone",
+    )
     tokenizer: StageConfig = StageConfig()
     predictor: PredictorStageConfig = PredictorStageConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -207,12 +219,10 @@ def load_config(path: Path | None = None, overrides: Sequence[str] = (), **field
 
 
 def _read(path: Path) -> dict[str, Any]:
-    import yaml  # optional: a config from a mapping does not need it
-
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        content = json.loads(text) if path.suffix == ".json" else _yaml(text)
+    except (OSError, ValueError) as error:
         raise FinetuningConfigError(f"{path} cannot be read: {error}", field="config") from error
     if not isinstance(content, dict):
         raise FinetuningConfigError(f"{path} holds no fields, but a {type(content).__name__}", field="config")
@@ -221,8 +231,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _apply(content: dict[str, Any], override: str) -> None:
     """Put ``a.b=value`` into nested mappings."""
-    import yaml
-
     name, has_value, text = override.partition("=")
     *parents, last = name.strip().split(".")
     if not has_value or not last:
@@ -232,6 +240,19 @@ def _apply(content: dict[str, Any], override: str) -> None:
             content[parent] = {}
         content = content[parent]
     try:
-        content[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        content[last] = _yaml(text)
+    except ValueError as error:
         raise FinetuningConfigError(f"{override!r}: the value cannot be read: {error}", field=name) from error
+
+
+def _yaml(text: str) -> Any:
+    """Raises ValueError for what is not YAML."""
+    try:
+        import yaml  # optional: a config from a mapping or JSON does not need it
+    except ImportError:
+        message = "YAML needs a further package: pip install PyYAML, or give a JSON file or a mapping"
+        raise FinetuningConfigError(message, field="config") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error

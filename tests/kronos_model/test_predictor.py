@@ -57,6 +57,20 @@ def test_a_batch_equals_each_series_alone_with_its_own_seed(predictor):
         assert forecast.attrs["seed"] == alone.attrs["seed"]
 
 
+def test_the_series_of_a_batch_do_not_take_turns(predictor, monkeypatch):
+    """Prompts would be computed again for each turn."""
+    run, jobs = predictor._run, []
+    monkeypatch.setattr(
+        predictor,
+        "_run",
+        lambda requests, *args: (jobs.extend(one.job for one in requests), run(requests, *args))[1],
+    )
+    several = [series(0, 40, 5), series(1, 7, 5)]
+    predictor.predict_batch(*map(list, zip(*several, strict=True)), 5, seed=4)
+    assert len(jobs) == 2
+    assert len(set(jobs) - {None}) == 1
+
+
 def test_series_may_differ_in_horizon(predictor):
     several = [series(0, 20, 3), series(1, 20, 8)]
     frames = predictor.predict_batch(*map(list, zip(*several, strict=True)), [3, 8], seed=4)

@@ -4,6 +4,7 @@ On the CPU they are those of the reference. On a GPU, drawing series by series w
 each, so each number is computed from its seed, path, step and column.
 """
 
+from collections.abc import Sequence as Many
 from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -20,64 +21,86 @@ UNIFORM_BITS: Final = 24  # what float32 holds
 
 
 class NoiseSource:
-    """Exponential noise for the sequences of one origin, from one generator.
+    """Exponential noise for the sequences of a generation, from one generator.
 
-    As in the reference, a step draws s1 for all paths of the generation, then s2, from a CPU generator. Only
-    the rows of the sequence that is first to come to a step are computed; the generator skips the others. Its
-    states before and after these rows are kept for the sequences that come to the step later.
+    As in the reference, a step draws s1 for all paths, then s2, from a CPU generator. Only the rows of
+    sequences are computed; the generator skips the others. Its states are kept where the rows of a sequence
+    begin that comes to the step later.
     """
 
     def __init__(self, sampling: SamplingParams, vocabularies: tuple[int, int]) -> None:
-        self._num_paths, self._vocabularies = sampling.sample_count, vocabularies
-        self._first, self._later = torch.Generator().manual_seed(sampling.seed), torch.Generator()
+        self._sampling, self._vocabularies = sampling, vocabularies
+        self._later = torch.Generator()
+        self._drawn: WeakKeyDictionary[Sequence, _Drawn] = WeakKeyDictionary()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._newest = torch.Generator().manual_seed(self._sampling.seed)
         self._num_steps = 0  # that a sequence has come to
         self._num_forgotten = 0  # steps that all sequences have behind them
         self._states: dict[int, list[_States]] = {}  # by step; of s1, then of s2
-        self._drawn: WeakKeyDictionary[Sequence, _Drawn] = WeakKeyDictionary()
 
     def draw(self, sequence: Sequence) -> tuple[Tensor, ...]:
         """A sequence's noise for its next step, s1 and s2, (num_paths, vocabulary) each.
 
-        It is valid until the next step, and the same if the step is run again. Steps are drawn in order.
+        It is valid until the next step, and the same if the step is run again.
         """
         step, count = sequence.num_generated, sequence.num_paths
-        of_origin = [one for one in sequence.generation.sequences if one.origin is sequence.origin]
         before = self._drawn.get(sequence)
         if before is None or len(before.rows[0]) < count:
             rows = tuple(torch.empty(count, vocabulary) for vocabulary in self._vocabularies)
         else:  # paths that were cut off were the last
             rows = tuple(one[:count] for one in before.rows)
         if before is None or before.step != step:
+            if step < self._num_forgotten:  # the sequence has started over
+                self._begin()
+            while self._num_steps < step:
+                self._draw_first(0, [torch.empty(0, vocabulary) for vocabulary in self._vocabularies])
             if step == self._num_steps:
-                lowest = min(one.first_path for one in of_origin)
-                self._states[step] = [self._draw_first(lowest, sequence.first_path, one) for one in rows]
-                self._num_steps += 1
+                self._draw_first(sequence.first_path, rows)
             else:
                 for states, one in zip(self._states[step], rows, strict=True):
                     self._draw_later(states, sequence.first_path, one)
-        self._drawn[sequence] = _Drawn(step, rows)
-        oldest = min(one.num_generated for one in of_origin)
-        for behind in range(self._num_forgotten, oldest):
-            del self._states[behind]
-        self._num_forgotten = oldest
+            self._drawn[sequence] = _Drawn(step, rows)
+            self._forget(sequence.generation.sequences, step)
         return rows
 
-    def _draw_first(self, lowest_path: int, first_path: int, rows: Tensor) -> "_States":
-        last_path, vocabulary = first_path + len(rows), rows.shape[1]
-        _skip(self._first, lowest_path * vocabulary)
-        states = {lowest_path: self._first.get_state()}
-        _skip(self._first, (first_path - lowest_path) * vocabulary)
-        rows.exponential_(generator=self._first)
-        if last_path < self._num_paths:
-            states[last_path] = self._first.get_state()
-            _skip(self._first, (self._num_paths - last_path) * vocabulary)
-        return states
+    def _draw_first(self, first_path: int, rows: Many[Tensor]) -> None:
+        """Draw rows of a step to which no sequence has come before."""
+        num_paths, last_path = self._sampling.sample_count, first_path + len(rows[0])
+        self._states[self._num_steps] = by_draw = []
+        for one in rows:
+            vocabulary = one.shape[1]
+            states = {0: self._newest.get_state()}
+            _skip(self._newest, first_path * vocabulary)
+            one.exponential_(generator=self._newest)
+            if last_path < num_paths:
+                states[last_path] = self._newest.get_state()
+                _skip(self._newest, (num_paths - last_path) * vocabulary)
+            by_draw.append(states)
+        self._num_steps += 1
 
     def _draw_later(self, states: "_States", first_path: int, rows: Tensor) -> None:
         nearest = max(path for path in states if path <= first_path)
         self._later.set_state(states[nearest])
         _skip(self._later, (first_path - nearest) * rows.shape[1])
         rows.exponential_(generator=self._later)
+        states[first_path + len(rows)] = self._later.get_state()
+
+    def _forget(self, sequences: Many[Sequence], step: int) -> None:
+        """Keep no states that nobody will need, unless sequences start over."""
+        next_path = max(one.first_path + one.num_paths for one in sequences)
+        have_all_begun = next_path == self._sampling.sample_count
+        if len(self._states[step][0]) > 2:
+            needed = {0, next_path, *(one.first_path for one in sequences if one.num_generated <= step)}
+            self._states[step] = [
+                {path: state for path, state in states.items() if path in needed}
+                for states in self._states[step]
+            ]
+        oldest = min(one.num_generated for one in sequences) if have_all_begun else 0
+        for behind in range(self._num_forgotten, oldest):
+            del self._states[behind]
+        self._num_forgotten = max(self._num_forgotten, oldest)
 
 
 _States = dict[int, Tensor]

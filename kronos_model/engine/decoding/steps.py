@@ -10,10 +10,10 @@ from torch import Tensor
 
 from kronos_model.engine.decoding.noise import NoiseSource
 from kronos_model.engine.decoding.sampling import RowParams, sample
-from kronos_model.engine.generation import SamplingParams
+from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.scheduling.reads import plan_own_reads, plan_prompt_reads
-from kronos_model.engine.sequence import Origin, Sequence
+from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment
 from kronos_model.engine.transformer.network import Network
 
@@ -89,7 +89,7 @@ class EagerSteps(Steps):
     ) -> None:
         self._network, self._own = network, own
         self._new_noise = new_noise
-        self._noise: WeakKeyDictionary[Origin, NoiseSource] = WeakKeyDictionary()
+        self._noise: WeakKeyDictionary[Generation, NoiseSource] = WeakKeyDictionary()
         self._rows: _Rows | None = None
 
     @torch.inference_mode()
@@ -118,10 +118,12 @@ class EagerSteps(Steps):
         return sample(logits, params, noise)
 
     def _noise_of(self, sequence: Sequence) -> NoiseSource:
-        noise = self._noise.get(sequence.origin)
+        noise = self._noise.get(sequence.generation)
         if noise is None:
             vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
-            noise = self._noise[sequence.origin] = self._new_noise(sequence.request.sampling, vocabularies)
+            noise = self._noise[sequence.generation] = self._new_noise(
+                sequence.request.sampling, vocabularies
+            )
         return noise
 
     def release(self, sequence: Sequence) -> None:

@@ -367,7 +367,7 @@ def test_errors_of_jobs_use_the_words_of_the_command_line(played: PlayedClient, 
     played.errors[22] = JobError("LIMIT_EXCEEDED", "sampling.sample_count: 300 is more than 256", "sampling")
     assert forecast("in", "--output", "out").stderr.splitlines() == [
         "MIXED_TIMEZONES: in/a.csv: times, line 5: '2024' is odd",
-        "CANNOT_INFER_TIMESTAMPS: in/b.csv: no rule: use a longer --lookback",
+        "CANNOT_INFER_TIMESTAMPS: in/b.csv: no rule: use a longer file, or a longer --lookback",
         "LIMIT_EXCEEDED: in/c.csv: --samples: 300 is more than 256",
     ]
 

@@ -264,20 +264,25 @@ def test_a_failed_series_has_an_error_code(runner, failure, code):
     generation = (engine := engine_for(runner)).submit(request(1))
     finish(engine)
     assert generation.error.code == code
+    cause = generation.error.__cause__
+    assert cause is None or cause.__traceback__ is None  # its frames would keep tensors
 
 
-def test_bars_that_cannot_be_had_end_that_series_only(runner, monkeypatch):
+@pytest.mark.parametrize("streams", [False, True])
+def test_bars_that_cannot_be_had_end_that_series_only(runner, monkeypatch, streams):
     def fail(sequence: Sequence) -> np.ndarray:
         if seed_of(sequence) == 1:
             raise MemoryError
         return ScriptedRunner.paths(runner, sequence)
 
     monkeypatch.setattr(runner, "paths", fail)
+    runner.max_context = 64
     engine = engine_for(runner)
-    bad, good = engine.submit(request(1)), engine.submit(request(2))
+    bad = engine.submit(replace(request(1, horizon=48), streams=streams))
+    good = engine.submit(request(2, horizon=48))
     finish(engine)
     assert bad.error.code == "OUT_OF_MEMORY"
-    assert good.paths.shape == (1, 2, 6)
+    assert good.paths.shape == (1, 48, 6)
 
 
 class AcceleratorError(RuntimeError):

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.support.workload import series_request
+from kronos_model.engine.decoding import noise
 from kronos_model.engine.decoding.noise import NoiseSource, counter_noise
 from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.sequence import Sequence
@@ -75,29 +76,47 @@ def test_a_step_that_is_run_again_gets_the_same_draws():
         assert_next_is(source, one, steps)
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), max_size=40), st.integers(0, 3))
-def test_sequences_that_were_cut_from_one_get_their_rows_in_whatever_order_they_go_on(moves, first_path):
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 7)), max_size=60))
+def test_sequences_of_a_generation_get_their_rows_in_whatever_order_they_go_on(moves):
+    """They are cut in two, start over and begin later."""
     steps = expected(12, 12)
-    whole = sequence_of(8, sample_count=12, first_path=first_path)
-    source, sequences = source_of(whole), [whole]
-    for number, num_cut_off in moves:
+    sequences = [sequence_of(2, sample_count=12)]
+    source, generation = source_of(sequences[0]), sequences[0].generation
+    for number, move in moves:
         one = sequences[number % len(sequences)]
-        if 0 < num_cut_off < one.num_paths:
-            sequences.append(one.split(num_cut_off))
+        begun = max(each.first_path + each.num_paths for each in sequences)
+        if move == 7:
+            one.start_over()
+        elif move == 6 and begun + 5 <= 12:
+            sequences.append(Sequence(generation, 5, 16, (0,) * 5, prompt_slot=100, first_path=begun))
+        elif 0 < move < one.num_paths:
+            sequences.append(one.split(move))
         elif one.num_generated < len(steps):
             assert_next_is(source, one, steps)
     for one in sequences:
         while one.num_generated < len(steps):
             assert_next_is(source, one, steps)
-    assert list(source._states) in ([], [len(steps) - 1])  # no more than the newest is kept
+    if max(each.first_path + each.num_paths for each in sequences) == 12:
+        assert list(source._states) in ([], [len(steps) - 1])  # no more than the newest is kept
 
 
-def test_paths_that_start_over_have_another_origin():
-    sequence = sequence_of(2)
-    before, tail = sequence.origin, sequence.split(1)
-    assert tail.origin is before
-    tail.start_over()
-    assert tail.origin is not before is sequence.origin
+def test_a_sequence_skips_no_rows_that_another_has_drawn(monkeypatch):
+    skipped: list[int] = []
+    skip = noise._skip
+    monkeypatch.setattr(
+        noise, "_skip", lambda generator, count: (skipped.append(count), skip(generator, count))
+    )
+    steps = expected(12, 12)
+    first = sequence_of(4, sample_count=12)
+    source = source_of(first)
+    for _ in steps:
+        assert_next_is(source, first, steps)
+    for first_path in (4, 8):  # the second begins where the one before it ends
+        skipped.clear()
+        later = Sequence(first.generation, 4, 16, (0,) * 4, prompt_slot=100, first_path=first_path)
+        for _ in steps:
+            assert_next_is(source, later, steps)
+        assert not any(skipped)
 
 
 ROWS = 64

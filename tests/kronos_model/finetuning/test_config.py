@@ -159,3 +159,29 @@ def test_every_field_without_a_plain_name_has_a_description():
     for model in models(FinetuneConfig):
         for name, info in model.model_fields.items():
             assert info.description or name in plain_names, f"{model.__name__}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("start", "stages"),
+    [
+        ({}, ("tokenizer", "predictor")),
+        ({"model": "kronos-tiny"}, ("predictor",)),
+        ({"tokenizer": "kronos-tiny"}, ("predictor",)),
+        ({"model": "kronos-tiny", "tokenizer": "another"}, ("tokenizer", "predictor")),
+    ],
+)
+def test_a_tokenizer_whose_weights_are_computed_is_trained_only_if_asked_for(start, stages):
+    assert parse_config(config(start=start)).stages == stages
+    assert parse_config(config(start=start, stages=["tokenizer"])).stages == ("tokenizer",)
+
+
+def test_yaml_without_its_package_is_refused_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    path = tmp_path / "config.yaml"
+    with pytest.raises(FinetuningConfigError, match="cannot be read"):
+        load_config(path)
+    path.write_text("{}")
+    with pytest.raises(FinetuningConfigError, match="YAML needs a further package: pip install PyYAML"):
+        load_config(path)
+    path.with_suffix(".json").write_text(json.dumps(config()))
+    assert load_config(path.with_suffix(".json"))
