@@ -1,6 +1,7 @@
 """``kronos up``: Redis, workers, API and Flower on one machine, with their logs, until Ctrl-C."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -107,7 +108,7 @@ def up(
         if choice.get("KRONOS_MODEL") == BUNDLED_MODEL:
             console.print(
                 f"No model is set, so workers serve the bundled {BUNDLED_MODEL}. For a published model:\n"
-                "  KRONOS_MODEL=NeoQuasar/Kronos-small kronos up"
+                "  export KRONOS_MODEL=NeoQuasar/Kronos-small"
             )
         if as_json:
             click.echo(json.dumps(addresses))
@@ -126,7 +127,11 @@ def up(
 def _print_addresses(addresses: Mapping[str, str | None], console: Console, *, finetune: bool) -> None:
     lines = []
     if addresses["redis_url"] is not None:
-        lines += ["For apps and for kronos status:", f"  export KRONOS_REDIS_URL={addresses['redis_url']}"]
+        lines += [
+            "For apps, kronos status and kronos models:",
+            f"  export KRONOS_REDIS_URL={addresses['redis_url']}",
+            f"  export KRONOS_MODEL_FOLDER={shlex.quote(str(addresses['model_folder']))}",
+        ]
     if finetune:
         data, models = addresses["data_folder"], addresses["model_folder"]
         lines.append(f"Candles for finetuning: {data}, trained models: {models}")

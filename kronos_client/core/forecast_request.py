@@ -124,7 +124,8 @@ def default_sample_count(limits: Limits, num_series: int = 1) -> int:
 def check_options(options: Mapping[str, object], kind: type) -> None:
     """Raises TypeError for an option that ``kind``, a TypedDict, does not have."""
     if unknown := options.keys() - kind.__annotations__.keys():
-        raise TypeError(f"unknown option {', '.join(sorted(unknown))}: see {kind.__name__}")
+        known = ", ".join(sorted(kind.__annotations__))
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}: {kind.__name__} has {known}")
 
 
 def plain(**values: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 
 log = logging.getLogger(__name__)
 
-LOST: Final = JobError(ErrorCode.LOST, "Redis holds nothing about this job; submit it again")
+LOST: Final = JobError(ErrorCode.LOST, "Redis holds nothing about this job: check its id, or submit it again")
 NOT_BEGUN: Final = JobError(ErrorCode.CANCELLED, "the job was cancelled before it began, as requested")
 FORGOTTEN: Final = JobError(
     ErrorCode.RESULT_EXPIRED,

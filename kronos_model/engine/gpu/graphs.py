@@ -36,6 +36,7 @@ NUM_STREAMS: Final = 32
 
 _recording = threading.Lock()
 _caches: "WeakSet[GraphCache[Any]]" = WeakSet()
+_choosing_stream = threading.Lock()
 
 Key = TypeVar("Key")
 
@@ -66,7 +67,8 @@ class GraphCache(Generic[Key]):
         self._due: dict[Key, None] = {}  # to be recorded, in this order
         self._stream: Any = None
         self._pool: Any = None
-        _caches.add(self)
+        with _choosing_stream:
+            _caches.add(self)
 
     def on_device(self) -> AbstractContextManager[Any]:
         """Make the device current: streams, pools and graphs belong to the current device."""
@@ -123,7 +125,8 @@ class GraphCache(Generic[Key]):
         cuda = self._cuda
         assert cuda is not None  # else no key is due
         if self._stream is None:
-            self._stream = self._unused_stream(cuda)
+            with _choosing_stream:
+                self._stream = self._unused_stream(cuda)
         if self._pool is None:
             self._pool = cuda.graph_pool_handle()
         graph, outer = cuda.CUDAGraph(), cuda.current_stream()
