@@ -6,20 +6,14 @@ from celery import Celery
 
 from kronos_client.celery_app import celery_config
 from kronos_client.contract.names import Role
+from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.settings import WorkerSettings
 
 RESULT_BACKEND: Final = "worker.broker.result_backend:CodedRedisBackend"
 
-TAKEN_KEY_SETTING: Final = "kronos_taken_key"
-"""A Celery setting of ours: the ``taken_key`` of ``JobStore``."""
-
-# Not kombu's default keys: all apps on a database share those, and the shortest visibility timeout wins.
-# Long tasks of other apps, or of workers of the other role, would then be delivered twice.
-UNACKED_KEYS: Final[dict[Role, str]] = {
-    "forecast": "kronos.forecast.unacked",
-    "finetune": "kronos.finetune.unacked",
-}
-UNACKED_INDEX_KEYS: Final[dict[Role, str]] = {role: f"{key}_index" for role, key in UNACKED_KEYS.items()}
+DELIVERY_KEYS_SETTING: Final = "kronos_delivery_keys"
+MAX_DEAD_SETTING: Final = "kronos_max_dead"
+"""Celery settings of ours, for the result backend: arguments of ``JobStore``."""
 
 # Modules that a worker imports. Those for forecasts need torch, which a finetuning worker does not have.
 BOTH_IMPORT: Final = ("worker.lifecycle", "worker.tasks.status", "worker.tasks.wrong_role")
@@ -33,7 +27,9 @@ def worker_config(settings: WorkerSettings) -> dict[str, Any]:
     """The clients' configuration, and a worker's on top of it."""
     return celery_config(settings) | {
         "imports": IMPORTS[settings.role],
-        TAKEN_KEY_SETTING: UNACKED_INDEX_KEYS[settings.role],
+        "result_backend_thread_safe": True,
+        DELIVERY_KEYS_SETTING: DELIVERY_KEYS[settings.role],
+        MAX_DEAD_SETTING: settings.max_dead_messages,
         # A job is acknowledged after its result is stored: a worker that dies loses no job.
         "task_acks_late": True,
         # The same for a prefork child that dies. The job's record counts these deaths.
@@ -44,9 +40,6 @@ def worker_config(settings: WorkerSettings) -> dict[str, Any]:
         "broker_connection_retry_on_startup": True,
         # Celery's default is 4 s. A prefork child needs longer to load its model.
         "worker_proc_alive_timeout": 600.0,
-        # A result survives a Redis outage of minutes. Retries are at most 10 s apart.
-        "result_backend_always_retry": True,
-        "result_backend_max_retries": 60,
     }
 
 

@@ -20,7 +20,6 @@ from celery.concurrency.solo import TaskPool as SoloPool
 from celery.concurrency.thread import TaskPool as ThreadsPool
 from celery.utils.nodenames import gethostname
 
-from kronos_client.contract.names import TASK_ROLES
 from kronos_client.logs import PER_JOB, log_json, use_json
 from kronos_client.settings import SettingsError
 from kronos_model.devices.cores import num_cores
@@ -35,7 +34,6 @@ from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, given, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
-from worker.monitoring.job_log import OUTCOMES, log_job
 from worker.monitoring.node_name import node_name
 from worker.process import current
 from worker.settings import explain, get_settings
@@ -87,6 +85,7 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
             # Each child serves its own metrics.
             settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
         current.process = ForecastProcess(settings, node, on_engine_death=end_process)
+    transport.backend().outcomes.on_end = current.process.report_end
     current.process.start(num_processes)
     return current.process
 
@@ -258,22 +257,13 @@ def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
             logging.getLogger(name).setLevel(logging.WARNING)
 
 
-@signals.task_postrun.connect
-def report_job(task_id: str, task: Any, retval: Any, state: str | None = None, **_: Any) -> None:
-    """Log a job that ended. Count it too if its task does not."""
-    if current.process is None:
-        return
-    if get_settings().log_format == "json":
-        log_job(task.name, task_id, state, retval, current.process.node, str(current.process.device))
-    if TASK_ROLES.get(task.name) == "finetune" and state in OUTCOMES:
-        current.process.metrics.count_job(getattr(retval, "code", None))
-
-
 @signals.worker_shutting_down.connect
 def drain(sig: str | None = None, **_: Any) -> None:
     """Announce the shutdown, once; ``sig`` is the signal that caused it."""
     current.is_ending = current.is_ending or sig is not None
     is_first, current.is_draining = not current.is_draining, True
+    if is_first:
+        transport.backend().outcomes.keep_for(get_settings().visibility_timeout_s)
     if current.process is not None and is_first:
         current.process.drain()
 

@@ -11,13 +11,15 @@ from typing import Any
 
 from redis import Redis
 
+from kronos_client.contract.names import TASK_ROLES
 from kronos_client.contract.worker_status import AnyWorkerStatus, State
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
 from worker.broker.result_backend import CodedRedisBackend
-from worker.config import UNACKED_INDEX_KEYS
 from worker.monitoring.heartbeat import Heartbeat
+from worker.monitoring.job_log import log_job
 from worker.monitoring.metrics import JobMetrics
 from worker.settings import WorkerSettings
 
@@ -39,8 +41,8 @@ class WorkerProcess:
         self.is_dead = False
         self.hand_back_at = math.inf  # by time.monotonic: running forecasts go back to the queue
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
-        taken_key = UNACKED_INDEX_KEYS[settings.role]
-        self.job_store = JobStore(self.redis, settings.result_ttl_s, taken_key, self._note_repeated)
+        keys = DELIVERY_KEYS[settings.role]
+        self.job_store = JobStore(self.redis, settings.result_ttl_s, keys, self._note_repeated)
         self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.metrics = metrics
         self.metrics.queues = settings.queue_names.all
@@ -81,6 +83,14 @@ class WorkerProcess:
         if self.settings.drain_timeout_s is not None:
             self.hand_back_at = min(self.hand_back_at, time.monotonic() + self.settings.drain_timeout_s)
         self._heartbeat.announce_soon()
+
+    def report_end(self, task: str, job_id: str, outcome: Any) -> None:
+        """Count and log a job whose outcome is stored."""
+        if task not in TASK_ROLES:
+            return
+        self.metrics.count_job(getattr(outcome, "code", None))
+        if self.settings.log_format == "json":
+            log_job(task, job_id, outcome, self.node, str(self.device))
 
     def stop(self) -> None:
         self._heartbeat.withdraw()

@@ -21,7 +21,7 @@ from kronos_client.core.retrying import Retries
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.job_store import Ending, JobStore, NotStored
 from kronos_client.redis.routing import choose_queue, jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings
 
@@ -194,5 +194,8 @@ class RedisDispatcher(Dispatcher):
             if not self._records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
                 return
             # No worker has begun it, and its queue may be long.
-            if self._records.store(job_id, encode_failure(job_id, NOT_BEGUN), is_outcome=True):
+            (answer,) = self._records.end([Ending(job_id, encode_failure(job_id, NOT_BEGUN))])
+            if isinstance(answer, NotStored):
+                raise answer
+            if answer == "stored":
                 self._admission.withdraw(job_id)

@@ -10,13 +10,16 @@ claim that ended without a release was lost with its holder; the record counts t
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
-from kronos_client.contract.names import cancel_key, job_key, result_key
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
+from kronos_client.redis.queues import DeliveryKeys
 from kronos_client.redis.scripts import read_script
 
 log = logging.getLogger(__name__)
@@ -24,10 +27,13 @@ log = logging.getLogger(__name__)
 MAX_WAIT_S: Final = 7 * 24 * 3600
 """Seconds that the record of an unfinished job is kept."""
 
+MAX_HOW_CHARS: Final = 200
+"""Of the text that says how an attempt ended."""
+
 LOST_BEFORE_SUSPECT: Final = 2
 """After so many attempts that ended with their process, the job is computed alone."""
 
-SCRIPTS: Final = ("begin", "store", "renew_claims", "release", "count", "cancel")
+SCRIPTS: Final = ("begin", "state", "end", "renew_claims", "release", "count", "cancel")
 
 OnRepeated = Callable[[str], object]
 """Called with the tag of a delivery."""
@@ -78,50 +84,95 @@ class Receipt:
         return self.now - (self.received_at if submitted_at is None else submitted_at)
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a job ends.
+
+    Attributes:
+        outcome: The encoded outcome; empty to remove only the message of a job that has its outcome.
+        tag: Of the delivery whose message is removed; empty in clients, which have none.
+        dead_entry: What the list of dead messages gets, if the message goes there.
+    """
+
+    job_id: str
+    outcome: str | bytes
+    tag: str = ""
+    dead_entry: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.outcome) + len(self.dead_entry)
+
+
+Ended = Literal["stored", "ended", "repeated", "held", "open"]
+"""What became of an ``Ending``: see ``end.lua``."""
+
+
+class NotStored(ResponseError):
+    """Redis's error for one job of several that a call ends: its message and its claim stay."""
+
+
 class JobStore:
     """Reads and writes jobs' records and states; the records of ended jobs live twice as long as results.
 
     Args:
         result_ttl_s: Seconds that states and results live.
-        taken_key: The sorted set of the deliveries that workers of one role have taken; None in a client.
+        delivery_keys: Those of the workers of one role; None in a client.
         on_repeated: Called with the tag of a delivery whose job another process has meanwhile.
+        max_dead: The most messages that the list of dead messages keeps.
     """
 
     def __init__(
         self,
         redis: Redis,
         result_ttl_s: int,
-        taken_key: str | None = None,
+        delivery_keys: DeliveryKeys | None = None,
         on_repeated: OnRepeated = lambda tag: None,
+        max_dead: int = 1000,
     ) -> None:
         self._redis = redis
-        self._taken_keys = [] if taken_key is None else [taken_key]
+        self._delivery_keys = [] if delivery_keys is None else delivery_keys.as_list()
         self._on_repeated = on_repeated
         self._result_ttl_s = result_ttl_s
+        self._max_dead = max_dead
         self._run = {name: redis.register_script(read_script(name)) for name in SCRIPTS}
 
     def begin(
-        self, job_id: str, state: str | bytes, tag: str, timeout_s: float, content: str = ""
-    ) -> Receipt | None:
+        self,
+        job_id: str,
+        state: str | bytes,
+        tag: str,
+        timeout_s: float,
+        content: str = "",
+        worker: str = "",
+    ) -> Receipt | Literal["ended", "conflict"]:
         """Take a job's claim, then store and publish its state. Stores nothing while another has the claim.
 
         Args:
-            timeout_s: Seconds until a delivery that is not renewed is put back.
-            content: The job's fingerprint. This job is dropped if one with this id and another fingerprint is
-                under way. Empty to skip this check.
+            timeout_s: Seconds until this delivery is put back if it is not renewed.
+            content: The job's fingerprint, to find that a job with this id and other content is under way.
+                Empty to skip this check.
+            worker: The worker's name, for the record.
 
         Returns:
-            The job's record; None if the job has ended, or is dropped.
+            The job's record; ``ended`` if the job has its outcome, ``conflict`` if another with its id is
+            under way.
+
+        Raises:
+            JobError: INTERNAL if an app wrote another type of key where the job's record should be.
         """
         answer = self._run["begin"](
-            keys=[result_key(job_id), job_key(job_id), cancel_key(job_id), *self._taken_keys],
-            args=[state, self._result_ttl_s, MAX_WAIT_S, tag, timeout_s, content],
+            keys=[result_key(job_id), job_key(job_id), cancel_key(job_id), *self._delivery_keys],
+            args=[state, self._result_ttl_s, MAX_WAIT_S, tag, timeout_s, content, job_id, worker],
         )
-        if answer is None:
-            return None
-        if answer in ("conflict", b"conflict"):
-            log.warning("job %s: another job has this id and is under way; this one is dropped", job_id)
-            return None
+        match answer if isinstance(answer, list) else _text(answer):
+            case "ended":
+                return "ended"
+            case "conflict":
+                return "conflict"
+            case "unusable":
+                text = f"another app wrote the key {job_key(job_id)}, which must be the job's record"
+                raise JobError(ErrorCode.INTERNAL, f"{text}; delete it, and submit the job again")
         now, received_at, is_cancelled, held_s, worked_s, lost, lost_alone = answer
         return Receipt(
             float(now),
@@ -134,12 +185,18 @@ class JobStore:
         )
 
     def renew(
-        self, claims: Mapping[str, str], others: Iterable[str] = (), held: Container[str] | None = None
+        self,
+        claims: Mapping[str, str],
+        others: Iterable[str] = (),
+        held: Container[str] | None = None,
+        *,
+        timeout_s: float,
     ) -> dict[str, bool]:
         """Restart the timeout of deliveries, which renews their claims.
 
         Args:
             claims: Job ids by the tags of the deliveries that have claims, or will soon.
+            timeout_s: Of deliveries that have none of their own.
             held: Tags of the claims that are known to be granted, if not all are. Only these can be lost.
 
         Returns:
@@ -149,18 +206,23 @@ class JobStore:
         if not tags:
             return {}
         of_jobs = [key for job_id in claims.values() for key in (job_key(job_id), result_key(job_id))]
-        answers = self._run["renew_claims"](keys=[*self._taken_keys, *of_jobs], args=[MAX_WAIT_S, *tags])
+        answers = self._run["renew_claims"](
+            keys=[*self._delivery_keys, *of_jobs], args=[MAX_WAIT_S, timeout_s, *tags]
+        )
         for tag, answer in zip(claims, answers, strict=True):
             if answer < 0 and (held is None or tag in held):
                 self._on_repeated(tag)
         return {tag: answer > 0 for tag, answer in zip(claims, answers, strict=True)}
 
-    def release(self, job_id: str, tag: str, *, is_lost: bool = False) -> None:
+    def release(self, job_id: str, tag: str, how: str = "", *, is_lost: bool = False) -> None:
         """End a delivery's claim, so that the job may begin again at once, unless another has the claim.
 
-        ``is_lost`` counts the attempt as ended with its process, or the engine in it.
+        Args:
+            how: How the attempt ended, for the job's record.
+            is_lost: Whether to count the attempt as ended with its process, or the engine in it.
         """
-        self._run["release"](keys=[job_key(job_id)], args=[tag, "lost" if is_lost else ""])
+        line = " ".join(how.split())[:MAX_HOW_CHARS] or "handed back"
+        self._run["release"](keys=[job_key(job_id)], args=[tag, line, "lost" if is_lost else ""])
 
     def count(self, job_id: str, tag: str, what: Literal["lost_alone", "put_off"]) -> int | None:
         """Count an attempt that ended with a process of its own, or that found no such process.
@@ -170,32 +232,40 @@ class JobStore:
         answer = self._run["count"](keys=[job_key(job_id)], args=[tag, what])
         return None if answer is None else int(answer)
 
-    def store(
-        self,
-        job_id: str,
-        state: str | bytes,
-        *,
-        is_outcome: bool,
-        tag: str = "",
-        over_claim: bool = False,
-    ) -> bool:
-        """Store and publish a job's state or outcome; returns whether it was stored.
+    def store_state(self, job_id: str, state: str | bytes, tag: str = "") -> bool:
+        """Store and publish a state that is not the job's outcome; returns whether it was stored.
 
-        The first outcome stands. A state without the job's claim is dropped. An outcome ends the job and
-        deletes the request to cancel it.
-
-        Args:
-            tag: The tag of the delivery that has the claim; empty for none.
-            over_claim: Store it even if another has the claim; the holder then loses it.
+        It is dropped if the job has its outcome, or if ``tag`` is not that of the claim.
         """
-        record_ttl_s = 2 * self._result_ttl_s if is_outcome else ""
-        answer = self._run["store"](
-            keys=[result_key(job_id), job_key(job_id), cancel_key(job_id), *self._taken_keys],
-            args=[state, self._result_ttl_s, record_ttl_s, tag, "over" if over_claim else ""],
+        answer = self._run["state"](
+            keys=[result_key(job_id), job_key(job_id)], args=[state, self._result_ttl_s, tag]
         )
         if answer < 0:
             self._on_repeated(tag)
         return bool(answer > 0)
+
+    def end(self, endings: Sequence[Ending]) -> list[Ended | NotStored]:
+        """Store and publish outcomes, and remove the messages and claims, in one call.
+
+        Returns:
+            What became of each. A job's first outcome stands.
+        """
+        keys = [
+            key
+            for one in endings
+            for key in (result_key(one.job_id), job_key(one.job_id), cancel_key(one.job_id))
+        ]
+        args = [part for one in endings for part in (one.tag, one.outcome, one.dead_entry)]
+        answers = self._run["end"](
+            keys=[*keys, *self._delivery_keys, *[DEAD_KEY for _ in self._delivery_keys[:1]]],
+            args=[self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead, *args],
+        )
+        ended: list[Ended | NotStored] = []
+        for one, answer in zip(endings, map(_text, answers), strict=True):
+            if answer in ("repeated", "held"):
+                self._on_repeated(one.tag)
+            ended.append(NotStored(answer.removeprefix("error ")) if answer.startswith("error ") else answer)
+        return ended
 
     def is_claimed(self, job_id: str) -> bool:
         """Whether a worker has the job, or had it when the worker vanished."""
@@ -212,3 +282,7 @@ class JobStore:
     def is_cancelled(self, job_id: str) -> bool:
         """Whether the job's cancellation was requested."""
         return bool(self._redis.exists(cancel_key(job_id)))
+
+
+def _text(answer: Any) -> Any:
+    return answer.decode() if isinstance(answer, bytes) else answer

@@ -49,6 +49,44 @@ class QueueNames:
 
 NO_PREFIX: Final = QueueNames()
 
+
+@dataclass(frozen=True)
+class DeliveryKeys:
+    """The keys of the messages that workers of one role have taken.
+
+    Attributes:
+        unacked: A hash of the messages by the tags of their deliveries; the other keys are named after it.
+    """
+
+    unacked: str
+
+    @property
+    def index(self) -> str:
+        """A sorted set of the tags, by the moment of the last renewal."""
+        return f"{self.unacked}_index"
+
+    @property
+    def claims(self) -> str:
+        """A hash of each delivery's timeout and its job's id."""
+        return f"{self.unacked}_claims"
+
+    @property
+    def watch(self) -> str:
+        """A hash with the moment of the last search for overdue messages."""
+        return f"{self.unacked}_watch"
+
+    def as_list(self) -> list[str]:
+        """The keys that each script on deliveries takes."""
+        return [self.unacked, self.index, self.claims]
+
+
+# Not kombu's default keys: all apps on a database share those, and the shortest visibility timeout wins.
+# Long tasks of other apps, or of workers of the other role, would then be delivered twice.
+DELIVERY_KEYS: Final[dict[Role, DeliveryKeys]] = {
+    "forecast": DeliveryKeys("kronos.forecast.unacked"),
+    "finetune": DeliveryKeys("kronos.finetune.unacked"),
+}
+
 TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
 """A hash: for each list, the number of messages ever taken off it, minus those that came back."""
 

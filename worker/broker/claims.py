@@ -87,11 +87,11 @@ class Claims:
         with self._lock:
             self._held.pop(tag, None)
 
-    def release(self, job_id: str, tag: str, *, is_lost: bool = False) -> None:
+    def release(self, job_id: str, tag: str, how: str, *, is_lost: bool = False) -> None:
         """As ``JobStore.release``. Also for a request whose answer was lost: the claim may exist."""
         self.drop(tag)
         try:
-            self._store.release(job_id, tag, is_lost=is_lost)
+            self._store.release(job_id, tag, how, is_lost=is_lost)
         except RedisError as error:
             log.warning("job %s: its claim could not be released, it expires: %s", job_id, error)
 
@@ -110,7 +110,7 @@ class Claims:
         with self._lock:
             held = dict(self._held)  # the answer says nothing of a claim that is granted after the request
         asked_at = time.monotonic()
-        for tag, lives in self._store.renew(claims, others, held).items():
+        for tag, lives in self._store.renew(claims, others, held, timeout_s=self.timeout_s).items():
             if tag not in held:
                 continue
             if lives:

@@ -12,10 +12,13 @@ from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import MAX_ID_CHARS, STATUS_TASK, TASK_ROLES
+from kronos_client.core.stored import encode_failure
+from kronos_client.redis.job_store import Ended, Ending
 from kronos_client.redis.queues import PRIORITY_STEPS, list_key, queue_and_step, rank_of
 from kronos_model.text import escaped
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
+from worker.broker.outcomes import Outcomes
 
 log = logging.getLogger(__name__)
 
@@ -39,18 +42,15 @@ If it raises a Redis error, the message is delivered again. Any other error buri
 class MessageConsumer:
     """Takes one process's messages off its queues.
 
-    Args:
-        answer: Called with a job's id and error, to end the job with it. Returns False if it does not end
-            because a worker has it.
+    ``outcomes`` ends jobs that no task gets.
     """
 
-    def __init__(
-        self, deliveries: Deliveries, max_bytes: int, answer: Callable[[str, JobError], bool]
-    ) -> None:
+    def __init__(self, deliveries: Deliveries, max_bytes: int, outcomes: Outcomes) -> None:
         self.deliveries = deliveries
         self.on_dead: Callable[[], object] = lambda: None
         self._max_bytes = max_bytes
-        self._answer = answer
+        self._outcomes = outcomes
+        self._outcomes.dead_entry = self._dead_entry
         self._put_back: set[str] = set()
         self._notified = threading.Event()
         self._next_check = 0.0
@@ -66,11 +66,18 @@ class MessageConsumer:
         """Set the function that makes Celery's event loop run soon; any thread may call it."""
         self._wake = wake
 
-    def take(self, queues: Sequence[str], num_classes: Callable[[], int], hand_over: HandOver) -> None:
+    def take(
+        self,
+        queues: Sequence[str],
+        num_classes: Callable[[], int],
+        hand_over: HandOver,
+        num_held: Callable[[], int] = lambda: 0,
+    ) -> None:
         """Take messages of these queues, in this order, until there are none or there is no room.
 
         Args:
             num_classes: How many priority classes, from the highest, there is room for.
+            num_held: How many messages this process holds.
 
         Raises:
             RedisError: The connection to Redis is lost.
@@ -86,12 +93,12 @@ class MessageConsumer:
             self._notified.clear()  # before the take: a later message notifies again
             self._next_check = time.monotonic() + CHECK_INTERVAL_S
             try:
-                delivery = self.deliveries.take(lists)
+                delivery = self.deliveries.take(lists, holds_others=num_held() > 0)
                 if delivery is None:
                     return
                 self._notified.set()
                 self._deliver(delivery, hand_over)
-            except ResponseError as error:  # Redis is full, or a key has another type
+            except ResponseError as error:  # it answers: a new connection would change nothing
                 log.error("Redis refuses the script that takes a job, trying again: %s", error)
                 self._notified.clear()
                 return
@@ -113,6 +120,17 @@ class MessageConsumer:
         raw = self.deliveries.held(delivery_tag)
         if raw is not None:
             self._bury(delivery_tag, raw, "", BadMessage("Celery rejected it", _job_id(raw)))
+
+    def bury(self, delivery_tag: str, job_id: str, reason: str) -> None:
+        """Move a message to the dead messages, without an answer to its job."""
+        log.warning("a message of job %s is moved to kronos:dead: %s", job_id, reason)
+        entry = self._dead_entry(delivery_tag, job_id, reason)
+        self._outcomes.end(Ending(job_id, "", delivery_tag, entry))
+        self.on_dead()
+
+    def _dead_entry(self, tag: str, job_id: str, reason: str) -> str:
+        raw = self.deliveries.held(tag) or b""
+        return self.deliveries.dead_entry(reason, queue="", job_id=job_id, message=raw)
 
     def _deliver(self, delivery: Delivery, hand_over: HandOver) -> None:
         raw = delivery.message
@@ -138,9 +156,9 @@ class MessageConsumer:
         now = self.deliveries.now_s()
         if message.expires is not None and message.expires <= now:
             late = "the message expired before a worker took it; add workers"
-            if self._answer(message.payload["headers"]["id"], JobError(ErrorCode.DEADLINE, late)):
-                self.deliveries.forget(delivery.tag)
-            else:  # a worker has the job, perhaps a dead one: try again when its claim ends
+            job_id, task = message.payload["headers"]["id"], message.payload["headers"]["task"]
+            if self._end(job_id, delivery.tag, JobError(ErrorCode.DEADLINE, late), task=task) == "held":
+                # A worker has the job, perhaps a dead one: try again when its claim ends.
                 self.deliveries.put_back(delivery.tag, self.deliveries.timeout_s)
             return False
         delay_s = 0.0 if message.eta is None else message.eta - now
@@ -151,14 +169,19 @@ class MessageConsumer:
         return delay_s <= 0
 
     def _bury(self, tag: str, raw: bytes, queue: str, error: BadMessage) -> None:
-        """Answer, then bury: if the worker is killed in between, the next worker repeats both."""
         shown_id = None if error.job_id is None else escaped(error.job_id, MAX_ID_CHARS)
         log.warning("an unreadable message (id %r) is moved to kronos:dead: %s", shown_id, error)
-        if error.job_id is not None:
+        entry = self.deliveries.dead_entry(str(error), queue=queue, job_id=shown_id, message=raw)
+        if error.job_id is None:
+            self._outcomes.end(Ending("", "", tag, entry))
+        else:
             text = f"{error}; the contract (docs/reference/contract.md) says how to send a job"
-            self._answer(error.job_id, JobError(ErrorCode.BAD_MESSAGE, text))
-        self.deliveries.bury(tag, str(error), queue=queue, job_id=shown_id, message=raw)
+            self._end(error.job_id, tag, JobError(ErrorCode.BAD_MESSAGE, text), entry)
         self.on_dead()
+
+    def _end(self, job_id: str, tag: str, error: JobError, entry: str = "", task: str = "") -> Ended:
+        ending = Ending(job_id, encode_failure(job_id, error), tag, entry)
+        return self._outcomes.end(ending, task=task, outcome=error)
 
 
 def _job_id(raw: bytes) -> str | None:

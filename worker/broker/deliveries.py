@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from kronos_client.contract.names import DEAD_KEY
-from kronos_client.redis.queues import TAKEN_KEY
+from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys
 from kronos_client.redis.scripts import read_script
 
 SCRIPTS: Final = Path(__file__).parent / "lua"
@@ -56,58 +55,52 @@ class Deliveries:
         timeout_s: A message that is not renewed for so long is delivered again.
     """
 
-    def __init__(
-        self,
-        redis: Redis,
-        unacked_key: str,
-        index_key: str,
-        *,
-        timeout_s: float,
-        max_bytes: int,
-        max_dead: int,
-    ) -> None:
+    def __init__(self, redis: Redis, keys: DeliveryKeys, *, timeout_s: float, max_bytes: int) -> None:
         self._redis = redis
-        self._keys = (unacked_key, index_key, TAKEN_KEY)
-        self._watch_key = f"{unacked_key}_watch"
+        self._delivery_keys = keys
+        self._keys = [*keys.as_list(), TAKEN_KEY]
         self.timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._max_dead = max_dead
-        self._run_take, self._run_put_back, self._run_restore, self._run_bury = (
-            redis.register_script(read_script(name, SCRIPTS))
-            for name in ("take", "requeue", "restore", "bury")
+        self._run_take, self._run_put_back, self._run_restore = (
+            redis.register_script(read_script(name, SCRIPTS)) for name in ("take", "requeue", "restore")
         )
 
-    def take(self, lists: Sequence[str]) -> Delivery | None:
-        """Take the next message from the first list that has one."""
+    def take(self, lists: Sequence[str], *, holds_others: bool = False) -> Delivery | None:
+        """Take the next message from the first list that has one.
+
+        ``holds_others`` says that this worker has messages: then it takes no more while Redis is full.
+        """
         tag = uuid.uuid4().hex
-        answer = self._run_take(keys=[*self._keys, *lists], args=[tag, self._max_bytes, SHOWN_BYTES])
-        if answer is None:
+        args = (tag, self.timeout_s, self._max_bytes, SHOWN_BYTES, "holds" if holds_others else "")
+        answer = self._run_take(keys=[*self._keys, *lists], args=args)
+        if answer is None or answer == b"full":
             return None
         source, num_bytes, *parts = answer
         return Delivery(tag, source.decode(), num_bytes, b"".join(parts), is_whole=len(parts) == 1)
 
     def forget(self, tag: str) -> None:
-        """Remove an acknowledged message."""
-        unacked_key, index_key, _ = self._keys
+        """Remove an acknowledged message that is not a job's."""
+        keys = self._delivery_keys
         with self._redis.pipeline() as pipe:
-            pipe.zrem(index_key, tag)
-            pipe.hdel(unacked_key, tag)
+            pipe.zrem(keys.index, tag)
+            pipe.hdel(keys.claims, tag)
+            pipe.hdel(keys.unacked, tag)
             pipe.execute()
 
     def put_back(self, tag: str, delay_s: float = 0.0) -> None:
         """Have a message delivered again: at once and before all others of its list, or after a delay."""
-        self._run_put_back(keys=self._keys, args=[tag, delay_s, self.timeout_s])
+        self._run_put_back(keys=self._keys, args=[tag, delay_s])
 
     def restore_overdue(self) -> int:
         """Put back the messages that no worker renews any more. Returns how many.
 
         If no worker has called this for a while, Redis was away: workers then get time to renew first.
         """
-        gap_s = 2 * check_interval_s(self.timeout_s)
-        args = [self.timeout_s, gap_s, self.timeout_s / 2, MAX_RESTORED]
-        return int(self._run_restore(keys=[*self._keys, self._watch_key], args=args))
+        args = [self.timeout_s, check_interval_s(self.timeout_s), MAX_RESTORED]
+        return int(self._run_restore(keys=[*self._keys, self._delivery_keys.watch], args=args))
 
-    def bury(self, tag: str, reason: str, *, queue: str, job_id: str | None, message: bytes) -> None:
+    def dead_entry(self, reason: str, *, queue: str, job_id: str | None, message: bytes) -> str:
+        """What the list of dead messages shows of a message."""
         entry = {
             "at": self.now_s(),
             "reason": reason,
@@ -116,18 +109,17 @@ class Deliveries:
             "num_bytes": len(message),
             "message": message[:SHOWN_BYTES].decode(errors="backslashreplace"),
         }
-        unacked_key, index_key, _ = self._keys
-        keys = [unacked_key, index_key, DEAD_KEY]
-        self._run_bury(keys=keys, args=[tag, json.dumps(entry), self._max_dead])
+        return json.dumps(entry)
 
     def held(self, tag: str) -> bytes | None:
         """The message of a delivery that is not acknowledged yet."""
-        value: Any = self._redis.hget(self._keys[0], tag)
+        value: Any = self._redis.hget(self._delivery_keys.unacked, tag)
         return None if value is None else value.partition(b"\n")[2]
 
     def check_room(self) -> None:
         """Raise redis-py's OutOfMemoryError if Redis is full, and takes no writes."""
-        self._redis.lpushx(f"{self._watch_key}_room", "")  # the list never exists, so nothing is written
+        # The list never exists, so nothing is written.
+        self._redis.lpushx(f"{self._delivery_keys.unacked}_room", "")
 
     def now_s(self) -> float:
         """Unix time by Redis's clock, in seconds."""

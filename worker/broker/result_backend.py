@@ -7,7 +7,7 @@ the pool may cause the failure. Overrides methods that celery 5.7's ``backends/b
 import logging
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery import states
@@ -15,9 +15,10 @@ from celery.backends.redis import RedisBackend
 from pydantic_core import to_json
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.redis.connection import connect, refuses_writes
-from kronos_client.redis.job_store import JobStore, OnRepeated, Receipt
-from worker.config import TAKEN_KEY_SETTING
+from kronos_client.redis.connection import connect
+from kronos_client.redis.job_store import Ending, JobStore, OnRepeated, Receipt
+from worker.broker.outcomes import Outcomes
+from worker.config import DELIVERY_KEYS_SETTING, MAX_DEAD_SETTING
 
 log = logging.getLogger(__name__)
 
@@ -38,30 +39,41 @@ class CodedRedisBackend(RedisBackend):
     """As of ``JobStore``; a worker that counts these replaces it."""
 
     @cached_property
-    def _store(self) -> JobStore:
+    def store(self) -> JobStore:
+        """The jobs' records and states."""
         app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
-        taken_key = app.conf.get(TAKEN_KEY_SETTING)
         # Not Celery's client, which waits for each silent connection in turn.
-        return JobStore(connect(app.conf.result_backend), ttl_s, taken_key, lambda tag: self.on_repeated(tag))
+        redis = connect(app.conf.result_backend)
+        keys, max_dead = app.conf.get(DELIVERY_KEYS_SETTING), app.conf.get(MAX_DEAD_SETTING, 1000)
+        return JobStore(redis, ttl_s, keys, lambda tag: self.on_repeated(tag), max_dead)
+
+    @cached_property
+    def outcomes(self) -> Outcomes:
+        """Ends this process's jobs."""
+        return Outcomes(self.store)
 
     def begin(
-        self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
-    ) -> Receipt | None:
-        """Claim a job, and store that a worker has begun it, with ``info``; otherwise as ``JobStore.begin``.
+        self,
+        task_id: str,
+        request: Any,
+        *,
+        timeout_s: float,
+        content: str = "",
+        worker: str = "",
+        pid: int = 0,
+    ) -> Receipt | Literal["ended", "conflict"]:
+        """Claim a job, and store that a worker has begun it; otherwise as ``JobStore.begin``.
 
         This replaces Celery's ``track_started``, which needs one more round trip.
         """
+        info = {"pid": pid, "hostname": worker}
         meta = self._encoded(task_id, info, states.STARTED, None, request)
-        return self._store.begin(task_id, meta, tag_of(request), timeout_s, content)
+        return self.store.begin(task_id, meta, tag_of(request), timeout_s, content, worker)
 
     def lose(self, request: Any) -> None:
         """Count that a job's process died, and end its claim."""
-        self._store.release(request.id, tag_of(request), is_lost=True)
-
-    def store_by(self, store: JobStore, request: Any, state: str, content: Any) -> bool:
-        """Store a state, or an outcome, over this store's connection, once; returns whether it counts."""
-        return self._put(store, request.id, self.encode_result(content, state), state, None, request)
+        self.store.release(request.id, tag_of(request), "its process died", is_lost=True)
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery would subscribe to the result of every job that it sends.
@@ -69,42 +81,28 @@ class CodedRedisBackend(RedisBackend):
         A waiting caller subscribes first and then reads the stored state, so it misses nothing.
         """
 
-    def _store_result(
+    def store_result(
         self, task_id: str, result: Any, state: str, traceback: Any = None, request: Any = None, **_: Any
     ) -> Any:
-        """Store a state unless the job has an outcome: the first outcome stays, also if it is a failure.
+        """Store a state. An outcome ends the job; the first one stays, also if it is a failure.
 
-        If the job is claimed, only its holder's state counts.
+        If the job is claimed, only its holder's state counts. A task waits here until Redis accepts its
+        outcome; Celery's own threads get Redis's error, and the message is delivered again.
         """
-        self._put(self._store, task_id, result, state, traceback, request)
+        content = self.encode_result(result, state)
+        encoded, tag = self._encoded(task_id, content, state, traceback, request), tag_of(request)
+        if state not in states.READY_STATES:
+            self.store.store_state(task_id, encoded, tag)
+            return result
+        app: Any = self.app  # type: ignore[attr-defined]
+        task, waits = str(getattr(request, "task", "")), app.current_worker_task is not None
+        self.outcomes.end(Ending(task_id, encoded, tag), task=task, outcome=result, waits=waits)
         return result
-
-    def _put(
-        self,
-        store: JobStore,
-        task_id: str,
-        content: Any,
-        state: str,
-        traceback: Any,
-        request: Any,
-        *,
-        over_claim: bool = False,
-    ) -> bool:
-        return store.store(
-            task_id,
-            self._encoded(task_id, content, state, traceback, request),
-            is_outcome=state in states.READY_STATES,
-            tag="" if over_claim else tag_of(request),
-            over_claim=over_claim,
-        )
 
     def _encoded(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> bytes:
         """The JSON that Celery would store, made ten times faster; a result is thousands of numbers."""
         meta: Any = self._get_result_meta(result, state, traceback, request)  # type: ignore[attr-defined]
         return to_json(meta | {"task_id": task_id})
-
-    def exception_safe_to_retry(self, exc: Exception) -> bool:
-        return refuses_writes(exc) or bool(super().exception_safe_to_retry(exc))
 
     def mark_as_failure(
         self,
@@ -125,7 +123,8 @@ class CodedRedisBackend(RedisBackend):
             log.error("job %s: its callbacks or chain could not be sent: %s", task_id, coded(exc))
             warning = f"The job's callbacks or chain could not be sent: {type(exc).__name__}."
             content = result | {"warnings": [*result["warnings"], warning]}
-            self._put(self._store, task_id, content, states.SUCCESS, None, request)
+            self.store_result(task_id, content, states.SUCCESS, request=request)
+            kwargs["store_result"], args = False, ()
         super().mark_as_failure(task_id, coded(exc), None, request, *args, **kwargs)
 
     def mark_as_revoked(
@@ -141,15 +140,10 @@ class CodedRedisBackend(RedisBackend):
             error = JobError(ErrorCode.DEADLINE, "the message expired before a worker took it; add workers")
         else:
             error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
-        if store_result and self.runs_here(task_id):
-            self._store.request_cancel(task_id)  # the job ends by itself, with its own error
-            return
-        self.mark_as_failure(task_id, error, request=request, store_result=store_result)
-        if store_result and reason != EXPIRED and self._store.is_claimed(task_id):
-            # Another worker's claim prevented the store, but Celery still acknowledges the message. That
-            # worker is gone, or will find its claim lost.
-            content = self.encode_result(error, state)
-            self._put(self._store, task_id, content, state, None, request, over_claim=True)
+        if store_result and reason != EXPIRED:
+            self.store.request_cancel(task_id)  # for a worker that has the job, this one included
+        if store_result and not self.runs_here(task_id):
+            self.mark_as_failure(task_id, error, request=request, store_result=store_result)
 
 
 def coded(error: BaseException) -> JobError:

@@ -61,7 +61,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
         """Use ``claims`` of Celery's worker, which is set before if jobs run in this process."""
         self._consumer = consumer
         self._claims = getattr(consumer.controller, "claims", None) or Claims(
-            transport.job_store(), self._timeout_s
+            transport.backend().store, self._timeout_s
         )
         if not self._thread.is_alive():
             self._thread.start()

@@ -14,24 +14,20 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, Final
 
-from celery import states
 from celery.worker import state
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from kombu.utils.limits import TokenBucket
 from redis.exceptions import OutOfMemoryError, RedisError
 
-from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import CELERY_PRIORITIES, TASK_ROLES
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.app import app
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
-from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -58,6 +54,7 @@ LEANS_ON: Final = (
     (virtual.QoS, "append", "counts a message as held"),
     (virtual.QoS, "ack", "counts it as held no longer, in any thread"),
     (virtual.QoS, "_delivered", "the messages that are held, by tag"),
+    (virtual.QoS, "_dirty", "the tags among them that are held no longer"),
     (redis.Transport, "connection_errors", "the errors after which Celery connects again"),
     (virtual.Transport, "cycle", "the poller of a connection; Transport.__init__ makes it"),
     (virtual.Transport, "_deliver", "gives a raw message to the consumer of its queue"),
@@ -70,34 +67,22 @@ LEANS_ON: Final = (
 
 
 @cache
-def job_store() -> JobStore:
-    """The jobs' records and states, over a connection of this process."""
-    settings = get_settings()
-    redis = connect(settings.redis_url.get_secret_value())
-    return JobStore(redis, settings.result_ttl_s, UNACKED_INDEX_KEYS[settings.role])
-
-
-@cache
 def message_consumer() -> MessageConsumer:
     """The consumer of this process."""
     settings = get_settings()
-    url = settings.redis_url.get_secret_value()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
     deliveries = Deliveries(
-        connect(url, decode_responses=False),
-        UNACKED_KEYS[settings.role],
-        UNACKED_INDEX_KEYS[settings.role],
+        connect(settings.redis_url.get_secret_value(), decode_responses=False),
+        DELIVERY_KEYS[settings.role],
         timeout_s=settings.visibility_timeout_s,
         max_bytes=max_bytes,
-        max_dead=settings.max_dead_messages,
     )
+    return MessageConsumer(deliveries, max_bytes, backend().outcomes)
 
-    def answer(job_id: str, error: JobError) -> bool:
-        backend: Any = app.backend
-        is_stored = backend.store_by(job_store(), SimpleNamespace(id=job_id), states.FAILURE, error)
-        return bool(is_stored or not job_store().is_claimed(job_id))
 
-    return MessageConsumer(deliveries, max_bytes, answer)
+def backend() -> Any:
+    """The result backend of this process, which ends its jobs."""
+    return app.backend
 
 
 class Message(virtual.Message):
@@ -110,10 +95,10 @@ class Message(virtual.Message):
 
 
 class QoS(redis.QoS):
-    """Acknowledges, requeues and rejects by scripts, over a connection that outlives the channel.
+    """Accounts for the messages that this process holds.
 
-    If Redis is away, the channel still forgets the message, which would otherwise count as held for ever.
-    The message is delivered again when its claim ends; the job already has its outcome.
+    Celery acknowledges a job after every attempt to store its outcome. That changes only what is held here:
+    the script that stores the outcome removes the message, and if it did not, the message is delivered again.
     """
 
     channel: Any
@@ -123,13 +108,16 @@ class QoS(redis.QoS):
 
     def num_classes(self) -> int:
         """How many priority classes, from the highest, another job may be of."""
-        return self.channel.num_classes() if super().can_consume() else 0
+        has_room = super().can_consume() and backend().outcomes.has_room
+        return self.channel.num_classes() if has_room else 0
 
     def append(self, message: Any, delivery_tag: str) -> None:
         virtual.QoS.append(self, message, delivery_tag)  # Redis noted it when it was taken
 
     def ack(self, delivery_tag: str) -> None:
-        self._end(delivery_tag, message_consumer().deliveries.forget)
+        message: Any = self._delivered.get(delivery_tag)  # type: ignore[union-attr]
+        is_job = message is not None and message.headers.get("task") in TASK_ROLES
+        self._end(delivery_tag, lambda tag: None if is_job else message_consumer().deliveries.forget(tag))
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         consumer = message_consumer()
@@ -185,7 +173,8 @@ class Channel(redis.Channel):
     def take(self) -> None:
         """Hand over waiting messages while there is room."""
         self.num_takes += 1
-        message_consumer().take(self.scripted_queues, self.qos.num_classes, self._hand_over)
+        consumer, num_held = message_consumer(), lambda: len(self.qos._delivered) - len(self.qos._dirty)
+        consumer.take(self.scripted_queues, self.qos.num_classes, self._hand_over, num_held)
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
         properties = message.payload["properties"] | {

@@ -4,22 +4,18 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from celery import states
-
 from kronos_client.contract.errors import JobError
 
 log = logging.getLogger(__name__)
 
-OUTCOMES: Final = {states.SUCCESS: "done", states.FAILURE: "failed"}
 COPIED: Final = ("device", "device_warning", "queue", "worker", "timings_ms", "name", "version")
 """Fields of a result that are short and useful in a search. The last two are a trained model's."""
 
 
-def log_job(task: str, job_id: str, state: str | None, outcome: Any, node: str, device: str) -> None:
-    """Log a job that ended with a result as JSON or an error; one that goes back to the queue has not."""
-    if state is None or state not in OUTCOMES:
-        return
-    fields: dict[str, Any] = {"job_id": job_id, "task": task, "outcome": OUTCOMES[state]}
+def log_job(task: str, job_id: str, outcome: Any, node: str, device: str) -> None:
+    """Log a job that ended with this result, as JSON, or error."""
+    how = "failed" if isinstance(outcome, JobError) else "done"
+    fields: dict[str, Any] = {"job_id": job_id, "task": task, "outcome": how}
     fields |= {"worker": node, "device": device}
     if isinstance(outcome, Mapping):
         fields |= {name: outcome[name] for name in COPIED if outcome.get(name) is not None}

@@ -5,25 +5,23 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, Final
 
 from billiard.exceptions import WorkerLostError
-from celery import Task, states
+from celery import Task, signals
 from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import Priority
-from kronos_client.redis.connection import refuses_writes
-from kronos_client.redis.job_store import Receipt
+from kronos_client.contract.names import TASK_ROLES, Priority
+from kronos_client.redis.job_store import Ending, Receipt
 from kronos_client.redis.queues import priority_of
 from kronos_model.text import dotted
 from worker.broker import transport
 from worker.broker.claims import Claim
-from worker.broker.result_backend import coded, tag_of
-from worker.process import WorkerProcess
+from worker.broker.result_backend import tag_of
+from worker.process import WorkerProcess, current
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +29,6 @@ HELD_MARGIN_S: Final = 0.1
 """Seconds to wait after another worker's claim ends."""
 REQUEUE_DELAY_S: Final = 1.0
 """Without this delay, a job that cannot run now would come back at once, again and again."""
-PASSING: Final = ("BUSY ", "Script killed")
-"""Errors of Redis that pass and have no class in redis-py: a script was busy, or was ended."""
 
 
 class Requeued(Reject):
@@ -81,6 +77,13 @@ class ClaimedRequest(Request):
         except RedisError as failure:
             log.warning("job %s: Redis failed, so the job comes back later: %s", self.id, failure)
         return super().on_failure(exc_info, *args, **kwargs)
+
+
+@signals.task_postrun.connect
+def end_claim(task_id: str, task: "Task[Any, Any]", **_: Any) -> None:
+    """Drop the claim: the outcome is stored, or this attempt stores none."""
+    if task.name in TASK_ROLES and current.process is not None:
+        current.process.claims.drop(tag_of(task.request))
 
 
 JOB_TASK: Final[dict[str, Any]] = {
@@ -132,31 +135,31 @@ class Attempt:
             on_tick: As of ``Claim``.
 
         Raises:
-            Requeued: Another worker has the claim, or Redis cannot store it now.
-            Ignore: The job already has its outcome.
-            JobError: Redis can never store it: an app has written a key of another type.
+            Requeued: Another worker has the claim.
+            Ignore: The job already has its outcome, or another job has its id.
+            JobError: An app wrote a key of another type where the job's record should be.
+            RedisError: Redis does not store it now.
         """
         asked_at = time.monotonic()
         try:
-            receipt: Receipt | None = self._backend.begin(
+            receipt = self._backend.begin(
                 self._job_id,
                 self._request,
                 timeout_s=self._process.claims.timeout_s,
                 content=content,
+                worker=self._process.node,
                 pid=os.getpid(),
-                hostname=self._process.node,
             )
-        except ResponseError as error:
-            if can_pass(error):  # as if Redis were away
-                raise self._requeued(str(error), REQUEUE_DELAY_S) from error
+        except JobError as error:
             log.error("job %s cannot begin, perhaps because an app wrote its keys: %s", self._job_id, error)
-            # Without the tag, so that a vanished worker's claim does not prevent it.
-            failure = coded(error)
-            request = SimpleNamespace(id=self._job_id)
-            self._backend.store_by(self._process.job_store, request, states.FAILURE, failure)
-            raise failure from None
-        if receipt is None:
+            raise
+        if receipt == "ended":
             # Delivered again after it ended, or submitted twice: the first outcome stays.
+            self._backend.outcomes.end(Ending(self._job_id, "", self._tag))
+            raise Ignore
+        if receipt == "conflict":
+            reason = "another job has this id and is under way"
+            transport.message_consumer().bury(self._tag, self._job_id, reason)
             raise Ignore
         if receipt.held_s > 0:
             raise Requeued("another worker has the job", delay_s=receipt.held_s + HELD_MARGIN_S)
@@ -164,15 +167,8 @@ class Attempt:
 
     def _requeued(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> Requeued:
         """Release the claim. ``is_lost`` counts this attempt as one whose process died."""
-        self._process.claims.release(self._job_id, self._tag, is_lost=is_lost)
+        self._process.claims.release(self._job_id, self._tag, reason, is_lost=is_lost)
         return Requeued(reason, delay_s=delay_s)
-
-
-def can_pass(error: ResponseError) -> bool:
-    """Whether the same command may succeed later."""
-    # redis-py's subclasses are states of the server or of its ACL, such as READONLY and NOPERM.
-    is_state = type(error) is not ResponseError or refuses_writes(error)
-    return is_state or any(text in str(error) for text in PASSING)
 
 
 def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -10,12 +10,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from celery import Task, signals
+from celery import Task
 from celery.exceptions import BackendError, Ignore
 from kombu.exceptions import OperationalError
-from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import read_job
@@ -25,7 +23,7 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
 from worker.broker.claims import Claim
-from worker.broker.result_backend import coded, tag_of
+from worker.broker.result_backend import coded
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine, compute
 from worker.inference.forecast_process import ForecastProcess
@@ -52,13 +50,6 @@ def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
     return ForecastAttempt(self, current_process()).answer(args, kwargs)
 
 
-@signals.task_postrun.connect
-def end_claim(task_id: str, task: "Task[Any, Any]", **_: Any) -> None:
-    """Drop the claim: the outcome is stored, or this attempt stores none."""
-    if task.name == FORECAST_TASK:
-        current_process().claims.drop(tag_of(task.request))
-
-
 class ForecastAttempt(Attempt):
     """One delivery of a forecast job; the ``JobContext`` of its computation."""
 
@@ -79,16 +70,13 @@ class ForecastAttempt(Attempt):
             raise self._requeued(str(error), error.delay_s) from None
         except (Ignore, Requeued):
             raise
-        except (RedisConnectionError, RedisTimeoutError, BackendError, OperationalError) as error:
+        except (RedisError, BackendError, OperationalError) as error:
             raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
-        except JobError as error:
-            self._process.metrics.count_job(error.code)
+        except JobError:
             raise
         except Exception as error:  # an error without a code would send its traceback to the caller
             log.exception("job %s failed because of a defect in this software", self._job_id)
-            self._process.metrics.count_job(ErrorCode.INTERNAL)
             raise coded(error) from None
-        self._process.metrics.count_job(None)
         self._request.finished = result  # for the result backend
         return result
 
@@ -112,8 +100,9 @@ class ForecastAttempt(Attempt):
 
     def report_progress(self, progress: ForecastProgress) -> None:
         try:
-            given = (self._process.job_store, self._request, PROGRESS_STATE, progress.as_json())
-            self._backend.store_by(*given)
+            self._backend.store_result(
+                self._job_id, progress.as_json(), PROGRESS_STATE, request=self._request
+            )
         except RedisError as error:
             log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 

@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from celery import Task, states
-from celery.exceptions import Ignore
+from celery import Task
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -26,8 +25,6 @@ from worker.training.long_run import Interrupted, LongRun
 log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S: Final = 1.0
-STORE_RETRY_S: Final = 1.0
-STORE_FOR_S: Final = 600.0
 
 
 class LongAttempt(Attempt):
@@ -51,20 +48,13 @@ class LongAttempt(Attempt):
             # What is not a job has no fingerprint: it gets its error even if the id is in use.
             content = fingerprint(job) if isinstance(job, Mapping) else ""
             receipt, claim = self._begin(content, self._check_and_report)
-            try:
-                result = self._work(job_of(args, kwargs), content, receipt, claim)
-            except JobError as error:
-                self._store(states.FAILURE, error)
-                raise
-            self._store(states.SUCCESS, result)
+            return self._work(job_of(args, kwargs), content, receipt, claim)
         except Interrupted as interrupted:
             raise self._requeued(str(interrupted)) from None
         except RedisError as error:
             raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         finally:
             self._process.training = None
-            self._process.claims.drop(self._tag)
-        return result
 
     def _work(self, payload: Any, content: str, receipt: Receipt, claim: Claim) -> dict[str, Any]:
         try:
@@ -83,25 +73,6 @@ class LongAttempt(Attempt):
             log.exception("job %s failed because of a defect in this software", self._job_id)
             raise coded(error) from None
 
-    def _store(self, state: str, outcome: Any) -> None:
-        """Store the outcome under the claim, before Celery does.
-
-        Celery would acknowledge the job even if the result backend refused its outcome.
-        """
-        until = time.monotonic() + STORE_FOR_S
-        while True:
-            try:
-                if self._backend.store_by(self._process.job_store, self._request, state, outcome):
-                    return
-                if self._process.job_store.has_ended(self._job_id):
-                    raise Ignore
-                raise Interrupted("another worker has the job")
-            except RedisError as error:
-                if time.monotonic() > until:
-                    raise
-                log.warning("job %s: its outcome could not be stored, trying again: %s", self._job_id, error)
-                time.sleep(STORE_RETRY_S)
-
     def _check_and_report(self) -> None:
         run = self._run
         if run is None:
@@ -115,4 +86,4 @@ class LongAttempt(Attempt):
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.store_by(self._process.job_store, self._request, PROGRESS_STATE, self._reported)
+            self._backend.store_result(self._job_id, self._reported, PROGRESS_STATE, request=self._request)

@@ -42,14 +42,15 @@ if starts_over then
     redis.call('DEL', result)
 end
 if ended_at then
-    redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'worked_s', 'lost', 'lost_alone', 'put_off')
+    redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'worked_s', 'lost', 'lost_alone', 'put_off',
+        'attempts')
 end
 if ended_at or redis.call('EXISTS', record) == 0 then
     redis.call('DEL', cancel_request) -- it concerned an earlier job with this id
 end
 -- How many messages come before it, counted from the first that the list ever had: see withdraw.lua.
 local place = redis.call('LLEN', list) + (redis.call('HGET', taken, list) or 0)
-redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place)
+redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place, 'at', 'list ' .. list)
 redis.call('EXPIRE', record, record_ttl_s)
 redis.call('ZADD', jobs, now_text, job_id)
 redis.call('ZREMRANGEBYRANK', jobs, 0, -max_listed - 1)

@@ -1,21 +1,30 @@
 -- A worker begins a job: stores and publishes its state, and takes the claim for a delivery.
--- Returns false if the job has its outcome, 'conflict' if another job with this id is under way, else the
--- job's record. Nothing is stored while another holds the claim. A claim that ended and was not released was
--- lost with its holder.
+-- Returns 'ended' if the job has its outcome, 'conflict' if another job with this id is under way, 'unusable' if an
+-- app wrote another type of key where its record should be; else the job's record. Nothing is stored while another
+-- holds the claim. A claim that ended and was not released was lost with its holder.
 -- include: now
 -- include: outcome
-local result, record, cancel_request, taken_at = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- include: places
+-- include: attempts
+-- include: may_write
+local result, record, cancel_request = KEYS[1], KEYS[2], KEYS[3]
+local unacked, index, claims = KEYS[4], KEYS[5], KEYS[6]
 local state, result_ttl_s, record_ttl_s = ARGV[1], ARGV[2], ARGV[3]
 local tag, timeout_s = ARGV[4], tonumber(ARGV[5])
 local fingerprint = ARGV[6] -- '' to skip the check
+local job_id, worker = ARGV[7], ARGV[8]
 local min_held_s = 1 -- for a holder that is overdue and not put back yet
 
+local record_type = redis.call('TYPE', record).ok
 if has_outcome(result) then
-    return false
+    return 'ended'
+elseif record_type ~= 'hash' and record_type ~= 'none' then
+    return 'unusable'
 end
+check_may_write(unacked, index, claims)
 if redis.call('HEXISTS', record, 'ended_at') == 1 then -- its outcome is no longer kept: start over
     redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'worked_s', 'fingerprint', 'lost',
-        'lost_alone', 'put_off')
+        'lost_alone', 'put_off', 'attempts')
     redis.call('DEL', cancel_request)
 end
 if fingerprint ~= '' and redis.call('HSETNX', record, 'fingerprint', fingerprint) == 0 and
@@ -24,23 +33,26 @@ if fingerprint ~= '' and redis.call('HSETNX', record, 'fingerprint', fingerprint
 end
 redis.call('HSETNX', record, 'received_at', now_text)
 redis.call('EXPIRE', record, record_ttl_s)
+redis.call('HSET', claims, tag, timeout_s .. ' ' .. job_id)
 local held_s = 0
 local holder = redis.call('HGET', record, 'holder')
 if holder and holder ~= tag then
-    local renewed_at = redis.call('ZSCORE', taken_at, holder)
+    local renewed_at = redis.call('ZSCORE', index, holder)
     if renewed_at then
         if tonumber(renewed_at) > now then -- Redis's clock went back, or it is forged. A living holder renews it
             renewed_at = now
-            redis.call('ZADD', taken_at, now, holder)
+            redis.call('ZADD', index, now, holder)
         end
-        held_s = math.max(min_held_s, renewed_at + timeout_s - now)
+        held_s = math.max(min_held_s, renewed_at + (claim_of(claims, holder) or timeout_s) - now)
     else
-        redis.call('HINCRBY', record, 'lost', 1)
+        redis.call('HSET', record, 'lost', (tonumber(redis.call('HGET', record, 'lost') or 0) or 0) + 1)
+        note_attempt(record, now_text, 'its process or connection was lost')
     end
 end
 if held_s == 0 then
-    redis.call('HSET', record, 'holder', tag, 'renewed_at', now_text)
-    redis.call('ZADD', taken_at, now, tag)
+    redis.call('HSET', record, 'holder', tag, 'renewed_at', now_text, 'begun_at', now_text, 'worker', worker)
+    redis.call('ZADD', index, now, tag)
+    note_held(job_id, tag, now, timeout_s)
     redis.call('SETEX', result, result_ttl_s, state)
     redis.call('PUBLISH', result, state)
 end

@@ -4,8 +4,10 @@
 -- include: now
 -- include: claims
 -- include: outcome
-local taken_at = KEYS[1] -- and from KEYS[2] on the record and the result of each job that has a claim
-local record_ttl_s = ARGV[1] -- and from ARGV[2] on their tags, then tags of deliveries without claims
+-- include: places
+-- include: may_write
+local unacked, index, claims = KEYS[1], KEYS[2], KEYS[3] -- then the record and the result of each job with a claim
+local record_ttl_s, timeout_s = ARGV[1], tonumber(ARGV[2]) -- then their tags, then tags of deliveries without claims
 
 local function renewed(record, result, tag)
     if is_anothers(record, tag) then
@@ -17,7 +19,10 @@ local function renewed(record, result, tag)
     if redis.call('HGET', record, 'holder') == tag or
             (redis.call('EXISTS', record) == 0 and not has_outcome(result)) then
         -- The delivery was put back and no worker has begun it, or Redis lost the record of a job under way.
-        redis.call('ZADD', taken_at, now, tag)
+        redis.call('ZADD', index, now, tag)
+        if redis.call('HEXISTS', claims, tag) == 0 then
+            redis.call('HSET', claims, tag, timeout_s .. ' ')
+        end
         local since = now - (redis.call('HGET', record, 'renewed_at') or now)
         redis.call('HINCRBYFLOAT', record, 'worked_s', string.format('%.6f', math.max(0, since)))
         redis.call('HSET', record, 'holder', tag, 'renewed_at', now_text)
@@ -26,13 +31,18 @@ local function renewed(record, result, tag)
     return 1
 end
 
+check_may_write(unacked, index, claims)
 local answers = {}
-for position = 2, #ARGV do
+for position = 3, #ARGV do
     local tag, record, result = ARGV[position], KEYS[2 * position - 2], KEYS[2 * position - 1]
-    redis.call('ZADD', taken_at, 'XX', now, tag) -- XX: an acknowledged delivery stays gone
+    if redis.call('HEXISTS', unacked, tag) == 1 then
+        local own_timeout_s, job_id = claim_of(claims, tag)
+        redis.call('ZADD', index, now, tag)
+        pcall(note_held, job_id, tag, now, own_timeout_s or timeout_s)
+    end
     if record then
         local is_read, answer = pcall(renewed, record, result, tag) -- apps may write records
-        answers[position - 1] = is_read and answer or 1
+        answers[position - 2] = is_read and answer or 1
     end
 end
 return answers

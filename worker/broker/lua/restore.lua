@@ -1,25 +1,35 @@
 -- Puts back messages that no worker renews any more, at the end that is served next, the oldest last.
--- Returns how many. If this did not run for a while, Redis was away and no worker could renew: then nothing
--- is put back for some time.
+-- Returns how many. Each delivery has its own timeout; one without is judged by the caller's. If this did not run for
+-- a while, Redis was away and no worker could renew: then each delivery gets half its timeout to be renewed.
 -- include: now
 -- include: put_back
-local unacked, index, taken, watch = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local timeout_s = tonumber(ARGV[1])
-local gap_s, grace_s = tonumber(ARGV[2]), ARGV[3] -- no run for gap_s: put nothing back for grace_s
-local max_messages = ARGV[4]
+-- include: may_write
+local unacked, index, claims, taken, watch = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local timeout_s, interval_s = tonumber(ARGV[1]), tonumber(ARGV[2])
+local max_messages = tonumber(ARGV[3])
 
+check_may_write(unacked, index, claims)
 local looked_at = tonumber(redis.call('HGET', watch, 'looked_at') or now)
 redis.call('HSET', watch, 'looked_at', now_text)
 if looked_at > now then -- Redis's clock went back
-    redis.call('HDEL', watch, 'not_before')
-elseif now - looked_at > gap_s then
-    redis.call('HSET', watch, 'not_before', string.format('%.6f', now + grace_s))
+    redis.call('HDEL', watch, 'back_at', 'not_before')
+elseif now - looked_at > 2 * interval_s then
+    -- Workers of release 0.1.0 read not_before.
+    redis.call('HSET', watch, 'back_at', now_text, 'not_before', string.format('%.6f', now + timeout_s / 2))
 end
-if now < tonumber(redis.call('HGET', watch, 'not_before') or 0) then
-    return 0
+local back_at = tonumber(redis.call('HGET', watch, 'back_at') or 0)
+local overdue = {}
+for _, tag in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - math.min(timeout_s, interval_s))) do
+    local own_timeout_s = claim_of(claims, tag) or timeout_s
+    local renewed_at = tonumber(redis.call('ZSCORE', index, tag))
+    if now >= math.max(renewed_at + own_timeout_s, back_at + own_timeout_s / 2) then
+        overdue[#overdue + 1] = tag
+    end
+    if #overdue == max_messages then
+        break
+    end
 end
-local tags = redis.call('ZRANGEBYSCORE', index, '-inf', now - timeout_s, 'LIMIT', 0, max_messages)
-for position = #tags, 1, -1 do
-    put_back(unacked, index, taken, tags[position])
+for position = #overdue, 1, -1 do
+    put_back(unacked, index, claims, taken, overdue[position])
 end
-return #tags
+return #overdue

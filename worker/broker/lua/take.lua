@@ -1,22 +1,49 @@
--- Takes the next message of the first list that has one, and notes it as unacknowledged.
--- Returns the list, the message's length, and the message, or only its two ends if it is too large; false if
--- there is no message. The same tag gives the same message, because a command may be sent twice.
+-- Takes the next message of the first list that has one, and notes it as taken. Messages whose delay has passed come
+-- first in their list.
+-- Returns the list, the message's length, and the message, or only its two ends if it is too large; 'full' if Redis
+-- is full and this worker holds messages already, so that what is held ends before more begins; false if there is no
+-- message. The same tag gives the same message, because a command may be sent twice.
 --
 -- A hash holds each message under its delivery's tag, after the list's key and a newline. A sorted set holds
--- the moment, and another hash the number of messages taken off each list.
+-- the moment of its last renewal, a second hash its timeout and the job's id, and a third the number of messages
+-- taken off each list.
 -- include: now
-local unacked, index, taken = KEYS[1], KEYS[2], KEYS[3] -- then lists, in order of service
-local tag = ARGV[1]
-local max_bytes, end_bytes = tonumber(ARGV[2]), ARGV[3]
+-- include: put_back
+-- include: may_write
+local unacked, index, claims, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4] -- then lists, in order of service
+local tag, timeout_s = ARGV[1], tonumber(ARGV[2])
+local max_bytes, end_bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
+local holds_others = ARGV[5] ~= ''
+local max_due = 100 -- of one list, in one call
 
+local function job_of(message)
+    -- kombu writes the job's id near the message's end. That of another client is noted when the job begins.
+    local quoted = string.match(string.sub(message, -1024), '"correlation_id": ?(".-[^\\]")')
+    local is_json, ids = pcall(cjson.decode, '[' .. (quoted or '') .. ']')
+    return is_json and type(ids[1]) == 'string' and ids[1] or ''
+end
+
+-- A write that needs room, and changes nothing: this list never exists.
+local room = redis.pcall('LPUSHX', unacked .. '_room', '')
+local is_full = type(room) == 'table' and string.find(room.err or '', 'OOM', 1, true)
+if is_full and holds_others then
+    return 'full'
+end
+check_may_write(unacked, index, claims)
 local source, message
 local held = redis.call('HGET', unacked, tag)
 if held then
     local newline = string.find(held, '\n', 1, true)
     source, message = string.sub(held, 1, newline - 1), string.sub(held, newline + 1)
 else
-    for position = 4, #KEYS do
-        message = redis.call('RPOP', KEYS[position])
+    for position = 5, #KEYS do
+        local delayed = 'kronos:delayed:' .. KEYS[position]
+        local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, max_due)
+        for place = #due, 1, -1 do
+            put_back(unacked, index, claims, taken, due[place])
+            redis.call('ZREM', delayed, due[place]) -- also of a message that is no longer taken
+        end
+        message = redis.call('LINDEX', KEYS[position], -1)
         if message then
             source = KEYS[position]
             break
@@ -25,9 +52,13 @@ else
     if not message then
         return false
     end
+    local job_id = job_of(message)
     redis.call('HSET', unacked, tag, source .. '\n' .. message)
+    redis.call('HSET', claims, tag, timeout_s .. ' ' .. job_id)
     redis.call('ZADD', index, now, tag)
     redis.call('HINCRBY', taken, source, 1)
+    redis.call('RPOP', source) -- last: what Redis refuses before leaves the message on its list
+    pcall(note_held, job_id, tag, now, timeout_s)
 end
 if #message <= max_bytes then
     return {source, #message, message}

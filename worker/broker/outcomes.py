@@ -1,0 +1,117 @@
+"""Ends jobs in Redis, and keeps an outcome until Redis accepts it."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from redis.backoff import EqualJitterBackoff
+from redis.exceptions import RedisError
+
+from kronos_client.redis.job_store import Ended, Ending, JobStore, NotStored
+
+log = logging.getLogger(__name__)
+
+MAX_KEPT_BYTES: Final = 64 * 2**20
+"""Bytes of outcomes that wait for Redis; with more, the worker takes no further jobs."""
+MAX_PAUSE_S: Final = 3.0
+MAX_TRIES: Final = 10
+"""Tries after which a job that Redis cannot end goes to the dead messages, if others were ended meanwhile."""
+
+
+class Outcomes:
+    """Ends the jobs of one process. May be shared by threads.
+
+    Attributes:
+        on_end: Called with the task, the job's id and the outcome, once each outcome is stored.
+        on_refused: Called with each error.
+        on_accepted: Called each time that Redis accepts.
+        dead_entry: Returns the entry of a delivery for the dead messages, with this reason.
+    """
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._num_ended = 0
+        self._num_kept_bytes = 0
+        self._kept_until = math.inf  # by time.monotonic
+        self.on_end: Callable[[str, str, Any], object] = lambda task, job_id, outcome: None
+        self.on_refused: Callable[[Exception], object] = lambda error: None
+        self.on_accepted: Callable[[], object] = lambda: None
+        self.dead_entry: Callable[[str, str, str], str] = lambda tag, job_id, reason: ""
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another job may be taken."""
+        return self._num_kept_bytes < MAX_KEPT_BYTES
+
+    def keep_for(self, seconds: float) -> None:
+        """Keep outcomes that Redis refuses for this time at most: the worker shuts down."""
+        self._kept_until = min(self._kept_until, time.monotonic() + seconds)
+
+    def end(self, ending: Ending, *, task: str = "", outcome: Any = None, waits: bool = False) -> Ended:
+        """Store and publish a job's outcome, and remove its message and its claim.
+
+        Args:
+            outcome: The result or error that ``ending`` has encoded.
+            waits: Whether to try again until Redis accepts it, instead of raising its error.
+
+        Raises:
+            RedisError: The job has not ended: its message is delivered again.
+        """
+        try:
+            return self._try(ending, task, outcome)
+        except (RedisError, NotStored) as error:
+            if not waits:
+                raise
+            text = "job %s: its outcome is kept until Redis accepts it: %s"
+            log.warning(text, ending.job_id, error)
+        self._keep(ending.num_bytes)
+        try:
+            return self._end_later(ending, task, outcome)
+        finally:
+            self._keep(-ending.num_bytes)
+
+    def _end_later(self, ending: Ending, task: str, outcome: Any) -> Ended:
+        pauses = EqualJitterBackoff(cap=MAX_PAUSE_S, base=0.1)
+        num_ended, num_tries, num_own_errors = self._num_ended, 0, 0
+        while True:
+            num_tries += 1
+            time.sleep(pauses.compute(num_tries))
+            try:
+                return self._try(ending, task, outcome)
+            except RedisError as error:
+                num_own_errors += isinstance(error, NotStored)
+                if num_own_errors >= MAX_TRIES and self._num_ended > num_ended:
+                    self._give_up(ending, error)
+                    raise
+                if time.monotonic() > self._kept_until:
+                    raise
+
+    def _try(self, ending: Ending, task: str, outcome: Any) -> Ended:
+        try:
+            (answer,) = self._store.end([ending])
+            if isinstance(answer, NotStored):
+                raise answer
+        except (RedisError, NotStored) as error:
+            self.on_refused(error)
+            raise
+        self.on_accepted()
+        with self._lock:
+            self._num_ended += 1
+        if answer == "stored" and outcome is not None:
+            self.on_end(task, ending.job_id, outcome)
+        return answer
+
+    def _give_up(self, ending: Ending, error: RedisError) -> None:
+        reason = f"its outcome cannot be stored, though those of other jobs can: {error}"
+        log.error("job %s goes to kronos:dead: %s", ending.job_id, reason)
+        entry = self.dead_entry(ending.tag, ending.job_id, reason)
+        self._store.end([replace(ending, outcome="", dead_entry=entry)])
+
+    def _keep(self, num_bytes: int) -> None:
+        with self._lock:
+            self._num_kept_bytes += num_bytes
