@@ -11,9 +11,9 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.redis.queues import DELIVERY_KEYS
 from kronos_model.processes.children import LocalStackError
 from tests.ports import free_port
-from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
 
 class RedisUnderFault:
@@ -118,7 +118,8 @@ class RedisUnderFault:
 
     def held(self) -> dict[str, int]:
         """Unacknowledged deliveries, by key."""
-        keys = {*UNACKED_KEYS.values(), *UNACKED_INDEX_KEYS.values(), "unacked", "unacked_index"}
+        ours = [key for keys in DELIVERY_KEYS.values() for key in keys.as_list()]
+        keys = {*ours, "unacked", "unacked_index"}
         counts: dict[str, int] = {}
         for key in sorted(keys):
             kind = self.connection.type(key)

@@ -10,12 +10,12 @@ from redis import Redis
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.queues import DELIVERY_KEYS
 from tests.integration.conftest import WorkerUnderTest
 from tests.integration.finetune_bench import LONG, Bench
 from tests.ports import free_port
 from tests.processes import await_end
 from tests.waiting import WAIT_S, await_true
-from worker.config import UNACKED_INDEX_KEYS
 
 
 def test_training_that_outlasts_the_visibility_timeout_starts_once(bench):
@@ -136,7 +136,7 @@ def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, 
             assert bench.lines("start")[1]["at"] > stopped_at
             bench.assert_trained_once(LONG)
             connection = Redis.from_url(after.url)
-            await_true(lambda: not connection.zcard(UNACKED_INDEX_KEYS["finetune"]))
+            await_true(lambda: not connection.zcard(DELIVERY_KEYS["finetune"].index))
             assert connection.llen("cpu.finetune") == 0
             assert [worker.stop() for worker in running] == [0, 0]
     finally:

@@ -13,10 +13,10 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE, DEAD_KEY, job_key
+from kronos_client.redis.queues import DELIVERY_KEYS
 from tests.integration.conftest import StartWorker, WorkerUnderTest
 from tests.processes import await_end
 from tests.waiting import WAIT_S, await_true
-from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS
 
 POISON = 666
 HELD = 7
@@ -87,7 +87,7 @@ def keep_running(start) -> Iterator[Callable[..., None]]:
 
 def assert_nothing_is_left(redis: LocalRedis) -> None:
     with Redis.from_url(redis.url, decode_responses=True) as connection:
-        unacked = UNACKED_KEYS["forecast"], UNACKED_INDEX_KEYS["forecast"]
+        unacked = DELIVERY_KEYS["forecast"].unacked, DELIVERY_KEYS["forecast"].index
         await_true(lambda: not connection.exists(*unacked) and not connection.keys(f"{CPU_QUEUE}*"))
         assert connection.lrange(DEAD_KEY, 0, -1) == []
 

@@ -88,7 +88,7 @@ def test_lines_of_a_jobs_thread_carry_its_id(lines):
 
 
 def test_a_job_that_is_done_is_one_line_without_its_numbers(job_lines):
-    log_job("kronos.forecast", "a", "SUCCESS", RESULT, "node@host", "cuda:0")
+    log_job("kronos.forecast", "a", RESULT, "node@host", "cuda:0")
     (line,) = job_lines.all()
     assert {name: line[name] for name in ("job_id", "outcome", "device", "queue", "model", "timings_ms")} == {
         "job_id": "a", "outcome": "done", "device": "cuda:0", "queue": "gpu", "model": "kronos-tiny",
@@ -99,16 +99,10 @@ def test_a_job_that_is_done_is_one_line_without_its_numbers(job_lines):
 
 def test_a_job_that_failed_says_its_code(job_lines):
     error = JobError(ErrorCode.NOT_FINITE, "bad", "series.0.close", {})
-    log_job("kronos.forecast", "b", "FAILURE", error, "node@host", "cpu")
+    log_job("kronos.forecast", "b", error, "node@host", "cpu")
     (line,) = job_lines.all()
     assert (line["code"], line["field"], line["outcome"]) == ("NOT_FINITE", "series.0.close", "failed")
     assert (line["device"], line["worker"]) == ("cpu", "node@host")
-
-
-@pytest.mark.parametrize("state", ["REJECTED", "IGNORED", "RETRY", None])
-def test_a_job_that_goes_back_has_not_ended(job_lines, state):
-    log_job("kronos.forecast", "c", state, None, "node@host", "cpu")
-    assert job_lines.all() == []
 
 
 def test_uvicorns_lines_are_json_too():

@@ -12,9 +12,9 @@ from kombu.transport.redis import Channel
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
-from kronos_client.redis.queues import PRIORITY_STEPS
+from kronos_client.redis.queues import DELIVERY_KEYS, PRIORITY_STEPS
 from worker.broker.result_backend import CodedRedisBackend
-from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS, make_worker_app
+from worker.config import make_worker_app
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,8 +32,8 @@ def test_only_json_is_written_and_read(app):
 
 
 def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps_and_roles():
-    ours = {*UNACKED_KEYS.values(), *UNACKED_INDEX_KEYS.values()}
-    assert len(ours) == 4
+    ours = {key for keys in DELIVERY_KEYS.values() for key in keys.as_list()}
+    assert len(ours) == 6
     assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
 
 

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 MAX_KEPT_BYTES: Final = 64 * 2**20
 """Bytes of outcomes that wait for Redis; with more, the worker takes no further jobs."""
 MAX_PAUSE_S: Final = 3.0
+MAX_EXPONENT: Final = 10
+"""redis-py doubles the pause so many times at most: it would overflow after hours."""
 MAX_TRIES: Final = 10
 """Tries after which a job that Redis cannot end goes to the dead messages, if others were ended meanwhile."""
 
@@ -80,7 +82,7 @@ class Outcomes:
         num_ended, num_tries, num_own_errors = self._num_ended, 0, 0
         while True:
             num_tries += 1
-            time.sleep(pauses.compute(num_tries))
+            time.sleep(pauses.compute(min(num_tries, MAX_EXPONENT)))
             try:
                 return self._try(ending, task, outcome)
             except RedisError as error:

@@ -89,6 +89,8 @@ class CodedRedisBackend(RedisBackend):
         If the job is claimed, only its holder's state counts. A task waits here until Redis accepts its
         outcome; Celery's own threads get Redis's error, and the message is delivered again.
         """
+        if getattr(request, "has_ended", False):
+            return result
         content = self.encode_result(result, state)
         encoded, tag = self._encoded(task_id, content, state, traceback, request), tag_of(request)
         if state not in states.READY_STATES:
@@ -124,7 +126,7 @@ class CodedRedisBackend(RedisBackend):
             warning = f"The job's callbacks or chain could not be sent: {type(exc).__name__}."
             content = result | {"warnings": [*result["warnings"], warning]}
             self.store_result(task_id, content, states.SUCCESS, request=request)
-            kwargs["store_result"], args = False, ()
+            request.has_ended = True
         super().mark_as_failure(task_id, coded(exc), None, request, *args, **kwargs)
 
     def mark_as_revoked(

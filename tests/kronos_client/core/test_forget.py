@@ -11,6 +11,7 @@ from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.queues import DeliveryKeys
 from kronos_model.bars.synthetic import candles
 from tests.waiting import WAIT_S
 
@@ -70,8 +71,8 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
     with pytest.raises(JobError, match="ID_CONFLICT"):
         client.submit(CANDLES, pred_len=6, job_id="done")
     # Delivered once more, it is not begun.
-    records = JobStore(redis, settings.result_ttl_s, "test.taken")
-    assert records.begin("done", "{}", "tag", 60.0) is None
+    records = JobStore(redis, settings.result_ttl_s, DeliveryKeys("test.unacked"))
+    assert records.begin("done", "{}", "tag", 60.0) == "ended"
     backend.mark_as_done("done", example("forecast-result"))
     assert stored(redis)["status"] == "FAILURE"
 

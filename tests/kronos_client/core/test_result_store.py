@@ -7,7 +7,7 @@ from kronos_client.contract.names import job_key, result_key
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING
 from kronos_client.redis.admission import Admission
-from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.settings import ClientSettings
 
 
@@ -33,7 +33,7 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
     submit()
     assert redis.ttl(job_key("a")) > 24 * 3600  # however long the queue is
     assert absence() is None
-    records.store("a", b"{}", is_outcome=True)
+    records.end([Ending("a", b"{}")])
     redis.delete(result_key("a"))
     assert absence() is None  # its result may be on the way
     redis.hincrbyfloat(job_key("a"), "ended_at", -ttl_s - 1)  # as if it had ended before

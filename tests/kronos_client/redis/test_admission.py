@@ -16,8 +16,8 @@ from kronos_client.contract.names import (
     jobs_key,
 )
 from kronos_client.redis.admission import MAX_RETRY_S, UNKNOWN_RATE_RETRY_S, Admission, retry_after_s
-from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys
+from kronos_client.redis.job_store import Ending, JobStore
+from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys, list_key, list_keys
 from tests.waiting import WAIT_S
 
 LIMIT = 10
@@ -34,7 +34,7 @@ def admission(redis) -> Admission:
 
 @pytest.fixture
 def records(redis) -> JobStore:
-    return JobStore(redis, 100, "test.taken")
+    return JobStore(redis, 100, DeliveryKeys("test.unacked"))
 
 
 def admit(
@@ -85,7 +85,7 @@ def test_what_is_refused_leaves_nothing_behind(admission, redis):
 
 def test_a_job_that_has_its_outcome_needs_no_room(admission, records, redis):
     admit(admission, "a")
-    records.store("a", DONE, is_outcome=True)
+    records.end([Ending("a", DONE)])
     fill(redis)
     assert admit(admission, "a") is None
     redis.hset(job_key("a"), "ended_at", "1000")  # its result is no longer kept: it would be computed anew
@@ -183,7 +183,7 @@ def test_messages_of_ended_jobs_are_found_wherever_they_wait(redis, records, ord
     redis.rpush(lane, *taken[-1:-6:-1])
     redis.hset(TAKEN_KEY, lane, 19)
     for number in order:
-        records.store(str(number), DONE, is_outcome=True)
+        records.end([Ending(str(number), DONE)])
         assert admission.withdraw(str(number))
         assert not admission.withdraw(str(number))
     ids = [json.loads(text)["properties"]["correlation_id"] for text in redis.lrange(lane, 0, -1)]
@@ -209,10 +209,10 @@ def test_a_shared_job_is_sent_until_a_worker_has_it_and_again_if_it_failed(admis
     assert [is_sent(), is_sent()] == [True, True]  # the first sender may have died before it sent it
     records.begin(job_id, STARTED, "tag", 10)
     assert not is_sent()
-    records.store(job_id, '{"status": "FAILURE"}', is_outcome=True, tag="tag")
+    records.end([Ending(job_id, '{"status": "FAILURE"}', "tag")])
     assert is_sent()
     assert records.begin(job_id, STARTED, "another", 10).lost == 0
-    records.store(job_id, DONE, is_outcome=True, tag="another")
+    records.end([Ending(job_id, DONE, "another")])
     assert not is_sent()
     assert int(redis.get(SHARED_KEY)) == 3
     assert admit(admission, "b") is not None

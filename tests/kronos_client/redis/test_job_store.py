@@ -6,20 +6,20 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from redis import Redis
-from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key, result_key
 from kronos_client.redis.admission import Admission
-from kronos_client.redis.job_store import JobStore, Receipt
+from kronos_client.redis.job_store import Ending, JobStore, Receipt
+from kronos_client.redis.queues import DeliveryKeys
 from tests.waiting import WAIT_S
 
-TAKEN = "test.taken"
+KEYS = DeliveryKeys("test.unacked")
 
 
 @pytest.fixture
 def records(redis):
-    return JobStore(redis, 50, TAKEN)
+    return JobStore(redis, 50, KEYS)
 
 
 def redis_now_s(redis) -> float:
@@ -27,17 +27,22 @@ def redis_now_s(redis) -> float:
     return seconds + microseconds / 1e6
 
 
-def begin(records: JobStore, job_id: str) -> Receipt | None:
+def begin(records: JobStore, job_id: str) -> Receipt | str:
     return records.begin(job_id, '{"status": "STARTED"}', f"tag-{job_id}", 60.0)
 
 
-def store(records: JobStore, job_id: str, status: str, *, is_outcome: bool = True) -> bool:
-    state, tag = json.dumps({"status": status}), f"tag-{job_id}"
-    return records.store(job_id, state, is_outcome=is_outcome, tag=tag)
+def report(records: JobStore, job_id: str) -> bool:
+    return records.store_state(job_id, '{"status": "PROGRESS"}', f"tag-{job_id}")
+
+
+def outcome(records: JobStore, job_id: str, status: str, tag: str | None = None) -> str:
+    ending = Ending(job_id, json.dumps({"status": status}), f"tag-{job_id}" if tag is None else tag)
+    (answer,) = records.end([ending])
+    return answer
 
 
 def end(records: JobStore, job_id: str) -> None:
-    assert store(records, job_id, "SUCCESS")
+    assert outcome(records, job_id, "SUCCESS") == "stored"
 
 
 def status(redis, job_id: str) -> str:
@@ -51,7 +56,7 @@ def test_the_wish_to_cancel_is_of_one_job_and_ends_with_it(records):
     assert not records.is_cancelled("b")
     begun = {job_id: begin(records, job_id) for job_id in "ab"}
     assert [begun[job_id].is_cancelled for job_id in "ab"] == [True, False]
-    store(records, "a", "PROGRESS", is_outcome=False)
+    assert report(records, "a")
     assert records.is_cancelled("a")
     end(records, "a")
     assert not records.is_cancelled("a")
@@ -74,7 +79,7 @@ def test_everything_kept_of_a_job_expires(records, redis):
 
 def test_a_result_key_of_another_type_is_no_outcome_and_is_replaced(records, redis):
     redis.lpush(result_key("a"), "another program's")
-    assert begin(records, "a") is not None
+    assert begin(records, "a").held_s == 0
     redis.delete(result_key("a"))
     redis.lpush(result_key("a"), "another program's")
     end(records, "a")
@@ -107,44 +112,45 @@ def test_a_state_is_stored_and_published_until_there_is_an_outcome(records, redi
     with redis.pubsub(ignore_subscribe_messages=True) as messages:
         messages.subscribe(result_key("a"))
         messages.get_message(timeout=WAIT_S)
-        assert begin(records, "a") is not None
+        assert begin(records, "a").held_s == 0
         assert status(redis, "a") == "STARTED"
-        assert store(records, "a", "PROGRESS", is_outcome=False)
-        assert store(records, "a", "FAILURE")
+        assert report(records, "a")
+        assert outcome(records, "a", "FAILURE") == "stored"
         seen = [json.loads(messages.get_message(timeout=WAIT_S)["data"])["status"] for _ in range(3)]
         assert seen == ["STARTED", "PROGRESS", "FAILURE"]
-        assert not store(records, "a", "SUCCESS")
-        assert not store(records, "a", "PROGRESS", is_outcome=False)
-        assert begin(records, "a") is None
+        assert outcome(records, "a", "SUCCESS") == "stored"  # as before: the first answer may have been lost
+        assert outcome(records, "a", "SUCCESS", tag="another's") == "repeated"
+        assert not report(records, "a")
+        assert begin(records, "a") == "ended"
         assert messages.get_message(timeout=0.05) is None
     assert status(redis, "a") == "FAILURE"
 
 
-@pytest.mark.parametrize("outcome", ["SUCCESS", "FAILURE", "REVOKED"])
-def test_whatever_ends_a_job_is_its_outcome(records, outcome):
-    assert store(records, "a", outcome)
-    assert begin(records, "a") is None
-    assert not store(records, "a", "SUCCESS")
+@pytest.mark.parametrize("status", ["SUCCESS", "FAILURE", "REVOKED"])
+def test_what_ends_a_job_is_its_outcome(records, status):
+    assert outcome(records, "a", status) == "stored"
+    assert begin(records, "a") == "ended"
+    assert outcome(records, "a", "SUCCESS") == "ended"
 
 
 def test_of_outcomes_that_come_at_once_one_stands(records, redis):
     with ThreadPoolExecutor(8) as threads:
-        counted = list(threads.map(lambda _: store(records, "a", "SUCCESS"), range(32)))
-    assert sorted(counted) == [False] * 31 + [True]
+        answers = list(threads.map(lambda _: outcome(records, "a", "SUCCESS", tag=""), range(32)))
+    assert sorted(answers) == ["ended"] * 31 + ["stored"]
 
 
 @pytest.mark.parametrize("text", ["no JSON", "[]", '"SUCCESS"', '{"state": 1}'])
 def test_what_is_no_state_counts_as_none(records, redis, text):
     redis.set(result_key("a"), text)
-    assert begin(records, "a") is not None
+    assert begin(records, "a").held_s == 0
 
 
 def test_a_record_that_is_broken_does_not_keep_the_outcome_away(records, redis):
     redis.set(job_key("a"), "not a hash")
-    with pytest.raises(ResponseError):
+    with pytest.raises(JobError, match="another app"):
         begin(records, "a")
     assert redis.get(result_key("a")) is None
-    assert store(records, "a", "FAILURE")
+    assert outcome(records, "a", "FAILURE") == "stored"
     assert status(redis, "a") == "FAILURE"
 
 
@@ -182,7 +188,7 @@ def test_an_id_is_for_one_content_whenever_it_was_submitted(records, redis):
 
 
 def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(redis):
-    records = JobStore(redis, RESULT_TTL_S, TAKEN)
+    records = JobStore(redis, RESULT_TTL_S, KEYS)
     assert claim(redis, "a", {})
     end(records, "a")
     assert records.has_ended("a")
@@ -195,7 +201,7 @@ def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(red
 
 
 def test_a_refused_submission_changes_nothing(redis):
-    records = JobStore(redis, RESULT_TTL_S, TAKEN)
+    records = JobStore(redis, RESULT_TTL_S, KEYS)
     claim(redis, "a", {})
     end(records, "a")
     let_result_expire(redis, "a")

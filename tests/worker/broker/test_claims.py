@@ -8,13 +8,15 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.names import job_key, result_key
-from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.job_store import Ending, JobStore
+from kronos_client.redis.queues import DeliveryKeys
 from worker.broker import steps, transport
 from worker.broker.claims import Claim, Claims
 from worker.broker.deliveries import Deliveries
 
 TIMEOUT_S = 30.0
-UNACKED, TAKEN = "test.unacked", "test.taken"
+KEYS = DeliveryKeys("test.unacked")
+UNACKED, INDEX = KEYS.unacked, KEYS.index
 
 
 @pytest.fixture
@@ -24,7 +26,7 @@ def repeated() -> list[str]:
 
 @pytest.fixture
 def store(redis, repeated) -> JobStore:
-    return JobStore(redis, 50, TAKEN, repeated.append)
+    return JobStore(redis, 50, KEYS, repeated.append)
 
 
 @pytest.fixture
@@ -33,20 +35,23 @@ def claims(store) -> Claims:
 
 
 def begin(store: JobStore, tag: str, job_id: str = "a"):
+    store._redis.hset(UNACKED, tag, "cpu\na")  # as it was taken
     return store.begin(job_id, '{"status": "STARTED"}', tag, TIMEOUT_S)
 
 
-def end(store: JobStore, tag: str, **more: bool) -> bool:
-    return store.store("a", '{"status": "SUCCESS"}', is_outcome=True, tag=tag, **more)
+def end(store: JobStore, tag: str, status: str = "SUCCESS") -> str:
+    (answer,) = store.end([Ending("a", f'{{"status": "{status}"}}', tag)])
+    return answer
 
 
 def renew(store: JobStore, tag: str) -> bool:
-    return store.renew({tag: "a"})[tag]
+    return store.renew({tag: "a"}, timeout_s=TIMEOUT_S)[tag]
 
 
 def put_back(redis, tag: str) -> None:
     """Put back, as if no worker renewed the delivery or it was requeued."""
-    redis.zrem(TAKEN, tag)
+    redis.zrem(INDEX, tag)
+    redis.hdel(UNACKED, tag)
 
 
 def test_only_the_holder_can_store_an_outcome(store, redis):
@@ -54,13 +59,12 @@ def test_only_the_holder_can_store_an_outcome(store, redis):
     redis.set(result_key("a"), '{"status": "PROGRESS"}')
     assert 0 < begin(store, "y").held_s <= TIMEOUT_S
     assert redis.get(result_key("a")) == '{"status": "PROGRESS"}'
-    assert not end(store, "y")
-    assert not end(store, "")
+    assert end(store, "y") == end(store, "") == "held"
     assert not renew(store, "y")
     store.release("a", "y")
     assert begin(store, "y").held_s > 0
-    assert end(store, "x")
-    assert begin(store, "y") is None
+    assert end(store, "x") == "stored"
+    assert begin(store, "y") == "ended"
 
 
 def test_a_job_put_back_or_released_can_be_claimed_and_the_former_holder_is_refused(store, redis):
@@ -68,19 +72,19 @@ def test_a_job_put_back_or_released_can_be_claimed_and_the_former_holder_is_refu
     put_back(redis, "x")
     assert begin(store, "y").held_s == 0
     assert not renew(store, "x")
-    assert not end(store, "x")
+    assert end(store, "x") == "held"
     store.release("a", "y")
     assert begin(store, "z").held_s == 0
-    assert end(store, "z")
+    assert end(store, "z") == "stored"
+    assert end(store, "x") == "repeated"
     assert "holder" not in redis.hgetall(job_key("a"))
 
 
 def test_an_unrenewed_delivery_loses_its_claim_when_it_is_put_back(store, redis, redis_server):
-    deliveries = Deliveries(redis, UNACKED, TAKEN, timeout_s=TIMEOUT_S, max_bytes=100, max_dead=1)
+    deliveries = Deliveries(redis, KEYS, timeout_s=TIMEOUT_S, max_bytes=100)
     redis.lpush("cpu", "a")
     begin(store, "x")
-    redis.hset(UNACKED, "x", "cpu\na")
-    redis.zincrby(TAKEN, -TIMEOUT_S - 1, "x")
+    redis.zincrby(INDEX, -TIMEOUT_S - 1, "x")
     assert begin(store, "y").held_s == 1  # not put back yet
     assert deliveries.restore_overdue() == 1
     assert (begin(store, "y").held_s, begin(store, "y").lost) == (0, 1)
@@ -93,7 +97,7 @@ def test_a_late_holder_keeps_its_claim_if_no_other_took_it(store, redis):
     assert renew(store, "x")
     assert begin(store, "y").held_s > 0
     put_back(redis, "x")
-    assert end(store, "x")
+    assert end(store, "x") == "stored"
 
 
 def test_a_renewal_restores_a_lost_record(store, redis, repeated):
@@ -102,25 +106,26 @@ def test_a_renewal_restores_a_lost_record(store, redis, repeated):
     assert renew(store, "x")
     assert begin(store, "y").held_s > 0
     redis.flushall()
-    assert end(store, "x")
+    assert end(store, "x") == "stored"
     assert repeated == []
     assert renew(store, "x")  # sent before the outcome was stored, or before the message is acknowledged
     assert not store.is_claimed("a")
-    assert redis.zscore(TAKEN, "x") is None
+    assert redis.zscore(INDEX, "x") is None
 
 
 @pytest.mark.parametrize("forge", ["key", "field"])
 def test_a_record_that_cannot_be_read_costs_no_claim(store, redis, forge):
     for job_id in "ab":
         begin(store, f"tag-{job_id}", job_id)
-        redis.zincrby(TAKEN, -TIMEOUT_S, f"tag-{job_id}")
+        redis.zincrby(INDEX, -TIMEOUT_S, f"tag-{job_id}")
     if forge == "key":
         redis.delete(job_key("a"))
         redis.lpush(job_key("a"), "another program's")
     else:
         redis.hset(job_key("a"), "renewed_at", "soon")
-    assert store.renew({"tag-a": "a", "tag-b": "b"}) == {"tag-a": True, "tag-b": True}
-    assert redis.zcount(TAKEN, redis.time()[0] - 1, "+inf") == 2
+    renewed = store.renew({"tag-a": "a", "tag-b": "b"}, timeout_s=TIMEOUT_S)
+    assert renewed == {"tag-a": True, "tag-b": True}
+    assert redis.zcount(INDEX, redis.time()[0] - 1, "+inf") == 2
 
 
 def test_a_job_that_ended_has_no_claim(store, redis, repeated):
@@ -128,26 +133,26 @@ def test_a_job_that_ended_has_no_claim(store, redis, repeated):
     end(store, "x")
     put_back(redis, "x")
     assert renew(store, "x")  # nothing is wrong: the outcome is its own
-    assert redis.zscore(TAKEN, "x") is None
-    assert not end(store, "x")  # sent twice, since the first answer was lost
+    assert redis.zscore(INDEX, "x") is None
+    assert end(store, "x") == "stored"  # sent twice, since the first answer was lost
     assert repeated == []
 
 
 def test_deliveries_are_renewed_in_one_script_each_claim_with_its_own_answer(store, redis):
     for job_id in "abc":
         begin(store, job_id, job_id)
-    redis.zadd(TAKEN, dict.fromkeys(["received", *"abc"], 1))
+    redis.zadd(INDEX, dict.fromkeys(["received", *"abc"], 1))
+    redis.hset(UNACKED, "received", "cpu\nmessage")
     put_back(redis, "b")
     begin(store, "y", "b")
-    assert store.renew({job_id: job_id for job_id in "abc"}, ["received", "acknowledged"]) == {
-        "a": True,
-        "b": False,
-        "c": True,
-    }
-    scores = dict(redis.zrange(TAKEN, 0, -1, withscores=True))
+    renewed = store.renew(
+        {job_id: job_id for job_id in "abc"}, ["received", "acknowledged"], timeout_s=TIMEOUT_S
+    )
+    assert renewed == {"a": True, "b": False, "c": True}
+    scores = dict(redis.zrange(INDEX, 0, -1, withscores=True))
     assert scores.keys() == {"a", "c", "y", "received"}
     assert min(scores.values()) == pytest.approx(redis.time()[0], abs=2)
-    assert store.renew({}) == {}
+    assert store.renew({}, timeout_s=TIMEOUT_S) == {}
 
 
 def test_a_received_job_has_no_claim_before_it_begins(store, redis):
@@ -155,7 +160,7 @@ def test_a_received_job_has_no_claim_before_it_begins(store, redis):
     store.release("a", "x")
     put_back(redis, "x")  # handed back; Celery has not forgotten the request yet
     assert renew(store, "x")
-    assert redis.zscore(TAKEN, "x") is None
+    assert redis.zscore(INDEX, "x") is None
     assert begin(store, "y").held_s == 0
 
 
@@ -169,10 +174,10 @@ def test_the_time_under_claims_adds_up(store, redis):
 
 def test_a_clock_of_redis_that_went_back_holds_a_job_no_longer_than_the_timeout(store, redis):
     begin(store, "x")
-    redis.zincrby(TAKEN, 7200, "x")
+    redis.zincrby(INDEX, 7200, "x")
     assert begin(store, "y").held_s == TIMEOUT_S
     # Its holder renews it, if it lives.
-    assert redis.zscore(TAKEN, "x") <= redis.time()[0] + 1
+    assert redis.zscore(INDEX, "x") <= redis.time()[0] + 1
 
 
 def test_only_attempts_lost_with_their_process_count(store, redis):
@@ -225,21 +230,11 @@ def test_a_holder_finds_out_that_another_worker_has_or_finished_its_job(store, r
     assert repeated == ["x"] * 3
 
 
-def test_an_outcome_over_the_claim_repeats_nothing(store, repeated):
-    begin(store, "x")
-    failure = '{"status": "FAILURE"}'
-    assert store.store("a", failure, is_outcome=True, over_claim=True)
-    assert not renew(store, "x")
-    assert not end(store, "x")
-    assert repeated == []
-
-
 def test_without_a_claim_an_outcome_counts_after_the_holder_is_gone(store, redis):
     begin(store, "x")
     put_back(redis, "x")
-    failure = '{"status": "FAILURE"}'
-    assert not JobStore(redis, 50).store("a", failure, is_outcome=True)
-    assert store.store("a", failure, is_outcome=True)
+    assert end(JobStore(redis, 50), "", "FAILURE") == "held"  # a client cannot know
+    assert end(store, "", "FAILURE") == "stored"
 
 
 def hold(claims: Claims, store: JobStore, job_id: str, tag: str, **more) -> Claim:
@@ -261,7 +256,7 @@ def test_a_claim_that_was_renewed_lasts_as_long_again(claims, store):
 def test_a_released_job_can_be_claimed_at_once_and_a_dropped_one_cannot(claims, store):
     for job_id in "ab":
         hold(claims, store, job_id, job_id)
-    claims.release("a", "a")
+    claims.release("a", "a", "handed back")
     claims.drop("b")
     assert [claims.has(job_id) for job_id in "ab"] == [False, False]
     assert begin(store, "y", "a").held_s == 0
@@ -274,7 +269,7 @@ def test_a_claim_is_forgotten_even_if_redis_is_away(claims, store, monkeypatch):
 
     hold(claims, store, "a", "x")
     monkeypatch.setattr(store, "release", away)
-    claims.release("a", "x")
+    claims.release("a", "x", "handed back")
     assert not claims.has("a")
 
 
@@ -296,8 +291,8 @@ def test_a_claim_that_is_granted_during_a_renewal_is_kept(store, redis, repeated
     claims = Claims(store, TIMEOUT_S)
     ask, granted = store.renew, []
 
-    def renew_amid_the_beginning(*arguments):
-        answers = ask(*arguments)
+    def renew_amid_the_beginning(*arguments, **more):
+        answers = ask(*arguments, **more)
         assert answers == {"next": False}
         begin(store, "next")
         granted.append(claims.hold("a", "next", time.monotonic()))
@@ -307,7 +302,7 @@ def test_a_claim_that_is_granted_during_a_renewal_is_kept(store, redis, repeated
     claims.renew({"next": "a"})
     assert not granted[0].is_taken_away
     assert repeated == []
-    assert end(store, "next")
+    assert end(store, "next") == "stored"
 
 
 def test_without_redis_a_claim_ends_here_before_it_ends_in_redis():
@@ -326,13 +321,11 @@ def renewal(settings, monkeypatch, claims):
     monkeypatch.setattr(steps, "get_settings", lambda: settings)
     monkeypatch.setattr(transport, "get_settings", lambda: settings)
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
-    for cached in (transport.message_consumer, transport.job_store):
-        cached.cache_clear()
+    transport.message_consumer.cache_clear()
     step = steps.ClaimRenewal(None)
     step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims), task_buckets={}))
     yield step
-    for cached in (transport.message_consumer, transport.job_store):
-        cached.cache_clear()
+    transport.message_consumer.cache_clear()
 
 
 def test_a_renewal_that_fails_stays_due_and_ticks_wait_for_redis(renewal, claims, store, monkeypatch):
@@ -342,10 +335,10 @@ def test_a_renewal_that_fails_stays_due_and_ticks_wait_for_redis(renewal, claims
     monkeypatch.setattr(transport, "held_deliveries", lambda _: ({"x": "a"}, set()))
     real, failures = store.renew, [RedisConnectionError("away"), ValueError("a defect")]
 
-    def away(*args):
+    def away(*args, **more):
         if failures:
             raise failures.pop()
-        return real(*args)
+        return real(*args, **more)
 
     monkeypatch.setattr(store, "renew", away)
     for _ in range(2):

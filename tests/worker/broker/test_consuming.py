@@ -7,15 +7,33 @@ from types import SimpleNamespace
 import pytest
 from redis.exceptions import ConnectionError, ResponseError
 
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
+from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.queues import DeliveryKeys
 from tests.worker.broker.test_messages import message
 from worker.broker import consuming
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries
+from worker.broker.outcomes import Outcomes
 
-UNACKED, INDEX = "t.unacked", "t.unacked_index"
+KEYS = DeliveryKeys("t.unacked")
+UNACKED, INDEX = KEYS.unacked, KEYS.index
+
+
+class NotedOutcomes(Outcomes):
+    """Ends jobs, and notes the answers."""
+
+    def __init__(self, store: JobStore) -> None:
+        super().__init__(store)
+        self.answers: list = []
+        self.is_elsewhere = False
+
+    def end(self, ending, *, task="", outcome=None, waits=False):
+        if outcome is not None:
+            self.answers.append((ending.job_id, outcome.code, outcome.message))
+        return "held" if self.is_elsewhere else super().end(ending, task=task, outcome=outcome, waits=waits)
 
 
 class Bench:
@@ -23,20 +41,18 @@ class Bench:
 
     def __init__(self, redis, url: str) -> None:
         self.redis = redis
-        self.answers: list = []
         self.handed_over: list = []
         self.trouble: Exception | None = None
         self.room = 1000
         self.classes = 3
-        self.deliveries = Deliveries(
-            connect(url, decode_responses=False), UNACKED, INDEX, timeout_s=60, max_bytes=5000, max_dead=9
-        )
-        self.is_elsewhere = False
-        self.consumer = MessageConsumer(self.deliveries, 5000, self.answer)
+        connection = connect(url, decode_responses=False)
+        self.deliveries = Deliveries(connection, KEYS, timeout_s=60, max_bytes=5000)
+        self.outcomes = NotedOutcomes(JobStore(connection, 60, KEYS))
+        self.consumer = MessageConsumer(self.deliveries, 5000, self.outcomes)
 
-    def answer(self, job_id: str, error: JobError) -> bool:
-        self.answers.append((job_id, error.code, error.message))
-        return not self.is_elsewhere
+    @property
+    def answers(self) -> list:
+        return self.outcomes.answers
 
     def send(self, value=None, queue: str = "cpu") -> None:
         value = message() if value is None else value
@@ -202,13 +218,14 @@ def test_a_message_with_an_eta_waits_in_redis(bench):
     assert bench.take() == ["now"]
     assert bench.num_unacked == 2
     latest = max(score for _, score in bench.redis.zrange(INDEX, 0, -1, withscores=True))
-    assert latest == pytest.approx(tomorrow.timestamp() - 60, abs=5)
+    assert latest == pytest.approx(tomorrow.timestamp(), abs=5)
+    assert bench.redis.zcard("kronos:delayed:cpu") == 1
     assert [(job_id, code) for job_id, code, _ in bench.answers] == [("never", ErrorCode.BAD_MESSAGE)]
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
 def test_a_message_that_expired_ends_its_job_unless_a_worker_has_it(bench, is_elsewhere):
-    bench.is_elsewhere = is_elsewhere
+    bench.outcomes.is_elsewhere = is_elsewhere
     bench.send(named("late", expires="2001-01-01T00:00:00+00:00"))
     bench.send(named("in time", expires="2999-01-01T00:00:00+00:00"))
     assert bench.take() == ["in time"]

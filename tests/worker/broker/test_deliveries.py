@@ -7,10 +7,12 @@ from redis import Redis
 
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import TAKEN_KEY
+from kronos_client.redis.job_store import Ending, JobStore
+from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys
 from worker.broker.deliveries import MAX_RESTORED, SHOWN_BYTES, Deliveries
 
-UNACKED, INDEX = "t.unacked", "t.unacked_index"
+KEYS = DeliveryKeys("t.unacked")
+UNACKED, INDEX = KEYS.unacked, KEYS.index
 HIGH, NORMAL = "cpu", "cpu\x06\x163"
 LISTS = [HIGH, NORMAL]
 TIMEOUT_S = 60.0
@@ -19,7 +21,12 @@ TIMEOUT_S = 60.0
 @pytest.fixture
 def deliveries(redis: Redis, redis_server) -> Deliveries:
     redis = connect(redis_server.url, decode_responses=False)
-    return Deliveries(redis, UNACKED, INDEX, timeout_s=TIMEOUT_S, max_bytes=10_000, max_dead=3)
+    return Deliveries(redis, KEYS, timeout_s=TIMEOUT_S, max_bytes=10_000)
+
+
+@pytest.fixture
+def store(redis: Redis) -> JobStore:
+    return JobStore(redis, 50, KEYS, max_dead=3)
 
 
 def age(redis: Redis, *tags: str, by_s: float = TIMEOUT_S + 1) -> None:
@@ -28,7 +35,7 @@ def age(redis: Redis, *tags: str, by_s: float = TIMEOUT_S + 1) -> None:
 
 
 def is_empty(redis: Redis) -> bool:
-    return not redis.exists(UNACKED, INDEX, *LISTS)
+    return not redis.exists(*KEYS.as_list(), *LISTS, *[f"kronos:delayed:{key}" for key in LISTS])
 
 
 def take_all(deliveries: Deliveries) -> list[bytes]:
@@ -102,22 +109,55 @@ def test_only_unrenewed_messages_come_back_the_oldest_first(redis, deliveries):
     assert take_all(deliveries) == [b"1", b"3", b"4"]
 
 
-def test_a_message_put_back_with_a_delay_comes_after_it_without_a_holder(redis, deliveries):
-    redis.lpush(NORMAL, "1")
-    tag = deliveries.take(LISTS).tag
-    deliveries.put_back(tag, delay_s=20)
-    age(redis, tag, by_s=19)
+def pass_time(redis: Redis, by_s: float) -> None:
+    """As if the delayed messages had been delayed so much earlier."""
+    for key in LISTS:
+        for tag in redis.zrange(f"kronos:delayed:{key}", 0, -1):
+            redis.zincrby(f"kronos:delayed:{key}", -by_s, tag)
+            redis.zincrby(INDEX, -by_s, tag)
+
+
+def test_a_message_put_back_with_a_delay_comes_after_it_before_others_of_its_list(redis, deliveries):
+    redis.lpush(NORMAL, "1", "2", "3")
+    first, second = (deliveries.take(LISTS).tag for _ in range(2))
+    deliveries.put_back(second, delay_s=20)
+    deliveries.put_back(first, delay_s=10)
+    pass_time(redis, 9)
+    assert deliveries.take([HIGH]) is None
+    pass_time(redis, 12)
     assert deliveries.restore_overdue() == 0
-    age(redis, tag, by_s=2)
-    assert deliveries.restore_overdue() == 1
+    assert take_all(deliveries) == [b"1", b"2", b"3"]
+    assert not redis.exists(f"kronos:delayed:{NORMAL}")
 
 
 def test_a_delay_may_be_longer_than_the_timeout(redis, deliveries):
     redis.lpush(NORMAL, "1")
-    tag = deliveries.take(LISTS).tag
-    deliveries.put_back(tag, delay_s=1000 * TIMEOUT_S)
-    age(redis, tag, by_s=999 * TIMEOUT_S)
+    deliveries.put_back(deliveries.take(LISTS).tag, delay_s=1000 * TIMEOUT_S)
+    pass_time(redis, 999 * TIMEOUT_S)
     assert deliveries.restore_overdue() == 0
+    assert take_all(deliveries) == []
+
+
+def test_a_due_message_that_no_worker_takes_is_put_back_one_timeout_later(redis, deliveries):
+    redis.lpush(NORMAL, "1")
+    deliveries.put_back(deliveries.take(LISTS).tag, delay_s=10)
+    pass_time(redis, 10 + TIMEOUT_S + 1)
+    assert deliveries.restore_overdue() == 1
+    assert not redis.exists(f"kronos:delayed:{NORMAL}")
+    assert take_all(deliveries) == [b"1"]
+
+
+def test_each_delivery_has_its_own_timeout(redis, redis_server, deliveries):
+    connection = connect(redis_server.url, decode_responses=False)
+    hasty = Deliveries(connection, KEYS, timeout_s=4, max_bytes=10_000)
+    redis.lpush(NORMAL, "1", "2")
+    patient_tag, hasty_tag = deliveries.take(LISTS).tag, hasty.take(LISTS).tag
+    age(redis, patient_tag, hasty_tag, by_s=10)
+    assert hasty.restore_overdue() == 1
+    assert redis.hkeys(UNACKED) == [patient_tag]
+    redis.lpush(NORMAL, "3")
+    age(redis, hasty.take(LISTS).tag, by_s=10)
+    assert deliveries.restore_overdue() == 1
 
 
 def test_after_an_outage_holders_can_renew_first(redis, deliveries):
@@ -128,7 +168,7 @@ def test_after_an_outage_holders_can_renew_first(redis, deliveries):
     redis.hincrbyfloat(f"{UNACKED}_watch", "looked_at", -30)  # Redis was away
     assert deliveries.restore_overdue() == 0
     assert deliveries.restore_overdue() == 0
-    redis.hincrbyfloat(f"{UNACKED}_watch", "not_before", -TIMEOUT_S / 2 - 1)
+    redis.hincrbyfloat(KEYS.watch, "back_at", -TIMEOUT_S / 2 - 1)
     assert deliveries.restore_overdue() == 1
 
 
@@ -142,11 +182,16 @@ def test_one_call_puts_back_a_bounded_number(redis, deliveries):
     assert len(take_all(deliveries)) == MAX_RESTORED + 5
 
 
-def test_the_newest_dead_messages_are_kept_shortened_with_their_reason(redis, deliveries):
+def bury(deliveries: Deliveries, store: JobStore, tag: str, reason: str, message: bytes) -> None:
+    entry = deliveries.dead_entry(reason, queue="cpu", job_id=None, message=message)
+    assert store.end([Ending("", "", tag, entry)]) == ["open"]
+
+
+def test_the_newest_dead_messages_are_kept_shortened_with_their_reason(redis, deliveries, store):
     for number in range(5):
         redis.lpush(HIGH, b"\xff" + b"x" * 9_000 + str(number).encode())
         delivery = deliveries.take(LISTS)
-        deliveries.bury(delivery.tag, f"reason {number}", queue="cpu", job_id=None, message=delivery.message)
+        bury(deliveries, store, delivery.tag, f"reason {number}", delivery.message)
     assert is_empty(redis)
     entries = [json.loads(entry) for entry in redis.lrange(DEAD_KEY, 0, -1)]
     assert [entry["reason"] for entry in entries] == ["reason 4", "reason 3", "reason 2"]
@@ -155,11 +200,11 @@ def test_the_newest_dead_messages_are_kept_shortened_with_their_reason(redis, de
     assert entries[0]["at"] == pytest.approx(redis.time()[0], abs=2)
 
 
-def test_a_message_is_buried_once_even_if_the_command_repeats(redis, deliveries):
+def test_a_message_is_buried_once_even_if_the_command_repeats(redis, deliveries, store):
     redis.lpush(HIGH, "x")
     delivery = deliveries.take(LISTS)
     for _ in range(2):
-        deliveries.bury(delivery.tag, "a reason", queue="cpu", job_id=None, message=b"x")
+        bury(deliveries, store, delivery.tag, "a reason", b"x")
     assert redis.llen(DEAD_KEY) == 1
 
 
@@ -175,6 +220,7 @@ def test_messages_can_be_taken_from_a_full_redis(redis, deliveries):
     redis.lpush(NORMAL, "1")
     redis.config_set("maxmemory", 1)
     try:
+        assert deliveries.take(LISTS, holds_others=True) is None
         delivery = deliveries.take(LISTS)
         assert delivery.message == b"1"
         deliveries.put_back(delivery.tag)

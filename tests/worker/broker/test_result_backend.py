@@ -18,21 +18,22 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import result_key
 from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.queues import DeliveryKeys
 from tests.waiting import WAIT_S
 from worker.broker.result_backend import CodedRedisBackend, coded
-from worker.config import TAKEN_KEY_SETTING, use_result_backend
+from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
 
 
-TAKEN = "test.taken"
+KEYS = DeliveryKeys("test.unacked")
 
 
 @pytest.fixture
 def app(settings):
     with make_app(settings) as app:
         use_result_backend(app)
-        app.conf[TAKEN_KEY_SETTING] = TAKEN
+        app.conf[DELIVERY_KEYS_SETTING] = KEYS
 
         @app.task(name="test.run", shared=False)
         def run(kind: str) -> str:
@@ -48,7 +49,7 @@ def app(settings):
 @pytest.fixture
 def jobs(settings, redis) -> JobStore:
     """What workers see of the jobs."""
-    return JobStore(redis, settings.result_ttl_s, TAKEN)
+    return JobStore(redis, settings.result_ttl_s, KEYS)
 
 
 def trace(app: Celery, kind: str) -> str:
@@ -163,7 +164,7 @@ def test_another_app_reads_code_message_field_and_details(app, settings):
 def claimed(app: Celery, task_id: str, tag: str) -> None:
     """A job that a worker has, or had when it vanished."""
     backend: Any = app.backend
-    assert backend.begin(task_id, context(tag, task_id), timeout_s=60.0).held_s == 0
+    assert backend.begin(task_id, context(tag, task_id), timeout_s=60.0, worker="test").held_s == 0
 
 
 def context(tag: str, task_id: str = "job") -> Context:
@@ -171,12 +172,18 @@ def context(tag: str, task_id: str = "job") -> Context:
     return Context({"id": task_id}, properties={"delivery_tag": tag})
 
 
-def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis, jobs):
-    """Celery acknowledges its message: nothing else would end it."""
+def test_a_revocation_cancels_the_job_that_another_worker_has(app, redis, jobs):
     claimed(app, "job", "theirs")
     app.backend.mark_as_revoked("job", "revoked", Context({"id": "job"}))
+    assert stored(redis, "job")["status"] == "STARTED"
+    assert jobs.is_cancelled("job")
+
+
+def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis):
+    claimed(app, "job", "theirs")
+    redis.zrem(KEYS.index, "theirs")
+    app.backend.mark_as_revoked("job", "revoked", context("ours"))
     assert_coded(stored(redis, "job"), ErrorCode.CANCELLED)
-    assert jobs.renew({"theirs": "job"}) == {"theirs": False}  # should it live after all
 
 
 def test_a_revocation_cancels_the_job_that_runs_here(app, redis, jobs, monkeypatch):
@@ -185,18 +192,18 @@ def test_a_revocation_cancels_the_job_that_runs_here(app, redis, jobs, monkeypat
     app.backend.mark_as_revoked("job", "terminated", context("ours"))
     assert stored(redis, "job")["status"] == "STARTED"
     assert jobs.is_cancelled("job")
-    assert jobs.renew({"ours": "job"}) == {"ours": True}
+    assert jobs.renew({"ours": "job"}, timeout_s=60) == {"ours": True}
 
 
-def test_what_has_the_id_of_another_job_under_way_is_dropped(app, jobs):
+def test_what_has_the_id_of_another_job_under_way_is_recognised(app, jobs):
     backend: Any = app.backend
 
     def begin(tag: str, content: str) -> Any:
-        return backend.begin("job", context(tag), timeout_s=60.0, content=content)
+        return backend.begin("job", context(tag), timeout_s=60.0, content=content, worker="test")
 
     assert begin("a", "one").held_s == 0
-    assert begin("b", "other") is None
+    assert begin("b", "other") == "conflict"
     assert begin("b", "one").held_s > 0  # a second delivery waits
-    assert backend.store_by(jobs, context("a"), "SUCCESS", {})
+    backend.store_result("job", {}, "SUCCESS", request=context("a"))
     backend.client.delete("celery-task-meta-job")  # its result is no longer kept
     assert begin("b", "other").held_s == 0

@@ -9,6 +9,7 @@ from typing import NoReturn
 import kombu
 import pytest
 from celery import Celery, states
+from celery.app.task import Context
 from celery.worker import state
 from celery.worker.request import Request
 from kombu import Consumer, Queue
@@ -19,15 +20,17 @@ from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import DEAD_KEY
+from kronos_client.contract.names import DEAD_KEY, STATUS_TASK
+from kronos_client.redis.queues import DELIVERY_KEYS
 from tests.waiting import WAIT_S
 from tests.worker.broker.test_messages import message
 from worker.broker import self_check, steps, transport
 from worker.broker.transport import held_deliveries
-from worker.config import UNACKED_INDEX_KEYS, UNACKED_KEYS, use_result_backend
+from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
 QUEUE = "cpu"
-UNACKED, INDEX = UNACKED_KEYS["forecast"], UNACKED_INDEX_KEYS["forecast"]
+KEYS = DELIVERY_KEYS["forecast"]
+UNACKED, INDEX = KEYS.unacked, KEYS.index
 
 
 @pytest.fixture
@@ -35,15 +38,14 @@ def app(settings, monkeypatch):
     """A worker's app, as the process is set up for it until the end of the test."""
     app = make_app(settings)
     use_result_backend(app)
+    app.conf[DELIVERY_KEYS_SETTING] = KEYS
     app.conf.broker_transport = transport.TRANSPORT
     for module in (transport, steps):
         monkeypatch.setattr(module, "get_settings", lambda: settings)
     monkeypatch.setattr(transport, "app", app)
-    for cached in (transport.message_consumer, transport.job_store):
-        cached.cache_clear()
+    transport.message_consumer.cache_clear()
     yield app
-    for cached in (transport.message_consumer, transport.job_store):
-        cached.cache_clear()
+    transport.message_consumer.cache_clear()
 
 
 class Receiver:
@@ -108,11 +110,23 @@ def test_a_channel_takes_no_more_than_it_has_room_for(redis, receiver):
     assert [one.headers["id"] for one in receiver.receive()] == ["c"]
 
 
-def test_an_acknowledged_message_leaves_nothing(redis, receiver):
+def test_only_the_stored_outcome_removes_the_message_of_a_job(redis, receiver):
+    """Celery acknowledges also what it failed to store."""
     send(redis, "a")
     (one,) = receiver.receive()
     one.ack()
-    assert not redis.exists(UNACKED, INDEX, QUEUE)
+    assert holds_nothing(receiver)
+    assert redis.hkeys(UNACKED) == redis.zrange(INDEX, 0, -1) == [one.delivery_tag]
+    context = Context({"id": "a"}, properties=one.properties)
+    transport.backend().store_result("a", {}, states.SUCCESS, request=context)
+    assert not redis.exists(*KEYS.as_list(), QUEUE)
+
+
+def test_an_acknowledged_message_without_a_job_leaves_nothing(redis, receiver):
+    redis.lpush(QUEUE, json.dumps(message(headers={"id": "a", "task": STATUS_TASK})))
+    (one,) = receiver.receive()
+    one.ack()
+    assert not redis.exists(*KEYS.as_list(), QUEUE)
     assert holds_nothing(receiver)
 
 
@@ -132,8 +146,7 @@ def test_a_message_put_back_with_a_delay_is_not_held_and_comes_later(redis, rece
     one.reject(requeue=True)
     assert receiver.receive() == []
     assert holds_nothing(receiver)
-    redis.zincrby(INDEX, -31, one.delivery_tag)
-    transport.message_consumer().deliveries.restore_overdue()
+    redis.zincrby(f"kronos:delayed:{QUEUE}", -31, one.delivery_tag)
     assert len(receiver.receive()) == 1
 
 
@@ -148,13 +161,13 @@ def test_a_rejected_message_is_buried_and_answered(redis, receiver, settings):
     assert not redis.exists(UNACKED, INDEX)
 
 
-@pytest.mark.parametrize("end", ["ack", "requeue", "reject"])
+@pytest.mark.parametrize("end", ["requeue", "reject"])
 def test_a_closed_channels_messages_stay_until_they_are_ended(redis, receiver, end):
     send(redis, "a", "b")
     first, second = receiver.receive()
     receiver.channel.close()
     assert set(redis.hkeys(UNACKED)) == {first.delivery_tag, second.delivery_tag}
-    first.ack() if end == "ack" else first.reject(requeue=end == "requeue")
+    first.reject(requeue=end == "requeue")
     assert redis.hkeys(UNACKED) == [second.delivery_tag]
     assert redis.llen(QUEUE) == (end == "requeue")
 
@@ -167,9 +180,9 @@ def test_a_channel_forgets_a_message_even_if_redis_is_away(redis, receiver, monk
     (one,) = receiver.receive()
     with monkeypatch.context() as patch:
         patch.setattr(BlockingConnectionPool, "get_connection", away)
-        one.ack()
+        one.reject(requeue=True)
     assert holds_nothing(receiver)
-    assert redis.hkeys(UNACKED) == [one.delivery_tag]  # it is delivered again, and found to be done
+    assert redis.hkeys(UNACKED) == [one.delivery_tag]  # it is delivered again when its claim ends
 
 
 def test_a_worker_renews_its_messages_and_puts_back_abandoned_ones(redis, receiver, monkeypatch):

@@ -14,9 +14,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import job_key
+from kronos_client.redis.queues import DeliveryKeys
 from worker.broker import transport
 from worker.broker.result_backend import tag_of
-from worker.config import TAKEN_KEY_SETTING, use_result_backend
+from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 from worker.tasks.attempt import ClaimedRequest, Requeued
 
 
@@ -51,7 +52,7 @@ def rejected() -> list[bool]:
 def make_request(settings, put_back, rejected):
     with make_app(settings) as app:
         use_result_backend(app)
-        app.conf[TAKEN_KEY_SETTING] = "test.taken"
+        app.conf[DELIVERY_KEYS_SETTING] = DeliveryKeys("test.unacked")
 
         @app.task(name="test.run", shared=False, acks_late=True, reject_on_worker_lost=True)
         def run() -> None:
@@ -79,7 +80,7 @@ def fail(request: ClaimedRequest, error: Exception) -> None:
 def begin(request: ClaimedRequest) -> Any:
     """Begin the job as the task does, in any process."""
     backend: Any = request.task.backend
-    return backend.begin("job", Context(request.request_dict), timeout_s=60.0)
+    return backend.begin("job", Context(request.request_dict), timeout_s=60.0, worker="test")
 
 
 def test_the_tag_is_that_of_the_delivery_not_of_the_sender(make_request):

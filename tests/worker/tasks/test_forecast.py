@@ -15,20 +15,21 @@ from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import job_key, result_key
+from kronos_client.contract.names import job_key
 from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.queues import DELIVERY_KEYS
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
 from worker.broker.claims import Claims
-from worker.config import TAKEN_KEY_SETTING, UNACKED_INDEX_KEYS, use_result_backend
+from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.process import current
-from worker.tasks import forecast
+from worker.tasks import attempt, forecast
 from worker.tasks.attempt import ClaimedRequest, Requeued
 
-TAKEN = UNACKED_INDEX_KEYS["forecast"]
+KEYS = DELIVERY_KEYS["forecast"]
 TIMEOUT_S = 30.0
 RESULT = {"series": []}
 
@@ -51,7 +52,7 @@ class ScriptedIsolation:
 def process(redis, monkeypatch):
     """The part of a worker process that a delivery uses."""
     repeated = Counter("kronos_jobs_repeated", "of the test", registry=CollectorRegistry())
-    records = JobStore(redis, 50, TAKEN, lambda tag: process.claims.take_away(tag))
+    records = JobStore(redis, 50, KEYS, lambda tag: process.claims.take_away(tag))
     process = SimpleNamespace(
         node="test",
         limits=Limits(),
@@ -91,7 +92,7 @@ def deliver(settings, process, compute):
     """One delivery with its own tag."""
     with make_app(settings) as own:
         use_result_backend(own)
-        own.conf[TAKEN_KEY_SETTING] = TAKEN
+        own.conf[DELIVERY_KEYS_SETTING] = KEYS
 
         def deliver(token: str, payload: Any = None, **headers: Any) -> dict[str, Any]:
             request = SimpleNamespace(
@@ -138,7 +139,7 @@ def test_it_runs_under_its_claim_until_the_outcome_is_stored(deliver, process, r
     assert process.claims.has("job")
     # As Celery reports that it has stored the outcome, or could not.
     request = SimpleNamespace(properties={"delivery_tag": "x"})
-    forecast.end_claim("job", SimpleNamespace(name=forecast.FORECAST_TASK, request=request))
+    attempt.end_claim("job", SimpleNamespace(name=forecast.FORECAST_TASK, request=request))
     assert not process.claims.has("job")
 
 
@@ -162,7 +163,7 @@ def test_a_job_whose_record_an_app_has_written_ends_with_a_code(deliver, redis):
     with pytest.raises(JobError) as ended:
         deliver("x")
     assert ended.value.code == ErrorCode.INTERNAL
-    assert json.loads(redis.get(result_key("job")))["status"] == "FAILURE"
+    assert job_key("job") in ended.value.message
 
 
 @pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine(), 1), (EngineDied(), 0)])
@@ -187,7 +188,7 @@ def test_a_job_goes_back_without_counting_if_redis_refuses_writes(deliver, compu
 def test_a_suspect_is_computed_in_isolation_and_others_are_not(deliver, process, redis):
     deliver("x")
     assert process.isolation.num_computed == 0
-    process.claims.release("job", "x")
+    process.claims.release("job", "x", "handed back")
     make_suspect(redis)
     assert deliver("y") == RESULT
     assert process.isolation.num_computed == 1
@@ -285,7 +286,7 @@ def test_a_suspect_is_checked_before_it_is_computed_alone(deliver, process, redi
 def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, redis, monkeypatch):
     def compute_(*arguments: Any) -> None:
         redis.hset(job_key("job"), "holder", "other")
-        process.job_store.renew({"x": "job"})
+        process.job_store.renew({"x": "job"}, timeout_s=TIMEOUT_S)
         arguments[5].is_cancelled()
 
     monkeypatch.setattr(forecast, "compute", compute_)
