@@ -104,6 +104,7 @@ def test_windows_that_differ_by_a_power_of_two_below_the_limit_are_equal(halving
     assert torch.equal(one, other)
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_bar_far_larger_than_its_lookback_is_clipped() -> None:
     bars = np.ldexp(SOME[0].bars, -140)
     bars[LOOKBACK:] = 1e17
