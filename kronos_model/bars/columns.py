@@ -23,6 +23,10 @@ TIME_FEATURES: Final = ("minute", "hour", "weekday", "day", "month")
 
 STD_EPSILON: Final = 1e-5
 """Added to each column's standard deviation, so that a constant column scales to zero."""
+SMALL_DEVIATION: Final = 1e-4
+"""Columns that deviate by less are scaled to a larger size first."""
+MAX_MAGNITUDE: Final = 1e17
+"""Beyond it the sum of squares over a long lookback, which scaling needs, leaves float32's range."""
 
 FloatArray = NDArray[np.float32]
 
@@ -56,24 +60,56 @@ def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
 
 @dataclass(frozen=True)
 class Scaling:
-    """A lookback's own mean and standard deviation (population) per column, each (6,) float32."""
+    """Each column's own mean and standard deviation (population) over a lookback.
 
+    Attributes:
+        exponent: each column is multiplied by 2 to the power of it first, (..., 1, 6) int32. It is 0 if the
+            column is of ordinary size; see ``_exponents``.
+        mean, std: of the columns after that, (..., 1, 6) float32.
+    """
+
+    exponent: NDArray[np.int32]
     mean: FloatArray
     std: FloatArray
 
     @classmethod
     def fit(cls, bars: FloatArray) -> "Scaling":
-        """Scaling from all given bars (T, 6), not only from those that fit the context."""
-        by_column = np.asfortranarray(bars)  # contiguous columns sum pairwise: long float32 sums stay exact
-        return cls(by_column.mean(axis=0), by_column.std(axis=0))
+        """Scaling from all given bars (..., T, 6), not only from those that fit the context."""
+        # Columns are contiguous in memory, so they sum pairwise: long float32 sums stay exact.
+        columns = np.ascontiguousarray(bars.swapaxes(-1, -2)).swapaxes(-1, -2)  # (..., T, 6)
+        exponent = _exponents(columns)
+        columns = np.ldexp(columns, exponent)
+        return cls(exponent, columns.mean(axis=-2, keepdims=True), columns.std(axis=-2, keepdims=True))
 
     def apply(self, bars: FloatArray, clip: float) -> FloatArray:
         """Scaled bars, clipped to ±clip."""
-        return np.clip((bars - self.mean) / (self.std + np.float32(STD_EPSILON)), -clip, clip)
+        with np.errstate(over="ignore"):  # bars after the lookback may be far larger; infinity is clipped
+            scaled = np.ldexp(bars, self.exponent)
+        scaled -= self.mean
+        scaled /= self.std + np.float32(STD_EPSILON)
+        return np.clip(scaled, -clip, clip, out=scaled)
 
     def undo(self, scaled: FloatArray) -> FloatArray:
         """From scaled values (..., 6) back to prices, volume and amount."""
-        return np.asarray(scaled * (self.std + np.float32(STD_EPSILON)) + self.mean)
+        bars = scaled * (self.std + np.float32(STD_EPSILON)) + self.mean
+        return np.asarray(np.ldexp(bars, -self.exponent))
+
+
+def _exponents(bars: FloatArray) -> NDArray[np.int32]:
+    """The exponents of ``Scaling``, for lookbacks (..., T, 6).
+
+    ``STD_EPSILON`` distorts a column that deviates by less than ``SMALL_DEVIATION``, unless that is only its
+    rounding, and the squares of one beyond ``MAX_MAGNITUDE`` overflow. The power of two puts their range
+    between 32,768 and 65,536. Then 8,192 bars deviate by at least 256, and adding ``STD_EPSILON`` changes no
+    float32. As powers of two are exact, the scaled bars are the same at any size.
+    """
+    values = bars.astype(np.float64)
+    low, high = values.min(axis=-2, keepdims=True), values.max(axis=-2, keepdims=True)
+    magnitude, deviation = np.maximum(high, -low), values.std(axis=-2, keepdims=True)
+    is_small = (deviation < SMALL_DEVIATION) & (deviation > magnitude * 2.0**-20)
+    is_large = magnitude > MAX_MAGNITUDE
+    extent = np.maximum(high - low, magnitude * 2.0**-24)  # a constant column has only its rounding
+    return np.where(is_small | is_large, 16 - np.frexp(extent)[1], 0)
 
 
 def time_features(wall: NDArray[np.datetime64]) -> NDArray[np.int64]:

@@ -6,12 +6,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, check_price_columns, column_error
+from kronos_model.bars.columns import COLUMNS, MAX_MAGNITUDE, PRICE_COLUMNS, check_price_columns, column_error
 from kronos_model.errors import CandleError
 
 IMPOSSIBLE: Final = "IMPOSSIBLE_CANDLE"
-MAX_MAGNITUDE: Final = 1e17
-"""Beyond it the sum of squares over a long lookback, which scaling needs, leaves float32's range."""
+LARGEST: Final = {"amount": MAX_MAGNITUDE**2}
+"""The largest value of a column, if not ``MAX_MAGNITUDE``: an amount is a volume times a price."""
 
 
 def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
@@ -41,8 +41,9 @@ def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, 
     for name, values in columns.items():
         yield "NOT_FINITE", name, ~np.isfinite(values), "is not a finite number: fill or drop the bar"
     for name, values in columns.items():
-        text = f"is beyond ±{MAX_MAGNITUDE:g}: give it in a larger unit"
-        yield "VALUE_TOO_LARGE", name, np.abs(values) > MAX_MAGNITUDE, text
+        largest = LARGEST.get(name, MAX_MAGNITUDE)
+        text = f"is beyond ±{largest:g}: give it in a larger unit"
+        yield "VALUE_TOO_LARGE", name, np.abs(values) > largest, text
     for name in PRICE_COLUMNS:
         too_low = np.asarray(columns[name], dtype=np.float32) <= 0
         yield "NON_POSITIVE_PRICE", name, too_low, "is not a price above zero"
@@ -51,10 +52,6 @@ def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, 
     for name in COLUMNS[len(PRICE_COLUMNS) :]:
         if name in columns:
             yield "NEGATIVE_VOLUME", name, np.asarray(columns[name]) < 0, "is below zero"
-    if "volume" in columns and "amount" not in columns:
-        amount = columns["volume"] * np.mean([columns[name] for name in PRICE_COLUMNS], axis=0)
-        text = f"times the price is beyond {MAX_MAGNITUDE:g}: give volume in a larger unit, or the amount too"
-        yield "VALUE_TOO_LARGE", "volume", amount > MAX_MAGNITUDE, text
 
 
 def impossible_prices(

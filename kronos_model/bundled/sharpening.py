@@ -11,10 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kronos_model.bars.columns import CLOSE, time_features
+from kronos_model.bars.columns import CLOSE, Scaling, time_features
 from kronos_model.bundled.held_out import held_out_windows
 from kronos_model.finetuning.stages.stage import PredictorStage
-from kronos_model.finetuning.stages.windows import scale
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -41,7 +40,7 @@ def _losses(
 ) -> Tensor:
     """Mean CRPS of the next close with each factor, (F,)."""
     windows = held_out_windows(SEED, num_windows, lookback, NUM_TARGETS)
-    x = torch.from_numpy(scale(windows.bars.copy(), lookback, clip))
+    x = torch.from_numpy(Scaling.fit(windows.bars[:, :lookback]).apply(windows.bars, clip))
     stamp = torch.from_numpy(np.stack([time_features(wall) for wall in windows.wall]))
     stage = PredictorStage(model, tokenizer, "teacher_forced", NUM_TARGETS)
     (logits, _), _ = stage.predict(model, {"x": x, "stamp": stamp})  # (W, N, vocabulary)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from kronos_model.bars.columns import COLUMNS, STD_EPSILON, TIME_FEATURES, FloatArray, time_features
+from kronos_model.bars.columns import COLUMNS, TIME_FEATURES, FloatArray, Scaling, time_features
 from kronos_model.bars.instrument import Instrument
 from kronos_model.evaluation.window_arrays import Windows
 from kronos_model.finetuning.data_config import LookbackRange
@@ -83,7 +83,8 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
         lookback = self._lookback_of(indices)
         steps = self._steps[self._lookback.max - lookback :]
         rows = self._start[np.asarray(indices, dtype=np.int64)][:, None] + steps  # (B, L)
-        x = scale(self._store.bars[rows], lookback, self._clip)
+        bars = self._store.bars[rows]  # (B, L, 6)
+        x = Scaling.fit(bars[:, :lookback]).apply(bars, self._clip)
         return {
             "x": torch.from_numpy(x),
             "stamp": torch.from_numpy(self._store.stamps[rows].astype(np.int64)),
@@ -96,13 +97,3 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
         share = np.random.default_rng(indices).random()
         lookback: float = shortest * (longest / shortest) ** share
         return round(lookback)
-
-
-def scale(bars: FloatArray, lookback: int, clip: float) -> FloatArray:
-    """Scale and clip bars (B, L, 6) in place, each window as ``Scaling`` of its lookback does."""
-    # Contiguous columns, as in Scaling.fit, give the same order of summation.
-    past = np.ascontiguousarray(bars[:, :lookback].transpose(0, 2, 1))  # (B, 6, lookback)
-    mean, std = past.mean(axis=-1), past.std(axis=-1)  # (B, 6)
-    bars -= mean[:, None]
-    bars /= std[:, None] + np.float32(STD_EPSILON)
-    return np.clip(bars, -clip, clip, out=bars)

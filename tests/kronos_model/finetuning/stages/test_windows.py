@@ -11,7 +11,7 @@ from kronos_model.bars.columns import FloatArray, Scaling, time_features
 from kronos_model.bars.instrument import Instrument
 from kronos_model.evaluation.window_arrays import Windows
 from kronos_model.finetuning.data_config import LookbackRange
-from kronos_model.finetuning.stages.windows import BarStore, WindowDataset, scale
+from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
 
 LOOKBACK, PRED_LEN = 12, 5
 LENGTH = LOOKBACK + PRED_LEN
@@ -86,11 +86,30 @@ def test_each_batch_has_a_lookback_of_its_own_that_its_windows_decide() -> None:
 @pytest.mark.parametrize("lookback", [1, 7, 128, 400, 2048])
 def test_long_sums_equal_those_of_a_forecast(lookback: int) -> None:
     bars = instrument(lookback + 3, 5).bars
+    several = np.stack([bars, bars * 1000, np.ldexp(bars, -40)])
 
-    scaled = scale(np.stack([bars, bars * 1000]), lookback, 5.0)
+    scaled = Scaling.fit(several[:, :lookback]).apply(several, 5)
 
-    for row, each in enumerate((bars, bars * 1000)):
-        np.testing.assert_array_equal(scaled[row], Scaling.fit(each[:lookback]).apply(each, 5.0))
+    for row, each in enumerate(several):
+        np.testing.assert_array_equal(scaled[row], Scaling.fit(each[:lookback]).apply(each, 5))
+
+
+@given(halvings=st.lists(st.integers(40, 90), min_size=2, max_size=2))
+@settings(deadline=None)
+def test_windows_that_differ_by_a_power_of_two_below_the_limit_are_equal(halvings: list[int]) -> None:
+    both = [dataset([instrument(40, 0, np.ldexp(SOME[0].bars, -number))]) for number in halvings]
+    one, other = (each.__getitems__(list(range(len(each))))["x"] for each in both)
+
+    assert one[:, :LOOKBACK].std(dim=1).min() > 0.9
+    assert torch.equal(one, other)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_bar_far_larger_than_its_lookback_is_clipped() -> None:
+    bars = np.ldexp(SOME[0].bars, -140)
+    bars[LOOKBACK:] = 1e17
+
+    assert (dataset([instrument(40, 0, bars)])[0]["x"][LOOKBACK:] == 5).all()
 
 
 @given(
