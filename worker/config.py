@@ -22,7 +22,12 @@ UNACKED_KEYS: Final[dict[Role, str]] = {
 UNACKED_INDEX_KEYS: Final[dict[Role, str]] = {role: f"{key}_index" for role, key in UNACKED_KEYS.items()}
 
 # Modules that a worker imports. Those for forecasts need torch, which a finetuning worker does not have.
-BOTH_IMPORT: Final = ("worker.lifecycle", "worker.tasks.status", "worker.tasks.wrong_role")
+BOTH_IMPORT: Final = (
+    "worker.lifecycle",
+    "worker.tasks.celery_controls",
+    "worker.tasks.status",
+    "worker.tasks.wrong_role",
+)
 IMPORTS: Final[dict[Role, list[str]]] = {
     "forecast": [*BOTH_IMPORT, "worker.tasks.forecast", "worker.tasks.controls"],
     "finetune": [*BOTH_IMPORT, "worker.tasks.finetune", "worker.tasks.backtest"],
