@@ -4,12 +4,24 @@ from typing import Any, Final
 
 from celery import Celery
 
-from kronos_client.contract.names import CELERY_PRIORITIES
+from kronos_client.contract.names import CELERY_PRIORITIES, CONTROL_EXCHANGE, EVENT_EXCHANGE
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.routing import TaskRouter
 from kronos_client.redis.tls import tls_options
 from kronos_client.settings import ClientSettings
+
+
+def exchanges(settings: ClientSettings) -> dict[str, str]:
+    """Exchanges of our own for control commands and events. All apps on a database share Celery's."""
+    if settings.shared_exchanges:
+        return {}
+    events = f"{settings.queue_prefix}{EVENT_EXCHANGE}"
+    return {
+        "control_exchange": f"{settings.queue_prefix}{CONTROL_EXCHANGE}",
+        "event_exchange": events,
+        "event_queue_prefix": events,
+    }
 
 
 def celery_config(settings: ClientSettings) -> dict[str, Any]:
@@ -29,6 +41,7 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
         "task_routes": (TaskRouter(url, settings.queue_names),),
         "task_default_priority": CELERY_PRIORITIES["normal"],
         "task_send_sent_event": True,
+        **exchanges(settings),
         "broker_transport_options": {
             # Flower takes messages with kombu. On kombu's default keys it would requeue other apps' jobs.
             "unacked_key": "kronos.unacked",

@@ -104,7 +104,13 @@ class ClientSettings(BaseSettings):
     queue_prefix: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._:-]{0,64}$",
-        description="start of all queues' names, for a Redis database where another app uses `cpu` or `gpu`",
+        description="start of the names of all queues and exchanges, for a Redis database where another app "
+        "uses `cpu` or `gpu`",
+    )
+    shared_exchanges: bool = Field(
+        False,
+        description="whether control commands and events use Celery's default exchanges, as in 0.1.0: only "
+        "for an upgrade, and alike in all processes; the next version will not have this setting",
     )
     max_queue_jobs: int = Field(
         10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"

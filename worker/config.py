@@ -16,7 +16,12 @@ MAX_DEAD_SETTING: Final = "kronos_max_dead"
 """Celery settings of ours, for the result backend: arguments of ``JobStore``."""
 
 # Modules that a worker imports. Those for forecasts need torch, which a finetuning worker does not have.
-BOTH_IMPORT: Final = ("worker.lifecycle", "worker.tasks.status", "worker.tasks.wrong_role")
+BOTH_IMPORT: Final = (
+    "worker.lifecycle",
+    "worker.tasks.celery_controls",
+    "worker.tasks.status",
+    "worker.tasks.wrong_role",
+)
 IMPORTS: Final[dict[Role, list[str]]] = {
     "forecast": [*BOTH_IMPORT, "worker.tasks.forecast", "worker.tasks.controls"],
     "finetune": [*BOTH_IMPORT, "worker.tasks.finetune", "worker.tasks.backtest"],

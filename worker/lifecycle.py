@@ -221,6 +221,11 @@ def _choose_finetuning_pool(sender: Any, pool: type) -> None:
 @or_exit
 def set_up(sender: str, instance: Any, **_: Any) -> None:
     """Select the device's queue and load the model, before the first connection."""
+    if get_settings().shared_exchanges:
+        log.warning(
+            "KRONOS_SHARED_EXCHANGES is on: every Celery app on this Redis database can control this worker, "
+            "and shut it down; unset it when no process of 0.1.0 runs"
+        )
     if current.num_children:
         queue = get_settings().queue_names.on_device(probed_device()["device"])
     else:

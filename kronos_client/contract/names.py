@@ -13,6 +13,12 @@ STATUS_TASK: Final = "kronos.status"
 LOAD_MODEL_COMMAND: Final = "kronos_load_model"
 """A command of Celery's remote control. It takes ``model``, and ``ask``, the id of a repeated request."""
 
+CONTROL_EXCHANGE: Final = "kronos"
+"""Celery's ``control_exchange`` of workers and Flower. ``KRONOS_QUEUE_PREFIX`` stands before it."""
+
+EVENT_EXCHANGE: Final = "kronos.events"
+"""Celery's ``event_exchange``, with the same prefix."""
+
 PROGRESS_STATE: Final = "PROGRESS"
 """A job's state while it is computed; its meta holds ``bars_done`` and ``bars_total``."""
 

@@ -110,9 +110,7 @@ class RedisUnderFault:
         """
         names = [str(key) for key in self.connection.scan_iter(count=1000, _type="list")]
         waiting = [
-            name
-            for name in names
-            if not name.startswith("kronos:") and not name.endswith(".reply.celery.pidbox")
+            name for name in names if not name.startswith("kronos:") and not name.endswith(".kronos.pidbox")
         ]
         return {name: int(self.connection.llen(name)) for name in waiting}
 

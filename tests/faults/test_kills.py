@@ -5,9 +5,10 @@ import signal
 import time
 
 import pytest
-from celery import Celery
 
+from kronos_client.celery_app import make_app
 from kronos_client.client import ForecastClient
+from kronos_client.settings import ClientSettings
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import SHORT_TIMEOUT_S, Note
 from tests.faults.fleet import Fleet, Worker
@@ -107,10 +108,10 @@ def test_kills_of_prefork_children_cost_no_job(
 def test_kills_cost_no_job_if_a_worker_serves_another_queue(
     fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient
 ):
-    control = Celery(broker=redis.url, set_as_current=False).control
+    control = make_app(ClientSettings.model_construct().with_redis_url(redis.url)).control
     victim = fleet.start(KRONOS_MAX_JOBS="6", KRONOS_MAX_SLOTS="6")
     # A worker that does not listen for control commands yet misses one.
-    await_true(lambda: control.add_consumer("added", destination=[victim.node], reply=True, timeout=2))
+    await_true(lambda: control.add_consumer("gpu", destination=[victim.node], reply=True, timeout=2))
     accounts.submit_many(client, "long", 6)
     await_true(lambda: len(accounts.in_hand(victim.node)) == 6, "all jobs are in hand")
     victim.kill()

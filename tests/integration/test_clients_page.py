@@ -27,6 +27,7 @@ PRINTED = {
     "predict_df.py": ("target_name  predictions",),
     "async_client.py": ("SUCCESS", "name-19 cpu"),
     "plain_celery.py": ("BAD_VALUE pred_len",),
+    "celery_control.py": ("flagged as revoked", "{'ok': 'pong'}"),
 }
 API_ADDRESS = "http://127.0.0.1:8000"
 NODE_FOLDER = Path(__file__).parent / "node"

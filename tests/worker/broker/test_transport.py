@@ -208,14 +208,14 @@ def test_a_worker_renews_its_messages_and_puts_back_abandoned_ones(redis, receiv
 def consume_answers(channel) -> list:
     """As Celery reads the replies to control commands: nothing is acknowledged."""
     answers: list = []
-    queue = Queue("uuid.reply.celery.pidbox", channel=channel)
+    queue = Queue("uuid.reply.kronos.pidbox", channel=channel)
     Consumer(channel, [queue], callbacks=[lambda body, message: answers.append(body)], no_ack=True).consume()
     return answers
 
 
 def send_answer(receiver: Receiver) -> None:
     producer = receiver.connection.Producer()
-    producer.publish({"ok": "pong"}, routing_key="uuid.reply.celery.pidbox", serializer="json")
+    producer.publish({"ok": "pong"}, routing_key="uuid.reply.kronos.pidbox", serializer="json")
 
 
 def test_queues_without_acknowledgement_are_kombus_own(redis, receiver):
