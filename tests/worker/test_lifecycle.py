@@ -19,7 +19,7 @@ from worker.config import make_worker_app
 from worker.inference import pools
 from worker.inference.probe import ProbeError
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
-from worker.process import current_process
+from worker.process import WorkerProcess, current_process
 
 MAX_JOBS = 17
 MAX_THREADS = 21  # two more for each higher priority
@@ -406,17 +406,14 @@ def test_processes_that_must_not_run_torch_probe_their_device(
     assert named(*arguments) == f"{role}-cpu{model}-7@here"
 
 
-def test_a_training_job_that_ended_is_counted_and_one_that_goes_back_is_not(monkeypatch):
+def test_jobs_that_ended_are_counted_and_other_tasks_are_not():
     counted: list[str | None] = []
-    process = SimpleNamespace(
-        node="n@h", device="cpu", metrics=SimpleNamespace(count_job=counted.append), stop=lambda: None
+    process: Any = SimpleNamespace(
+        metrics=SimpleNamespace(count_job=counted.append), settings=SimpleNamespace(log_format="text")
     )
-    monkeypatch.setattr(lifecycle.current, "process", process)
-    task = SimpleNamespace(name="kronos.finetune")
-    lifecycle.report_job("a", task, {"name": "mine"}, "SUCCESS")
-    lifecycle.report_job("b", task, JobError(ErrorCode.DISK_FULL, "full"), "FAILURE")
-    lifecycle.report_job("c", task, ValueError(), "REJECTED")
-    lifecycle.report_job("d", SimpleNamespace(name="kronos.forecast"), {}, "SUCCESS")  # its task counts
+    WorkerProcess.report_end(process, "kronos.finetune", "a", {"name": "mine"})
+    WorkerProcess.report_end(process, "kronos.forecast", "b", JobError(ErrorCode.DISK_FULL, "full"))
+    WorkerProcess.report_end(process, "kronos.status", "c", {})
     assert counted == [None, "DISK_FULL"]
 
 

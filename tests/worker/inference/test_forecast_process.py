@@ -87,7 +87,7 @@ def test_a_claim_lost_to_another_worker_is_counted_once(worker, redis):
     worker.claims.hold("job", "token", time.monotonic())
     redis.hset(job_key("job"), "holder", "another worker's")
     for token in ("token", "token", "of another process"):
-        worker.job_store.renew({token: "job"})
+        worker.job_store.renew({token: "job"}, timeout_s=60)
     assert worker.metrics.registry.get_sample_value("kronos_jobs_repeated_total") == 1
 
 
