@@ -77,8 +77,8 @@ class BodyRate:
                 raise self._too_slow(num_bytes) from None
             num_new = len(message.get("body", b""))
             num_bytes += num_new
-            left_s += num_new / self._bytes_per_s - (time.monotonic() - begun_s)
-            left_s = min(left_s, self._pause_s)
+            waited_s = time.monotonic() - begun_s
+            left_s = min(self._pause_s, left_s + num_new / self._bytes_per_s - waited_s)
             # What follows the body is the client's disconnection, at any time.
             has_ended = has_ended or not message.get("more_body")
             return message

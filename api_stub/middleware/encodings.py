@@ -96,8 +96,7 @@ class Decoding:
 def _decoded(receive: Receive, encoding: str) -> Receive:
     """``receive`` with decoded bodies. It raises HttpError for one that cannot be decoded."""
     decoder: _Decoder = DECODERS[encoding]()
-    num_coded = num_decoded = 0
-    head = b""
+    head, num_coded, num_decoded = b"", 0, 0
     messages: Iterator[Message] = iter(())
     damaged = f"the body is not complete and valid {encoding}, as its Content-Encoding says"
 

@@ -16,9 +16,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 MAX_CHARS: Final = 2000
 GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
 """All public addresses of IPv6. Many others contain an address of IPv4 that a gateway or kernel may call."""
-NOT_GLOBAL: Final = tuple(
-    map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "2001::/23", "3fff::/20"))
-)
+NOT_GLOBAL: Final = [ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")]
 """Special networks of IANA's registries that some versions of Python take for public ones."""
 PORTS: Final = {"http": 80, "https": 443}
 

@@ -129,10 +129,8 @@ class LocalRedis:
 
     def restart(self) -> ChildProcess:
         """Start the server, again if it died, with the same URL and data. Raises LocalStackError."""
-        command = [str(self._binary), "-"]
-        self._child = ChildProcess(
-            "redis", command, stdin=self._configuration(), sink=self._sink, umask=0o077
-        )
+        command, text = [str(self._binary), "-"], self._configuration()
+        self._child = ChildProcess("redis", command, stdin=text, sink=self._sink, umask=0o077)
         self._await_answer(self._child)
         return self._child
 

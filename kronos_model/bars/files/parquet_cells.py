@@ -1,5 +1,6 @@
 """Parquet to cells."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,7 @@ def read_parquet(path: Path, read_header: ReadHeader) -> Cells:
             raise CandleFileError(text, field=name)
     used = [schema.names[place] for place in sorted(set(header.places.values()))]
     num_bytes, packed_bytes = metadata.num_rows * 8 * len(used), path.stat().st_size
-    check_unpacked(path, num_bytes, packed_bytes)
+    check_unpacked(path, max(num_bytes, _stored_bytes(metadata, used)), packed_bytes)
     texts = [name for name in used if schema.field(name).type in _TEXTS]
     parts: dict[str, list[pa.Array]] = {name: [] for name in header.places}
     # Texts stay in their dictionary until it is known how many bytes they have without it.
@@ -58,6 +59,13 @@ def _check_footer(path: Path) -> None:
     if end.endswith(b"PAR1") and int.from_bytes(end[:4], "little") > MAX_FOOTER_BYTES:
         text = f"{path} has a footer of more than {MAX_FOOTER_BYTES >> 20} MiB"
         raise CandleFileError(f"{text}: write fewer columns and larger row groups")
+
+
+def _stored_bytes(metadata: pq.FileMetaData, used: Collection[str]) -> int:
+    """The bytes of these columns, decompressed, as the footer says. Values that repeat may count once."""
+    places = [n for n in range(metadata.num_columns) if metadata.schema.column(n).path in used]
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    return sum(group.column(place).total_uncompressed_size for group in groups for place in places)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

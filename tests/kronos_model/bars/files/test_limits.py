@@ -200,6 +200,14 @@ def test_a_column_whose_cells_may_hold_many_values_is_refused_unread(
     assert f"the column for low holds {column.type}, not numbers" in refusal(path)
 
 
+@pytest.mark.usefixtures("unread")
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_a_huge_cell_is_refused_from_the_footer(tmp_path: Path, kind: pa.DataType) -> None:
+    cell = pa.array(["x" * (limits.FREE_BYTES + 1)], kind)
+    path = write_parquet(tmp_path / "a.parquet", 1, timestamps=cell, other=pa.array([[1.0]]))
+    assert "unpacks to more than 100 times its size" in refusal(path)
+
+
 def test_a_parquet_file_with_a_huge_footer_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
