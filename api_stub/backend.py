@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -28,7 +29,6 @@ MAX_THREADS: Final = 16
 """Threads that enqueue and read. More would only wait for Python's lock or for Redis."""
 MAX_CONNECTIONS: Final = 8
 """Connections for waiting. One of them receives the states of all jobs."""
-MAX_UPLOADS: Final = 4
 MAX_READINGS: Final = 1
 """Uploaded files read at once. Each may take ``file_process.MAX_MEMORY_BYTES``."""
 POOL_CACHE_S: Final = 1.0
@@ -71,7 +71,7 @@ class Backend:
         self._threads = ThreadPoolExecutor(MAX_THREADS, "kronos-api")
         self._probes = ThreadPoolExecutor(1, "kronos-api-probe")
         self.reading_datasets = asyncio.Semaphore(MAX_READINGS)
-        self.uploads = asyncio.Semaphore(MAX_UPLOADS)
+        self.uploads = Counter[str]()
         self._pool: asyncio.Future[Pool] | None = None
         self._pool_read_at = float("-inf")
 

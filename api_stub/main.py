@@ -14,7 +14,7 @@ from api_stub import page_files, problems
 from api_stub.addresses import DESCRIPTIONS
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
-from api_stub.middleware.body_limits import BodyLimits
+from api_stub.middleware.body_limits import BodyLimits, BodyRate
 from api_stub.middleware.encodings import Decoding, Encoding
 from api_stub.middleware.guards import Keys, read_keys
 from api_stub.middleware.head import Head
@@ -100,6 +100,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     app.add_middleware(Encoding)
     app.add_middleware(BodyLimits, settings=settings)
     app.add_middleware(Decoding)  # outside of BodyLimits, which counts decoded bytes
+    app.add_middleware(BodyRate, settings=settings)
     if settings.api_requests_per_minute is not None:
         app.add_middleware(RateLimit, limit=settings.api_requests_per_minute, page=page_files.ADDRESSES)
     app.add_middleware(Keys, keys=keys, page=page_files.ADDRESSES)

@@ -24,6 +24,12 @@ class ApiSettings(ServiceSettings):
     api_body_timeout_s: float = Field(
         30, gt=0, description="seconds for which a request's body may stop arriving; then the answer is 408"
     )
+    api_body_bytes_per_s: int = Field(
+        32_768,
+        ge=1,
+        description="bytes a second of a request's body; the answer is 408 once a slower one is "
+        "KRONOS_API_BODY_TIMEOUT_S behind",
+    )
     api_requests_per_minute: int | None = Field(
         None,
         ge=1,

@@ -1,6 +1,7 @@
-"""Middleware that limits the size of a request's body, and the time for which it may pause."""
+"""Middleware that limits the size of a request's body, and how slowly it may arrive."""
 
 import asyncio
+import time
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -11,7 +12,7 @@ from api_stub.settings import ApiSettings
 
 
 class BodyLimits:
-    """Refuses bodies that are too large, by Content-Length or while they arrive, or that stop arriving.
+    """Refuses bodies that are too large, by Content-Length or while they arrive.
 
     The rest of such a body is not read, and the connection is closed.
     """
@@ -37,25 +38,54 @@ class BodyLimits:
             await too_large.response()(scope, receive, send)
             return
         num_bytes = 0
-        pause_s: float | None = self._settings.api_body_timeout_s
 
         async def limited() -> Message:
-            nonlocal num_bytes, pause_s
-            try:
-                async with asyncio.timeout(pause_s):
-                    message = await receive()
-            except TimeoutError:
-                raise _too_slow(num_bytes, pause_s) from None
+            nonlocal num_bytes
+            message = await receive()
             num_bytes += len(message.get("body", b""))
             if num_bytes > limit:
                 raise too_large
-            if not message.get("more_body"):
-                pause_s = None  # what follows is the client's disconnection, at any time
             return message
 
         await self._app(scope, limited, send)
 
 
-def _too_slow(num_bytes: int, pause_s: float | None) -> HttpError:
-    text = f"no byte of the body came for {pause_s:g} s after the first {num_bytes}; send the request again"
-    return HttpError(HttpCode.REQUEST_TIMEOUT, text, headers={"Connection": "close"})
+class BodyRate:
+    """Refuses bodies that stop arriving, or that arrive too slowly.
+
+    Waiting for a body uses up the time that it may pause; the bytes that come give time back. The rest of a
+    refused body is not read, and the connection is closed.
+    """
+
+    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+        self._app = app
+        self._pause_s = settings.api_body_timeout_s
+        self._bytes_per_s = settings.api_body_bytes_per_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        num_bytes = 0
+        left_s = self._pause_s
+        has_ended = scope["type"] != "http"
+
+        async def timed() -> Message:
+            nonlocal num_bytes, left_s, has_ended
+            begun_s = time.monotonic()
+            try:
+                async with asyncio.timeout(None if has_ended else left_s):
+                    message = await receive()
+            except TimeoutError:
+                raise self._too_slow(num_bytes) from None
+            num_new = len(message.get("body", b""))
+            num_bytes += num_new
+            waited_s = time.monotonic() - begun_s
+            left_s = min(self._pause_s, left_s + num_new / self._bytes_per_s - waited_s)
+            # What follows the body is the client's disconnection, at any time.
+            has_ended = has_ended or not message.get("more_body")
+            return message
+
+        await self._app(scope, timed, send)
+
+    def _too_slow(self, num_bytes: int) -> HttpError:
+        limits = f"pause for {self._pause_s:g} s or bring fewer than {self._bytes_per_s} bytes a second"
+        text = f"a body must not {limits}, as this one after {num_bytes} bytes; send the request again"
+        return HttpError(HttpCode.REQUEST_TIMEOUT, text, headers={"Connection": "close"})

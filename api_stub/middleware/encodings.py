@@ -12,6 +12,7 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipRespon
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api_stub.problems import HttpCode, HttpError
+from kronos_model.bars.files.limits import MAX_RATIO, is_bomb
 
 if sys.version_info >= (3, 14):
     from compression.zstd import DecompressionParameter, ZstdCompressor, ZstdDecompressor, ZstdError
@@ -26,6 +27,8 @@ MIN_BYTES: Final = 1024
 THREAD_BYTES: Final = 2**17
 """Larger parts are compressed on a thread."""
 GZIP_LEVEL: Final = 5
+PACKED: Final = (b"\x1f\x8b", b"PAR1")
+"""First bytes of files that are packed already."""
 NOT_COMPRESSED: Final = (*DEFAULT_EXCLUDED_CONTENT_TYPES, "application/vnd.apache.parquet")
 
 
@@ -93,23 +96,32 @@ class Decoding:
 def _decoded(receive: Receive, encoding: str) -> Receive:
     """``receive`` with decoded bodies. It raises HttpError for one that cannot be decoded."""
     decoder: _Decoder = DECODERS[encoding]()
-    is_begun = False
+    head, num_coded, num_decoded = b"", 0, 0
     messages: Iterator[Message] = iter(())
+    damaged = f"the body is not complete and valid {encoding}, as its Content-Encoding says"
 
     def decode(data: bytes, more_body: bool) -> Iterator[Message]:
-        nonlocal decoder, is_begun
-        is_begun = is_begun or bool(data)
+        nonlocal decoder, head, num_coded, num_decoded
+        num_coded += len(data)
         try:
             while data or not (decoder.needs_input or decoder.eof):
                 if decoder.eof:  # a body may have several frames
                     decoder = DECODERS[encoding]()
                 piece = decoder.decompress(data, PIECE_BYTES)
                 data = decoder.unused_data if decoder.eof else b""
+                head = (head + piece[:4])[:4]
+                if head.startswith(PACKED):
+                    text = "the file is packed already: send it without Content-Encoding"
+                    raise _refused(HttpCode.UNSUPPORTED_MEDIA_TYPE, text)
+                num_decoded += len(piece)
+                if is_bomb(num_decoded, num_coded):
+                    text = f"the body decodes to more than {MAX_RATIO} times its size: send it plain"
+                    raise _refused(HttpCode.BODY_TOO_LARGE, text)
                 yield {"type": "http.request", "body": piece, "more_body": True}
         except (zlib.error, ZstdError):
-            raise _undecodable(encoding) from None
-        if is_begun and not more_body and not decoder.eof:
-            raise _undecodable(encoding)
+            raise _refused(HttpCode.BAD_REQUEST, damaged) from None
+        if num_coded and not more_body and not decoder.eof:
+            raise _refused(HttpCode.BAD_REQUEST, damaged)
         yield {"type": "http.request", "body": b"", "more_body": more_body}
 
     async def receive_decoded() -> Message:
@@ -124,12 +136,8 @@ def _decoded(receive: Receive, encoding: str) -> Receive:
     return receive_decoded
 
 
-def _undecodable(encoding: str) -> HttpError:
-    return HttpError(
-        HttpCode.BAD_REQUEST,
-        f"the body is not complete and valid {encoding}, as its Content-Encoding says",
-        headers={"Connection": "close"},
-    )
+def _refused(code: HttpCode, text: str) -> HttpError:
+    return HttpError(code, text, headers={"Connection": "close"})
 
 
 class ZstdResponder(IdentityResponder):

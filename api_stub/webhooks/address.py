@@ -14,8 +14,10 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 MAX_CHARS: Final = 2000
-TRANSLATED: Final = ipaddress.ip_network("64:ff9b::/96")
-"""IPv6 addresses that a gateway may translate to private ones of IPv4."""
+GLOBAL_UNICAST: Final = ipaddress.ip_network("2000::/3")
+"""All public addresses of IPv6. Many others contain an address of IPv4 that a gateway or kernel may call."""
+NOT_GLOBAL: Final = [ipaddress.ip_network(text) for text in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")]
+"""Special networks of IANA's registries that some versions of Python take for public ones."""
 PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -83,7 +85,9 @@ def check(address: Address, allowed: Sequence[Network]) -> None:
     real = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None) or address
     if any(real in network for network in allowed):
         return
-    if not real.is_global or real.is_multicast or real in TRANSLATED:
+    is_special = any(real in network for network in NOT_GLOBAL)
+    is_special |= real.version == 6 and real not in GLOBAL_UNICAST
+    if is_special or not real.is_global or real.is_multicast:
         raise AddressRefused(
             f"{address} is not a public address: give another one, or allow its network in "
             "KRONOS_WEBHOOK_NETWORKS"

@@ -13,6 +13,7 @@ API_ONLY: Final = (
     "api_keys",
     "api_wait_s",
     "api_body_timeout_s",
+    "api_body_bytes_per_s",
     "api_requests_per_minute",
     "api_max_body_bytes",
     "api_max_upload_bytes",

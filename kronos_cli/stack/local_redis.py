@@ -69,7 +69,8 @@ class LocalRedis:
 
     It listens on 127.0.0.1 only, requires a password, and never evicts keys. With ``data=None`` it keeps
     everything in memory and has a new password each time. Otherwise it appends every write to a file in
-    ``data``, and the password is kept there too, so that the URL stays the same.
+    ``data``, and the password is kept there too, so that the URL stays the same. Only the owner may read
+    this folder.
 
     Without ``port`` it takes a free one. ``sink`` is called with ``("redis", line)`` for every log line.
 
@@ -128,8 +129,8 @@ class LocalRedis:
 
     def restart(self) -> ChildProcess:
         """Start the server, again if it died, with the same URL and data. Raises LocalStackError."""
-        command = [str(self._binary), "-"]
-        self._child = ChildProcess("redis", command, stdin=self._configuration(), sink=self._sink)
+        command, text = [str(self._binary), "-"], self._configuration()
+        self._child = ChildProcess("redis", command, stdin=text, sink=self._sink, umask=0o077)
         self._await_answer(self._child)
         return self._child
 
@@ -145,13 +146,15 @@ class LocalRedis:
     def _claim(self, data: Path) -> str:
         """Lock the data folder while the server runs, and return its password."""
         try:
-            data.mkdir(parents=True, exist_ok=True)
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(data / "password", os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock = os.fdopen(descriptor, "r+")
+            lock(self._lock, LocalStackError(f"{data} is in use by another kronos up; give another --data"))
+            _make_private(data)
         except OSError as error:
-            remedy = "give --data a folder that can be written to"
+            self._release()
+            remedy = "give --data a folder of your own that can be written to"
             raise LocalStackError(f"{data} cannot be used: {error.strerror}; {remedy}") from error
-        self._lock = os.fdopen(descriptor, "r+")
-        lock(self._lock, LocalStackError(f"{data} is in use by another kronos up; give another --data"))
         password = self._lock.read().strip()
         if not password:
             password = secrets.token_urlsafe(24)
@@ -182,3 +185,13 @@ class LocalRedis:
                     return
                 time.sleep(0.01)
         raise LocalStackError(f"redis-server did not start on {self.address}; its log:\n{log_of(child)}")
+
+
+def _make_private(folder: Path) -> None:
+    """Let only the owner use a folder and what is in it. Links are not followed. Raises OSError."""
+    folder.chmod(0o700)
+    for parent, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = Path(parent, name)
+            if not path.is_symlink():
+                path.chmod(0o700 if path.is_dir() else 0o600)

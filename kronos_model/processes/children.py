@@ -50,6 +50,7 @@ class ChildProcess:
         grace_s: Seconds between SIGTERM and SIGKILL.
         orphan_grace_s: Seconds between the two if this process is gone; ``grace_s`` by default.
         max_line_chars: A child that prints a longer line is killed.
+        umask: Of the files that the child creates; by default that of this process.
 
     Raises LocalStackError if the process, its guard or a thread cannot be started.
     """
@@ -68,6 +69,7 @@ class ChildProcess:
         grace_s: int = 10,
         orphan_grace_s: int | None = None,
         max_line_chars: int = MAX_LINE_CHARS,
+        umask: int = -1,
     ) -> None:
         self.name = name
         self._max_line_chars = max_line_chars
@@ -91,6 +93,7 @@ class ChildProcess:
                     encoding="utf-8",
                     errors="replace",
                     start_new_session=True,
+                    umask=umask,
                 )
                 undo.callback(self._process.wait)
                 undo.callback(self.kill)

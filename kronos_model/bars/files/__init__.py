@@ -4,7 +4,7 @@ A file goes through these modules in turn:
 
 find.py          which files are meant
 options.py       what the form of a file does not say
-content.py       bytes to text
+content.py       bytes to text; limits.py: how much of it there may be
 csv_cells.py     text to cells; parquet_cells.py: the same for Parquet
 header.py        which column is which
 clock.py         cells to times; time_forms.py: times that are not in ISO 8601

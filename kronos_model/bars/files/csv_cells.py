@@ -43,7 +43,7 @@ def read_csv(path: Path, read_header: ReadHeader) -> Cells:
     Blank rows do not count. Cells that a row lacks are empty. If columns share a title, the first is read.
 
     Raises:
-        CandleFileError: it is empty, its quotes do not match, or a used cell is not UTF-8.
+        CandleFileError: it is empty or too large, its quotes do not match, or a used cell is not UTF-8.
         OSError, csv.Error: it cannot be read.
     """
     content = read_text(path)
@@ -163,7 +163,7 @@ def _read_rows(rows: Iterable[Row], header: Header) -> Cells:
     while some := list(islice(rows, CHUNK_ROWS)):
         kept = []
         for line, row in some:
-            if len(row) > width and any(cell.strip() for cell in row[width:]):
+            if len(row) > width and "".join(row[width:]).strip():
                 overlong[len(numbers)] = len(row)
                 row = []  # its cells cannot be matched to columns
             elif not any(row[place].strip() for place in places if place < len(row)):

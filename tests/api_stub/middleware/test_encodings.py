@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from api_stub.main import create_app
 from api_stub.middleware.encodings import PIECE_BYTES, ZstdCompressor, ZstdDecompressor, accepted_encodings
 from kronos_client.contract.examples import example
+from kronos_model.bars.files.limits import FREE_BYTES, MAX_RATIO
 from tests.api_stub.conftest import ADDRESS, series
 
 LIMIT = 2 * PIECE_BYTES
@@ -55,6 +56,26 @@ def test_the_limit_of_a_body_counts_what_it_decodes_to(settings, encoding):
     with TestClient(create_app(small), base_url=ADDRESS) as http:
         answer = post(http, bomb, encoding)
     assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_body_that_decodes_to_too_many_bytes_for_its_size_is_refused(http, settings, encoding):
+    bomb = COMPRESS[encoding](b"\n" * (FREE_BYTES + 1))
+    headers = {"Content-Type": "text/csv", "Content-Encoding": encoding}
+    answer = http.post("/v1/datasets?name=a.csv", content=bomb, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
+    assert f"more than {MAX_RATIO} times its size" in answer.json()["detail"]
+    assert not list(settings.data_folder.rglob("*"))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+@pytest.mark.parametrize("head", [gzip.compress(b"timestamps"), b"PAR1 and so on"])
+def test_a_packed_file_is_not_packed_again(http, encoding, head):
+    content = b"".join(COMPRESS[encoding](part) for part in (head[:1], head[1:]))
+    headers = {"Content-Type": "application/octet-stream", "Content-Encoding": encoding}
+    answer = http.post("/v1/candles?name=a.csv.gz", content=content, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (415, "UNSUPPORTED_MEDIA_TYPE")
+    assert "send it without Content-Encoding" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(("window_log", "status"), [(20, 202), (23, 202), (27, 400)])

@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
+from pydantic import SecretStr
 
-from api_stub import backend
 from api_stub.main import create_app
+from api_stub.routes import file_body
 from api_stub.uploads import dataset_folder, file_process
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.files.options import ReadOptions
@@ -315,10 +316,52 @@ def test_leftovers_of_a_crash_are_removed_by_a_later_upload(http, settings, csv)
 
 
 def test_too_many_uploads_are_answered_with_503(settings, csv, monkeypatch):
-    monkeypatch.setattr(backend, "MAX_UPLOADS", 0)
+    monkeypatch.setattr(file_body, "MAX_UPLOADS", 0)
     with TestClient(create_app(settings), base_url=ADDRESS) as http:
         answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["code"]) == (503, "OVERLOADED")
+
+
+def test_one_key_cannot_hold_the_places_of_others(settings, csv):
+    keys = "first-key-of-the-test,second-key-of-the-test"
+    app = create_app(settings.model_copy(update={"api_keys": SecretStr(keys)}))
+    first, second = ({**CSV, "Authorization": f"Bearer {key}"} for key in keys.split(","))
+
+    async def run() -> None:
+        transport = httpx2.ASGITransport(app=app)
+        is_open = asyncio.Event()
+
+        async def held_back():
+            yield csv[:9]
+            await is_open.wait()
+            yield csv[9:]
+
+        async with (
+            app.router.lifespan_context(app),
+            httpx2.AsyncClient(transport=transport, base_url=ADDRESS) as http,
+        ):
+
+            def send(number, headers, content=csv):
+                return http.post(URL, params={"name": f"{number}.csv"}, content=content, headers=headers)
+
+            slow = [asyncio.create_task(send(number, first, held_back())) for number in range(4)]
+            while app.state.backend.uploads.total() < len(slow):
+                await asyncio.sleep(0.001)
+            refused, other = await send("a", first), await send("b", second)
+            is_open.set()
+            done = [answer.status_code for answer in await asyncio.gather(*slow)]
+            assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
+            assert (refused.headers["retry-after"], refused.json()["details"]) == ("5", {"limit": 4})
+            assert [other.status_code, *done] == [201] * 5
+            assert (await send("c", first)).status_code == 201
+
+    asyncio.run(run())
+
+
+def test_without_keys_an_address_is_one_sender(http, csv, monkeypatch):
+    monkeypatch.setattr(file_body, "MAX_UPLOADS_OF_ONE", 0)
+    answer = http.post(URL, params={"name": "a.csv"}, content=csv, headers=CSV)
+    assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
 
 
 def test_hidden_files_and_links_are_not_listed(http, settings, tmp_path):

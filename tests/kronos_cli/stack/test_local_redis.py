@@ -21,6 +21,7 @@ from kronos_model.bars.synthetic import candles
 from kronos_model.processes.children import LocalStackError
 from tests import ports
 from tests.processes import await_end
+from tests.waiting import await_true
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -76,6 +77,32 @@ def test_data_and_url_outlive_the_server(tmp_path: Path) -> None:
         assert redis.url == first_url
         assert Redis.from_url(redis.url).get("kept") == b"yes"
     assert stat.S_IMODE((tmp_path / "password").stat().st_mode) == 0o600
+
+
+def test_only_the_owner_can_read_the_data(tmp_path: Path) -> None:
+    data, outside = tmp_path / "redis", tmp_path / "outside"
+    log = data / "appendonlydir"
+    log.mkdir(parents=True)
+    for path in (outside, data / "password", data / "dump.rdb", log / "older"):
+        path.touch()
+        path.chmod(0o644)
+    for path in (data, log):
+        path.chmod(0o755)
+    (data / "link").symlink_to(outside)
+
+    with LocalRedis(data=data) as redis:
+        client = Redis.from_url(redis.url)
+        client.set("kept", "yes")
+        client.save()
+        client.bgrewriteaof()
+        await_true(lambda: not client.info("persistence")["aof_rewrite_in_progress"], "the log is rewritten")
+        redis.stop()
+        redis.restart()
+        modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (data, *data.rglob("*"))}
+
+    assert len(list(log.iterdir())) > 1
+    assert modes.pop(data / "link") == 0o644
+    assert {path for path, mode in modes.items() if mode != (0o700 if path.is_dir() else 0o600)} == set()
 
 
 def test_data_is_used_by_one_server_only(tmp_path: Path) -> None:
