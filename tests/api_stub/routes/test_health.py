@@ -17,7 +17,7 @@ from kronos_client.redis import connection
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from tests.api_stub.conftest import ADDRESS, STATUS
-from tests.faults.proxy import SilentProxy
+from tests.faults.proxy import FaultyProxy
 
 QUEUES = ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
 
@@ -154,7 +154,7 @@ def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypat
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
     num_calls = 3 * backend.MAX_THREADS
 
-    async def ask(url: str, proxy: SilentProxy) -> None:
+    async def ask(url: str, proxy: FaultyProxy) -> None:
         app = create_app(settings.with_redis_url(url))
         async with (
             app.router.lifespan_context(app),
@@ -177,7 +177,7 @@ def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypat
                 assert (await http.get("/v1/healthz")).status_code == 200
             proxy.is_silent = False
 
-    with SilentProxy(redis_server.url) as proxy:
+    with FaultyProxy(redis_server.url) as proxy:
         asyncio.run(ask(proxy.url, proxy))
 
 
