@@ -37,26 +37,21 @@ class Amqp(AMQP):
 
 
 class ConnectionPause(bootsteps.StartStopStep):
-    """Waits before a worker connects again if its last connection failed soon.
+    """Waits before a worker connects again if its last connection failed soon, too.
 
     Redis may accept connections and refuse what a worker does first.
     """
 
-    requires = ("celery.worker.consumer.connection:Connection",)
-    _started_at = float("-inf")
-
-    def start(self, consumer: Any) -> None:
-        self._started_at = time.monotonic()
+    _stopped_at = float("-inf")
 
     def stop(self, consumer: Any) -> None:
         """Celery calls it when a connection failed, and at the end."""
-        if time.monotonic() - self._started_at > STABLE_S:
-            return
-        until = time.monotonic() + random.uniform(MIN_PAUSE_S, MAX_PAUSE_S)
         is_running = consumer.blueprint.state == bootsteps.RUN  # type: ignore[attr-defined]
-        while is_running and time.monotonic() < until:
+        until = time.monotonic() + random.uniform(MIN_PAUSE_S, MAX_PAUSE_S)
+        while is_running and self._stopped_at + STABLE_S > time.monotonic() < until:
             maybe_shutdown()
             time.sleep(POLL_S)
+        self._stopped_at = time.monotonic()
 
 
 def _end_if_asked() -> None:
