@@ -16,6 +16,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
 from worker.broker.claims import Claims
 from worker.broker.result_backend import CodedRedisBackend
+from worker.broker.store_health import store_health
 from worker.config import UNACKED_INDEX_KEYS
 from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.metrics import JobMetrics
@@ -97,6 +98,7 @@ class WorkerProcess:
         return {
             "node": self.node,
             "state": self.state,
+            "problem": store_health.problem,
             "role": self.settings.role,
             "queue": self.queue,
             "requested_device": self.settings.device,

@@ -8,7 +8,7 @@ from tests.faults.conftest import Note
 from tests.faults.error_replies import ERRORS
 from tests.faults.fleet import Fleet
 from tests.faults.proxy import FaultyProxy, Rule
-from tests.waiting import WAIT_S, await_true
+from tests.waiting import await_true
 
 
 def test_workers_outlive_every_error_of_every_command(

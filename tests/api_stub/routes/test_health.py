@@ -60,6 +60,13 @@ def test_the_service_is_not_ready_until_a_worker_is(http, redis, state):
     }  # fmt: skip
 
 
+def test_the_service_is_not_ready_while_its_worker_stores_nothing(http, redis):
+    announce(redis, fake_worker(problem="Redis is full; make room"))
+    answer = http.get("/v1/readyz")
+    assert (answer.status_code, answer.json()["queues"]["cpu"]["ready"]) == (503, 0)
+    assert "not ready: Redis is full; make room" in answer.json()["detail"]
+
+
 def test_a_finetuning_worker_does_not_make_the_service_ready(http, redis):
     announce(redis, fake_worker("cpu.finetune"))
     assert http.get("/v1/readyz").status_code == 503
