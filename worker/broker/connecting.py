@@ -5,10 +5,11 @@ import threading
 import time
 from typing import Any, Final
 
-import kombu
 from celery import bootsteps
 from celery.app.amqp import AMQP
 from celery.worker.state import maybe_shutdown
+
+from kronos_client import celery_app
 
 MIN_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 2.0
@@ -18,8 +19,8 @@ STABLE_S: Final = 5.0
 POLL_S: Final = 0.1
 
 
-class Connection(kombu.Connection):
-    """kombu's connection with short pauses, which end when the worker is to shut down."""
+class Connection(celery_app.Connection):
+    """A connection with short pauses, which end when the worker is to shut down."""
 
     def _ensure_connection(
         self, errback: Any = None, max_retries: Any = None, *_: Any, callback: Any = None, **options: Any

@@ -43,7 +43,7 @@ class CodedRedisBackend(RedisBackend):
         ttl_s: int = self.expires  # type: ignore[attr-defined]
         taken_key = app.conf.get(TAKEN_KEY_SETTING)
         # Not Celery's client, which waits for each silent connection in turn.
-        return JobStore(connect(app.conf.result_backend), ttl_s, taken_key, lambda tag: self.on_repeated(tag))
+        return JobStore(connect(app.conf.broker_url), ttl_s, taken_key, lambda tag: self.on_repeated(tag))
 
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", **info: Any
