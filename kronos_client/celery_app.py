@@ -2,10 +2,13 @@
 
 from typing import Any, Final
 
+import kombu
 from celery import Celery
+from celery.app.amqp import AMQP
 
 from kronos_client.contract.names import CELERY_PRIORITIES, CONTROL_EXCHANGE, EVENT_EXCHANGE
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S
+from kronos_client.redis.credentials import split_credentials
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.routing import TaskRouter
 from kronos_client.redis.tls import tls_options
@@ -24,12 +27,28 @@ def exchanges(settings: ClientSettings) -> dict[str, str]:
     }
 
 
+class Connection(kombu.Connection):
+    """kombu's connection, with the credentials of ``UrlCredentials``."""
+
+    def __init__(self, hostname: Any = "localhost", *args: Any, **kwargs: Any) -> None:
+        _, credentials = split_credentials(hostname)
+        super().__init__(hostname, *args, **credentials | kwargs)
+
+
+class Amqp(AMQP):
+    """Makes an app connect by our ``Connection``."""
+
+    Connection = Connection
+
+
 def celery_config(settings: ClientSettings) -> dict[str, Any]:
     """The settings that differ from Celery's defaults in every app on these queues."""
     url = settings.redis_url.get_secret_value()
+    bare, credentials = split_credentials(url)
     return {
         "broker_url": url,
-        "result_backend": url,
+        "result_backend": bare,
+        "redis_backend_credential_provider": credentials.get("credential_provider"),
         # Flower reads TLS from here alone; the others read it from the URL.
         "broker_use_ssl": tls_options(url) or False,
         # JSON only, in both directions: nothing from outside is unpickled.
@@ -69,7 +88,7 @@ CLIENT_ANSWER_S: Final = 10
 
 def make_app(settings: ClientSettings) -> Celery:
     """A client's Celery app. The host's own app stays the current one."""
-    app = Celery("kronos", set_as_current=False)
+    app = Celery("kronos", amqp=Amqp, set_as_current=False)
     app.conf.update(celery_config(settings))
     app.conf.broker_transport_options["socket_timeout"] = CLIENT_ANSWER_S
     return app

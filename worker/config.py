@@ -11,6 +11,8 @@ from worker.settings import WorkerSettings
 
 RESULT_BACKEND: Final = "worker.broker.result_backend:CodedRedisBackend"
 
+AMQP: Final = "worker.broker.connecting:Amqp"
+
 DELIVERY_KEYS_SETTING: Final = "kronos_delivery_keys"
 MAX_DEAD_SETTING: Final = "kronos_max_dead"
 """Celery settings of ours, for the result backend: arguments of ``JobStore``."""
@@ -43,6 +45,7 @@ def worker_config(settings: WorkerSettings) -> dict[str, Any]:
         "task_track_started": True,
         "worker_send_task_events": True,
         "broker_connection_retry_on_startup": True,
+        "broker_connection_max_retries": None,
         # Celery's default is 4 s. A prefork child needs longer to load its model.
         "worker_proc_alive_timeout": 600.0,
     }
@@ -50,7 +53,7 @@ def worker_config(settings: WorkerSettings) -> dict[str, Any]:
 
 def make_worker_app(settings: WorkerSettings) -> Celery:
     """Make this process's app, which becomes Celery's current app."""
-    app = Celery("kronos", set_as_current=True)
+    app = Celery("kronos", amqp=AMQP, set_as_current=True)
     app.conf.update(worker_config(settings))
     use_result_backend(app)
     return app

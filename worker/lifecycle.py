@@ -28,6 +28,7 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.ageing import AgeingSweep
+from worker.broker.connecting import ConnectionPause
 from worker.broker.steps import ClaimRenewal, QueueWatcher, TransportCheck
 from worker.inference.capacity import Capacity, CapacityStep, num_threads
 from worker.inference.gpu_failover import GpuFailover
@@ -41,7 +42,7 @@ from worker.settings import explain, get_settings
 log = logging.getLogger(__name__)
 
 app.steps["consumer"].update(
-    {GpuFailover, AgeingSweep, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
+    {ConnectionPause, GpuFailover, AgeingSweep, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
 )
 
 P = ParamSpec("P")

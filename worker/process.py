@@ -18,6 +18,7 @@ from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
 from worker.broker.result_backend import CodedRedisBackend
+from worker.broker.store_health import store_health
 from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.job_log import log_job
 from worker.monitoring.metrics import JobMetrics
@@ -107,6 +108,7 @@ class WorkerProcess:
         return {
             "node": self.node,
             "state": self.state,
+            "problem": store_health.problem,
             "role": self.settings.role,
             "queue": self.queue,
             "requested_device": self.settings.device,

@@ -190,7 +190,9 @@ async def _ready(backend: Backend) -> Ready:
         device_warning=shown.device_warning,
         model=None if shown.model is None else version_of(shown.model.id, shown.model.revision),
         queues=queue_views(pool),
-        detail=None if shown.is_ready else f"no forecast worker is ready yet; {shown.node} is {shown.state}",
+        detail=None
+        if shown.is_ready
+        else f"no forecast worker is ready yet; {shown.node} is {shown.condition}",
     )
 
 

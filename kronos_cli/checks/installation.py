@@ -66,6 +66,13 @@ def worker_findings(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
     remedy = "wait until a worker has loaded its model, or read its log" if forecasting else START_ONE
     yield Finding("workers", "ok" if num_ready else "warning", text, remedy)
     for worker in workers:
+        if worker.problem is not None:
+            yield Finding(
+                "workers",
+                "failed",
+                f"{worker.node} is {worker.condition}",
+                "repair Redis; the worker goes on by itself",
+            )
         if worker.device_warning:
             text = f"{worker.node}: {worker.device_warning}"
             yield Finding("workers", "warning", text, "run kronos devices on its machine")
@@ -80,7 +87,7 @@ def worker_here(settings: CliSettings) -> Finding:
         problem = f"Redis (KRONOS_REDIS_URL) does not answer: {error}"
         return Finding("worker", "failed", problem, "run kronos check for details")
     is_ready = any(worker.is_ready for worker in here)
-    text = ", ".join(f"{worker.node} is {worker.state}" for worker in here)
+    text = ", ".join(f"{worker.node} is {worker.condition}" for worker in here)
     text = text or f"no worker on {host} has announced itself"
     return Finding("worker", "ok" if is_ready else "failed", text, f"read its log, or {START_ONE}")
 

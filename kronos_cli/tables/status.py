@@ -31,6 +31,9 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
     warnings = []
     for worker in workers:
         node, state = Text(worker.node), Text(worker.state, style=STATE_STYLES[worker.state])
+        if worker.problem is not None:
+            state = Text("not ready", style="red")
+            warnings.append(Text(f"{worker.node} is {worker.condition}", style="red"))
         device, queue = Text(worker.device), Text(worker.queue)
         what.add_row(node, state, device, queue, model_text(worker), duration(worker.uptime_s))
         load.add_row(node, str(worker.jobs_done), str(worker.jobs_failed), *load_cells(worker))

@@ -45,11 +45,19 @@ class WorkerStatus(StatusModel):
     host: str = ""
     pid: int = 0
     uptime_s: float = Field(default=0.0, allow_inf_nan=False)
+    problem: str | None = Field(
+        default=None, description="why the worker is not ready although its state is, and what to do"
+    )
 
     @property
     def is_ready(self) -> bool:
-        """Whether the worker takes jobs."""
-        return self.state == "ready"
+        """Whether the worker takes jobs, and can store their outcomes."""
+        return self.state == "ready" and self.problem is None
+
+    @property
+    def condition(self) -> str:
+        """The worker's state in words, with its problem."""
+        return self.state if self.problem is None else f"not ready: {self.problem}"
 
 
 class RunningJob(StatusModel):

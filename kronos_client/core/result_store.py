@@ -16,6 +16,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
 from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, read_stored
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, OPTIONS
+from kronos_client.redis.credentials import split_credentials
 from kronos_client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -63,11 +64,13 @@ class RedisResultStore:
     """
 
     def __init__(self, settings: ClientSettings, max_connections: int = MAX_CONNECTIONS) -> None:
+        bare, credentials = split_credentials(settings.redis_url.get_secret_value())
         pool = BlockingConnectionPool.from_url(
-            settings.redis_url.get_secret_value(),
+            bare,
             max_connections=max_connections,
             timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
             retry=Retry(ConstantBackoff(0.2), 1),
+            **credentials,
             **OPTIONS,
         )
         self._redis = Redis.from_pool(pool)  # so that closing it closes the pool

@@ -7,6 +7,8 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.retry import Retry
 
+from kronos_client.redis.credentials import split_credentials
+
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
 MAX_CONNECTIONS: Final = 32
@@ -30,13 +32,15 @@ def connect(url: str, *, decode_responses: bool = True, protocol: int | None = N
 
     With ``MAX_CONNECTIONS`` in use, a thread waits for a free one.
     """
+    bare, credentials = split_credentials(url)
     pool = BlockingConnectionPool.from_url(
-        url,
+        bare,
         max_connections=MAX_CONNECTIONS,
         timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
         decode_responses=decode_responses,
         protocol=protocol,
         retry=Retry(ConstantBackoff(0.2), 1),
+        **credentials,
         **OPTIONS,
     )
     return _Client.from_pool(pool)  # so that closing it closes the pool

@@ -27,6 +27,7 @@ from kronos_client.contract.refusals import first_reason
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect, read_bytes
 from kronos_client.redis.queues import NO_PREFIX, QueueNames
+from kronos_client.redis.scripts import read_script
 from kronos_model.text import escaped, excerpt
 
 log = logging.getLogger(__name__)
@@ -41,14 +42,10 @@ GPU_WORKERS: Final[dict[Role, str]] = {"forecast": "GPU worker", "finetune": "GP
 
 def announce(redis: Redis, status: WorkerStatus) -> None:
     """Publish a worker's status. It expires unless it is renewed."""
-    now_s = float(redis.time()[0])  # Redis's clock: a machine's own may jump
-    with redis.pipeline(transaction=False) as pipe:
-        pipe.set(worker_key(status.node), status.model_dump_json(exclude_unset=True), ex=ANNOUNCEMENT_TTL_S)
-        # With the index, readers need not scan all keys of a database that may be shared. It may name workers
-        # that are gone: the key decides.
-        pipe.zadd(WORKERS_KEY, {status.node: now_s})
-        pipe.zremrangebyscore(WORKERS_KEY, "-inf", now_s - 24 * 3600)
-        pipe.execute()
+    redis.register_script(read_script("announce"))(
+        keys=[worker_key(status.node), WORKERS_KEY],
+        args=[status.node, status.model_dump_json(exclude_unset=True), ANNOUNCEMENT_TTL_S],
+    )
 
 
 def withdraw(redis: Redis, node: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts, Forecasts, undisturbed
 from tests.faults.fleet import Fleet
-from tests.faults.proxy import SilentProxy
+from tests.faults.proxy import FaultyProxy
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.conftest import PARITY
 from worker.settings import WorkerSettings
@@ -102,8 +102,8 @@ def fleet(redis: RedisUnderFault, tmp_path: Path) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def proxy(redis: RedisUnderFault) -> Iterator[SilentProxy]:
-    with SilentProxy(redis.url) as proxy:
+def proxy(redis: RedisUnderFault) -> Iterator[FaultyProxy]:
+    with FaultyProxy(redis.url) as proxy:
         yield proxy
 
 

@@ -11,7 +11,7 @@ from kronos_client.contract.results import ForecastResult
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
-from tests.faults.proxy import SilentProxy
+from tests.faults.proxy import FaultyProxy, Rule
 from tests.waiting import WAIT_S
 
 
@@ -21,7 +21,7 @@ def test_a_client_whose_open_connections_fall_silent(
     accounts: Accounts,
     client: ForecastClient,
     make_client: MakeClient,
-    proxy: SilentProxy,
+    proxy: FaultyProxy,
     note: Note,
 ):
     fleet.start(PACE_S="0.06")
@@ -59,20 +59,22 @@ def test_a_lost_answer_is_an_error_with_the_id_and_the_job_may_be_sent_again(
     accounts: Accounts,
     client: ForecastClient,
     make_client: MakeClient,
-    proxy: SilentProxy,
+    proxy: FaultyProxy,
     note: Note,
 ):
     behind = make_client(proxy.url)
-    proxy.lost_answer = b"kronos.forecast"  # in the message's headers alone
+    # Its name is in the message's headers alone.
+    lost = Rule(None, lambda request: request.command != "EVALSHA" and b"kronos.forecast" in request.raw)
+    proxy.rules = [lost]
     job_id = accounts.next_id()
     began = time.monotonic()
     with pytest.raises(JobError) as uncertain:
         accounts.submit(behind, "small", job_id=job_id)
-    assert proxy.num_lost_answers == 1
+    assert lost.num_hits == 1
     assert uncertain.value.code == ErrorCode.ENQUEUE_UNCERTAIN
     assert uncertain.value.details["job_id"] == job_id
     note("reported after s", time.monotonic() - began)
-    proxy.lost_answer = b""
+    proxy.rules = []
     again = [accounts.submit(client, "small", job_id=job_id) for _ in range(3)]
     fleet.start()
     assert len({handle.wait(WAIT_S).series[0].mean["close"] for handle in again}) == 1

@@ -8,7 +8,7 @@ from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import Note
 from tests.faults.fleet import Fleet
-from tests.faults.proxy import SilentProxy
+from tests.faults.proxy import FaultyProxy
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import WAIT_S, await_true
 
@@ -35,7 +35,7 @@ def test_every_connection_killed_while_busy(
 
 
 def test_a_worker_whose_open_connections_fall_silent(
-    fleet: Fleet, accounts: Accounts, client: ForecastClient, proxy: SilentProxy, note: Note
+    fleet: Fleet, accounts: Accounts, client: ForecastClient, proxy: FaultyProxy, note: Note
 ):
     settings = {"KRONOS_VISIBILITY_TIMEOUT_S": str(CLAIM_S), "PACE_S": "0.08"}
     behind = fleet.start(KRONOS_REDIS_URL=proxy.url, **settings)
@@ -53,7 +53,7 @@ def test_a_worker_whose_open_connections_fall_silent(
 
 @pytest.mark.at_length
 def test_a_worker_that_is_cut_off_for_longer_than_its_claim(
-    fleet: Fleet, accounts: Accounts, client: ForecastClient, proxy: SilentProxy
+    fleet: Fleet, accounts: Accounts, client: ForecastClient, proxy: FaultyProxy
 ):
     """Another worker takes its jobs; when it is back it finds them taken, and stores nothing."""
     behind = fleet.start(KRONOS_REDIS_URL=proxy.url, PACE_S="0.08")

@@ -18,6 +18,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore, OnRepeated, Receipt
 from worker.broker.outcomes import Outcomes
+from worker.broker.store_health import store_health
 from worker.config import DELIVERY_KEYS_SETTING, MAX_DEAD_SETTING
 
 log = logging.getLogger(__name__)
@@ -44,14 +45,16 @@ class CodedRedisBackend(RedisBackend):
         app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
         # Not Celery's client, which waits for each silent connection in turn.
-        redis = connect(app.conf.result_backend)
+        redis = connect(app.conf.broker_url)
         keys, max_dead = app.conf.get(DELIVERY_KEYS_SETTING), app.conf.get(MAX_DEAD_SETTING, 1000)
         return JobStore(redis, ttl_s, keys, lambda tag: self.on_repeated(tag), max_dead)
 
     @cached_property
     def outcomes(self) -> Outcomes:
         """Ends this process's jobs."""
-        return Outcomes(self.store)
+        outcomes = Outcomes(self.store)
+        outcomes.on_refused, outcomes.on_accepted = store_health.refused, store_health.accepted
+        return outcomes
 
     def begin(
         self,

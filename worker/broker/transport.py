@@ -17,14 +17,16 @@ from functools import cache
 from typing import Any, Final
 
 from celery.worker import state
+from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from kombu.utils.limits import TokenBucket
-from redis.exceptions import OutOfMemoryError, RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.names import CELERY_PRIORITIES, TASK_ROLES
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.app import app
+from worker.broker.connecting import Connection
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
@@ -43,6 +45,9 @@ LEANS_ON: Final = (
     (redis.MultiChannelPoller, "_register_BRPOP", "waits for a message of Channel._queue_cycle"),
     (redis.Channel, "active_queues", "the queues that are consumed, without broadcast queues"),
     (redis.Channel, "_update_queue_cycle", "is called when a queue is added or cancelled"),
+    (redis.Channel, "_queue_bind", "notes a binding in Redis, for senders"),
+    (redis.Channel, "_disconnect_pools", "closes the connections for commands"),
+    (redis.Channel, "_close_clients", "closes the connections that wait for messages"),
     (redis.Channel, "conn_or_acquire", "gives a client for a command"),
     (redis.Channel, "_create_client", "makes one on Channel.pool"),
     (redis.Channel, "pool", "is replaced when the connection is lost"),
@@ -62,6 +67,7 @@ LEANS_ON: Final = (
     (state, "active_requests", "the running requests"),
     (state, "task_ready", "takes a request out of both"),
     (TokenBucket, "add", "holds a request back, in contents"),
+    (Connection, "_ensure_connection", "connects, with pauses between its tries"),
 )
 """The owner, the name, and what it does."""
 
@@ -144,6 +150,8 @@ class Channel(redis.Channel):
     qos: Any
     _create_client: Any
     _queue_cycle: Any
+    _disconnect_pools: Any
+    _close_clients: Any
     # A closing channel must not requeue jobs that still run here: they would be computed twice.
     do_restore = False
 
@@ -169,6 +177,22 @@ class Channel(redis.Channel):
 
     def _update_queue_cycle(self) -> None:
         self._queue_cycle.update([queue for queue in self.active_queues if queue not in self._scripted])
+
+    def _queue_bind(self, exchange: str, *binding: Any) -> None:
+        """Note a binding in Redis, if it takes it: senders note it too, and no worker reads it."""
+        try:
+            super()._queue_bind(exchange, *binding)  # type: ignore[misc]
+        except ResponseError as error:  # such as a full Redis, whose jobs only workers can take away
+            log.warning("the binding to exchange %r is not noted, going on without: %s", exchange, error)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except RedisError as error:  # the transport would leave its other channels open
+            log.warning("a channel could not be closed in order: %s", error)
+            self._disconnect_pools()
+            self._close_clients()
+            virtual.Channel.close(self)
 
     def take(self) -> None:
         """Hand over waiting messages while there is room."""
@@ -218,20 +242,16 @@ class Poller(redis.MultiChannelPoller):
 class Transport(redis.Transport):
     """kombu's Redis transport with our own channels and poller.
 
-    A worker that connects to a full Redis tries again until there is room. Celery would end it.
+    Celery connects again after ``connection_errors``. After any other error it ends the worker.
     """
 
     Channel = Channel
-    connection_errors = (*redis.Transport.connection_errors, OutOfMemoryError)
+    connection_errors = (*redis.Transport.connection_errors, RedisError, OperationalError)
     cycle: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
-
-    def establish_connection(self) -> Any:
-        message_consumer().deliveries.check_room()
-        return super().establish_connection()
 
 
 TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"

@@ -52,6 +52,8 @@ class Heartbeat:
             announce(self._redis, status.model_copy(update={"jobs_per_s": rate}))
         except RedisError as error:
             log.warning("this worker could not be announced in Redis, trying again: %s", error)
+        except Exception:  # without this thread the worker would seem to be gone
+            log.exception("this worker could not be announced because of a defect, trying again")
 
     def announce_soon(self) -> None:
         """Announce the worker soon, on the heartbeat's thread. Safe in a signal handler."""

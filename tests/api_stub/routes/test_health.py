@@ -17,7 +17,7 @@ from kronos_client.redis import connection
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from tests.api_stub.conftest import ADDRESS, STATUS
-from tests.faults.proxy import SilentProxy
+from tests.faults.proxy import FaultyProxy
 
 QUEUES = ["cpu", "gpu", "cpu.finetune", "gpu.finetune"]
 
@@ -58,6 +58,13 @@ def test_the_service_is_not_ready_until_a_worker_is(http, redis, state):
     assert answer.json()["queues"]["cpu"] == {
         "workers": 1, "ready": 0, "lengths": {"high": 0, "normal": 0, "low": 0},
     }  # fmt: skip
+
+
+def test_the_service_is_not_ready_while_its_worker_stores_nothing(http, redis):
+    announce(redis, fake_worker(problem="Redis is full; make room"))
+    answer = http.get("/v1/readyz")
+    assert (answer.status_code, answer.json()["queues"]["cpu"]["ready"]) == (503, 0)
+    assert "not ready: Redis is full; make room" in answer.json()["detail"]
 
 
 def test_a_finetuning_worker_does_not_make_the_service_ready(http, redis):
@@ -154,7 +161,7 @@ def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypat
     calls = [("GET", "/v1/forecasts/x"), ("DELETE", "/v1/forecasts/x"), ("GET", "/v1/finetunes/x/events")]
     num_calls = 3 * backend.MAX_THREADS
 
-    async def ask(url: str, proxy: SilentProxy) -> None:
+    async def ask(url: str, proxy: FaultyProxy) -> None:
         app = create_app(settings.with_redis_url(url))
         async with (
             app.router.lifespan_context(app),
@@ -177,7 +184,7 @@ def test_a_silent_redis_does_not_hold_requests(settings, redis_server, monkeypat
                 assert (await http.get("/v1/healthz")).status_code == 200
             proxy.is_silent = False
 
-    with SilentProxy(redis_server.url) as proxy:
+    with FaultyProxy(redis_server.url) as proxy:
         asyncio.run(ask(proxy.url, proxy))
 
 

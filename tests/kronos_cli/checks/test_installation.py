@@ -28,6 +28,12 @@ def test_without_a_ready_forecast_worker_there_is_a_warning(
     assert bool(finding.remedy) is (level != "ok")
 
 
+def test_a_worker_that_cannot_store_is_a_failure() -> None:
+    counted, problem = worker_findings([fake_worker(problem="Redis is full; make room")])
+    assert (counted.level, problem.level) == ("warning", "failed")
+    assert "not ready: Redis is full; make room" in problem.message
+
+
 @pytest.mark.parametrize(
     "error", [PermissionError(13, "Permission denied"), KeyError("x"), ValueError("a\nb")]
 )

@@ -4,6 +4,7 @@ import json
 import time
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import (
@@ -116,6 +117,25 @@ def test_a_later_announcement_replaces_the_one_before(redis):
     announce(redis, worker(GPU_QUEUE, "ready"))
     assert is_gpu_ready(live_workers(redis))
     assert len(live_workers(redis)) == 1
+
+
+def test_a_worker_is_announced_in_a_full_redis(redis):
+    redis.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(OutOfMemoryError):
+            redis.set("a", "b")
+        for _ in range(2):  # a new worker, and a known one
+            announce(redis, worker(CPU_QUEUE))
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert live_workers(redis) == [worker(CPU_QUEUE)]
+
+
+def test_a_worker_with_a_problem_is_not_ready(redis):
+    announce(redis, fake_worker(GPU_QUEUE, problem="Redis is full"))
+    (found,) = live_workers(redis)
+    assert (found.state, found.condition) == ("ready", "not ready: Redis is full")
+    assert not is_gpu_ready([found])
 
 
 def test_an_announcement_that_is_not_renewed_expires(redis):

@@ -19,3 +19,10 @@ def test_the_job_rate_counts_jobs_that_ended_between_announcements(redis, monkey
     assert live_workers(redis)[0].jobs_per_s == 3.0
     beat.announce()
     assert jobs_per_s("cpu", live_workers(redis)) == 1.5
+
+
+def test_a_defect_of_the_status_does_not_end_the_announcements(redis):
+    def fail():
+        raise ValueError("a defect")
+
+    Heartbeat(redis, "a@1", fail, lambda: True).announce()

@@ -1,0 +1,49 @@
+"""User and password of Redis. Each new connection asks for them, so that a new password needs no restart."""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from redis import CredentialProvider
+
+URL_FILE: Final = "KRONOS_REDIS_URL_FILE"
+
+
+class UrlCredentials(CredentialProvider):
+    """Those of a URL, or of the file that ``KRONOS_REDIS_URL_FILE`` names if it is for the same server."""
+
+    def __init__(self, url: str) -> None:
+        self._parts = urlsplit(url)
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """User, if there is one, and password. redis-py calls it for each connection."""
+        parts = _in_file()
+        if parts is None or _place(parts) != _place(self._parts):
+            parts = self._parts
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return (user, password) if user else (password,)
+
+    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+        """The same for redis-py's asyncio client."""
+        return self.get_credentials()
+
+
+def split_credentials(url: str) -> tuple[str, dict[str, Any]]:
+    """The URL without user and password, and redis-py's option with their provider."""
+    parts = urlsplit(url)
+    user_info, _, place = parts.netloc.rpartition("@")
+    if not user_info:
+        return url, {}
+    return parts._replace(netloc=place).geturl(), {"credential_provider": UrlCredentials(url)}
+
+
+def _in_file() -> SplitResult | None:
+    try:
+        return urlsplit(Path(os.environ[URL_FILE]).read_text(encoding="utf-8").strip())
+    except (KeyError, OSError, ValueError):  # not set, or being replaced: the former password is tried
+        return None
+
+
+def _place(parts: SplitResult) -> tuple[str, str, str]:
+    return parts.scheme, parts.netloc.rpartition("@")[2], parts.path

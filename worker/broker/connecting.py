@@ -1,0 +1,60 @@
+"""How a worker connects to the broker: without a limit of tries, at intervals that differ between workers."""
+
+import random
+import threading
+import time
+from typing import Any, Final
+
+from celery import bootsteps
+from celery.app.amqp import AMQP
+from celery.worker.state import maybe_shutdown
+
+from kronos_client import celery_app
+
+MIN_PAUSE_S: Final = 0.5
+MAX_PAUSE_S: Final = 2.0
+"""Seconds between two tries. kombu's pauses grow to 30 s."""
+STABLE_S: Final = 5.0
+"""A connection that lived so long is replaced without a pause."""
+POLL_S: Final = 0.1
+
+
+class Connection(celery_app.Connection):
+    """A connection with short pauses, which end when the worker is to shut down."""
+
+    def _ensure_connection(
+        self, errback: Any = None, max_retries: Any = None, *_: Any, callback: Any = None, **options: Any
+    ) -> Any:
+        pause_s = random.uniform(MIN_PAUSE_S, MAX_PAUSE_S)
+        options |= {"interval_start": pause_s / 3, "interval_step": pause_s / 3, "interval_max": pause_s}
+        callback = callback or _end_if_asked
+        return super()._ensure_connection(errback, max_retries, callback=callback, **options)
+
+
+class Amqp(AMQP):
+    """Makes the app connect by our ``Connection``."""
+
+    Connection = Connection
+
+
+class ConnectionPause(bootsteps.StartStopStep):
+    """Waits before a worker connects again if its last connection failed soon, too.
+
+    Redis may accept connections and refuse what a worker does first.
+    """
+
+    _stopped_at = float("-inf")
+
+    def stop(self, consumer: Any) -> None:
+        """Celery calls it when a connection failed, and at the end."""
+        is_running = consumer.blueprint.state == bootsteps.RUN  # type: ignore[attr-defined]
+        until = time.monotonic() + random.uniform(MIN_PAUSE_S, MAX_PAUSE_S)
+        while is_running and self._stopped_at + STABLE_S > time.monotonic() < until:
+            maybe_shutdown()
+            time.sleep(POLL_S)
+        self._stopped_at = time.monotonic()
+
+
+def _end_if_asked() -> None:
+    if threading.current_thread() is threading.main_thread():
+        maybe_shutdown()

@@ -1,0 +1,72 @@
+"""Whether Redis takes what this process stores."""
+
+import logging
+import re
+import threading
+import time
+from typing import Final
+
+from kronos_model.text import escaped, one_line
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 3.0
+"""Seconds without a stored outcome after which refusals are a problem."""
+LOG_INTERVAL_S: Final = 60.0
+MAX_CHARS: Final = 200
+
+REMEDIES: Final = {
+    "OOM|OutOfMemory": "make room in Redis, or raise its maxmemory",
+    "MISCONF": "make room on Redis's disk, and let it write there",
+    "NOPERM|NoPermission|can't run": "give Redis's user the rights in deploy/redis-users.acl",
+    "NOAUTH|WRONGPASS|Authentication": "correct user and password in KRONOS_REDIS_URL or its file",
+    "READONLY|ReadOnly|MASTERDOWN|MasterDown": "let KRONOS_REDIS_URL name the primary",
+    "BUSY ": "end the script that runs in Redis (SCRIPT KILL)",
+    "NOREPLICAS": "start Redis's replicas, or lower its min-replicas-to-write",
+    "max number of clients": "raise Redis's maxclients, or close connections of others",
+}
+"""What to do, by a pattern of the error."""
+OTHERWISE: Final = "see Redis's log"
+
+
+class StoreHealth:
+    """Notes refusals. Logs one line a minute while nothing is stored. May be shared by threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._refused_since: float | None = None
+        self._next_log = 0.0
+        self._reason = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be stored, and what to do; None if there was no refusal, or only for a moment."""
+        with self._lock:
+            since = self._refused_since
+            return None if since is None or time.monotonic() < since + PATIENCE_S else self._reason
+
+    def refused(self, error: BaseException) -> None:
+        """Note that an outcome could not be stored."""
+        shown = f"{type(error).__name__}: {one_line(str(error))}"
+        remedy = next((text for pattern, text in REMEDIES.items() if re.search(pattern, shown)), OTHERWISE)
+        now = time.monotonic()
+        with self._lock:
+            self._reason = f"Redis does not store outcomes ({escaped(shown, MAX_CHARS)}); {remedy}"
+            if self._refused_since is None:
+                self._refused_since, self._next_log = now, now + PATIENCE_S
+            is_due = now >= self._next_log
+            if is_due:
+                self._next_log = now + LOG_INTERVAL_S
+        if is_due:
+            log.error("%s. This worker keeps what it computed, and tries again", self._reason)
+
+    def accepted(self) -> None:
+        """Note that an outcome was stored."""
+        with self._lock:
+            since, self._refused_since = self._refused_since, None
+        if since is not None and time.monotonic() >= since + PATIENCE_S:
+            log.info("Redis stores outcomes again")
+
+
+store_health: Final = StoreHealth()
+"""That of this process."""
