@@ -10,12 +10,14 @@ from celery import states
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
-from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, read_stored
+from kronos_client.core.lost_jobs import LostJobs
+from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, OPTIONS
+from kronos_client.redis.job_record import JobRecord
 from kronos_client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ class RedisResultStore:
             **OPTIONS,
         )
         self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
+        self._lost_jobs = LostJobs(self._redis)
         self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None
@@ -103,12 +106,26 @@ class RedisResultStore:
                 pipe.hgetall(job_key(job_id))
             pipe.mget([result_key(job_id) for job_id in job_ids])
             pipe.time()
-            *records, results, (seconds, microseconds) = await pipe.execute()
+            try:
+                answers = await pipe.execute(raise_on_error=False)
+                _raise_refusal(answers)
+            except RedisError:
+                self._lost_jobs.forget()
+                raise
+        *records, results, (seconds, microseconds) = answers
         now_s = seconds + microseconds / 1e6
-        return [
-            self._absent(record, now_s) if data is None else read_stored(job_id, data)
+        found = {
+            job_id: (self._absent(record, now_s) if data is None else read_stored(job_id, data))
             for job_id, record, data in zip(job_ids, records, results, strict=True)
-        ]
+        }
+        open_jobs = {
+            job_id: JobRecord(record)
+            for job_id, record in zip(job_ids, records, strict=True)
+            if isinstance(record, dict) and not found[job_id].has_ended and found[job_id].absence is None
+        }
+        for job_id in await self._lost_jobs.among(open_jobs, now_s):
+            found[job_id] = found[job_id]._replace(absence=lost(job_id))
+        return [found[job_id] for job_id in job_ids]
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         """Replace the result by a short error, so that the job is not computed again.
@@ -123,10 +140,13 @@ class RedisResultStore:
         # XX: the first outcome stands. The key still holds the result, or has expired.
         return bool(await self._redis.set(key, encode_failure(job_id, FORGOTTEN), xx=True, keepttl=True))
 
-    def _absent(self, record: dict[bytes, bytes], now_s: float) -> Stored:
+    def _absent(self, record: dict[bytes, bytes] | ResponseError, now_s: float) -> Stored:
+        if isinstance(record, ResponseError):
+            return NOTHING
         if not record:
             return Stored(absence=LOST)
-        if now_s - float(record.get(b"ended_at", now_s)) <= self._result_ttl_s:
+        ended_at = JobRecord(record).number("ended_at")
+        if ended_at is None or now_s - ended_at <= self._result_ttl_s:
             return NOTHING
         kept = f"the job ended, but its result was kept for only {self._result_ttl_s} s"
         remedy = "submit it again, or raise KRONOS_RESULT_TTL_S"
@@ -153,6 +173,13 @@ class RedisResultStore:
             if message is not None:
                 job_id = message["channel"].decode().removeprefix(result_key(""))
                 on_state(job_id, read_stored(job_id, message["data"]))
+
+
+def _raise_refusal(answers: Sequence[Any]) -> None:
+    """Raise Redis's error, if any, unless another app wrote the key, which concerns one job."""
+    for answer in answers:
+        if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+            raise answer
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -113,6 +113,17 @@ def queue_and_step(key: str) -> tuple[str, int]:
     return queue, int(step or 0)
 
 
+def list_name(key: str) -> str:
+    """A list in words, such as ``cpu (normal)``. ``key`` may be any text."""
+    queue, _, step = key.partition(Channel.sep)
+    return f"{queue} ({priority_of(int(step)) if step.isdecimal() else 'high'})"
+
+
+def role_of(key: str) -> Role:
+    """The role of the workers that take from a list."""
+    return "finetune" if key.partition(Channel.sep)[0].endswith(".finetune") else "forecast"
+
+
 def is_gpu_queue(queue: str) -> bool:
     """Whether GPU workers take from a queue."""
     return queue.removesuffix(".finetune").endswith(GPU_QUEUE)
