@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import compress
 from typing import Any, Final, Protocol
 
 from celery import states
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
@@ -28,6 +29,9 @@ POLL_S: Final = 1.0
 RECONNECT_S: Final = 0.5
 OWN_CHANNEL: Final = f"{KEY_PREFIX}nobody"
 """An unused channel: redis-py cannot read from a connection without subscriptions."""
+
+ANOTHER_APPS: Final = {b"": b""}
+"""The record of a job whose key another app wrote: its worker ends the job."""
 
 OnState = Callable[[str, Stored], object]
 """Called with a job's id and its published state."""
@@ -73,7 +77,7 @@ class RedisResultStore:
             **OPTIONS,
         )
         self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
-        self._lost_jobs = LostJobs(self._redis)
+        self._lost_jobs = LostJobs(settings.redis_url.get_secret_value())
         self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None
@@ -108,22 +112,22 @@ class RedisResultStore:
             pipe.time()
             try:
                 answers = await pipe.execute(raise_on_error=False)
-                _raise_refusal(answers)
+                for answer in answers:  # a key of another type concerns one job
+                    if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                        raise answer
             except RedisError:
-                self._lost_jobs.forget()
+                self._lost_jobs.suspects.clear()
                 raise
-        *records, results, (seconds, microseconds) = answers
+        *answered, results, (seconds, microseconds) = answers
+        records = [JobRecord(one if isinstance(one, dict) else ANOTHER_APPS) for one in answered]
         now_s = seconds + microseconds / 1e6
         found = {
-            job_id: (self._absent(record, now_s) if data is None else read_stored(job_id, data))
+            job_id: self._absent(record, now_s) if data is None else read_stored(job_id, data)
             for job_id, record, data in zip(job_ids, records, results, strict=True)
         }
-        open_jobs = {
-            job_id: JobRecord(record)
-            for job_id, record in zip(job_ids, records, strict=True)
-            if isinstance(record, dict) and not found[job_id].has_ended and found[job_id].absence is None
-        }
-        for job_id in await self._lost_jobs.among(open_jobs, now_s):
+        waits = [not stored.has_ended and stored.absence is None for stored in found.values()]
+        waiting = dict(compress(zip(job_ids, records, strict=True), waits))
+        for job_id in await self._lost_jobs.among(waiting, now_s):
             found[job_id] = found[job_id]._replace(absence=lost(job_id))
         return [found[job_id] for job_id in job_ids]
 
@@ -140,13 +144,10 @@ class RedisResultStore:
         # XX: the first outcome stands. The key still holds the result, or has expired.
         return bool(await self._redis.set(key, encode_failure(job_id, FORGOTTEN), xx=True, keepttl=True))
 
-    def _absent(self, record: dict[bytes, bytes] | ResponseError, now_s: float) -> Stored:
-        if isinstance(record, ResponseError):
-            return NOTHING
-        if not record:
+    def _absent(self, record: JobRecord, now_s: float) -> Stored:
+        if not record.fields:
             return Stored(absence=LOST)
-        ended_at = JobRecord(record).number("ended_at")
-        if ended_at is None or now_s - ended_at <= self._result_ttl_s:
+        if now_s - (record.number("ended_at") or now_s) <= self._result_ttl_s:
             return NOTHING
         kept = f"the job ended, but its result was kept for only {self._result_ttl_s} s"
         remedy = "submit it again, or raise KRONOS_RESULT_TTL_S"
@@ -173,13 +174,6 @@ class RedisResultStore:
             if message is not None:
                 job_id = message["channel"].decode().removeprefix(result_key(""))
                 on_state(job_id, read_stored(job_id, message["data"]))
-
-
-def _raise_refusal(answers: Sequence[Any]) -> None:
-    """Raise Redis's error, if any, unless another app wrote the key, which concerns one job."""
-    for answer in answers:
-        if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-            raise answer
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -75,13 +75,8 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
     if not members:
         return []
     nodes = sorted(member.decode(errors="replace") for member in members)
-    return read_announcements(nodes, read_bytes(redis, "MGET", *map(worker_key, nodes)))
-
-
-def read_announcements(nodes: Iterable[str], texts: Iterable[bytes | None]) -> list[AnyWorkerStatus]:
-    """The statuses in these announcements, without the invalid ones."""
     workers = []
-    for node, text in zip(nodes, texts, strict=True):
+    for node, text in zip(nodes, read_bytes(redis, "MGET", *map(worker_key, nodes)), strict=True):
         try:
             if text is not None:
                 workers.append(WORKER_STATUS.validate_json(text))
