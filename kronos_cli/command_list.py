@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "api": "Serve the HTTP API and its web page.",
     "flower": "Run Flower, a web page that shows workers and jobs.",
     "status": "Show all live workers, also busy and loading ones.",
+    "job": "Explain one job: where it is, its attempts, what it waits for, what to do next.",
     "queues": "Show how many jobs wait, how fast they are taken, and dead messages.",
     "models": "Show the registered models that forecast jobs can name.",
     "devices": "Show the device that each name resolves to on this machine.",

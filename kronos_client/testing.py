@@ -40,7 +40,7 @@ from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.fake_results import STAND_IN, fake_backtest, fake_finetuning, fake_forecast
 from kronos_client.core.job import Job
 from kronos_client.core.result_store import OnState
-from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored
+from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored, lost
 from kronos_client.redis.admission import id_conflict, queue_full
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.settings import ClientSettings
@@ -94,7 +94,11 @@ class _Memory(Dispatcher):
             if self.refusals:
                 raise self.refusals.popleft()
             known = self.by_id.get(job.id)
-            if known is None or (is_shared(job.id) and known.stored.status == states.FAILURE):
+            if (
+                known is None
+                or known.stored.absence
+                or (is_shared(job.id) and known.stored.status == states.FAILURE)
+            ):
                 self._check_room(queue)
                 payload = json.loads(job.content) | {"submitted_at": time.time()}
                 self.by_id[job.id] = _Accepted(job, payload, queue)
@@ -236,9 +240,12 @@ class FakeForecastClient(ForecastClient):
         """End a held job with this error."""
         self._memory.store(job_id, Stored(states.FAILURE, error))
 
-    def lose(self) -> None:
-        """Forget all jobs, as if Redis was emptied."""
-        self._memory.by_id.clear()
+    def lose(self, job_id: str | None = None) -> None:
+        """Lose a held job's message. Without an id forget all jobs, as if Redis was emptied."""
+        if job_id is None:
+            self._memory.by_id.clear()
+        else:
+            self._memory.store(job_id, Stored(absence=lost(job_id)))
 
 
 class FakeAsyncForecastClient(AsyncForecastClient):

@@ -11,6 +11,7 @@ from typing import Any
 
 from redis import Redis
 
+from kronos_client import __version__
 from kronos_client.contract.names import TASK_ROLES
 from kronos_client.contract.worker_status import AnyWorkerStatus, State
 from kronos_client.redis.connection import connect
@@ -116,7 +117,9 @@ class WorkerProcess:
             "device_warning": self.device_warning,
             "jobs_done": self.metrics.num_done,
             "jobs_failed": self.metrics.num_failed,
-            "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+            # Release 0.1.0 did not announce its own version: its scripts do not note where messages are.
+            "versions": {"kronos": __version__, "python": platform.python_version()}
+            | {name: version(name) for name in packages},
             "host": platform.node(),
             "pid": os.getpid(),
             "uptime_s": round(time.time() - self._started, 3),

@@ -7,6 +7,7 @@ import click
 from kronos_cli.settings import get_settings
 from kronos_cli.tables import queues as queues_table
 from kronos_cli.tables.parts import show
+from kronos_client.core.job_facts import dead_messages
 from kronos_client.redis.connection import connect
 
 
@@ -30,7 +31,7 @@ def queues(dead: bool, purge_dead: bool, yes: bool, as_json: bool) -> None:
             num_messages = queues_table.purge_dead(redis)
             click.echo(json.dumps({"purged": num_messages}) if as_json else f"{num_messages} deleted.")
         elif dead:
-            messages = queues_table.dead_messages(redis)
+            messages = dead_messages(redis)
             view = queues_table.dead_table(messages) if messages else "There are no dead messages."
             show(messages, view, as_json=as_json)
         else:

@@ -1,8 +1,6 @@
 """Queues and dead messages as tables and as JSON."""
 
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,18 +72,6 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
     for binding in report["foreign"]:
         remarks.append(f"{binding}, by another app; set KRONOS_QUEUE_PREFIX if it is not a sender of jobs")
     return Group(table, *(Text(remark, style="yellow") for remark in remarks))
-
-
-def dead_messages(redis: Redis) -> list[dict[str, Any]]:
-    """The messages that no worker could read, newest first."""
-    texts: Any = redis.lrange(DEAD_KEY, 0, -1)
-    entries = []
-    for text in texts:
-        entry = None
-        with suppress(ValueError):  # written by another program
-            entry = json.loads(text)
-        entries.append(entry if isinstance(entry, dict) else {"reason": None, "message": text})
-    return entries
 
 
 def dead_table(messages: Sequence[Mapping[str, Any]]) -> RenderableType:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from itertools import compress
 from typing import Any, Final, Protocol
 
 from celery import states
@@ -14,9 +15,11 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
-from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, read_stored
+from kronos_client.core.lost_jobs import LostJobs
+from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, OPTIONS
 from kronos_client.redis.credentials import split_credentials
+from kronos_client.redis.job_record import JobRecord
 from kronos_client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -27,6 +30,9 @@ POLL_S: Final = 1.0
 RECONNECT_S: Final = 0.5
 OWN_CHANNEL: Final = f"{KEY_PREFIX}nobody"
 """An unused channel: redis-py cannot read from a connection without subscriptions."""
+
+ANOTHER_APPS: Final = {b"": b""}
+"""The record of a job whose key another app wrote: its worker ends the job."""
 
 OnState = Callable[[str, Stored], object]
 """Called with a job's id and its published state."""
@@ -74,6 +80,7 @@ class RedisResultStore:
             **OPTIONS,
         )
         self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
+        self._lost_jobs = LostJobs(settings.redis_url.get_secret_value())
         self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None
@@ -106,12 +113,26 @@ class RedisResultStore:
                 pipe.hgetall(job_key(job_id))
             pipe.mget([result_key(job_id) for job_id in job_ids])
             pipe.time()
-            *records, results, (seconds, microseconds) = await pipe.execute()
+            try:
+                answers = await pipe.execute(raise_on_error=False)
+                for answer in answers:  # a key of another type concerns one job
+                    if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                        raise answer
+            except RedisError:
+                self._lost_jobs.suspects.clear()
+                raise
+        *answered, results, (seconds, microseconds) = answers
+        records = [JobRecord(one if isinstance(one, dict) else ANOTHER_APPS) for one in answered]
         now_s = seconds + microseconds / 1e6
-        return [
-            self._absent(record, now_s) if data is None else read_stored(job_id, data)
+        found = {
+            job_id: self._absent(record, now_s) if data is None else read_stored(job_id, data)
             for job_id, record, data in zip(job_ids, records, results, strict=True)
-        ]
+        }
+        waits = [not stored.has_ended and stored.absence is None for stored in found.values()]
+        waiting = dict(compress(zip(job_ids, records, strict=True), waits))
+        for job_id in await self._lost_jobs.among(waiting, now_s):
+            found[job_id] = found[job_id]._replace(absence=lost(job_id))
+        return [found[job_id] for job_id in job_ids]
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         """Replace the result by a short error, so that the job is not computed again.
@@ -126,10 +147,10 @@ class RedisResultStore:
         # XX: the first outcome stands. The key still holds the result, or has expired.
         return bool(await self._redis.set(key, encode_failure(job_id, FORGOTTEN), xx=True, keepttl=True))
 
-    def _absent(self, record: dict[bytes, bytes], now_s: float) -> Stored:
-        if not record:
+    def _absent(self, record: JobRecord, now_s: float) -> Stored:
+        if not record.fields:
             return Stored(absence=LOST)
-        if now_s - float(record.get(b"ended_at", now_s)) <= self._result_ttl_s:
+        if now_s - (record.number("ended_at") or now_s) <= self._result_ttl_s:
             return NOTHING
         kept = f"the job ended, but its result was kept for only {self._result_ttl_s} s"
         remedy = "submit it again, or raise KRONOS_RESULT_TTL_S"

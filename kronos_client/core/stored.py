@@ -20,6 +20,12 @@ FORGOTTEN: Final = JobError(
 )
 
 
+def lost(job_id: str) -> JobError:
+    """The error of a job whose message is gone without an outcome."""
+    message = f"the message of job {job_id!r} is gone, and it has no outcome: it is safe to submit again"
+    return JobError(ErrorCode.LOST, message, None, {"job_id": job_id})
+
+
 class Stored(NamedTuple):
     """The stored state of a job.
 

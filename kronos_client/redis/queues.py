@@ -113,6 +113,22 @@ def queue_and_step(key: str) -> tuple[str, int]:
     return queue, int(step or 0)
 
 
+def queue_of(key: str) -> str:
+    """The queue of a list. ``key`` may be any text, as in the next two functions."""
+    return key.partition(Channel.sep)[0]
+
+
+def list_name(key: str) -> str:
+    """A list in words, such as ``cpu (normal)``."""
+    step = key.partition(Channel.sep)[2]
+    return f"{queue_of(key)} ({priority_of(int(step) if step.isdecimal() else 0)})"
+
+
+def role_of(key: str) -> Role:
+    """The role of the workers that take from a list."""
+    return "finetune" if queue_of(key).endswith(".finetune") else "forecast"
+
+
 def is_gpu_queue(queue: str) -> bool:
     """Whether GPU workers take from a queue."""
     return queue.removesuffix(".finetune").endswith(GPU_QUEUE)

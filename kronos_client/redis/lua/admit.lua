@@ -1,9 +1,10 @@
 -- Admits a job to a queue, before it is enqueued, and makes its record.
 -- Returns the time, and: 'claimed' if it is to be enqueued; 'kept' if its outcome is still kept; 'begun' if a
--- worker has begun the job, and the queue is full or the job is shared; 'full', the queue's length and whether the
--- job was submitted before; 'conflict' if the id holds other content.
+-- worker has begun the job, whose message is not gone, and the queue is full or the job is shared; 'full', the
+-- queue's length and whether the job was submitted before; 'conflict' if the id holds other content.
 -- include: now
 -- include: outcome
+-- include: places
 local record, cancel_request, result, num_shared = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local taken, jobs = KEYS[5], KEYS[6] -- then the queue's lists
 local fingerprint = ARGV[1]
@@ -17,14 +18,14 @@ local length = 0
 for index = 7, #KEYS do
     length = length + redis.call('LLEN', KEYS[index])
 end
-local holder, ended_at, received_at = unpack(
-    redis.call('HMGET', record, 'fingerprint', 'ended_at', 'received_at'))
+local holder, ended_at, received_at, at = unpack(
+    redis.call('HMGET', record, 'fingerprint', 'ended_at', 'received_at', 'at'))
 local is_kept = ended_at and now - ended_at <= result_ttl_s
 if holder and holder ~= fingerprint then
     return {now_text, 'conflict'}
 end
 local starts_over = is_kept and is_shared and outcome_of(result) ~= 'SUCCESS'
-local is_begun = holder and received_at and not ended_at
+local is_begun = holder and received_at and not ended_at and not is_gone(at, now)
 if is_shared and holder and not starts_over and (is_kept or not ended_at) then
     redis.call('INCR', num_shared)
 end

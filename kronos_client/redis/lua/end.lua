@@ -55,11 +55,7 @@ local function remove(tag, entry)
         redis.call('LPUSH', dead, entry)
         redis.call('LTRIM', dead, 0, max_dead - 1)
         local _, job_id = claim_of(claims, tag)
-        local record = 'kronos:job:' .. job_id
-        local is_noted, place = pcall(redis.call, 'HGET', record, 'at')
-        if is_noted and place and string.find(place, tag, 1, true) then
-            redis.call('HSET', record, 'at', 'none')
-        end
+        pcall(note_gone, job_id, tag, index)
     end
     redis.call('ZREM', index, tag)
     redis.call('HDEL', claims, tag)

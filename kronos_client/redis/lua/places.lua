@@ -19,3 +19,22 @@ end
 local function note_held(job_id, tag, renewed_at, timeout_s)
     note_place(job_id, string.format('held %.6f %s %s', renewed_at + timeout_s, timeout_s, tag))
 end
+
+-- Notes that the message of a delivery is gone, if the record says that it was there, and no other delivery has the job.
+local function note_gone(job_id, tag, index)
+    local record = 'kronos:job:' .. job_id
+    local place, holder = unpack(redis.call('HMGET', record, 'at', 'holder'))
+    local list = string.match(place or '', '^delayed %S+ (.*)$')
+    local was_there = place and string.find(place, tag, 1, true) or
+        (list and redis.call('ZSCORE', 'kronos:delayed:' .. list, tag))
+    if was_there and not (holder and holder ~= tag and redis.call('ZSCORE', index, holder)) then
+        redis.call('HSET', record, 'at', 'none')
+    end
+end
+
+-- Whether no worker will get the message: it was removed, or ran out two timeouts ago.
+local function is_gone(place, now)
+    local until_s, timeout_s = string.match(place or '', '^held (%S+) (%S+) ')
+    until_s, timeout_s = tonumber(until_s), tonumber(timeout_s)
+    return place == 'none' or (until_s and timeout_s and until_s + 2 * timeout_s < now) or false
+end

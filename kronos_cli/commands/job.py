@@ -1,0 +1,95 @@
+"""``kronos job``."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import click
+from rich.text import Text
+
+from kronos_cli.settings import get_settings
+from kronos_cli.tables.parts import duration, show, simple_table
+from kronos_client.contract.job_ids import is_job_id
+from kronos_client.core.job_facts import Attempt, JobFacts, read_job
+from kronos_client.redis.connection import connect
+from kronos_model.text import printable
+
+NEXT = {
+    "unknown": "Check the id, or submit it. A job of another Celery client is known once a worker begins it.",
+    "waiting": "Wait, or add workers.",
+    "not ready": "Start a worker for its queue: none is ready.",
+    "not there": "If this does not change, submit it again under its id: that is safe.",
+    "delayed": "Wait.",
+    "held": "Wait. kronos status shows its worker.",
+    "vanished": "Wait: a worker gets it again when the claim has ended. Start one if none runs.",
+    "gone": "Submit it again: that is safe, also under its id.",
+    "ended": "Read its result.",
+    "failed": "The error says what to do.",
+    "expired": "Its result is no longer kept: submit it again.",
+}
+
+
+@click.command()
+@click.argument("job_id", metavar="ID")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def job(job_id: str, as_json: bool) -> None:
+    """Explain one job: where it is, its attempts, what it waits for, and what to do next.
+
+    Only Redis is read. Exit status: 0, or 1 if Redis holds nothing about the job.
+    """
+    if not is_job_id(job_id):
+        raise click.UsageError("this cannot be a job's id")
+    with connect(get_settings().redis_url.get_secret_value(), decode_responses=False) as redis:
+        facts = read_job(redis, job_id)
+    table = simple_table("what", "value", texts=["what"], names=["value"], show_header=False)
+    for what, text in _rows(facts):
+        table.add_row(what, Text(printable(text)))
+    show(asdict(facts) | {"next": _next(facts)}, table, as_json=as_json)
+    raise SystemExit(1 if facts.where == "unknown" else 0)
+
+
+def _next(facts: JobFacts) -> str:
+    more = {
+        "waiting": "not ready" if not facts.num_ready else "not there" if facts.num_before is None else None,
+        "held": None if facts.is_worker_alive else "vanished",
+        "ended": "failed" if facts.error else None if facts.state else "expired",
+    }
+    return NEXT[more.get(facts.where) or facts.where]
+
+
+def _rows(facts: JobFacts) -> list[tuple[str, str]]:
+    before = "not there now" if facts.num_before is None else f"about {facts.num_before:,} jobs before it"
+    claim = f"{_time(facts.until)} unless renewed" if facts.until else "at an unknown time"
+    where = {
+        "waiting": f"waits in {facts.list}, {before}, {facts.num_ready} ready workers",
+        "delayed": f"delayed until {_time(facts.until)}, then in {facts.list}",
+        "held": f"held by a worker; the claim ends {claim}",
+        "gone": "nowhere: no message is left, and no outcome is stored",
+    }
+    left = "unknown" if facts.left_s is None else f"about {duration(facts.left_s)}"
+    bars = f", bar {facts.bars[0]:,} of {facts.bars[1]:,}" if facts.bars else ""
+    rows = [
+        ("Job", facts.id),
+        ("Where", where.get(facts.where, facts.where)),
+        ("Dead", f"a message is in kronos:dead: {facts.dead_reason}" if facts.dead_reason else ""),
+        ("Cancel", "requested" if facts.is_cancel_requested else ""),
+        *[("Attempt", _attempt(facts, attempt)) for attempt in facts.attempts],
+        ("Stored", f"{facts.state}{bars}, until {_time(facts.kept_until)}" if facts.state else "nothing"),
+        ("Error", ": ".join(facts.error or ())),
+        ("Time left", left if facts.where in ("waiting", "delayed", "held") else ""),
+        *[("Not read", f"{key}: no permission, or another app's key") for key in facts.unreadable],
+        ("Next", _next(facts)),
+    ]
+    return [row for row in rows if row[1]]
+
+
+def _attempt(facts: JobFacts, attempt: Attempt) -> str:
+    last = {
+        "held": "goes on" if facts.is_worker_alive else "its worker is not announced",
+        "ended": "ended the job",
+    }
+    how = attempt.how or last.get(facts.where, "its worker vanished")
+    return f"{_time(attempt.begun_at)} to {_time(attempt.ended_at)} by {attempt.worker}: {how}"
+
+
+def _time(at: float | None) -> str:
+    return "?" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"

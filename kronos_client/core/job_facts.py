@@ -1,0 +1,173 @@
+"""JobFacts: what Redis says about one job. Needs no worker."""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from kronos_client.contract.errors import JobError
+from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
+from kronos_client.core.job_list import MAX_STATE_BYTES
+from kronos_client.core.kinds import progress_of
+from kronos_client.core.stored import NOTHING, read_stored
+from kronos_client.redis.connection import read_bytes
+from kronos_client.redis.job_record import JobRecord, as_number
+from kronos_client.redis.queues import TAKEN_KEY, list_keys, list_name, queue_of
+from kronos_client.redis.routing import jobs_per_s, live_workers
+
+MAX_ATTEMPTS: Final = 8
+RENEWED_WITHIN_S: Final = 15
+"""Seconds since the last renewal after which a worker probably lost its claim: it renews every 5 s."""
+
+Where = Literal["unknown", "waiting", "delayed", "held", "gone", "ended"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt to compute a job. ``how`` is how it ended, if without the job's outcome."""
+
+    begun_at: float | None
+    ended_at: float | None
+    worker: str
+    how: str | None = None
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """Times are Redis's clock, Unix time in seconds. None means unknown or none.
+
+    Attributes:
+        where: ``held`` by a worker; ``gone`` if there is neither a message nor an outcome.
+        list: Where the job waits, or was sent to, in words.
+        num_before: About how many messages come before it; None if its list is empty.
+        until: When its delay ends, or its claim unless renewed.
+        left_s: About how long it waits for a worker, or for its delay, or is computed.
+        num_ready: Ready workers of its queue.
+        is_worker_alive: Whether the last attempt's worker is announced.
+        attempts: The last ones. The last one of all may go on, or have ended with the job or with its worker.
+        bars: The number done, and of all.
+        state: Celery's name of the stored state, which expires at ``kept_until``.
+        error: The code and the message of a job that failed.
+        dead_reason: Why a message with this id is among the dead ones.
+        unreadable: Keys that this user may not read, or that another app wrote.
+    """
+
+    id: str
+    where: Where
+    list: str | None
+    num_before: int | None
+    until: float | None
+    left_s: float | None
+    num_ready: int
+    is_worker_alive: bool
+    attempts: tuple[Attempt, ...]
+    bars: tuple[int, int] | None
+    state: str | None
+    kept_until: float | None
+    error: tuple[str, str] | None
+    is_cancel_requested: bool
+    dead_reason: str | None
+    unreadable: tuple[str, ...]
+
+
+def read_job(redis: Redis, job_id: str) -> JobFacts:
+    """Read what Redis says about a job. Blocks. ``redis`` answers in bytes."""
+    state_key, unreadable = result_key(job_id), set[str]()
+    commands: list[tuple[Any, ...]] = [
+        ("HGETALL", job_key(job_id)),
+        ("EXISTS", cancel_key(job_id)),
+        ("TIME",),
+    ]
+    commands += [("GETRANGE", state_key, 0, MAX_STATE_BYTES - 1), ("TTL", state_key)]
+    fields, is_cancelled, (seconds, _), text, ttl_s = _ask(redis, commands, unreadable)
+    record, now, workers = JobRecord(fields or {}), float(seconds), live_workers(redis)
+    stored = read_stored(job_id, text, is_cut=True) if text else NOTHING
+
+    sent_to = record.list or record.fields.get("list", "")
+    queue, rate = queue_of(sent_to), jobs_per_s(queue_of(sent_to), workers)
+    lists = [key for key in list_keys(queue) if sent_to]
+    num_taken, *lengths = _ask(
+        redis, [("HGET", TAKEN_KEY, sent_to), *(("LLEN", key) for key in lists)], unreadable
+    )
+    num_ready = sum(worker.queue == queue and worker.is_ready for worker in workers)
+    bars = None
+    match progress_of(stored):
+        case {"bars_done": int(done), "bars_total": int(total)}:
+            bars = done, total
+
+    where: Where = "waiting" if fields else "unknown"
+    num_before = left_s = None
+    if stored.has_ended or "ended_at" in record.fields:
+        where = "ended"
+    elif record.at == "none" or (record.is_gone(now) and record.is_gone_for(workers)):
+        where = "gone"
+    elif record.at == "held" or (record.number("renewed_at") or 0) > now - RENEWED_WITHIN_S:
+        where = "held"
+        elapsed_s = now - (record.number("begun_at") or now)
+        left_s = elapsed_s * (bars[1] - bars[0]) / bars[0] if bars and bars[0] > 0 else None
+    elif record.at == "delayed" and record.until is not None:
+        where, left_s = "delayed", record.until - now
+    elif sent_to in lists and (length := lengths[lists.index(sent_to)]):
+        place = int((record.number("place") or 0) - int(num_taken or 0))
+        num_before = sum(lengths[: lists.index(sent_to)]) + max(0, min(place, length - 1))
+        left_s = num_before / rate if rate else None if num_before or not num_ready else 0.0
+    return JobFacts(
+        id=job_id,
+        where=where,
+        list=list_name(sent_to) if sent_to else None,
+        num_before=num_before,
+        until=record.until,
+        left_s=left_s,
+        num_ready=num_ready,
+        is_worker_alive=record.fields.get("worker") in [worker.node for worker in workers],
+        attempts=_attempts(record),
+        bars=bars,
+        state=stored.status if text else None,
+        kept_until=now + ttl_s if ttl_s and ttl_s > 0 else None,
+        error=(stored.value.code, stored.value.message) if isinstance(stored.value, JobError) else None,
+        is_cancel_requested=bool(is_cancelled),
+        dead_reason=next((one["reason"] for one in dead_messages(redis) if one.get("id") == job_id), None),
+        unreadable=tuple(sorted(unreadable)),
+    )
+
+
+def dead_messages(redis: Redis) -> list[dict[str, Any]]:
+    """The messages that no worker could read, newest first."""
+    entries = []
+    for text in read_bytes(redis, "LRANGE", DEAD_KEY, 0, -1):
+        entry = None
+        with suppress(ValueError):  # written by another program
+            entry = json.loads(text)
+        entries.append(
+            entry if isinstance(entry, dict) else {"reason": None, "message": text.decode(errors="replace")}
+        )
+    return entries
+
+
+def _attempts(record: JobRecord) -> tuple[Attempt, ...]:
+    lines = [line.split(" ", 3) for line in record.fields.get("attempts", "").splitlines()]
+    attempts = [
+        Attempt(as_number(line[0]), as_number(line[1]), *line[2:]) for line in lines if len(line) == 4
+    ]
+    if "begun_at" in record.fields:
+        last = record.number("begun_at"), record.number("ended_at"), record.fields.get("worker", "")
+        attempts.append(Attempt(*last))
+    return tuple(attempts[-MAX_ATTEMPTS:])
+
+
+def _ask(redis: Redis, commands: list[tuple[Any, ...]], unreadable: set[str]) -> list[Any]:
+    """The answers; None for a key that cannot be read, which is added to ``unreadable``."""
+    with redis.pipeline(transaction=False) as pipe:
+        for command in commands:
+            pipe.execute_command(*command)  # type: ignore[no-untyped-call]
+        answers = pipe.execute(raise_on_error=False)
+    for position, answer in enumerate(answers):
+        if isinstance(answer, NoPermissionError) or str(answer).startswith("WRONGTYPE"):
+            unreadable.add(commands[position][1])
+            answers[position] = None
+        elif isinstance(answer, Exception):
+            raise answer
+    return answers
