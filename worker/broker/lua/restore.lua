@@ -32,4 +32,11 @@ end
 for position = #overdue, 1, -1 do
     put_back(unacked, index, claims, taken, overdue[position])
 end
+if redis.call('HLEN', claims) > redis.call('HLEN', unacked) then -- release 0.1.0 puts back and leaves these
+    for _, tag in ipairs(redis.call('HKEYS', claims)) do
+        if redis.call('HEXISTS', unacked, tag) == 0 then
+            redis.call('HDEL', claims, tag)
+        end
+    end
+end
 return #overdue

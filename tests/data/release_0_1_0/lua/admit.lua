@@ -1,0 +1,57 @@
+-- Admits a job to a queue, before it is enqueued, and makes its record.
+-- Returns the time, and: 'claimed' if it is to be enqueued; 'kept' if its outcome is still kept; 'begun' if a
+-- worker has begun the job, and the queue is full or the job is shared; 'full', the queue's length and whether the
+-- job was submitted before; 'conflict' if the id holds other content.
+-- include: now
+-- include: outcome
+local record, cancel_request, result, num_shared = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local taken, jobs = KEYS[5], KEYS[6] -- then the queue's lists
+local fingerprint = ARGV[1]
+local result_ttl_s, record_ttl_s = tonumber(ARGV[2]), ARGV[3]
+local max_length = tonumber(ARGV[4])
+local list = ARGV[5] -- the one that the job will be sent to
+local job_id, max_listed = ARGV[6], tonumber(ARGV[7])
+local is_shared = ARGV[8] ~= '' -- its senders do not know each other
+
+local length = 0
+for index = 7, #KEYS do
+    length = length + redis.call('LLEN', KEYS[index])
+end
+local holder, ended_at, received_at = unpack(
+    redis.call('HMGET', record, 'fingerprint', 'ended_at', 'received_at'))
+local is_kept = ended_at and now - ended_at <= result_ttl_s
+if holder and holder ~= fingerprint then
+    return {now_text, 'conflict'}
+end
+local starts_over = is_kept and is_shared and outcome_of(result) ~= 'SUCCESS'
+local is_begun = holder and received_at and not ended_at
+if is_shared and holder and not starts_over and (is_kept or not ended_at) then
+    redis.call('INCR', num_shared)
+end
+if is_kept and not starts_over then
+    redis.call('HSETNX', record, 'fingerprint', fingerprint)
+    return {now_text, 'kept'}
+end
+if is_begun and (is_shared or length >= max_length) then
+    return {now_text, 'begun'}
+end
+if length >= max_length then
+    return {now_text, 'full', length, holder and not ended_at and 1 or 0}
+end
+if starts_over then
+    redis.call('DEL', result)
+end
+if ended_at then
+    redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'worked_s', 'lost', 'lost_alone', 'put_off')
+end
+if ended_at or redis.call('EXISTS', record) == 0 then
+    redis.call('DEL', cancel_request) -- it concerned an earlier job with this id
+end
+-- How many messages come before it, counted from the first that the list ever had: see withdraw.lua.
+local place = redis.call('LLEN', list) + (redis.call('HGET', taken, list) or 0)
+redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place)
+redis.call('EXPIRE', record, record_ttl_s)
+redis.call('ZADD', jobs, now_text, job_id)
+redis.call('ZREMRANGEBYRANK', jobs, 0, -max_listed - 1)
+redis.call('EXPIRE', jobs, record_ttl_s)
+return {now_text, 'claimed'}
