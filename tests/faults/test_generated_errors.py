@@ -14,21 +14,24 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from tests.faults.accounting import Accounts, Forecasts
 from tests.faults.conftest import MakeClient
-from tests.faults.error_replies import ERRORS, Case, each_case
+from tests.faults.error_replies import ERRORS, SCRIPTS, Case, each_case
 from tests.faults.fleet import Fleet
 from tests.faults.proxy import FaultyProxy
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.finetune_bench import FAKE, Bench
 from tests.waiting import WAIT_S
 
-NUM_SHORT = 5
+NUM_SHORT = 3
 BUSY, NOPERM = ERRORS[0], ERRORS[5]
+STORING = sorted({"store", "end"} & set(SCRIPTS))
+"""The scripts that store an outcome."""
 ENDED_S = 60
 
 
 @pytest.fixture
-def num_examples(at_length: bool) -> int:
-    return int(os.environ.get("FAULT_EXAMPLES", 100)) if at_length else NUM_SHORT
+def size(at_length: bool) -> tuple[int, float]:
+    """The number of generated cases, and the seconds that one lasts at most."""
+    return (int(os.environ.get("FAULT_EXAMPLES", 100)), 12.0) if at_length else (NUM_SHORT, 1.0)
 
 
 @pytest.fixture
@@ -73,7 +76,7 @@ def test_forecasts(
     client_proxy: FaultyProxy,
     make_client: MakeClient,
     make_accounts: Callable[[], Accounts],
-    num_examples: int,
+    size: tuple[int, float],
     pool: str,
 ) -> None:
     behind = make_client(client_proxy.url)
@@ -101,9 +104,9 @@ def test_forecasts(
 
     each_case(
         run,
-        num_examples,
-        Case("any", BUSY, is_after=False, skip=20, lasts_s=4.0),
-        Case("EVALSHA", NOPERM, is_after=True, skip=8, lasts_s=1.0),
+        *size,
+        *(Case(f"script {name}", NOPERM, is_after=False, skip=0, lasts_s=1.0) for name in STORING),
+        Case("any", BUSY, is_after=True, skip=8, lasts_s=1.0),
     )
 
 
@@ -115,7 +118,7 @@ def test_training_and_backtests(
     make_client: MakeClient,
     make_accounts: Callable[[], Accounts],
     candles: pd.DataFrame,
-    num_examples: int,
+    size: tuple[int, float],
     tmp_path: Path,
 ) -> None:
     (tmp_path / "bench").mkdir()
@@ -153,7 +156,7 @@ def test_training_and_backtests(
             proxy.rules = client_proxy.rules = []
             accounts.close()
 
-    each_case(run, num_examples, Case("any", BUSY, is_after=False, skip=20, lasts_s=4.0))
+    each_case(run, *size, Case("any", BUSY, is_after=False, skip=20, lasts_s=1.0))
 
 
 def submit_again(accounts: Accounts, submit):  # type: ignore[no-untyped-def]
