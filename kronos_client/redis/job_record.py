@@ -9,7 +9,7 @@ from kronos_client.redis.queues import ROLE_QUEUES, role_of
 
 GONE_AFTER_TIMEOUTS: Final = 2
 """Timeouts after a delivery ran out. A message that is there is renewed or put back earlier."""
-NUMBER: Final = r"\d{1,15}(?:\.\d*)?"
+NUMBER: Final = r"\d{1,11}(?:\.\d*)?"
 PLACE: Final = re.compile(
     rf"(?:list|delayed (?P<due_at>{NUMBER})) (?P<list>.+)"
     rf"|held (?P<held_until>{NUMBER}) (?P<timeout_s>{NUMBER}) \S+|none",

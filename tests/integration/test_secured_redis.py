@@ -21,6 +21,7 @@ from redis.exceptions import ResponseError
 from kronos_cli.stack.local_redis import LocalRedis, redis_version
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.names import job_key
 from kronos_model.processes.children import LocalStackError
 from tests import fork_server
 from tests.integration.conftest import PARITY_SETTINGS, ROOT, WorkerUnderTest
@@ -258,6 +259,24 @@ def test_the_command_line_shows_the_workers(worker, secured, folder):
     assert shown.returncode == 0, shown.stderr
     assert worker.node in shown.stdout
     assert_no_secret(shown.stdout, shown.stderr)
+
+
+@pytest.mark.usefixtures("nobody_is_refused")
+def test_one_job_is_explained_with_the_rights_of_an_app(worker, client, candles, secured, folder):
+    handle = client.submit(candles[:60], pred_len=2, sample_count=1)
+    handle.wait(WAIT_S)
+    shown = kronos(settings_of(secured, "kronos-app", folder), "job", handle.id)
+    assert shown.returncode == 0, shown.stderr
+    assert "ended the job" in shown.stdout
+    assert "Not read" not in shown.stdout
+    assert_no_secret(shown.stdout, shown.stderr)
+
+
+@pytest.mark.usefixtures("nobody_is_refused")
+def test_a_lost_job_is_noticed_with_the_rights_of_an_app(worker, client, admin):
+    admin.hset(job_key("lost"), mapping={"fingerprint": "x", "at": "none"})
+    with pytest.raises(JobError, match="safe to submit again"):
+        client.forecast_handle("lost").wait(WAIT_S)
 
 
 @pytest.mark.usefixtures("nobody_is_refused")

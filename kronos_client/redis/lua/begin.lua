@@ -52,7 +52,9 @@ end
 if held_s == 0 then
     redis.call('HSET', record, 'holder', tag, 'renewed_at', now_text, 'begun_at', now_text, 'worker', worker)
     redis.call('ZADD', index, now, tag)
-    note_held(job_id, tag, now, timeout_s)
+    if redis.call('HEXISTS', unacked, tag) == 1 then -- else it was put back, and no worker has taken it since
+        note_held(job_id, tag, now, timeout_s)
+    end
     redis.call('SETEX', result, result_ttl_s, state)
     redis.call('PUBLISH', result, state)
 end

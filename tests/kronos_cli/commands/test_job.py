@@ -1,0 +1,191 @@
+"""``kronos job``: one job explained from Redis alone."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from redis import Redis
+
+from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import DEAD_KEY, job_key, result_key
+from kronos_client.core.stored import encode_failure
+from kronos_client.redis.admission import Admission
+from kronos_client.redis.connection import connect
+from kronos_client.redis.job_store import Ending, JobStore
+from kronos_client.redis.queues import DELIVERY_KEYS, list_key
+from kronos_client.redis.routing import announce
+from kronos_client.testing import fake_worker
+from worker.broker.deliveries import Deliveries
+
+KEYS = DELIVERY_KEYS["forecast"]
+LIST = list_key("cpu", 3)
+TIMEOUT_S = 60.0
+WORKER = "celery@one"
+
+
+@pytest.fixture(autouse=True)
+def environment(redis: Redis, redis_server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("KRONOS_REDIS_URL", redis_server.url)
+    monkeypatch.setenv("COLUMNS", "200")
+    get_settings.cache_clear()
+    yield
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def store(redis: Redis) -> JobStore:
+    return JobStore(redis, 100, KEYS)
+
+
+@pytest.fixture
+def deliveries(redis_server) -> Deliveries:
+    redis = connect(redis_server.url, decode_responses=False)
+    return Deliveries(redis, KEYS, timeout_s=TIMEOUT_S, max_bytes=10_000)
+
+
+def submit(redis: Redis, *job_ids: str) -> None:
+    admission = Admission(redis, result_ttl_s=100, max_queue_jobs=100)
+    for job_id in job_ids:
+        admission.admit(job_id, {}, "cpu", lambda: 0.0)
+        redis.lpush(LIST, json.dumps({"properties": {"correlation_id": job_id}}))
+
+
+def begin(store: JobStore, deliveries: Deliveries, job_id: str = "a") -> str:
+    delivery = deliveries.take([LIST])
+    assert delivery is not None
+    store.begin(job_id, '{"status": "STARTED"}', delivery.tag, TIMEOUT_S, worker=WORKER)
+    return delivery.tag
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(cli, ["job", *arguments])
+    assert isinstance(result.exception, SystemExit | None), result.exception
+    return result
+
+
+def facts(job_id: str = "a") -> dict[str, Any]:
+    return json.loads(run(job_id, "--json").stdout)
+
+
+def shown(job_id: str = "a") -> str:
+    return " ".join(run(job_id).stdout.split())
+
+
+def live(redis: Redis, **fields: Any) -> None:
+    announce(redis, fake_worker("cpu", node=WORKER, versions={"kronos": "1"}, **fields))
+
+
+def test_an_unknown_job(redis):
+    result = run("a")
+    assert result.exit_code == 1
+    assert "Where unknown" in shown()
+    assert "Check the id" in shown()
+    assert facts()["where"] == "unknown"
+    assert json.loads(run("a\nb", "--json").stdout)["error"]["code"] == "USAGE"
+
+
+def test_a_waiting_job_has_its_place_and_about_how_long_it_takes(redis, store, deliveries):
+    submit(redis, *"xyzabc")
+    assert facts() | {"where": "waiting", "num_before": 3, "left_s": None, "num_ready": 0} == facts()
+    assert "waits in cpu (normal), about 3 jobs before it" in shown()
+    assert "Start a worker for its queue" in shown()
+    redis.lpush("cpu", "a high one", "another")
+    begin(store, deliveries, "x")
+    live(redis, jobs_per_s=0.1)
+    assert facts() | {"num_before": 4, "left_s": 40.0, "num_ready": 1} == facts()
+    assert "about 40 s" in shown()
+
+
+def test_a_message_that_never_arrived(redis):
+    live(redis)
+    submit(redis, "a")
+    redis.delete(LIST)
+    assert facts()["num_before"] is None
+    assert "not there now" in shown()
+    assert "submit it again under its id" in shown()
+
+
+def test_a_running_job_has_its_worker_its_bar_and_its_claim(redis, store, deliveries):
+    live(redis)
+    submit(redis, "a")
+    tag = begin(store, deliveries)
+    redis.hincrbyfloat(job_key("a"), "begun_at", -30)
+    progress = {"status": "PROGRESS", "result": {"bars_done": 3, "bars_total": 9, "series": ["x" * 10_000]}}
+    store.store_state("a", json.dumps(progress), tag)
+    found = facts()
+    now = redis.time()[0]
+    assert found | {"where": "held", "bars": [3, 9], "is_worker_alive": True} == found
+    assert found["left_s"] == pytest.approx(60, abs=10)
+    assert found["until"] == pytest.approx(now + TIMEOUT_S, abs=10)
+    assert found["kept_until"] == pytest.approx(now + 100, abs=10)
+    assert [attempt["worker"] for attempt in found["attempts"]] == [WORKER]
+    assert "PROGRESS, bar 3 of 9" in shown()
+    assert f"by {WORKER}: goes on" in shown()
+    redis.flushdb()
+
+
+def test_a_job_of_a_vanished_worker(redis, store, deliveries):
+    submit(redis, "a")
+    begin(store, deliveries)
+    assert "its worker is not announced" in shown()
+    assert "a worker gets it again when the claim has ended" in shown()
+
+
+def test_the_last_eight_attempts_and_how_each_ended(redis, store, deliveries):
+    submit(redis, "a")
+    for number in range(9):
+        tag = begin(store, deliveries)
+        store.release("a", tag, f"reason {number}")
+        deliveries.put_back(tag, 1000.0 if number == 8 else 0.0)
+    found = facts()
+    assert [one["how"] for one in found["attempts"]] == [f"reason {number}" for number in range(1, 9)]
+    assert all(one["begun_at"] <= one["ended_at"] for one in found["attempts"])
+    assert found["where"] == "delayed"
+    assert found["left_s"] == pytest.approx(1000, abs=10)
+    assert "then in cpu (normal)" in shown()
+
+
+def test_an_ended_job(redis, store, deliveries):
+    submit(redis, "a", "b")
+    tag = begin(store, deliveries)
+    store.end([Ending("a", '{"status": "SUCCESS", "result": {}}', tag)])
+    assert facts() | {"where": "ended", "state": "SUCCESS", "error": None, "until": None} == facts()
+    assert "ended the job" in shown()
+    redis.delete(result_key("a"))
+    assert "no longer kept" in shown()
+    tag = begin(store, deliveries, "b")
+    store.end([Ending("b", encode_failure("b", JobError(ErrorCode.DEADLINE, "too [bold]late\x1b[0m")), tag)])
+    assert "DEADLINE: too [bold]late�[0m" in shown("b")
+
+
+def test_a_dead_message_and_a_job_without_one(redis, store, deliveries):
+    submit(redis, "a")
+    tag = begin(store, deliveries)
+    store.request_cancel("a")
+    redis.lpush(DEAD_KEY, "no JSON", json.dumps({"id": "b", "reason": "another"}))
+    store.end([Ending("a", "", tag, json.dumps({"id": "a", "reason": "it cannot be stored"}))])
+    assert (
+        facts() | {"where": "gone", "dead_reason": "it cannot be stored", "is_cancel_requested": True}
+        == facts()
+    )
+    assert "kronos:dead: it cannot be stored" in shown()
+    assert "Submit it again: that is safe" in shown()
+
+
+@pytest.mark.parametrize("value", [b"\xff \xfe", b"", b"nan", b"1 2 3\n4", b"99999999999999999999"])
+def test_what_other_programs_wrote_is_shown_as_far_as_it_goes(redis, value):
+    names = ("at", "list", "place", "begun_at", "ended_at", "attempts", "worker", "renewed_at", "holder")
+    for name in names:
+        redis.delete(job_key("a"))
+        redis.hset(job_key("a"), mapping={"fingerprint": "x", "at": f"list {LIST}", name: value})
+        assert run("a").exit_code == 0
+        assert facts()["id"] == "a"
+    redis.delete(job_key("a"))
+    redis.lpush(job_key("a"), "x")
+    redis.hset(result_key("a"), "x", "y")
+    assert facts()["unreadable"] == sorted([job_key("a"), result_key("a")])
+    assert f"{job_key('a')}: no permission, or another app's key" in shown()
