@@ -10,6 +10,7 @@ from celery.worker import state
 
 from kronos_model.engine.generation import PRIORITIES
 from kronos_model.engine.reports import EngineLoad, StepReport
+from worker.broker.service_order import ALL_ROOM, NO_ROOM, Large, Room, num_paths_of
 from worker.broker.transport import QoS
 from worker.inference.capacity import (
     LATE_S,
@@ -18,7 +19,6 @@ from worker.inference.capacity import (
     Capacity,
     CapacityStep,
     num_jobs_allowed,
-    num_paths_of,
     num_threads,
 )
 
@@ -69,8 +69,13 @@ def test_paths_are_counted_in_any_message(payload, num_paths):
 
 
 def has_room(capacity: Capacity, unfinished: Container[str]) -> bool:
-    """Whether it takes a job of any class."""
-    return capacity.num_classes(unfinished) == len(PRIORITIES)
+    """Whether it takes a job of any class and size."""
+    return capacity.rooms(unfinished).of_class == ALL_ROOM.of_class
+
+
+def num_classes(capacity: Capacity, unfinished: Container[str]) -> int:
+    """How many classes, from the highest, it takes a job of any size of."""
+    return sum(room == (True, Large.ANY) for room in capacity.rooms(unfinished).of_class)
 
 
 class Engines:
@@ -168,7 +173,7 @@ class FakeConsumer:
         self.connect(prefetch_count)
 
     def connect(self, prefetch_count: int = 4) -> None:
-        channel = SimpleNamespace(do_restore=False, num_classes=lambda: 3)
+        channel = SimpleNamespace(do_restore=False, rooms=lambda: ALL_ROOM)
         channel.qos = QoS(channel, prefetch_count)
         self.task_consumer = SimpleNamespace(channel=channel)
 
@@ -268,11 +273,11 @@ def test_a_worker_full_of_low_jobs_takes_higher_ones_at_once(capacity, engines):
     capacity.take("low", 256, rank=LOW)
     capacity.admitted("low")
     engines.hold(running=SLOTS, waiting=200)
-    assert capacity.num_classes({"low"}) == 1 + NORMAL
+    assert num_classes(capacity, {"low"}) == 1 + NORMAL
     capacity.take("normal", SLOTS, rank=NORMAL)
-    assert capacity.num_classes({"low", "normal"}) == 1 + HIGH
+    assert num_classes(capacity, {"low", "normal"}) == 1 + HIGH
     capacity.take("high", SLOTS, rank=HIGH)
-    assert capacity.num_classes({"low", "normal", "high"}) == 0
+    assert num_classes(capacity, {"low", "normal", "high"}) == 0
 
 
 def test_a_full_worker_takes_a_few_jobs_that_no_other_took_in_time(monkeypatch):
@@ -284,9 +289,9 @@ def test_a_full_worker_takes_a_few_jobs_that_no_other_took_in_time(monkeypatch):
     for number in range(4):
         capacity.take(str(number), 256, rank=NORMAL)
         held.add(str(number))
-        assert capacity.num_classes(held) == 1 + HIGH  # at once
+        assert num_classes(capacity, held) == 1 + HIGH  # at once
         now[0] += LATE_S
-        assert capacity.num_classes(held) == (3 if len(held) < 4 else 1 + HIGH)
+        assert num_classes(capacity, held) == (3 if len(held) < 4 else 1 + HIGH)
 
 
 def test_high_jobs_that_keep_coming_do_not_hold_back_late_ones(monkeypatch):
@@ -295,10 +300,10 @@ def test_high_jobs_that_keep_coming_do_not_hold_back_late_ones(monkeypatch):
     capacity = Capacity(lambda: [EngineLoad(32, 500, 32)])
     capacity.take("large", 256, rank=NORMAL)
     for number in range(3):
-        assert capacity.num_classes({"large"}) == 1 + HIGH
+        assert num_classes(capacity, {"large"}) == 1 + HIGH
         capacity.take(f"high-{number}", 1, rank=HIGH)
         now[0] += LATE_S / 2.5
-    assert capacity.num_classes({"large"}) == 3
+    assert num_classes(capacity, {"large"}) == 3
 
 
 def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
@@ -308,7 +313,7 @@ def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
     capacity = Capacity(lambda: [full])
     capacity.wake_by(lambda: woken.append(True))
     capacity.take("a", 256)
-    assert capacity.num_classes({"a"}) == 0
+    assert num_classes(capacity, {"a"}) == 0
     for _ in range(10):
         capacity.observe_step("m", StepReport(), full)
         now[0] += LATE_S / 5
@@ -327,17 +332,17 @@ def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
     held = set()
     for number in range(most):
         expected = 3 if number < max_jobs else 2 if number < max_jobs + num_extra else 1
-        assert capacity.num_classes(held) == expected
+        assert num_classes(capacity, held) == expected
         capacity.take(str(number), 1, rank=LOW)
         held.add(str(number))
-    assert capacity.num_classes(held) == 0
+    assert num_classes(capacity, held) == 0
 
 
 def test_a_pool_of_one_thread_takes_one_job_of_any_class(capacity):
     capacity.num_threads = 1
     assert has_room(capacity, set())
     capacity.take("low", 1, rank=LOW)
-    assert capacity.num_classes({"low"}) == 0
+    assert num_classes(capacity, {"low"}) == 0
 
 
 @pytest.mark.parametrize("slots", [SLOTS, 1000])
@@ -352,9 +357,9 @@ def test_large_messages_of_one_class_leave_room_for_higher_ones(slots):
     fill(LOW, MAX_HELD_BYTES - 1)
     assert has_room(capacity, held)
     fill(LOW, 1)
-    assert capacity.num_classes(held) == 1 + NORMAL
+    assert num_classes(capacity, held) == 1 + NORMAL
     fill(NORMAL, RESERVED_BYTES)
-    assert capacity.num_classes(held) == 1 + HIGH
+    assert num_classes(capacity, held) == 1 + HIGH
     fill(HIGH, RESERVED_BYTES)
-    assert capacity.num_classes(held) == 0
+    assert num_classes(capacity, held) == 0
     assert has_room(capacity, held - {"0"})
