@@ -82,7 +82,9 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
             # Each child serves its own metrics.
             settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
         current.process = ForecastProcess(settings, node, on_engine_death=end_process)
-    transport.backend().outcomes.on_end = current.process.report_end
+    outcomes = transport.backend().outcomes
+    outcomes.on_end = current.process.report_end
+    current.process.metrics.outcomes_kept.set_function(lambda: outcomes.num_kept_bytes)
     current.process.start(num_processes)
     return current.process
 

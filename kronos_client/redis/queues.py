@@ -156,6 +156,17 @@ def queue_lengths(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> dict[s
     return {queue: state.lengths for queue, state in queue_states(redis, queues).items()}
 
 
+def return_large(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> int:
+    """Move the messages of second lists back to the first ones, which release 0.1.0 reads. Returns how many.
+
+    Messages that workers have taken from second lists come back to the first ones too.
+    """
+    run = redis.register_script(read_script("return_large"))
+    held = [keys.unacked for keys in DELIVERY_KEYS.values()]
+    lists = [key for queue in queues for key in list_keys(queue)]
+    return sum(int(run(keys=[key, large_key(key), TAKEN_KEY, *held])) for key in lists)
+
+
 @dataclass(frozen=True)
 class QueueState:
     """What waits in a queue.

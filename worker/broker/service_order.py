@@ -1,8 +1,8 @@
 """Which job a worker takes next: classes by their shares, the two lists of a class by turns. No Redis.
 
 While several classes have work, one gets ``CLASS_RATIO`` times what the next lower one gets, in bars of all
-paths. So a class's service is counted that many times as high as that of the next higher class, and the class
-with the least is next (``FairQueue``). A class without work is owed nothing for that time.
+paths. So its bars count that many times less. Next is the class that would have the least service after one
+more job like the last (``FairQueue``). A class without work is owed nothing for that time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,28 +79,31 @@ class ServiceOrder:
     def __init__(self) -> None:
         self._fair = FairQueue()
         self._fair.grow(NUM_CLASSES)  # an account for each class; all are of one rank, so they compete
-        self._has_work = [False] * NUM_CLASSES
+        self._has_work = [False] * NUM_CLASSES  # by the last take that asked for the class
+        self._last_cost = 1
         self._is_large_next = [False] * NUM_CLASSES
 
     def lists(self, queues: Sequence[str], rooms: Rooms) -> dict[str, float]:
-        """The lists to take from, in order of service, and the seconds that a job must have waited on each."""
+        """The lists to take from, in order of service, and the seconds that jobs must have waited there."""
         asked = [rank for rank, room in enumerate(rooms.of_class) if any(room)]
-        for rank in asked:
-            self._note(rank, has_work=True)
-        asked.sort(key=lambda rank: (self._fair.service[rank], rank))
+        for rank in asked:  # it may have work now
+            self._fair.count(rank, 0, lacks=True, competes=True)
+        asked.sort(key=lambda rank: (self._fair.service[rank] + self._last_cost * self._weight(rank), rank))
         return {key: age_s for rank in asked for key, age_s in self._of_class(rank, queues, rooms)}
 
     def note_waiting(self, asked: Iterable[str], found: Iterable[str]) -> None:
         """Note which of the lists that were asked for had messages."""
         ranks = set(map(_rank_of, found))
         for rank in set(map(_rank_of, asked)):
-            self._note(rank, has_work=rank in ranks)
+            self._has_work[rank] = has_work = rank in ranks
+            self._fair.count(rank, 0, lacks=has_work, competes=has_work)
 
     def note_taken(self, source: str, cost: int) -> None:
         """Note a job that was taken, and its cost."""
         rank = _rank_of(source)
         self._is_large_next[rank] = not source.startswith(LARGE_PREFIX)
-        self._fair.serve(rank, 0, cost * CLASS_RATIO ** sum(self._has_work[:rank]))
+        self._fair.serve(rank, 0, cost * self._weight(rank))
+        self._last_cost = cost
 
     def _of_class(self, rank: int, queues: Sequence[str], rooms: Rooms) -> Iterator[tuple[str, float]]:
         room = rooms.of_class[rank]
@@ -111,9 +114,9 @@ class ServiceOrder:
             elif not is_large and room.small:
                 yield from ((key, 0.0) for key in keys)
 
-    def _note(self, rank: int, *, has_work: bool) -> None:
-        self._has_work[rank] = has_work
-        self._fair.count(rank, 0, lacks=has_work, competes=has_work)
+    def _weight(self, rank: int) -> float:
+        """How much the bars of a class count."""
+        return float(CLASS_RATIO ** -sum(self._has_work[rank + 1 :]))
 
 
 def cost_of(task: str, payload: Any) -> int:

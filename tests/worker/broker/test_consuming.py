@@ -1,5 +1,6 @@
 """Taking messages: when they are taken, handed over, buried, or left for later."""
 
+import base64
 import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -7,15 +8,35 @@ from types import SimpleNamespace
 import pytest
 from redis.exceptions import ConnectionError, ResponseError
 
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
+from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys
 from tests.worker.broker.test_messages import message
 from worker.broker import consuming
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries
+from worker.broker.outcomes import Outcomes
+from worker.broker.service_order import ALL_ROOM, NUM_CLASSES, Large, Room, Rooms
 
-UNACKED, INDEX = "t.unacked", "t.unacked_index"
+KEYS = DeliveryKeys("t.unacked")
+UNACKED, INDEX = KEYS.unacked, KEYS.index
+ANY, SMALL = Room(True, Large.ANY), Room(True, Large.NONE)
+
+
+class NotedOutcomes(Outcomes):
+    """Ends jobs, and notes the answers."""
+
+    def __init__(self, store: JobStore) -> None:
+        super().__init__(store)
+        self.answers: list = []
+        self.is_elsewhere = False
+
+    def end(self, ending, *, task="", outcome=None, waits=False):
+        if outcome is not None:
+            self.answers.append((ending.job_id, outcome.code, outcome.message))
+        return "held" if self.is_elsewhere else super().end(ending, task=task, outcome=outcome, waits=waits)
 
 
 class Bench:
@@ -23,20 +44,18 @@ class Bench:
 
     def __init__(self, redis, url: str) -> None:
         self.redis = redis
-        self.answers: list = []
         self.handed_over: list = []
         self.trouble: Exception | None = None
         self.room = 1000
         self.classes = 3
-        self.deliveries = Deliveries(
-            connect(url, decode_responses=False), UNACKED, INDEX, timeout_s=60, max_bytes=5000, max_dead=9
-        )
-        self.is_elsewhere = False
-        self.consumer = MessageConsumer(self.deliveries, 5000, self.answer)
+        connection = connect(url, decode_responses=False)
+        self.deliveries = Deliveries(connection, KEYS, timeout_s=60, max_bytes=5000)
+        self.outcomes = NotedOutcomes(JobStore(connection, 60, KEYS))
+        self.consumer = MessageConsumer(self.deliveries, 5000, self.outcomes)
 
-    def answer(self, job_id: str, error: JobError) -> bool:
-        self.answers.append((job_id, error.code, error.message))
-        return not self.is_elsewhere
+    @property
+    def answers(self) -> list:
+        return self.outcomes.answers
 
     def send(self, value=None, queue: str = "cpu") -> None:
         value = message() if value is None else value
@@ -46,11 +65,12 @@ class Bench:
         """Ids of the jobs that were handed over."""
         self.handed_over.clear()
         self.consumer.notify()
-        self.consumer.take(queues or ("cpu",), self.num_classes, self.hand_over)
+        self.consumer.take(queues or ("cpu",), self.rooms, self.hand_over)
         return [message.payload["headers"]["id"] for _, _, message in self.handed_over]
 
-    def num_classes(self) -> int:
-        return self.classes if self.room > len(self.handed_over) else 0
+    def rooms(self) -> Rooms:
+        num_open = self.classes if self.room > len(self.handed_over) else 0
+        return Rooms(tuple(ANY if rank < num_open else Room() for rank in range(NUM_CLASSES)))
 
     def hand_over(self, delivery, queue, step, message) -> None:
         self.handed_over.append((queue, step, message))
@@ -98,10 +118,10 @@ def test_without_a_ring_it_checks_only_after_an_interval(bench, monkeypatch):
     monkeypatch.setattr(consuming, "time", SimpleNamespace(monotonic=lambda: now[0]))
     assert bench.take() == []
     bench.send()
-    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert bench.handed_over == []
     now[0] += consuming.CHECK_INTERVAL_S
-    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert len(bench.handed_over) == 1
 
 
@@ -122,7 +142,7 @@ def test_room_for_another_class_is_used_at_once(bench):
     bench.classes = 1
     assert bench.take() == []
     bench.classes = 3
-    bench.consumer.take(("cpu",), bench.num_classes, bench.hand_over)  # nobody rang
+    bench.consumer.take(("cpu",), bench.rooms, bench.hand_over)  # nobody rang
     assert len(bench.handed_over) == 1
 
 
@@ -131,7 +151,7 @@ def test_a_full_worker_checks_again_as_soon_as_it_has_room(bench):
     bench.room = 0
     bench.take()
     bench.room = 1
-    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert len(bench.handed_over) == 1
 
 
@@ -143,7 +163,7 @@ def test_between_many_messages_the_event_loop_gets_its_turn(bench, monkeypatch):
     bench.consumer.wake_by(lambda: woken.append(True))
     assert bench.take() == ["a", "b"]
     assert len(woken) == 2  # the notification itself, and the call to go on
-    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert len(bench.handed_over) == 3
 
 
@@ -202,13 +222,14 @@ def test_a_message_with_an_eta_waits_in_redis(bench):
     assert bench.take() == ["now"]
     assert bench.num_unacked == 2
     latest = max(score for _, score in bench.redis.zrange(INDEX, 0, -1, withscores=True))
-    assert latest == pytest.approx(tomorrow.timestamp() - 60, abs=5)
+    assert latest == pytest.approx(tomorrow.timestamp(), abs=5)
+    assert bench.redis.zcard("kronos:delayed:cpu") == 1
     assert [(job_id, code) for job_id, code, _ in bench.answers] == [("never", ErrorCode.BAD_MESSAGE)]
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
 def test_a_message_that_expired_ends_its_job_unless_a_worker_has_it(bench, is_elsewhere):
-    bench.is_elsewhere = is_elsewhere
+    bench.outcomes.is_elsewhere = is_elsewhere
     bench.send(named("late", expires="2001-01-01T00:00:00+00:00"))
     bench.send(named("in time", expires="2999-01-01T00:00:00+00:00"))
     assert bench.take() == ["in time"]
@@ -236,3 +257,44 @@ def test_a_message_that_celery_rejects_is_answered_and_buried(bench):
     assert [code for _, code, _ in bench.answers] == [ErrorCode.BAD_MESSAGE]
     assert bench.dead()[0]["id"] == "job-1"
     assert bench.num_unacked == 0
+
+
+def sized(job_id: str, num_paths: int) -> dict:
+    job = {"series": [{}], "sampling": {"sample_count": num_paths}, "pred_len": 24}
+    body = base64.b64encode(json.dumps([[], {"job": job}, {}]).encode()).decode()
+    return named(job_id) | {"body": body}
+
+
+def test_a_large_job_without_room_moves_aside_once_and_is_taken_by_a_worker_with_room(bench):
+    for number in range(3):
+        bench.send(sized(f"large-{number}", 9))
+    bench.send(sized("small", 8))
+    bench.rooms = lambda: Rooms((SMALL, SMALL, SMALL), max_small_paths=8)
+    assert bench.take() == ["small"]
+    assert bench.redis.hget(TAKEN_KEY, "cpu") == "4"
+    assert bench.redis.llen("kronos:large:cpu") == 3
+    assert bench.num_unacked == 1
+    assert bench.take() == []
+    bench.send(sized("new", 9))
+    bench.rooms = lambda: ALL_ROOM
+    assert bench.take() == ["large-0", "new", "large-1", "large-2"]  # by turns
+    assert {(queue, step) for queue, step, _ in bench.handed_over} == {("cpu", 0)}
+
+
+def test_classes_are_taken_by_their_shares(bench):
+    for number in range(20):
+        bench.send(sized(f"high-{number}", 1))
+    bench.send(sized("low", 1), "cpu\x06\x166")
+    assert bench.take().index("low") == 8
+
+
+def test_due_messages_of_a_lower_class_have_their_turn_too(bench):
+    bench.send(named("low", eta=(datetime.now(UTC) + timedelta(days=1)).isoformat()), "cpu\x06\x166")
+    assert bench.take() == []
+    (tag,) = bench.redis.zrange("kronos:delayed:cpu\x06\x166", 0, -1)
+    bench.redis.zadd("kronos:delayed:cpu\x06\x166", {tag: 1})
+    for number in range(20):
+        bench.send(sized(f"high-{number}", 1))
+    bench.room = 10
+    bench.take()
+    assert bench.redis.llen("cpu\x06\x166") == 0
