@@ -68,8 +68,8 @@ class Capacity:
     not, jobs are taken one at a time, as long as none of them has to wait.
 
     A full worker still takes jobs of a higher class than those that fill it. It takes others too, since its
-    engine is fair, but only those that no other worker took within ``LATE_S``: small jobs, of half the slots'
-    paths together; large ones while those here cannot use all slots, and one more that is overdue; and of
+    engine is fair, but only those that no other worker took within ``LATE_S``: small jobs for half the slots;
+    large ones for all, where each counts as half of them at most; one more large job that is overdue; and of
     each class its share beside the next higher one.
 
     Args:
@@ -180,14 +180,14 @@ def _max_small_paths(slots: int) -> int:
 
 def _late_room(held: list[_Held], rank: int, slots: int) -> Room:
     """The room of a full worker for a class: its engine shares slots out fairly."""
-    rivals = [one for one in held if one.rank <= rank]
+    rivals, half = [one for one in held if one.rank <= rank], max(1, slots // 2)
     small = [one.num_paths for one in rivals if one.num_paths <= _max_small_paths(slots)]
-    large = [min(one.num_paths, slots) for one in rivals if one.num_paths > _max_small_paths(slots)]
-    if sum(one.num_paths for one in rivals if one.rank == rank) < max(1, slots // (CLASS_RATIO + 1)):
+    large = [min(one.num_paths, half) for one in rivals if one.num_paths > _max_small_paths(slots)]
+    if sum(one.num_paths for one in rivals if one.rank == rank) < slots // (CLASS_RATIO + 1):
         return Room(True, Large.ANY)
-    is_any, is_overdue = sum(large) < slots, sum(large) < 2 * slots
+    is_any, is_overdue = sum(large) < slots, sum(large) < slots + half
     return Room(
-        small=sum(small) < max(1, slots // 2),
+        small=sum(small) < half,
         large=Large.ANY if is_any else Large.OVERDUE if is_overdue else Large.NONE,
     )
 
