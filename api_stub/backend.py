@@ -14,7 +14,7 @@ from fastapi import Depends, Request
 
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import SHARED_KEY, Kind, Priority
+from kronos_client.contract.names import DEAD_KEY, SHARED_KEY, Kind
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
@@ -22,7 +22,7 @@ from kronos_client.core.job_list import ListedJob, list_jobs
 from kronos_client.core.reachable import reachable, unanswered
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING, Stored
-from kronos_client.redis.queues import queue_lengths
+from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.redis.routing import live_workers
 
 MAX_THREADS: Final = 16
@@ -45,11 +45,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Pool:
-    """The live workers, the number of jobs in each queue by priority, and that of shared jobs so far."""
+    """The live workers, what waits in each queue, and the numbers of shared jobs so far and dead messages."""
 
     workers: list[AnyWorkerStatus]
-    lengths: Mapping[str, Mapping[Priority, int]]
+    queues: Mapping[str, QueueState]
     num_shared: int = 0
+    num_dead: int = 0
 
     @property
     def forecasting(self) -> list[ForecastWorkerStatus]:
@@ -180,7 +181,8 @@ class Backend:
             with reachable():
                 redis, queues = self.dispatcher.redis, self.settings.queue_names.all
                 num_shared = int(redis.get(SHARED_KEY) or 0)
-                return Pool(live_workers(redis), queue_lengths(redis, queues), num_shared)
+                states = queue_states(redis, queues)
+                return Pool(live_workers(redis), states, num_shared, int(redis.llen(DEAD_KEY)))
         finally:
             self._pool_read_at = time.monotonic()
 

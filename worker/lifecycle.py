@@ -27,7 +27,6 @@ from kronos_model.errors import KronosError
 from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
-from worker.broker.ageing import AgeingSweep
 from worker.broker.connecting import ConnectionPause
 from worker.broker.steps import ClaimRenewal, QueueWatcher, TransportCheck
 from worker.inference.capacity import Capacity, CapacityStep, num_threads
@@ -42,7 +41,7 @@ from worker.settings import explain, get_settings
 log = logging.getLogger(__name__)
 
 app.steps["consumer"].update(
-    {ConnectionPause, GpuFailover, AgeingSweep, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
+    {ConnectionPause, GpuFailover, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
 )
 
 P = ParamSpec("P")
@@ -86,7 +85,9 @@ def _start(node: str, end_process: Callable[[], None], num_processes: int = 1, i
             # Each child serves its own metrics.
             settings = settings.model_copy(update={"metrics_port": settings.metrics_port + index})
         current.process = ForecastProcess(settings, node, on_engine_death=end_process)
-    transport.backend().outcomes.on_end = current.process.report_end
+    outcomes = transport.backend().outcomes
+    outcomes.on_end = current.process.report_end
+    current.process.metrics.outcomes_kept.set_function(lambda: outcomes.num_kept_bytes)
     current.process.start(num_processes)
     return current.process
 
@@ -123,6 +124,8 @@ def choose_pool(sender: Any, **_: Any) -> None:
     """
     if click.get_current_context(silent=True) is not None and not is_given("pool"):
         sender.pool_cls = "threads"
+    if get_settings().low_priority_max_wait_s is not None:
+        log.warning("KRONOS_LOW_PRIORITY_MAX_WAIT_S is ignored: each priority has its share; unset it")
     if is_given("queues"):
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     pool = concurrency.get_implementation(sender.pool_cls)

@@ -62,8 +62,8 @@ class WorkerSettings(ServiceSettings):
         description="bars of lookback that one step computes; default: 512 on the CPU, 2048 on MPS, 8192 "
         "on a GPU",
     )
-    low_priority_max_wait_s: float = Field(
-        600, gt=0, description="seconds after which a waiting job of low priority counts as normal"
+    low_priority_max_wait_s: str | None = Field(
+        None, description="ignored, and gone in the next version: each priority has its share of the takes"
     )
     max_dead_messages: int = Field(
         1000, ge=1, description="unreadable messages that Redis keeps in `kronos:dead`; the oldest go first"

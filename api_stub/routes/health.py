@@ -199,10 +199,10 @@ async def _ready(backend: Backend) -> Ready:
 def queue_views(pool: Pool) -> dict[str, QueueView]:
     """A view of each queue, by its name."""
     views = {}
-    for queue, by_priority in pool.lengths.items():
+    for queue, state in pool.queues.items():
         workers = [worker for worker in pool.workers if worker.queue == queue]
         ready = sum(worker.is_ready for worker in workers)
-        lengths = {str(priority): length for priority, length in by_priority.items()}
+        lengths = {str(priority): length for priority, length in state.lengths.items()}
         views[queue] = QueueView(workers=len(workers), ready=ready, lengths=lengths)
     return views
 

@@ -46,6 +46,13 @@ class HttpMetrics:
         gauge = partial(Gauge, registry=registry)
         self.waiting = gauge("kronos_http_jobs_waited_for", "Jobs that requests wait for now")
         self.queue_jobs = gauge("kronos_queue_jobs", "Jobs that wait in a queue", ("queue", "priority"))
+        self.queue_delayed = gauge("kronos_queue_delayed_jobs", "Jobs that wait for their time", ("queue",))
+        self.queue_due = gauge(
+            "kronos_queue_due_jobs", "Those whose time has come, not taken yet", ("queue",)
+        )
+        text = "Time since the oldest job that waits in a queue was sent, if our client sent it"
+        self.queue_oldest_s = gauge("kronos_queue_oldest_job_seconds", text, ("queue",))
+        self.dead = gauge("kronos_dead_messages", "Messages in kronos:dead")
         self.workers_ready = gauge("kronos_workers_ready", "Workers of a queue that are ready", ("queue",))
         self.workers = gauge("kronos_workers", "Workers of a queue that are alive, ready or not", ("queue",))
         self.jobs_training = gauge(
@@ -74,7 +81,8 @@ async def metrics(request: Request, backend: BackendDependency) -> Response:
     """Metrics for Prometheus. If Redis does not answer, those of queues and workers are left out."""
     shown: HttpMetrics = request.app.state.metrics
     shown.waiting.set(backend.events.num_jobs)
-    for gauge in (shown.queue_jobs, shown.workers, shown.workers_ready, shown.jobs_training):
+    of_queues = (shown.queue_jobs, shown.queue_delayed, shown.queue_due, shown.queue_oldest_s)
+    for gauge in (*of_queues, shown.workers, shown.workers_ready, shown.jobs_training):
         gauge.clear()
     try:
         pool = await backend.pool()
@@ -84,6 +92,11 @@ async def metrics(request: Request, backend: BackendDependency) -> Response:
         shown.redis_up.set(1)
         shown.jobs_shared.reset()
         shown.jobs_shared.inc(pool.num_shared)
+        shown.dead.set(pool.num_dead)
+        for queue, state in pool.queues.items():
+            shown.queue_delayed.labels(queue).set(state.delayed)
+            shown.queue_due.labels(queue).set(state.due)
+            shown.queue_oldest_s.labels(queue).set(state.oldest_s)
         for queue, view in queue_views(pool).items():
             shown.workers.labels(queue).set(view.workers)
             shown.workers_ready.labels(queue).set(view.ready)

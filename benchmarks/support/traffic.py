@@ -16,6 +16,7 @@ from kronos_client.contract.names import (
     CPU_QUEUE,
     FORECAST_TASK,
     SCHEMA_VERSION,
+    Priority,
     result_key,
 )
 from kronos_client.core.series import series_payload
@@ -37,13 +38,18 @@ def instrument(seed: int, lookback: int, horizon: int) -> tuple[Candles, tuple[s
     return series[:lookback], series.timestamps[lookback:]
 
 
-def job_payload(seed: int, lookback: int, horizon: int) -> dict[str, Any]:
-    """A job of one series with base64 columns, as our client sends it."""
+def job_payload(
+    seed: int, lookback: int, horizon: int, *, num_series: int = 1, num_paths: int = 1
+) -> dict[str, Any]:
+    """A job with base64 columns, as our client sends it."""
     past, future = instrument(seed, lookback, horizon)
+    series = (
+        series_payload(past.as_dict(), str(index), future_timestamps=future) for index in range(num_series)
+    )
     return {
         "schema_version": SCHEMA_VERSION,
-        "series": [series_payload(past.as_dict(), "0", future_timestamps=future)],
-        "sampling": {"seed": seed},
+        "series": list(series),
+        "sampling": {"seed": seed, "sample_count": num_paths},
     }
 
 
@@ -75,7 +81,14 @@ class Traffic:
         self._redis.close()
         self._app.close()
 
-    def send(self, payload: dict[str, Any], queue: str = CPU_QUEUE) -> str:
+    def send(
+        self,
+        payload: dict[str, Any],
+        queue: str = CPU_QUEUE,
+        *,
+        priority: Priority = "normal",
+        countdown: float | None = None,
+    ) -> str:
         """Enqueue a job and return its id."""
         job_id = str(uuid.uuid4())
         self._app.send_task(
@@ -83,7 +96,8 @@ class Traffic:
             kwargs={"job": payload | {"submitted_at": time.time()}},
             task_id=job_id,
             queue=queue,
-            priority=CELERY_PRIORITIES["normal"],
+            priority=CELERY_PRIORITIES[priority],
+            countdown=countdown,
             argsrepr="()",
             kwargsrepr="{}",
             retry=False,
@@ -107,6 +121,10 @@ class Traffic:
             if meta["status"] != "SUCCESS":
                 raise RuntimeError(f"a job failed: {meta['result']}")
         return [self._outcomes[one][0] for one in job_ids]
+
+    def num_done(self, job_ids: Sequence[str]) -> int:
+        """How many of these jobs have an outcome."""
+        return sum(one in self._outcomes for one in job_ids)
 
     def _on_result(self, message: dict[str, Any]) -> None:
         meta: bytes = message["data"]

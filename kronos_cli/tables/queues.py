@@ -11,7 +11,7 @@ from rich.text import Text
 from kronos_cli.tables.parts import duration, simple_table
 from kronos_client.contract.names import CELERY_PRIORITIES, DEAD_KEY
 from kronos_client.redis.foreign_apps import foreign_bindings, num_misplaced
-from kronos_client.redis.queues import NO_PREFIX, QueueNames, queue_lengths
+from kronos_client.redis.queues import NO_PREFIX, QueueNames, queue_states
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_model.text import printable
 
@@ -21,22 +21,25 @@ MAX_MESSAGE_CHARS = 120
 def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREFIX) -> dict[str, Any]:
     """Count the jobs and workers of each queue.
 
-    ``estimated_wait_s`` is for a new job of normal priority, at the rate of the last minute. It is None if
-    there is no rate.
+    ``delayed`` jobs wait for their time; that of ``due`` ones has come. ``estimated_wait_s`` is for a new job
+    of normal priority, at the rate of the last minute. It is None if there is no rate.
     """
-    lengths, workers = queue_lengths(redis, names.all), live_workers(redis)
+    states, workers = queue_states(redis, names.all), live_workers(redis)
     queues = []
     for queue in names.all:
-        waiting = sum(lengths[queue].values())
-        before = waiting - lengths[queue]["low"]
+        state = states[queue]
+        waiting = sum(state.lengths.values())
+        before = waiting - state.lengths["low"]
         here = [worker for worker in workers if worker.queue == queue]
         num_ready = sum(worker.is_ready for worker in here)
         rate = jobs_per_s(queue, workers)
         wait_s = round(before / rate, 1) if rate else None
+        row: dict[str, Any] = {"queue": queue}
         queues.append(
-            {"queue": queue}
-            | {str(name): number for name, number in lengths[queue].items()}
-            | {"waiting": waiting, "limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
+            row
+            | {str(name): number for name, number in state.lengths.items()}
+            | {"waiting": waiting, "delayed": state.delayed, "due": state.due, "oldest_s": state.oldest_s}
+            | {"limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
             | {"jobs_per_s": round(rate, 4), "estimated_wait_s": 0.0 if num_ready and not before else wait_s}
         )
     return {
@@ -49,7 +52,7 @@ def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREF
 
 def queues_table(report: Mapping[str, Any]) -> RenderableType:
     """One row per queue, and below it the problems."""
-    counts = (*CELERY_PRIORITIES, "waiting")
+    counts = (*CELERY_PRIORITIES, "waiting", "delayed")
     table = simple_table("queue", *counts, "workers", "jobs/s", "wait", texts=["queue"])
     remarks = []
     for queue in report["queues"]:
@@ -61,7 +64,7 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
         if waiting and not workers:
             jobs = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
             remarks.append(f"{name}: {jobs}, and no worker of this queue is alive; start one")
-        if waiting >= queue["limit"]:
+        if waiting + queue["delayed"] >= queue["limit"]:
             remarks.append(f"{name}: full at {queue['limit']:,} (KRONOS_MAX_QUEUE_JOBS); add workers")
     if report["dead"]:
         messages = "1 message" if report["dead"] == 1 else f"{report['dead']:,} messages"

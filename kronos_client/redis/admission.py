@@ -23,7 +23,7 @@ from kronos_client.contract.names import (
     result_key,
 )
 from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
-from kronos_client.redis.queues import TAKEN_KEY, list_key, list_keys
+from kronos_client.redis.queues import TAKEN_KEY, list_key, waiting_keys
 from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
@@ -39,7 +39,7 @@ MAX_STEPS: Final = 32
 
 
 class Admission:
-    """Admits jobs to queues of at most ``max_queue_jobs`` messages, over all priorities of a queue."""
+    """Admits jobs to queues of at most ``max_queue_jobs`` messages, all priorities and delayed ones."""
 
     def __init__(self, redis: Redis, *, result_ttl_s: int, max_queue_jobs: int) -> None:
         self._result_ttl_s = result_ttl_s
@@ -77,7 +77,7 @@ class Admission:
             keys=[
                 *(job_key(job_id), cancel_key(job_id), result_key(job_id), SHARED_KEY),
                 *(TAKEN_KEY, jobs_key(kind)),
-                *list_keys(queue),
+                *waiting_keys(queue),
             ],
             args=[
                 *(fingerprint(payload), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs),
@@ -97,7 +97,7 @@ class Admission:
         """Remove the message of a job that has its outcome from its queue; returns whether it was found.
 
         A worker that takes such a message drops it; until then it takes up room. Not found are messages of
-        other clients, some between many of these, and those that moved up after they waited long.
+        other clients, and some between many of these.
         """
         keys = [job_key(job_id), TAKEN_KEY]
         return bool(self._run_withdraw(keys=keys, args=[job_key(""), job_id, ID_BYTES, MAX_STEPS]))

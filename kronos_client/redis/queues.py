@@ -1,8 +1,11 @@
-"""A queue in Redis: one list of messages for each priority, named and served as kombu 5.7 does."""
+"""A queue in Redis: one list of messages for each priority, named and served as kombu 5.7 does.
+
+Workers move large jobs that have to wait to a second list, and delayed ones to a sorted set of their list.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from kombu.transport.redis import PRIORITY_STEPS as KOMBU_STEPS
 from kombu.transport.redis import Channel
@@ -18,6 +21,7 @@ from kronos_client.contract.names import (
     Priority,
     Role,
 )
+from kronos_client.redis.scripts import read_script
 
 ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
     "forecast": (CPU_QUEUE, GPU_QUEUE),
@@ -90,6 +94,8 @@ DELIVERY_KEYS: Final[dict[Role, DeliveryKeys]] = {
 TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
 """A hash: for each list, the number of messages ever taken off it, minus those that came back."""
 
+LARGE_PREFIX: Final = f"{KEY_PREFIX}large:"
+
 PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
 """The lowest of Celery's priority numbers in each list; 0 is served first.
 
@@ -103,13 +109,28 @@ def list_key(queue: str, step: int) -> str:
 
 
 def list_keys(queue: str) -> list[str]:
-    """All lists of a queue, in the order in which they are served."""
+    """The lists of a queue that messages are sent to, the highest priority first."""
     return [list_key(queue, step) for step in PRIORITY_STEPS]
+
+
+def large_key(key: str) -> str:
+    """The second list of a list, for its large jobs. Neither kombu nor release 0.1.0 reads it."""
+    return f"{LARGE_PREFIX}{key}"
+
+
+def waiting_keys(queue: str) -> list[str]:
+    """All lists with messages of a queue."""
+    return [key for first in list_keys(queue) for key in (first, large_key(first))]
+
+
+def delayed_key(key: str) -> str:
+    """The sorted set of a list's delayed messages, by the moment at which they are due."""
+    return f"{KEY_PREFIX}delayed:{key}"
 
 
 def queue_and_step(key: str) -> tuple[str, int]:
     """The queue of a list, and its step of ``PRIORITY_STEPS``."""
-    queue, _, step = key.partition(Channel.sep)
+    queue, _, step = key.removeprefix(LARGE_PREFIX).partition(Channel.sep)
     return queue, int(step or 0)
 
 
@@ -147,15 +168,50 @@ def rank_of(number: object) -> int:
 
 
 def queue_lengths(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> dict[str, dict[Priority, int]]:
-    """The number of waiting messages by queue and priority, without those that workers have taken."""
-    lists = [(queue, step) for queue in queues for step in PRIORITY_STEPS]
-    with redis.pipeline(transaction=False) as pipe:
-        for queue, step in lists:
-            pipe.llen(list_key(queue, step))
-        lengths = pipe.execute()
-    counted: dict[str, dict[Priority, int]] = {
-        queue: dict.fromkeys(CELERY_PRIORITIES, 0) for queue, _ in lists
-    }
-    for (queue, step), length in zip(lists, lengths, strict=True):
-        counted[queue][priority_of(step)] += length
-    return counted
+    """The number of waiting messages by queue and priority, as in ``QueueState.lengths``."""
+    return {queue: state.lengths for queue, state in queue_states(redis, queues).items()}
+
+
+def return_large(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> int:
+    """Move the messages of second lists back to the first ones, which release 0.1.0 reads. Returns how many.
+
+    Messages that workers have taken from second lists come back to the first ones too.
+    """
+    run = redis.register_script(read_script("return_large"))
+    held = [keys.unacked for keys in DELIVERY_KEYS.values()]
+    lists = [key for queue in queues for key in list_keys(queue)]
+    return sum(int(run(keys=[key, large_key(key), TAKEN_KEY, *held])) for key in lists)
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """What waits in a queue.
+
+    Attributes:
+        lengths: Waiting messages by priority, without delayed ones and those that workers hold.
+        delayed: Messages that wait for their time.
+        due: Delayed messages whose time has come, and which no worker has taken.
+        oldest_s: Seconds since the oldest waiting job was admitted; 0 if none waits or the time is unknown.
+    """
+
+    lengths: dict[Priority, int]
+    delayed: int
+    due: int
+    oldest_s: float
+
+
+def queue_states(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> dict[str, QueueState]:
+    """What waits in each queue."""
+    queues = list(queues)
+    run = redis.register_script(read_script("queue_state"))
+    answers: Any = run(keys=[key for queue in queues for key in waiting_keys(queue)])
+    found = {}
+    for queue in queues:
+        keys = waiting_keys(queue)
+        own, answers = answers[: len(keys)], answers[len(keys) :]
+        lengths: dict[Priority, int] = dict.fromkeys(CELERY_PRIORITIES, 0)
+        for key, (length, *_) in zip(keys, own, strict=True):
+            lengths[priority_of(queue_and_step(key)[1])] += length
+        _, delayed, due, oldest_s = zip(*own, strict=True)
+        found[queue] = QueueState(lengths, sum(delayed), sum(due), max(map(float, oldest_s)))
+    return found

@@ -1,4 +1,4 @@
-"""Priorities, full queues and ageing, with real workers that take one job at a time."""
+"""Priorities, large and delayed jobs, and full queues, with real workers."""
 
 import time
 import urllib.request
@@ -12,9 +12,9 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, job_key
-from kronos_client.redis.queues import list_key, queue_lengths
+from kronos_client.redis.queues import delayed_key, large_key, list_key, queue_lengths
 from kronos_model.bars.columns import COLUMNS
-from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest
+from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest, submit_long_job
 from tests.ports import free_port
 from tests.waiting import WAIT_S
 from worker.settings import WorkerSettings
@@ -68,7 +68,7 @@ def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, c
     for number in range(3):
         for priority in ("low", "normal", "high"):
             job_id = f"{priority}-{number}"
-            client.submit(candles[:40], pred_len=2, priority=priority, job_id=job_id)
+            client.submit(candles[:40], pred_len=2, sample_count=1, priority=priority, job_id=job_id)
             begun.append(job_id)
     app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)
     lowest = app.send_task(
@@ -111,16 +111,70 @@ def test_a_full_queue_refuses_until_workers_have_made_room(redis, start, connect
             time.sleep(0.2)
 
 
-def test_a_low_job_runs_even_if_normal_ones_never_end(start, connection, client, candles):
-    start(*PACED, KRONOS_LOW_PRIORITY_MAX_WAIT_S="2", PACE_S="0.05")
-    low = client.submit(candles[:40], pred_len=2, priority="low")
-    submitted_at = time.monotonic()
-    num_waiting = []
-    while not low.state().has_ended:
-        assert time.monotonic() < submitted_at + WAIT_S
-        num_waiting.append(connection.llen(list_key("cpu", 3)))
-        for _ in range(max(0, 20 - num_waiting[-1])):
-            client.submit(candles[:40], pred_len=4, sample_count=1)
+def test_low_jobs_get_their_share_while_high_ones_never_end(start, connection, client, candles):
+    start(*PACED, PACE_S="0.02")
+    low = [client.submit(candles[:40], pred_len=2, sample_count=1, priority="low") for _ in range(3)]
+    deadline = time.monotonic() + WAIT_S
+    num_waiting, num_high = [], 0
+    while not all(one.state().has_ended for one in low):
+        assert time.monotonic() < deadline
+        num_waiting.append(connection.llen(list_key("cpu", 0)))
+        for _ in range(max(0, 30 - num_waiting[-1])):
+            client.submit(candles[:40], pred_len=2, sample_count=1, priority="high")
+            num_high += 1
         time.sleep(0.01)
-    assert low.wait(WAIT_S).timings_ms.queued > 2000
-    assert min(num_waiting[1:]) > 0  # else it would have had its turn anyway
+    assert min(num_waiting[1:]) > 0  # else they would have had their turn anyway
+    assert num_high - num_waiting[-1] >= 8  # high ones went first
+
+
+def test_small_jobs_end_beside_many_large_ones_and_large_ones_are_taken_later(
+    start_worker, connection, client, candles
+):
+    worker = start_worker(KRONOS_MAX_SLOTS="16", OMP_NUM_THREADS="1").wait_until_ready()
+    large = [submit_long_job(client, candles) for _ in range(4)]
+    next(state for state in large[0].progress() if state.bars_done)
+    assert client.forecast(candles[:40], pred_len=3, sample_count=1).series
+    assert not any(one.peek() for one in large)
+    second = large_key(list_key("cpu", 3))
+    num_waiting = connection.llen(second)
+    assert 1 <= num_waiting <= 2
+    assert queue_lengths(connection)["cpu"]["normal"] == num_waiting
+    large[0].cancel()
+    deadline = time.monotonic() + WAIT_S
+    while connection.llen(second) == num_waiting:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    for one in large[1:]:
+        one.cancel()
+    assert worker.stop() == 0
+
+
+@pytest.mark.parametrize("pool", ["solo", "prefork"])
+def test_a_worker_that_takes_one_job_at_a_time_takes_large_ones_from_second_lists(
+    start_worker, connection, client, candles, pool
+):
+    large = client.submit([candles[:40]] * 5, pred_len=2, sample_count=30)
+    message = connection.lpop(list_key("cpu", 3))
+    connection.lpush(large_key(list_key("cpu", 3)), f"{time.time():.6f}\n{message}")
+    worker = start_worker("--pool", pool, "--concurrency", "1", OMP_NUM_THREADS="1")
+    assert len(large.wait(WAIT_S).series) == 5
+    assert worker.stop() == 0
+
+
+def test_an_idle_worker_takes_delayed_jobs_when_they_are_due(redis, start_worker, connection, candles):
+    worker = start_worker(OMP_NUM_THREADS="1").wait_until_ready()
+    app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)
+    sent_at = time.time()
+    jobs = [
+        app.send_task(FORECAST_TASK, kwargs={"job": plain_job(candles)}, queue="cpu", priority=3, countdown=2)
+        for _ in range(200)
+    ]
+    while not connection.exists(delayed_key(list_key("cpu", 3))):
+        assert time.time() < sent_at + WAIT_S
+        time.sleep(0.01)
+    for job in jobs:
+        job.get(timeout=WAIT_S)
+    received_at = [float(connection.hget(job_key(job.id), "received_at")) for job in jobs]
+    assert min(received_at) >= sent_at + 2
+    assert not connection.exists(delayed_key(list_key("cpu", 3)))
+    assert worker.stop() == 0

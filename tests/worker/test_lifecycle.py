@@ -15,11 +15,14 @@ from celery.worker.consumer.gossip import Gossip
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.errors import CheckpointMissing
 from worker import lifecycle
+from worker.broker.service_order import ALL_ROOM
 from worker.config import make_worker_app
 from worker.inference import pools
 from worker.inference.probe import ProbeError
 from worker.inference.shutdown import EXIT_STATUS, end_child, end_worker
+from worker.monitoring.metrics import JobMetrics
 from worker.process import WorkerProcess, current_process
+from worker.settings import WorkerSettings
 
 MAX_JOBS = 17
 MAX_THREADS = 21  # two more for each higher priority
@@ -102,6 +105,15 @@ def test_a_named_queue_is_ignored_with_a_warning(caplog):
     assert "--queues is ignored" in caplog.text
 
 
+def test_the_wait_after_which_low_jobs_moved_up_is_ignored_with_a_warning(monkeypatch, caplog):
+    chosen()
+    assert "KRONOS_LOW_PRIORITY_MAX_WAIT_S" not in caplog.text
+    monkeypatch.setenv("KRONOS_LOW_PRIORITY_MAX_WAIT_S", "ten minutes")
+    monkeypatch.setattr(lifecycle, "get_settings", WorkerSettings.load)
+    chosen()
+    assert "KRONOS_LOW_PRIORITY_MAX_WAIT_S is ignored" in caplog.text
+
+
 def test_celerys_own_defaults_count_as_not_given():
     assert chosen(pool="prefork", concurrency=9) == ("WaitingThreadsPool", MAX_THREADS)
 
@@ -121,7 +133,7 @@ class FakeProcess:
         self.is_dead = False
         self.error = error
         self.calls: list[Any] = []
-        self.metrics = SimpleNamespace(messages_dead=SimpleNamespace(inc=lambda: None))
+        self.metrics = JobMetrics(lambda: 0)
 
     def __call__(self, settings: object, node: str, *, on_engine_death: Callable[[], None]) -> "FakeProcess":
         self.calls.append(node)
@@ -331,10 +343,10 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     assert worker.capacity is process.capacity
     # After a lost connection Celery counts only the jobs taken since, and would take a second one.
     worker.capacity.num_threads = 1
-    assert worker.capacity.num_classes({}) == 3
+    assert worker.capacity.rooms({}) == ALL_ROOM
     worker.capacity.take("a", num_paths=1)
-    assert worker.capacity.num_classes({"a"}) == 0
-    assert worker.capacity.num_classes({}) == 3
+    assert not worker.capacity.rooms({"a"})
+    assert worker.capacity.rooms({}) == ALL_ROOM
     lifecycle.drain()
     assert process.is_draining.is_set()
     lifecycle.stop()

@@ -5,7 +5,7 @@ transport.py     kombu's Redis transport with our own scripts; self_check.py: wh
 queue_watch.py   notices when a queue changes
 consuming.py     takes messages off the queues; messages.py: checks each before Celery receives it
 deliveries.py    messages that workers have taken
-ageing.py        moves old messages of low priority up
+service_order.py which waiting job a worker takes next
 claims.py        a worker's claims on its jobs
 result_backend.py  Celery's way to store a job's state
 outcomes.py      ends jobs, and keeps the outcomes that Redis refuses; store_health.py: whether it does

@@ -14,11 +14,12 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import MAX_ID_CHARS, STATUS_TASK, TASK_ROLES
 from kronos_client.core.stored import encode_failure
 from kronos_client.redis.job_store import Ended, Ending
-from kronos_client.redis.queues import PRIORITY_STEPS, list_key, queue_and_step, rank_of
+from kronos_client.redis.queues import queue_and_step
 from kronos_model.text import escaped
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
 from worker.broker.outcomes import Outcomes
+from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, num_paths_of
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ class MessageConsumer:
         self._put_back: set[str] = set()
         self._notified = threading.Event()
         self._next_check = 0.0
-        self._num_asked = 0  # priority classes without a job
+        self._order = ServiceOrder()
+        self._asked = NO_ROOM  # of the last take
         self._wake: Callable[[], object] = lambda: None
 
     def notify(self) -> None:
@@ -69,35 +71,37 @@ class MessageConsumer:
     def take(
         self,
         queues: Sequence[str],
-        num_classes: Callable[[], int],
+        rooms_now: Callable[[], Rooms],
         hand_over: HandOver,
         num_held: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Take messages of these queues, in this order, until there are none or there is no room.
+        """Take messages of these queues until there are none or there is no room.
 
         Args:
-            num_classes: How many priority classes, from the highest, there is room for.
+            queues: The queues, in the order in which the jobs of a class are taken.
+            rooms_now: Which further jobs there is room for.
             num_held: How many messages this process holds.
 
         Raises:
             RedisError: The connection to Redis is lost.
         """
         for _ in range(MAX_TAKEN_AT_ONCE):
-            room = num_classes()
-            is_due = self._notified.is_set() or time.monotonic() >= self._next_check or room > self._num_asked
-            if not room or not is_due:
+            rooms = rooms_now()
+            is_time = self._notified.is_set() or time.monotonic() >= self._next_check
+            if not rooms or not (is_time or rooms.exceed(self._asked)):
                 return
-            self._num_asked = room
-            steps = [step for step in PRIORITY_STEPS if rank_of(step) < room]
-            lists = [list_key(queue, step) for step in steps for queue in queues]
+            self._asked = rooms
+            lists = self._order.lists(queues, rooms)
             self._notified.clear()  # before the take: a later message notifies again
             self._next_check = time.monotonic() + CHECK_INTERVAL_S
             try:
-                delivery = self.deliveries.take(lists, holds_others=num_held() > 0)
+                delivery = self.deliveries.take([*lists], [*lists.values()], holds_others=num_held() > 0)
                 if delivery is None:
+                    self._order.note_waiting(lists, ())
                     return
+                self._order.note_waiting(lists, {delivery.source, *delivery.others})
                 self._notified.set()
-                self._deliver(delivery, hand_over)
+                self._deliver(delivery, rooms, hand_over)
             except ResponseError as error:  # it answers: a new connection would change nothing
                 log.error("Redis refuses the script that takes a job, trying again: %s", error)
                 self._notified.clear()
@@ -132,15 +136,22 @@ class MessageConsumer:
         raw = self.deliveries.held(tag) or b""
         return self.deliveries.dead_entry(reason, queue="", job_id=job_id, message=raw)
 
-    def _deliver(self, delivery: Delivery, hand_over: HandOver) -> None:
+    def _deliver(self, delivery: Delivery, rooms: Rooms, hand_over: HandOver) -> None:
         raw = delivery.message
         queue, step = queue_and_step(delivery.source)
         try:
             if not delivery.is_whole:
                 raise too_large(raw, delivery.num_bytes, self._max_bytes)
             message = read_message(raw, TASKS)
-            if self._is_due(delivery, message):
-                hand_over(delivery, queue, step, message)
+            if not self._is_due(delivery, message):
+                return
+            if not rooms.have_room(delivery.source, num_paths_of(message.arguments)):
+                self.deliveries.set_aside(delivery.tag)
+                return
+            self._order.note_taken(
+                delivery.source, cost_of(message.payload["headers"]["task"], message.arguments)
+            )
+            hand_over(delivery, queue, step, message)
         except (RedisError, BackendError, OperationalError):
             raise  # the message is delivered again
         except BadMessage as error:

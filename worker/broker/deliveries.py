@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from redis import Redis
 
-from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys
+from kronos_client.redis.queues import LARGE_PREFIX, TAKEN_KEY, DeliveryKeys
 from kronos_client.redis.scripts import read_script
 
 SCRIPTS: Final = Path(__file__).parent / "lua"
@@ -38,6 +38,7 @@ class Delivery:
         tag: Names this delivery; a message that is taken again gets another tag.
         source: The list that held the message: one queue's list for one priority.
         message: The whole message, or its two ends if it is too large.
+        others: The lists that had further messages to take.
     """
 
     tag: str
@@ -45,6 +46,7 @@ class Delivery:
     num_bytes: int
     message: bytes
     is_whole: bool = True
+    others: frozenset[str] = frozenset()
 
 
 class Deliveries:
@@ -61,22 +63,36 @@ class Deliveries:
         self._keys = [*keys.as_list(), TAKEN_KEY]
         self.timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._run_take, self._run_put_back, self._run_restore = (
-            redis.register_script(read_script(name, SCRIPTS)) for name in ("take", "requeue", "restore")
+        self._run_take, self._run_put_back, self._run_set_aside, self._run_restore = (
+            redis.register_script(read_script(name, SCRIPTS))
+            for name in ("take", "requeue", "set_aside", "restore")
         )
 
-    def take(self, lists: Sequence[str], *, holds_others: bool = False) -> Delivery | None:
+    def take(
+        self, lists: Sequence[str], min_ages_s: Sequence[float] = (), *, holds_others: bool = False
+    ) -> Delivery | None:
         """Take the next message from the first list that has one.
 
-        ``holds_others`` says that this worker has messages: then it takes no more while Redis is full.
+        Args:
+            lists: The lists, in order of service.
+            min_ages_s: For each list, the seconds that a job must have waited there, if it is a second list.
+            holds_others: Whether this worker has messages: then it takes no more while Redis is full.
         """
         tag = uuid.uuid4().hex
         args = (tag, self.timeout_s, self._max_bytes, SHOWN_BYTES, "holds" if holds_others else "")
-        answer = self._run_take(keys=[*self._keys, *lists], args=args)
+        answer = self._run_take(keys=[*self._keys, *lists], args=[*args, *min_ages_s])
         if answer is None or answer == b"full":
             return None
-        source, num_bytes, *parts = answer
-        return Delivery(tag, source.decode(), num_bytes, b"".join(parts), is_whole=len(parts) == 1)
+        source, others, num_bytes, *parts = answer
+        return Delivery(
+            *(tag, source.decode(), num_bytes, b"".join(parts)),
+            is_whole=len(parts) == 1,
+            others=frozenset(one.decode() for one in others),
+        )
+
+    def set_aside(self, tag: str) -> None:
+        """Move a message to the second list of its list, for a worker with room for a large job."""
+        self._run_set_aside(keys=self._keys, args=[tag, LARGE_PREFIX])
 
     def forget(self, tag: str) -> None:
         """Remove an acknowledged message that is not a job's."""

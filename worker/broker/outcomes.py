@@ -28,6 +28,7 @@ class Outcomes:
     """Ends the jobs of one process. May be shared by threads.
 
     Attributes:
+        num_kept_bytes: Bytes of outcomes that wait for Redis.
         on_end: Called with the task, the job's id and the outcome, once each outcome is stored.
         on_refused: Called with each error.
         on_accepted: Called each time that Redis accepts.
@@ -38,7 +39,7 @@ class Outcomes:
         self._store = store
         self._lock = threading.Lock()
         self._num_ended = 0
-        self._num_kept_bytes = 0
+        self.num_kept_bytes = 0
         self._kept_until = math.inf  # by time.monotonic
         self.on_end: Callable[[str, str, Any], object] = lambda task, job_id, outcome: None
         self.on_refused: Callable[[Exception], object] = lambda error: None
@@ -48,7 +49,7 @@ class Outcomes:
     @property
     def has_room(self) -> bool:
         """Whether another job may be taken."""
-        return self._num_kept_bytes < MAX_KEPT_BYTES
+        return self.num_kept_bytes < MAX_KEPT_BYTES
 
     def keep_for(self, seconds: float) -> None:
         """Keep outcomes that Redis refuses for this time at most: the worker shuts down."""
@@ -116,4 +117,4 @@ class Outcomes:
 
     def _keep(self, num_bytes: int) -> None:
         with self._lock:
-            self._num_kept_bytes += num_bytes
+            self.num_kept_bytes += num_bytes

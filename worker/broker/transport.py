@@ -22,7 +22,7 @@ from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from kombu.utils.limits import TokenBucket
 from redis.exceptions import RedisError, ResponseError
 
-from kronos_client.contract.names import CELERY_PRIORITIES, TASK_ROLES
+from kronos_client.contract.names import TASK_ROLES
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.app import app
@@ -30,6 +30,7 @@ from worker.broker.connecting import Connection
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
+from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -110,12 +111,12 @@ class QoS(redis.QoS):
     channel: Any
 
     def can_consume(self) -> bool:
-        return self.num_classes() > 0
+        return bool(self.rooms())
 
-    def num_classes(self) -> int:
-        """How many priority classes, from the highest, another job may be of."""
+    def rooms(self) -> Rooms:
+        """Which further jobs this process has room for."""
         has_room = super().can_consume() and backend().outcomes.has_room
-        return self.channel.num_classes() if has_room else 0
+        return self.channel.rooms() if has_room else NO_ROOM
 
     def append(self, message: Any, delivery_tag: str) -> None:
         virtual.QoS.append(self, message, delivery_tag)  # Redis noted it when it was taken
@@ -158,7 +159,7 @@ class Channel(redis.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._scripted: dict[str, None] = {}  # ordered
         self._shared_client: Any = None
-        self.num_classes: Callable[[], int] = lambda: len(CELERY_PRIORITIES)
+        self.rooms: Callable[[], Rooms] = lambda: ALL_ROOM
         self.num_takes = 0
         super().__init__(*args, **kwargs)
 
@@ -198,7 +199,7 @@ class Channel(redis.Channel):
         """Hand over waiting messages while there is room."""
         self.num_takes += 1
         consumer, num_held = message_consumer(), lambda: len(self.qos._delivered) - len(self.qos._dirty)
-        consumer.take(self.scripted_queues, self.qos.num_classes, self._hand_over, num_held)
+        consumer.take(self.scripted_queues, self.qos.rooms, self._hand_over, num_held)
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
         properties = message.payload["properties"] | {

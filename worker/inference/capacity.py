@@ -1,7 +1,8 @@
 """Limits the jobs that a worker takes off its queue to what its engines have room for.
 
 Celery takes one job for every thread of the pool. But one job of many paths fills the engine. Jobs taken
-after it would wait here, although other workers could run them at once.
+after it would wait here, although other workers could run them at once. Small jobs have a part of their own,
+so that none waits for large ones.
 """
 
 import threading
@@ -13,9 +14,10 @@ from typing import Any, Final
 from celery import bootsteps
 from celery.worker import state
 
-from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.redis.queues import rank_of
 from kronos_model.engine.reports import EngineLoad, StepReport
+from kronos_model.engine.scheduling.shares import CLASS_RATIO
+from worker.broker.service_order import NUM_CLASSES, Large, Room, Rooms, num_paths_of
 
 MAX_HELD_BYTES: Final = 64 * 2**20
 """Messages of the jobs held, for the lowest class. A parsed message may take ten times as much memory."""
@@ -23,11 +25,10 @@ RESERVED_BYTES: Final = MAX_HELD_BYTES // 4
 """In addition, for each higher class."""
 MAX_JOBS_PER_SLOT: Final = 2
 """More than 1: a job whose result is being stored is still held, but uses no slot."""
-SLOTS_PER_JOB: Final = 8
-"""A full worker takes more jobs, two at least, while each would have so many slots."""
+SMALL_JOBS_PER_WORKER: Final = 8
+"""A small job has at most one of so many equal parts of the slots."""
 LATE_S: Final = 0.2
-"""Other workers have this time to take a job before a full one does."""
-NUM_CLASSES: Final = len(CELERY_PRIORITIES)
+"""Other workers have this time to take a job before a full one does, after a small job a part of it."""
 
 
 def num_threads(max_jobs: int) -> int:
@@ -42,16 +43,6 @@ def num_jobs_allowed(num_jobs: int, num_paths: int, slots: int) -> int:
     one, so that an idle worker always takes a job.
     """
     return max(1, min(num_jobs + max(0, slots - num_paths), MAX_JOBS_PER_SLOT * slots))
-
-
-def num_paths_of(payload: Any) -> int:
-    """Sample paths of the job in a message body ``[args, kwargs, embed]``; 1 if it is not a job."""
-    try:
-        job = payload[1]["job"]
-        num_series, sample_count = len(job["series"]), (job.get("sampling") or {}).get("sample_count", 1)
-    except (LookupError, TypeError, AttributeError):
-        return 1
-    return max(1, num_series * sample_count) if isinstance(sample_count, int) else 1
 
 
 def free_slots(load: EngineLoad) -> int:
@@ -76,8 +67,10 @@ class Capacity:
     The engine that a job needs is known only after the job is taken. If one engine is full and another is
     not, jobs are taken one at a time, as long as none of them has to wait.
 
-    A full worker still takes jobs of a higher class than those that fill it. It takes a few of the same class
-    too, since its engine is fair, but only those that no other worker took within ``LATE_S``.
+    A full worker still takes jobs of a higher class than those that fill it. It takes others too, since its
+    engine is fair, but only those that no other worker took within ``LATE_S``: small jobs for half the slots;
+    large ones for all, where each counts as half of them at most; one more large job that is overdue; and of
+    each class its share beside the next higher one.
 
     Args:
         loads: Returns what each engine holds.
@@ -92,7 +85,9 @@ class Capacity:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by job id
         self._full_since: float | None = None  # or since the last job that was taken while full
-        self._takes_late = False  # whether the next job is taken only because no other worker took it
+        self._late_ranks: set[int] = (
+            set()
+        )  # classes of which a job is taken only because no other worker took it
         self._next_wake = 0.0
         self._wake: Callable[[], object] = lambda: None
 
@@ -100,8 +95,9 @@ class Capacity:
         """Note a received job, its class and the size of its message."""
         with self._lock:
             self._held[job_id] = _Held(rank, num_paths, num_bytes)
-            if self._takes_late:
-                self._full_since = None
+            if rank in self._late_ranks:
+                part = min(1.0, num_paths / self._max_small_paths)
+                self._full_since, self._next_wake = time.monotonic() - (1 - part) * LATE_S, 0.0
 
     def admitted(self, job_id: str) -> None:
         """Note that an engine's load now counts the job's paths."""
@@ -109,8 +105,8 @@ class Capacity:
             if job_id in self._held:
                 self._held[job_id].is_admitted = True
 
-    def num_classes(self, unfinished: Container[str]) -> int:
-        """How many priority classes, from the highest, another job may be of.
+    def rooms(self, unfinished: Container[str]) -> Rooms:
+        """Which further jobs there is room for.
 
         ``unfinished`` has the ids of jobs that have not ended.
         """
@@ -118,29 +114,35 @@ class Capacity:
             self._held = {job_id: held for job_id, held in self._held.items() if job_id in unfinished}
             held = list(self._held.values())
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
-        self._takes_late = False
-        has_room = self._has_room(held, loads)
-        if has_room and self._may_hold_more(held, NUM_CLASSES - 1):
-            self._full_since = None
-            return NUM_CLASSES
+        slots, has_room = min(load.slots for load in loads), self._has_room(held, loads)
+        num_open = self._num_classes(held)
         now = time.monotonic()
-        self._full_since = self._full_since or now
-        slots, is_late = min(load.slots for load in loads), now - self._full_since >= LATE_S
-        for rank in reversed(range(NUM_CLASSES)):
-            rivals = [one for one in held if one.rank <= rank]
-            is_light = sum(one.num_paths for one in rivals) < slots and rank < NUM_CLASSES - 1
-            is_fair = is_late and len(rivals) < max(2, slots // SLOTS_PER_JOB) and slots > 0
-            if self._may_hold_more(held, rank) and (has_room or is_light or is_fair):
-                self._takes_late = not has_room and not is_light
-                return rank + 1
-        return 0
+        self._full_since = None if has_room and num_open == NUM_CLASSES else self._full_since or now
+        is_late = self._full_since is not None and now - self._full_since >= LATE_S
+        self._late_ranks = set()
+        rooms = [Room()] * NUM_CLASSES
+        for rank in range(num_open):
+            num_paths = sum(one.num_paths for one in held if one.rank <= rank)
+            if has_room or (num_paths < slots and rank < NUM_CLASSES - 1):
+                rooms[rank] = Room(True, Large.ANY)
+            elif is_late and slots:
+                rooms[rank] = _late_room(held, rank, slots)
+                self._late_ranks.add(rank)
+        self._max_small_paths = _max_small_paths(slots)
+        return Rooms(tuple(rooms), self._max_small_paths)
 
-    def _may_hold_more(self, held: list[_Held], rank: int) -> bool:
-        """Whether the numbers of jobs and bytes allow another job of this class."""
-        num_reserved = rank * max(1, self.num_threads // 10)  # the inverse of num_threads()
-        max_bytes = MAX_HELD_BYTES + (NUM_CLASSES - 1 - rank) * RESERVED_BYTES
-        num_bytes = sum(one.num_bytes for one in held)
-        return len(held) < max(1, self.num_threads - num_reserved) and num_bytes < max_bytes
+    def _num_classes(self, held: list[_Held]) -> int:
+        """How many classes, from the highest, the numbers of jobs and bytes allow another job of.
+
+        The jobs of a class and all lower ones leave a part to the higher ones.
+        """
+        for rank in range(NUM_CLASSES):
+            num_reserved = rank * max(1, self.num_threads // 10)  # the inverse of num_threads()
+            max_bytes = MAX_HELD_BYTES + (NUM_CLASSES - 1 - rank) * RESERVED_BYTES
+            sizes = [one.num_bytes for one in held if one.rank >= rank]
+            if len(sizes) >= max(1, self.num_threads - num_reserved) or sum(sizes) >= max_bytes:
+                return rank
+        return NUM_CLASSES
 
     def _has_room(self, held: list[_Held], loads: list[EngineLoad]) -> bool:
         """Whether another job would get free slots."""
@@ -172,6 +174,24 @@ class Capacity:
         """Nothing: ``observe_step`` is enough."""
 
 
+def _max_small_paths(slots: int) -> int:
+    return max(1, slots // SMALL_JOBS_PER_WORKER)
+
+
+def _late_room(held: list[_Held], rank: int, slots: int) -> Room:
+    """The room of a full worker for a class: its engine shares slots out fairly."""
+    rivals, half = [one for one in held if one.rank <= rank], max(1, slots // 2)
+    small = [one.num_paths for one in rivals if one.num_paths <= _max_small_paths(slots)]
+    large = [min(one.num_paths, half) for one in rivals if one.num_paths > _max_small_paths(slots)]
+    if sum(one.num_paths for one in rivals if one.rank == rank) < slots // (CLASS_RATIO + 1):
+        return Room(True, Large.ANY)
+    is_any, is_overdue = sum(large) < slots, sum(large) < slots + half
+    return Room(
+        small=sum(small) < half,
+        large=Large.ANY if is_any else Large.OVERDUE if is_overdue else Large.NONE,
+    )
+
+
 class CapacityStep(bootsteps.StartStopStep):
     """Makes the channel check the capacity before each job that it takes.
 
@@ -191,7 +211,7 @@ class CapacityStep(bootsteps.StartStopStep):
             return
         self._capacity = capacity
         capacity.num_threads = consumer.controller.concurrency
-        consumer.task_consumer.channel.num_classes = lambda: capacity.num_classes(state.requests)
+        consumer.task_consumer.channel.rooms = lambda: capacity.rooms(state.requests)
         consumer.on_task_message.add(self._take)
         if consumer.hub is not None:
             capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))

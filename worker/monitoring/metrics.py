@@ -102,6 +102,8 @@ class JobMetrics:
         self.jobs_repeated = self._counter("kronos_jobs_repeated", text)
         text = "Unreadable messages moved to kronos:dead"
         self.messages_dead = self._counter("kronos_messages_dead", text)
+        text = "Bytes of outcomes that Redis did not accept yet; the worker keeps them and tries again"
+        self.outcomes_kept = Gauge("kronos_outcomes_kept_bytes", text, registry=self.registry)
         running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=self.registry)
         running.set_function(num_jobs)
         text = "What this worker runs on and serves; always 1"

@@ -16,7 +16,7 @@ local is_shared = ARGV[8] ~= '' -- its senders do not know each other
 
 local length = 0
 for index = 7, #KEYS do
-    length = length + redis.call('LLEN', KEYS[index])
+    length = length + redis.call('LLEN', KEYS[index]) + redis.call('ZCARD', 'kronos:delayed:' .. KEYS[index])
 end
 local holder, ended_at, received_at, at = unpack(
     redis.call('HMGET', record, 'fingerprint', 'ended_at', 'received_at', 'at'))
@@ -51,7 +51,8 @@ if ended_at or redis.call('EXISTS', record) == 0 then
 end
 -- How many messages come before it, counted from the first that the list ever had: see withdraw.lua.
 local place = redis.call('LLEN', list) + (redis.call('HGET', taken, list) or 0)
-redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place, 'at', 'list ' .. list)
+redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place, 'at', 'list ' .. list,
+    'admitted_at', now_text)
 redis.call('EXPIRE', record, record_ttl_s)
 redis.call('ZADD', jobs, now_text, job_id)
 redis.call('ZREMRANGEBYRANK', jobs, 0, -max_listed - 1)

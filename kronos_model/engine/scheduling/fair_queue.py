@@ -49,7 +49,7 @@ class FairQueue:
             self.service[account] = max(self.service[account], time)
         self._lacking[account] = rank if lacks else -1
 
-    def serve(self, account: int, rank: int, num_bars: int) -> None:
+    def serve(self, account: int, rank: int, num_bars: float) -> None:
         """Note bars that were computed for a job."""
         self.service[account] += num_bars
         self._virtual_time[rank] += num_bars / max(1, self._num_competing[rank])

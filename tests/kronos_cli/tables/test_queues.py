@@ -77,6 +77,9 @@ def test_each_queue_has_its_lengths_its_rate_and_the_wait_of_a_normal_job(redis:
         "normal": 2,
         "low": 3,
         "waiting": 6,
+        "delayed": 0,
+        "due": 0,
+        "oldest_s": 0.0,
         "limit": 100,
         "workers": 2,
         "workers_ready": 1,
@@ -85,7 +88,7 @@ def test_each_queue_has_its_lengths_its_rate_and_the_wait_of_a_normal_job(redis:
     }
     assert (gpu["queue"], gpu["waiting"], gpu["estimated_wait_s"]) == ("gpu", 0, None)
     row = next(line.split() for line in queues().output.splitlines() if line.split()[:1] == ["cpu"])
-    assert row == ["cpu", "1", "2", "3", "6", "1/2", "0.50", "6", "s"]
+    assert row == ["cpu", "1", "2", "3", "6", "0", "1/2", "0.50", "6", "s"]
 
 
 def test_the_wait_is_none_if_it_is_unknown(redis: Redis) -> None:

@@ -1,5 +1,6 @@
 """Taking messages: when they are taken, handed over, buried, or left for later."""
 
+import base64
 import json
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -11,15 +12,17 @@ from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys
 from tests.worker.broker.test_messages import message
 from worker.broker import consuming
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries
 from worker.broker.outcomes import Outcomes
+from worker.broker.service_order import ALL_ROOM, NUM_CLASSES, Large, Room, Rooms
 
 KEYS = DeliveryKeys("t.unacked")
 UNACKED, INDEX = KEYS.unacked, KEYS.index
+ANY, SMALL = Room(True, Large.ANY), Room(True, Large.NONE)
 
 
 class NotedOutcomes(Outcomes):
@@ -62,11 +65,12 @@ class Bench:
         """Ids of the jobs that were handed over."""
         self.handed_over.clear()
         self.consumer.notify()
-        self.consumer.take(queues or ("cpu",), self.num_classes, self.hand_over)
+        self.consumer.take(queues or ("cpu",), self.rooms, self.hand_over)
         return [message.payload["headers"]["id"] for _, _, message in self.handed_over]
 
-    def num_classes(self) -> int:
-        return self.classes if self.room > len(self.handed_over) else 0
+    def rooms(self) -> Rooms:
+        num_open = self.classes if self.room > len(self.handed_over) else 0
+        return Rooms(tuple(ANY if rank < num_open else Room() for rank in range(NUM_CLASSES)))
 
     def hand_over(self, delivery, queue, step, message) -> None:
         self.handed_over.append((queue, step, message))
@@ -114,10 +118,10 @@ def test_without_a_ring_it_checks_only_after_an_interval(bench, monkeypatch):
     monkeypatch.setattr(consuming, "time", SimpleNamespace(monotonic=lambda: now[0]))
     assert bench.take() == []
     bench.send()
-    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert bench.handed_over == []
     now[0] += consuming.CHECK_INTERVAL_S
-    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert len(bench.handed_over) == 1
 
 
@@ -138,7 +142,7 @@ def test_room_for_another_class_is_used_at_once(bench):
     bench.classes = 1
     assert bench.take() == []
     bench.classes = 3
-    bench.consumer.take(("cpu",), bench.num_classes, bench.hand_over)  # nobody rang
+    bench.consumer.take(("cpu",), bench.rooms, bench.hand_over)  # nobody rang
     assert len(bench.handed_over) == 1
 
 
@@ -147,7 +151,7 @@ def test_a_full_worker_checks_again_as_soon_as_it_has_room(bench):
     bench.room = 0
     bench.take()
     bench.room = 1
-    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert len(bench.handed_over) == 1
 
 
@@ -159,7 +163,7 @@ def test_between_many_messages_the_event_loop_gets_its_turn(bench, monkeypatch):
     bench.consumer.wake_by(lambda: woken.append(True))
     assert bench.take() == ["a", "b"]
     assert len(woken) == 2  # the notification itself, and the call to go on
-    bench.consumer.take(("cpu",), lambda: 3, bench.hand_over)
+    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert len(bench.handed_over) == 3
 
 
@@ -253,3 +257,44 @@ def test_a_message_that_celery_rejects_is_answered_and_buried(bench):
     assert [code for _, code, _ in bench.answers] == [ErrorCode.BAD_MESSAGE]
     assert bench.dead()[0]["id"] == "job-1"
     assert bench.num_unacked == 0
+
+
+def sized(job_id: str, num_paths: int) -> dict:
+    job = {"series": [{}], "sampling": {"sample_count": num_paths}, "pred_len": 24}
+    body = base64.b64encode(json.dumps([[], {"job": job}, {}]).encode()).decode()
+    return named(job_id) | {"body": body}
+
+
+def test_a_large_job_without_room_moves_aside_once_and_is_taken_by_a_worker_with_room(bench):
+    for number in range(3):
+        bench.send(sized(f"large-{number}", 9))
+    bench.send(sized("small", 8))
+    bench.rooms = lambda: Rooms((SMALL, SMALL, SMALL), max_small_paths=8)
+    assert bench.take() == ["small"]
+    assert bench.redis.hget(TAKEN_KEY, "cpu") == "4"
+    assert bench.redis.llen("kronos:large:cpu") == 3
+    assert bench.num_unacked == 1
+    assert bench.take() == []
+    bench.send(sized("new", 9))
+    bench.rooms = lambda: ALL_ROOM
+    assert bench.take() == ["large-0", "new", "large-1", "large-2"]  # by turns
+    assert {(queue, step) for queue, step, _ in bench.handed_over} == {("cpu", 0)}
+
+
+def test_classes_are_taken_by_their_shares(bench):
+    for number in range(20):
+        bench.send(sized(f"high-{number}", 1))
+    bench.send(sized("low", 1), "cpu\x06\x166")
+    assert bench.take().index("low") == 8
+
+
+def test_due_messages_of_a_lower_class_have_their_turn_too(bench):
+    bench.send(named("low", eta=(datetime.now(UTC) + timedelta(days=1)).isoformat()), "cpu\x06\x166")
+    assert bench.take() == []
+    (tag,) = bench.redis.zrange("kronos:delayed:cpu\x06\x166", 0, -1)
+    bench.redis.zadd("kronos:delayed:cpu\x06\x166", {tag: 1})
+    for number in range(20):
+        bench.send(sized(f"high-{number}", 1))
+    bench.room = 10
+    bench.take()
+    assert bench.redis.llen("cpu\x06\x166") == 0

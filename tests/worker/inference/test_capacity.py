@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from celery.worker import state
 
-from kronos_model.engine.generation import PRIORITIES
 from kronos_model.engine.reports import EngineLoad, StepReport
+from worker.broker.service_order import ALL_ROOM, Large, Room
 from worker.broker.transport import QoS
 from worker.inference.capacity import (
     LATE_S,
@@ -18,7 +18,6 @@ from worker.inference.capacity import (
     Capacity,
     CapacityStep,
     num_jobs_allowed,
-    num_paths_of,
     num_threads,
 )
 
@@ -48,29 +47,14 @@ def test_a_worker_without_engine_takes_one_job():
     assert num_jobs_allowed(0, 0, slots=0) == 1
 
 
-@pytest.mark.parametrize(
-    ("payload", "num_paths"),
-    [
-        ([[], {"job": {"series": [{}, {}], "sampling": {"sample_count": 5}}}, {}], 10),
-        ([[], {"job": {"series": [{}]}}, {}], 1),
-        ([[], {"job": {"series": [{}, {}], "sampling": None}}, {}], 2),
-        ([[], {"job": {"series": [{}], "sampling": {"sample_count": -3}}}, {}], 1),
-        ([[], {"job": {"series": [{}], "sampling": {"sample_count": "many"}}}, {}], 1),
-        ([[], {"job": {"series": 7}}, {}], 1),
-        ([[], {"job": {"series": [{}], "sampling": [1]}}, {}], 1),
-        ([[], {"job": "text"}, {}], 1),
-        ([[], {}, {}], 1),
-        ({"args": []}, 1),
-        (None, 1),
-    ],
-)
-def test_paths_are_counted_in_any_message(payload, num_paths):
-    assert num_paths_of(payload) == num_paths
-
-
 def has_room(capacity: Capacity, unfinished: Container[str]) -> bool:
-    """Whether it takes a job of any class."""
-    return capacity.num_classes(unfinished) == len(PRIORITIES)
+    """Whether it takes a job of any class and size."""
+    return capacity.rooms(unfinished).of_class == ALL_ROOM.of_class
+
+
+def num_classes(capacity: Capacity, unfinished: Container[str]) -> int:
+    """How many classes, from the highest, it takes a job of any size of."""
+    return sum(room == (True, Large.ANY) for room in capacity.rooms(unfinished).of_class)
 
 
 class Engines:
@@ -168,7 +152,7 @@ class FakeConsumer:
         self.connect(prefetch_count)
 
     def connect(self, prefetch_count: int = 4) -> None:
-        channel = SimpleNamespace(do_restore=False, num_classes=lambda: 3)
+        channel = SimpleNamespace(do_restore=False, rooms=lambda: ALL_ROOM)
         channel.qos = QoS(channel, prefetch_count)
         self.task_consumer = SimpleNamespace(channel=channel)
 
@@ -262,43 +246,113 @@ def test_with_one_full_engine_jobs_for_another_are_taken_one_at_a_time():
 
 
 HIGH, NORMAL, LOW = 0, 1, 2
+NONE = Room()
 
 
 def test_a_worker_full_of_low_jobs_takes_higher_ones_at_once(capacity, engines):
     capacity.take("low", 256, rank=LOW)
     capacity.admitted("low")
     engines.hold(running=SLOTS, waiting=200)
-    assert capacity.num_classes({"low"}) == 1 + NORMAL
+    assert num_classes(capacity, {"low"}) == 1 + NORMAL
     capacity.take("normal", SLOTS, rank=NORMAL)
-    assert capacity.num_classes({"low", "normal"}) == 1 + HIGH
+    assert num_classes(capacity, {"low", "normal"}) == 1 + HIGH
     capacity.take("high", SLOTS, rank=HIGH)
-    assert capacity.num_classes({"low", "normal", "high"}) == 0
+    assert num_classes(capacity, {"low", "normal", "high"}) == 0
 
 
-def test_a_full_worker_takes_a_few_jobs_that_no_other_took_in_time(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    full = EngineLoad(32, 500, 32)  # room for four jobs of eight slots
-    capacity = Capacity(lambda: [full])
-    held = set()
+class Clock:
+    """The time, as the test says it is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    def late(self, capacity: Capacity, held: Container[str]) -> tuple[Room, ...]:
+        """The room of a worker that has been full for a while."""
+        capacity.rooms(held)
+        self.now += LATE_S
+        return capacity.rooms(held).of_class
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+FULL_OF_LARGE = EngineLoad(64, 4000, 64)
+
+
+def full_of_large(num: int = 1, rank: int = NORMAL) -> Capacity:
+    capacity = Capacity(lambda: [FULL_OF_LARGE])
+    for number in range(num):
+        capacity.take(f"large-{number}", 4096, rank=rank)
+        capacity.admitted(f"large-{number}")
+    return capacity
+
+
+def test_a_worker_that_is_full_of_large_jobs_takes_small_ones_that_no_other_took_in_time(clock):
+    capacity, held = full_of_large(2), {"large-0", "large-1"}
+    assert capacity.rooms(held).max_small_paths == 8
     for number in range(4):
-        capacity.take(str(number), 256, rank=NORMAL)
+        assert capacity.rooms(held).of_class[NORMAL] == NONE  # at once
+        assert clock.late(capacity, held)[NORMAL] == (True, Large.OVERDUE)
+        capacity.take(str(number), 8, rank=NORMAL)
         held.add(str(number))
-        assert capacity.num_classes(held) == 1 + HIGH  # at once
-        now[0] += LATE_S
-        assert capacity.num_classes(held) == (3 if len(held) < 4 else 1 + HIGH)
+    assert clock.late(capacity, held)[NORMAL] == (False, Large.OVERDUE)  # half the slots are theirs
 
 
-def test_high_jobs_that_keep_coming_do_not_hold_back_late_ones(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    capacity = Capacity(lambda: [EngineLoad(32, 500, 32)])
-    capacity.take("large", 256, rank=NORMAL)
+def test_after_a_small_job_other_workers_have_a_part_of_the_time(clock):
+    capacity, held = full_of_large(2), {"large-0", "large-1", "small"}
+    assert clock.late(capacity, held)[NORMAL].small
+    capacity.take("small", 1, rank=NORMAL)
+    assert not capacity.rooms(held).of_class[NORMAL].small
+    clock.now += LATE_S / 8
+    assert capacity.rooms(held).of_class[NORMAL].small
+
+
+def test_a_full_worker_takes_large_jobs_while_its_own_leave_slots(clock):
+    capacity, held = Capacity(lambda: [FULL_OF_LARGE]), set()
+    for number in range(4):
+        assert clock.late(capacity, held)[LOW].large is Large.ANY
+        capacity.take(str(number), 20, rank=LOW)
+        capacity.admitted(str(number))
+        held.add(str(number))
+    assert clock.late(capacity, held)[LOW] == (True, Large.OVERDUE)
+
+
+def test_one_more_large_job_is_taken_once_it_is_overdue(clock):
+    for num, large in ((1, Large.ANY), (2, Large.OVERDUE), (3, Large.NONE)):
+        held = {f"large-{number}" for number in range(num)}
+        assert clock.late(full_of_large(num), held)[NORMAL] == (True, large)
+
+
+def test_each_class_has_its_share_beside_those_that_fill_the_worker(clock):
+    for rank in (NORMAL, LOW):
+        capacity, held = Capacity(lambda: [EngineLoad(64, 0, 64)]), {"more"}
+        for number in range(64):
+            capacity.take(f"high-{number}", 1, rank=HIGH)
+            held.add(f"high-{number}")
+        assert clock.late(capacity, held)[rank] == (True, Large.ANY)
+        capacity.take("more", 7, rank=rank)
+        assert clock.late(capacity, held)[rank] == (False, Large.ANY)
+
+
+def test_a_full_pool_of_high_jobs_leaves_threads_for_lower_ones():
+    capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)])
+    capacity.num_threads = num_threads(64)
+    held = {str(number) for number in range(capacity.num_threads - 1)}
+    for job in held:
+        capacity.take(job, 1, MAX_HELD_BYTES // 64, rank=HIGH)
+    assert has_room(capacity, held)
+
+
+def test_high_jobs_that_keep_coming_do_not_hold_back_late_ones(clock):
+    capacity = full_of_large()
     for number in range(3):
-        assert capacity.num_classes({"large"}) == 1 + HIGH
+        assert capacity.rooms({"large-0"}).of_class[NORMAL] == NONE
         capacity.take(f"high-{number}", 1, rank=HIGH)
-        now[0] += LATE_S / 2.5
-    assert capacity.num_classes({"large"}) == 3
+        clock.now += LATE_S / 2.5
+    assert capacity.rooms({"large-0"}).of_class[NORMAL].small
 
 
 def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
@@ -308,7 +362,7 @@ def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
     capacity = Capacity(lambda: [full])
     capacity.wake_by(lambda: woken.append(True))
     capacity.take("a", 256)
-    assert capacity.num_classes({"a"}) == 0
+    assert num_classes(capacity, {"a"}) == 0
     for _ in range(10):
         capacity.observe_step("m", StepReport(), full)
         now[0] += LATE_S / 5
@@ -327,17 +381,17 @@ def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
     held = set()
     for number in range(most):
         expected = 3 if number < max_jobs else 2 if number < max_jobs + num_extra else 1
-        assert capacity.num_classes(held) == expected
+        assert num_classes(capacity, held) == expected
         capacity.take(str(number), 1, rank=LOW)
         held.add(str(number))
-    assert capacity.num_classes(held) == 0
+    assert num_classes(capacity, held) == 0
 
 
 def test_a_pool_of_one_thread_takes_one_job_of_any_class(capacity):
     capacity.num_threads = 1
     assert has_room(capacity, set())
     capacity.take("low", 1, rank=LOW)
-    assert capacity.num_classes({"low"}) == 0
+    assert num_classes(capacity, {"low"}) == 0
 
 
 @pytest.mark.parametrize("slots", [SLOTS, 1000])
@@ -352,9 +406,9 @@ def test_large_messages_of_one_class_leave_room_for_higher_ones(slots):
     fill(LOW, MAX_HELD_BYTES - 1)
     assert has_room(capacity, held)
     fill(LOW, 1)
-    assert capacity.num_classes(held) == 1 + NORMAL
+    assert num_classes(capacity, held) == 1 + NORMAL
     fill(NORMAL, RESERVED_BYTES)
-    assert capacity.num_classes(held) == 1 + HIGH
+    assert num_classes(capacity, held) == 1 + HIGH
     fill(HIGH, RESERVED_BYTES)
-    assert capacity.num_classes(held) == 0
+    assert num_classes(capacity, held) == 0
     assert has_room(capacity, held - {"0"})

@@ -1,26 +1,36 @@
 -- Takes the next message of the first list that has one, and notes it as taken. Messages whose delay has passed come
 -- first in their list.
--- Returns the list, the message's length, and the message, or only its two ends if it is too large; 'full' if Redis
--- is full and this worker holds messages already, so that what is held ends before more begins; false if there is no
--- message. The same tag gives the same message, because a command may be sent twice.
+-- Returns the list, the lists that have messages still, the message's length, and the message, or only its two ends if
+-- it is too large; 'full' if Redis is full and this worker holds messages already, so that what is held ends before
+-- more begins; false if there is no message. The same tag gives the same message, because a command may be sent twice.
 --
 -- A hash holds each message under its delivery's tag, after the list's key and a newline. A sorted set holds
 -- the moment of its last renewal, a second hash its timeout and the job's id, and a third the number of messages
 -- taken off each list.
 -- include: now
+-- include: job_of
 -- include: put_back
 -- include: may_write
 local unacked, index, claims, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4] -- then lists, in order of service
 local tag, timeout_s = ARGV[1], tonumber(ARGV[2])
 local max_bytes, end_bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
-local holds_others = ARGV[5] ~= ''
+local holds_others = ARGV[5] ~= '' -- then for each list: seconds that a job must have waited on it
 local max_due = 100 -- of one list, in one call
 
-local function job_of(message)
-    -- kombu writes the job's id near the message's end. That of another client is noted when the job begins.
-    local quoted = string.match(string.sub(message, -1024), '"correlation_id": ?(".-[^\\]")')
-    local is_json, ids = pcall(cjson.decode, '[' .. (quoted or '') .. ']')
-    return is_json and type(ids[1]) == 'string' and ids[1] or ''
+local function min_age_s(position)
+    return tonumber(ARGV[position + 1] or 0)
+end
+
+-- The next message of a list that may be taken. Before those of second lists stands the moment at which they came
+-- there; one without it came back from a worker, and has waited long enough.
+local function next_of(position)
+    local message = redis.call('LINDEX', KEYS[position], -1)
+    local is_second = string.find(KEYS[position], 'kronos:large:', 1, true) == 1
+    local moment = message and is_second and string.match(string.sub(message, 1, 32), '^(%d+%.%d+)\n')
+    if not moment then
+        return message
+    end
+    return now >= moment + min_age_s(position) and string.sub(message, #moment + 2)
 end
 
 -- A write that needs room, and changes nothing: this list never exists.
@@ -43,7 +53,9 @@ else
             put_back(unacked, index, claims, taken, due[place])
             redis.call('ZREM', delayed, due[place]) -- also of a message that is no longer taken
         end
-        message = redis.call('LINDEX', KEYS[position], -1)
+    end
+    for position = 5, #KEYS do
+        message = next_of(position)
         if message then
             source = KEYS[position]
             break
@@ -60,7 +72,13 @@ else
     redis.call('RPOP', source) -- last: what Redis refuses before leaves the message on its list
     pcall(note_held, job_id, tag, now, timeout_s)
 end
-if #message <= max_bytes then
-    return {source, #message, message}
+local waiting = {}
+for position = 5, #KEYS do
+    if redis.call('EXISTS', KEYS[position]) == 1 and (min_age_s(position) == 0 or next_of(position)) then
+        waiting[#waiting + 1] = KEYS[position]
+    end
 end
-return {source, #message, string.sub(message, 1, end_bytes), string.sub(message, -end_bytes)}
+if #message <= max_bytes then
+    return {source, waiting, #message, message}
+end
+return {source, waiting, #message, string.sub(message, 1, end_bytes), string.sub(message, -end_bytes)}

@@ -1,0 +1,146 @@
+"""Second lists, for large jobs that have to wait, on a real Redis."""
+
+import pytest
+from redis import Redis
+
+from kronos_client.contract.names import job_key
+from kronos_client.redis.admission import Admission
+from kronos_client.redis.connection import connect
+from kronos_client.redis.queues import (
+    DELIVERY_KEYS,
+    TAKEN_KEY,
+    delayed_key,
+    large_key,
+    list_key,
+    queue_states,
+    return_large,
+)
+from worker.broker.deliveries import Deliveries
+
+KEYS = DELIVERY_KEYS["forecast"]
+NORMAL = list_key("cpu", 3)
+LARGE = large_key(NORMAL)
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture
+def deliveries(redis: Redis, redis_server) -> Deliveries:
+    return Deliveries(
+        connect(redis_server.url, decode_responses=False), KEYS, timeout_s=TIMEOUT_S, max_bytes=10_000
+    )
+
+
+def message(job_id: str) -> str:
+    return f'{{"body": "…", "properties": {{"correlation_id": "{job_id}"}}}}'
+
+
+def set_aside(redis: Redis, deliveries: Deliveries, *job_ids: str) -> None:
+    for job_id in job_ids:
+        redis.lpush(NORMAL, message(job_id))
+        deliveries.set_aside(deliveries.take([NORMAL]).tag)
+
+
+def taken(deliveries: Deliveries, *lists: str, min_age_s: float = 0.0) -> list[bytes]:
+    found = []
+    while delivery := deliveries.take(lists, [min_age_s] * len(lists)):
+        found.append(delivery.message)
+    return found
+
+
+def test_jobs_on_a_second_list_are_taken_in_order_as_they_were(redis, deliveries):
+    set_aside(redis, deliveries, "a", "b")
+    assert not redis.exists(NORMAL, *KEYS.as_list())
+    assert redis.hgetall(TAKEN_KEY) == {NORMAL: "2"}
+    delivery = deliveries.take([NORMAL, LARGE])
+    assert (delivery.source, delivery.message) == (LARGE, message("a").encode())
+    assert delivery.others == {LARGE}
+    assert taken(deliveries, NORMAL, LARGE) == [message("b").encode()]
+    assert redis.hget(TAKEN_KEY, LARGE) == "2"
+
+
+def test_a_repeated_command_moves_nothing(redis, deliveries):
+    redis.lpush(NORMAL, message("a"))
+    tag = deliveries.take([NORMAL]).tag
+    deliveries.set_aside(tag)
+    deliveries.set_aside(tag)
+    assert redis.llen(LARGE) == 1
+
+
+def test_only_overdue_jobs_are_taken_if_that_is_asked(redis, deliveries):
+    set_aside(redis, deliveries, "old", "new")
+    at, _, text = redis.lindex(LARGE, -1).partition("\n")
+    redis.lset(LARGE, -1, f"{float(at) - 31:.6f}\n{text}")
+    delivery = deliveries.take([LARGE], [30])
+    assert delivery.message == message("old").encode()
+    assert delivery.others == frozenset()
+    assert deliveries.take([LARGE], [30]) is None
+    assert len(taken(deliveries, LARGE)) == 1
+
+
+def test_a_job_that_comes_back_from_a_worker_is_next_on_its_second_list_and_overdue(redis, deliveries):
+    set_aside(redis, deliveries, "a", "b")
+    first = deliveries.take([LARGE])
+    redis.zincrby(KEYS.index, -TIMEOUT_S - 1, first.tag)
+    assert deliveries.restore_overdue() == 1
+    assert redis.hget(TAKEN_KEY, LARGE) == "0"
+    assert taken(deliveries, LARGE, min_age_s=30) == [message("a").encode()]
+    assert taken(deliveries, LARGE) == [message("b").encode()]
+
+
+def test_what_stands_before_a_message_of_a_first_list_is_its_own(redis, deliveries):
+    redis.lpush(NORMAL, "1.5\nx")
+    assert taken(deliveries, NORMAL, min_age_s=30) == [b"1.5\nx"]
+
+
+def test_a_job_that_is_set_aside_counts_in_the_queue_and_can_be_withdrawn(redis, deliveries):
+    admission = Admission(redis, result_ttl_s=60, max_queue_jobs=3)
+    for job_id in ("a", "b", "c"):
+        assert admission.admit(job_id, {}, "cpu", lambda: 0)
+        set_aside(redis, deliveries, job_id)
+    assert redis.hget(job_key("b"), "at") == f"list {LARGE}"
+    assert queue_states(redis)["cpu"].lengths == {"high": 0, "normal": 3, "low": 0}
+    with pytest.raises(Exception, match="its limit is 3"):
+        admission.admit("d", {}, "cpu", lambda: 0)
+    redis.hset(job_key("b"), "ended_at", 1)
+    assert admission.withdraw("b")
+    assert taken(deliveries, LARGE) == [message(job_id).encode() for job_id in ("a", "c")]
+
+
+def test_delayed_jobs_count_in_the_queue_and_those_that_are_due(redis, deliveries):
+    redis.lpush(NORMAL, *"ab")
+    for delay_s in (1000, 2000):
+        deliveries.put_back(deliveries.take([NORMAL]).tag, delay_s)
+    state = queue_states(redis)["cpu"]
+    assert (sum(state.lengths.values()), state.delayed, state.due) == (0, 2, 0)
+    redis.zincrby(delayed_key(NORMAL), -1001, redis.zrange(delayed_key(NORMAL), 0, 0)[0])
+    assert queue_states(redis)["cpu"].due == 1
+    with pytest.raises(Exception, match="its limit is 2"):
+        Admission(redis, result_ttl_s=60, max_queue_jobs=2).admit("c", {}, "cpu", lambda: 0)
+
+
+def test_the_age_of_the_oldest_job_is_that_of_its_admission(redis, deliveries):
+    admission = Admission(redis, result_ttl_s=60, max_queue_jobs=9)
+    for job_id, by_s in (("old", 500), ("new", 100)):
+        admission.admit(job_id, {}, "cpu", lambda: 0)
+        redis.hincrbyfloat(job_key(job_id), "admitted_at", -by_s)
+        redis.lpush(NORMAL, message(job_id))
+    redis.lpush(list_key("gpu", 3), message("another client's"), "no JSON")
+    states = queue_states(redis)
+    assert states["cpu"].oldest_s == pytest.approx(500, abs=5)
+    assert states["gpu"].oldest_s == 0
+    redis.delete(job_key("old"))
+    redis.lpush(job_key("old"), "another app's")
+    assert queue_states(redis)["cpu"].oldest_s == 0
+
+
+def test_large_jobs_can_be_returned_to_where_release_0_1_0_finds_them(redis, deliveries):
+    redis.lpush(NORMAL, message("last"))
+    redis.lpush(LARGE, f"1.5\n{message('held')}", f"2.5\n{message('a')}", message("b"))
+    held = deliveries.take([LARGE])
+    assert return_large(redis) == 3
+    assert not redis.exists(LARGE)
+    deliveries.put_back(held.tag)
+    expected = [message(job_id).encode() for job_id in ("held", "a", "b", "last")]
+    assert taken(deliveries, NORMAL) == expected
+    assert return_large(redis) == 0
+    assert redis.hgetall(TAKEN_KEY) == {NORMAL: "1", LARGE: "3"}
