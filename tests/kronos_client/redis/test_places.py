@@ -49,6 +49,8 @@ class Service:
         if not self.tags:
             return
         tag, job_id = self.tags[-1 - which % len(self.tags)]
+        if what.startswith(("begin", "renew")) and self._is_delayed(tag):
+            return  # no worker has it
         steps: dict[str, Callable[[], object]] = {
             "begin": lambda: self.store.begin(job_id, STATE, tag, TIMEOUT_S),
             "renew": lambda: self.store.renew({tag: job_id}, timeout_s=TIMEOUT_S),
@@ -88,10 +90,12 @@ class Service:
         """Where the job's messages are."""
         found = [("list", text) for key in LISTS for text in self.redis.lrange(key, 0, -1)]
         for tag, held in self.redis.hgetall(KEYS.unacked).items():
-            source, _, text = held.partition("\n")
-            is_delayed = self.redis.zscore(f"kronos:delayed:{source}", tag) is not None
-            found.append(("delayed" if is_delayed else "held", text))
+            text = held.partition("\n")[2]
+            found.append(("delayed" if self._is_delayed(tag) else "held", text))
         return [(place, text) for place, text in found if f'"{job_id}"' in text]
+
+    def _is_delayed(self, tag: str) -> bool:
+        return any(self.redis.zscore(f"kronos:delayed:{key}", tag) is not None for key in LISTS)
 
 
 SENDS = st.tuples(st.just("send"), st.sampled_from("ab"), st.booleans())
