@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from kronos_cli.main import cli
-from kronos_client.redis.queues import NO_PREFIX, ROLE_QUEUES, list_keys
+from kronos_client.redis.queues import NO_PREFIX, ROLE_QUEUES, large_key, list_keys
 from tests.all_settings import AllSettings
 from tests.deploy.test_monitoring import served
 
@@ -162,7 +162,11 @@ def test_pools_are_scaled_by_all_lists_of_their_queue(name: str, queue: str) -> 
     assert queue in NO_PREFIX.all
     assert spec["scaleTargetRef"]["name"] in named("Deployment")
     triggers = [trigger for trigger in spec["triggers"] if trigger["type"] == "redis"]
-    assert [trigger["metadata"]["listName"] for trigger in triggers] == list_keys(queue)
+    lists = list_keys(queue)
+    lists += map(large_key, lists) if queue in ROLE_QUEUES["forecast"] else []
+    assert [trigger["metadata"]["listName"] for trigger in triggers] == lists
+    formula = spec["advanced"]["scalingModifiers"]["formula"]
+    assert all(trigger["name"] in formula.split() for trigger in triggers)
     assert {trigger["authenticationRef"]["name"] for trigger in triggers} == {"kronos-redis"}
     # With no GPU worker ready, senders choose the CPU: nothing would wake a pool of none.
     assert spec["minReplicaCount"] == (0 if name == "finetune-cpu" else 1)
