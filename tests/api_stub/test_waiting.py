@@ -59,3 +59,22 @@ def test_a_request_is_answered_if_redis_loses_its_job(http, settings, redis):
     answer = http.post("/v1/predict/single", json=series())
     forgetting.join()
     assert (answer.status_code, answer.json()["code"]) == (404, "LOST")
+
+
+def test_a_request_ends_where_its_jobs_message_is_gone(http, settings, redis):
+    del http.headers["Prefer"]
+    http.app.state.backend.settings = settings.model_copy(update={"api_wait_s": WAIT_S})
+
+    def lose() -> None:
+        while not (keys := redis.keys("kronos:job:*")):
+            pass
+        while redis.hget(keys[0], "at") in (None, "none"):
+            pass
+        redis.hset(keys[0], "at", "none")
+
+    losing = threading.Thread(target=lose)
+    losing.start()
+    answer = http.post("/v1/predict/single", json=series())
+    losing.join()
+    assert (answer.status_code, answer.json()["code"]) == (404, "LOST")
+    assert "safe to submit again" in answer.json()["detail"]

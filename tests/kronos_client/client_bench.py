@@ -14,7 +14,7 @@ from kronos_client.celery_app import make_app
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.examples import example
-from kronos_client.contract.names import GPU_QUEUE, PROGRESS_STATE
+from kronos_client.contract.names import GPU_QUEUE, PROGRESS_STATE, job_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncHandle
 from kronos_client.redis.routing import announce
@@ -101,6 +101,9 @@ class ClientBench(ABC):
     def lose(self) -> None: ...
 
     @abstractmethod
+    def lose_message(self, job_id: str) -> None: ...
+
+    @abstractmethod
     def start_gpu_worker(self) -> None: ...
 
     @abstractmethod
@@ -126,6 +129,9 @@ class FakeBench(ClientBench):
 
     def lose(self) -> None:
         self.fake.lose()
+
+    def lose_message(self, job_id: str) -> None:
+        self.fake.lose(job_id)
 
     def start_gpu_worker(self) -> None:
         self.fake.live_workers.append(fake_worker(GPU_QUEUE))
@@ -156,6 +162,9 @@ class RedisBench(ClientBench):
 
     def lose(self) -> None:
         self._redis.flushall()
+
+    def lose_message(self, job_id: str) -> None:
+        self._redis.hset(job_key(job_id), "at", "none")
 
     def start_gpu_worker(self) -> None:
         announce(self._redis, fake_worker(GPU_QUEUE))

@@ -203,6 +203,20 @@ def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench):
     timer.join()
 
 
+def test_a_job_whose_message_is_lost_may_be_submitted_again(bench: ClientBench, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.lost_jobs.SEEN_FOR_S", 0.05)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
+    handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
+    timer = later(bench.lose_message, "a")
+    with pytest.raises(JobError, match="safe to submit again") as lost:
+        handle.wait(WAIT_S)
+    timer.join()
+    assert (lost.value.code, lost.value.details) == (ErrorCode.LOST, {"job_id": "a"})
+    again = bench.client.submit(CANDLES, pred_len=5, job_id="a")
+    later(bench.finish, "a").join()
+    assert again.wait(WAIT_S) == RESULT
+
+
 def test_a_result_is_forgotten_and_the_job_stays_done(bench: ClientBench):
     handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
     assert not handle.forget()

@@ -65,6 +65,8 @@ class Service:
             "vanish": lambda: self._vanish(tag),
         }
         steps[what]()
+        if what.startswith(("requeue", "delay")):  # the worker has it no longer
+            self.tags.remove((tag, job_id))
 
     def _vanish(self, tag: str) -> None:
         """No worker renews the delivery any more."""
