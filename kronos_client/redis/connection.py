@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import ConstantBackoff
-from redis.exceptions import OutOfMemoryError, ReadOnlyError, ResponseError
 from redis.retry import Retry
 
 from kronos_client.redis.credentials import split_credentials
@@ -14,7 +13,6 @@ ANSWER_TIMEOUT_S = 5.0
 MAX_CONNECTIONS: Final = 32
 """Connections of one client: a GPU worker's threads exceed redis-py's default of 100."""
 REFUSED = "Redis refuses the user or password, or requires one: write redis://USER:PASSWORD@HOST:6379/0"
-REFUSALS = ("OOM ", "READONLY", "MISCONF", "NOREPLICAS")
 
 
 OPTIONS: Final[dict[str, Any]] = {
@@ -59,14 +57,3 @@ def read_bytes(redis: Any, *command: str | int) -> list[Any]:
     """The answer undecoded: where a text is not UTF-8, redis-py fails in the middle of an answer."""
     answer = redis.execute_command(*command, NEVER_DECODE=True)
     return list(answer)
-
-
-def refuses_writes(error: BaseException) -> bool:
-    """Whether Redis runs but refuses writes: full, read-only after a failover, short of disk or replicas.
-
-    Also checks the error's text: before Redis 7, an error inside a script is wrapped in another one, and some
-    codes have no class in redis-py.
-    """
-    if isinstance(error, OutOfMemoryError | ReadOnlyError):
-        return True
-    return isinstance(error, ResponseError) and any(code in str(error) for code in REFUSALS)

@@ -267,10 +267,6 @@ class JobStore:
             ended.append(NotStored(answer.removeprefix("error ")) if answer.startswith("error ") else answer)
         return ended
 
-    def is_claimed(self, job_id: str) -> bool:
-        """Whether a worker has the job, or had it when the worker vanished."""
-        return bool(self._redis.hexists(job_key(job_id), "holder"))
-
     def has_ended(self, job_id: str) -> bool:
         """Whether the job has its outcome."""
         return bool(self._redis.hexists(job_key(job_id), "ended_at"))

@@ -136,13 +136,14 @@ def queue_and_step(key: str) -> tuple[str, int]:
 
 def queue_of(key: str) -> str:
     """The queue of a list. ``key`` may be any text, as in the next two functions."""
-    return key.partition(Channel.sep)[0]
+    return key.removeprefix(LARGE_PREFIX).partition(Channel.sep)[0]
 
 
 def list_name(key: str) -> str:
     """A list in words, such as ``cpu (normal)``."""
     step = key.partition(Channel.sep)[2]
-    return f"{queue_of(key)} ({priority_of(int(step) if step.isdecimal() else 0)})"
+    large = ", large jobs" if key.startswith(LARGE_PREFIX) else ""
+    return f"{queue_of(key)} ({priority_of(int(step) if step.isdecimal() else 0)}{large})"
 
 
 def role_of(key: str) -> Role:
@@ -165,11 +166,6 @@ def priority_of(number: object) -> Priority:
 def rank_of(number: object) -> int:
     """The place of a message's priority class; 0 is the highest."""
     return list(CELERY_PRIORITIES).index(priority_of(number))
-
-
-def queue_lengths(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> dict[str, dict[Priority, int]]:
-    """The number of waiting messages by queue and priority, as in ``QueueState.lengths``."""
-    return {queue: state.lengths for queue, state in queue_states(redis, queues).items()}
 
 
 def return_large(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> int:

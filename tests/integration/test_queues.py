@@ -12,7 +12,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, job_key
-from kronos_client.redis.queues import delayed_key, large_key, list_key, queue_lengths
+from kronos_client.redis.queues import delayed_key, large_key, list_key, queue_states
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest, submit_long_job
 from tests.ports import free_port
@@ -76,7 +76,7 @@ def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, c
     )
     app.send_task(FORECAST_TASK, kwargs={"job": plain_job(candles)}, queue="cpu", task_id="high-plain")
     begun += ["low-plain", "high-plain"]
-    assert queue_lengths(connection)["cpu"] == {"high": 4, "normal": 3, "low": 4}
+    assert queue_states(connection)["cpu"].lengths == {"high": 4, "normal": 3, "low": 4}
 
     port = free_port()
     start(KRONOS_METRICS_PORT=str(port)).wait_until_ready()
@@ -138,7 +138,7 @@ def test_small_jobs_end_beside_many_large_ones_and_large_ones_are_taken_later(
     second = large_key(list_key("cpu", 3))
     num_waiting = connection.llen(second)
     assert 1 <= num_waiting <= 2
-    assert queue_lengths(connection)["cpu"]["normal"] == num_waiting
+    assert queue_states(connection)["cpu"].lengths["normal"] == num_waiting
     large[0].cancel()
     deadline = time.monotonic() + WAIT_S
     while connection.llen(second) == num_waiting:

@@ -132,11 +132,6 @@ class Deliveries:
         value: Any = self._redis.hget(self._delivery_keys.unacked, tag)
         return None if value is None else value.partition(b"\n")[2]
 
-    def check_room(self) -> None:
-        """Raise redis-py's OutOfMemoryError if Redis is full, and takes no writes."""
-        # The list never exists, so nothing is written.
-        self._redis.lpushx(f"{self._delivery_keys.unacked}_room", "")
-
     def now_s(self) -> float:
         """Unix time by Redis's clock, in seconds."""
         seconds, microseconds = self._redis.time()

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, TimeoutError
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.redis import connection
-from kronos_client.redis.connection import connect, refuses_writes
+from kronos_client.redis.connection import connect
 from tests.ports import free_port
 from tests.waiting import WAIT_S
 
@@ -73,33 +73,6 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
         port = silent.getsockname()[1]
         with pytest.raises(TimeoutError):
             connect(f"redis://127.0.0.1:{port}/0").ping()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("OOM command not allowed when used memory > 'maxmemory'.", True),
-        ("ERR Error running script: @user_script:9: -OOM command not allowed when used memory", True),
-        ("READONLY You can't write against a read only replica.", True),
-        ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist", True),
-        ("WRONGTYPE Operation against a key holding the wrong kind of value", False),
-    ],
-)
-def test_a_redis_that_takes_nothing_in_is_told_from_a_wrong_command(text, expected):
-    assert refuses_writes(ResponseError(text)) is expected
-    assert not refuses_writes(ValueError(text))
-
-
-def test_a_full_redis_of_any_version_is_recognised(redis):
-    script = redis.register_script("return redis.call('SET', KEYS[1], ARGV[1])")
-    redis.config_set("maxmemory", 1)
-    try:
-        for write in (lambda: redis.set("a", "b"), lambda: script(keys=["a"], args=["b"])):
-            with pytest.raises(ResponseError) as caught:
-                write()
-            assert refuses_writes(caught.value)
-    finally:
-        redis.config_set("maxmemory", 0)
 
 
 def test_a_connection_that_falls_silent_takes_the_idle_ones_along(redis_server, monkeypatch):

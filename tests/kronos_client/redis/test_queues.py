@@ -12,10 +12,12 @@ from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, GPU_FINET
 from kronos_client.redis.queues import (
     NO_PREFIX,
     PRIORITY_STEPS,
+    large_key,
     list_key,
     list_keys,
+    list_name,
     priority_of,
-    queue_lengths,
+    queue_states,
 )
 
 
@@ -60,8 +62,21 @@ def test_lengths_are_counted_by_queue_and_priority(redis):
     for key, num in zip(list_keys(CPU_QUEUE), (1, 2, 3, 4), strict=True):
         redis.lpush(key, *[json.dumps({})] * num)
     redis.lpush(list_key(GPU_FINETUNE_QUEUE, 3), "x")
-    lengths = queue_lengths(redis)
+    lengths = {queue: state.lengths for queue, state in queue_states(redis).items()}
     assert list(lengths) == list(NO_PREFIX.all)
     assert lengths[CPU_QUEUE] == {"high": 1, "normal": 2, "low": 7}
     assert lengths[GPU_FINETUNE_QUEUE] == {"high": 0, "normal": 1, "low": 0}
-    assert queue_lengths(redis, [GPU_QUEUE]) == {GPU_QUEUE: {"high": 0, "normal": 0, "low": 0}}
+    assert queue_states(redis, [GPU_QUEUE])[GPU_QUEUE].lengths == {"high": 0, "normal": 0, "low": 0}
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("cpu", "cpu (high)"),
+        (list_key("p.cpu.finetune", 6), "p.cpu.finetune (low)"),
+        (large_key(list_key("cpu", 3)), "cpu (normal, large jobs)"),
+        ("any \x06\x16text", "any  (high)"),
+    ],
+)
+def test_lists_are_named_in_words(key, name):
+    assert list_name(key) == name
