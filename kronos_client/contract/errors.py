@@ -87,7 +87,10 @@ class ErrorCode(StrEnum):
     ENQUEUE_UNCERTAIN = "ENQUEUE_UNCERTAIN", "Redis did not confirm the job: submit it again under its id."
     ID_CONFLICT = "ID_CONFLICT", "The id was used for a job with other content: choose a new id."
     RESULT_EXPIRED = "RESULT_EXPIRED", "The job ended, but its result is no longer kept: submit it again."
-    LOST = "LOST", "Redis has no such job, or its message is gone without an outcome: check the id, or submit it again."
+    LOST = (
+        "LOST",
+        "Redis has no such job, or its message is gone without an outcome: check the id, or submit it again.",
+    )
     WORKER_LOST = "WORKER_LOST", "Each process that computed the job died: report it with the job's id."
     BAD_MESSAGE = "BAD_MESSAGE", "Not a Celery message for a known task: the message says what is wrong."
     TIMEOUT = "TIMEOUT", "No result within the timeout: the message says whether the job goes on."
