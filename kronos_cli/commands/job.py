@@ -32,7 +32,7 @@ NEXT = {
 @click.argument("job_id", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def job(job_id: str, as_json: bool) -> None:
-    """Explain one job: where it is, its attempts, what it waits for, and what to do next.
+    """Explain one job: where it is, its attempts, what it waits for, what to do next.
 
     Only Redis is read. Exit status: 0, or 1 if Redis holds nothing about the job.
     """

@@ -22,6 +22,7 @@ MAX_ATTEMPTS: Final = 8
 RENEWED_WITHIN_S: Final = 15
 """Seconds since the last renewal after which a worker probably lost its claim: it renews every 5 s."""
 
+Command = tuple[Any, ...]
 Where = Literal["unknown", "waiting", "delayed", "held", "gone", "ended"]
 
 
@@ -76,22 +77,21 @@ class JobFacts:
 def read_job(redis: Redis, job_id: str) -> JobFacts:
     """Read what Redis says about a job. Blocks. ``redis`` answers in bytes."""
     state_key, unreadable = result_key(job_id), set[str]()
-    commands: list[tuple[Any, ...]] = [
+    commands: list[Command] = [
         ("HGETALL", job_key(job_id)),
         ("EXISTS", cancel_key(job_id)),
-        ("TIME",),
+        ("TTL", state_key),
     ]
-    commands += [("GETRANGE", state_key, 0, MAX_STATE_BYTES - 1), ("TTL", state_key)]
-    fields, is_cancelled, (seconds, _), text, ttl_s = _ask(redis, commands, unreadable)
+    commands += [("GETRANGE", state_key, 0, MAX_STATE_BYTES - 1), ("TIME",)]
+    fields, is_cancelled, ttl_s, text, (seconds, _) = _ask(redis, commands, unreadable)
     record, now, workers = JobRecord(fields or {}), float(seconds), live_workers(redis)
     stored = read_stored(job_id, text, is_cut=True) if text else NOTHING
 
     sent_to = record.list or record.fields.get("list", "")
     queue, rate = queue_of(sent_to), jobs_per_s(queue_of(sent_to), workers)
     lists = [key for key in list_keys(queue) if sent_to]
-    num_taken, *lengths = _ask(
-        redis, [("HGET", TAKEN_KEY, sent_to), *(("LLEN", key) for key in lists)], unreadable
-    )
+    commands = [("HGET", TAKEN_KEY, sent_to), *[("LLEN", key) for key in lists]]
+    num_taken, *lengths = _ask(redis, commands, unreadable)
     num_ready = sum(worker.queue == queue and worker.is_ready for worker in workers)
     bars = None
     match progress_of(stored):
@@ -129,7 +129,9 @@ def read_job(redis: Redis, job_id: str) -> JobFacts:
         kept_until=now + ttl_s if ttl_s and ttl_s > 0 else None,
         error=(stored.value.code, stored.value.message) if isinstance(stored.value, JobError) else None,
         is_cancel_requested=bool(is_cancelled),
-        dead_reason=next((one["reason"] for one in dead_messages(redis) if one.get("id") == job_id), None),
+        dead_reason=next(
+            (str(one.get("reason")) for one in dead_messages(redis) if one.get("id") == job_id), None
+        ),
         unreadable=tuple(sorted(unreadable)),
     )
 
@@ -158,7 +160,7 @@ def _attempts(record: JobRecord) -> tuple[Attempt, ...]:
     return tuple(attempts[-MAX_ATTEMPTS:])
 
 
-def _ask(redis: Redis, commands: list[tuple[Any, ...]], unreadable: set[str]) -> list[Any]:
+def _ask(redis: Redis, commands: list[Command], unreadable: set[str]) -> list[Any]:
     """The answers; None for a key that cannot be read, which is added to ``unreadable``."""
     with redis.pipeline(transaction=False) as pipe:
         for command in commands:
