@@ -163,7 +163,7 @@ def test_pools_are_scaled_by_all_lists_of_their_queue(name: str, queue: str) -> 
     assert spec["scaleTargetRef"]["name"] in named("Deployment")
     triggers = [trigger for trigger in spec["triggers"] if trigger["type"] == "redis"]
     lists = list_keys(queue)
-    lists += map(large_key, lists) if queue in ROLE_QUEUES["forecast"] else []
+    lists += [large_key(key) for key in lists if queue in ROLE_QUEUES["forecast"]]
     assert [trigger["metadata"]["listName"] for trigger in triggers] == lists
     formula = spec["advanced"]["scalingModifiers"]["formula"]
     assert all(trigger["name"] in formula.split() for trigger in triggers)
@@ -209,7 +209,7 @@ def size_wanted(pool: str, **figures: int) -> int:
     if "?" in formula:
         formula = "CASE WHEN {} THEN {} ELSE {} END".format(*re.split(r" \? | : ", formula))
     names = [trigger["name"] for trigger in spec["triggers"]]
-    assert figures.keys() <= set(names) <= set(re.findall(r"[a-z]+", formula))
+    assert figures.keys() <= set(names) <= set(re.findall(r"[a-z_]+", formula))
     columns = ", ".join(f"{figures.get(name, 0)} AS {name}" for name in names)
     with closing(sqlite3.connect(":memory:")) as database:
         (size,) = database.execute(f"SELECT {formula} FROM (SELECT {columns})").fetchone()
@@ -220,6 +220,9 @@ def size_wanted(pool: str, **figures: int) -> int:
 def test_all_that_waits_asks_for_pods(pool: str) -> None:
     assert size_wanted(pool) == 0
     assert size_wanted(pool, high=1, normal=2, low=4, lowest=8) == 15
+    if pool.startswith("worker"):
+        large = {"large_high": 1, "large_normal": 2, "large_low": 4, "large_lowest": 8}
+        assert size_wanted(pool, normal=16, **large) == 31
 
 
 @pytest.mark.parametrize("pool", ["finetune-cpu", "finetune-gpu"])

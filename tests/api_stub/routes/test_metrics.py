@@ -1,8 +1,12 @@
 """Metrics, with a bounded number of labels for any requests."""
 
+import time
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kronos_client.contract.names import DEAD_KEY, job_key, jobs_key
+from kronos_client.redis.queues import delayed_key, large_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from tests.api_stub.conftest import STATUS, series
@@ -29,6 +33,21 @@ def test_both_addresses_have_the_queues_and_workers(http, ready_worker, path):
     assert found["kronos_queue_jobs", ("high", "gpu.finetune")] == 0
     assert found["kronos_workers_ready", ("cpu",)] == 1
     assert found["kronos_workers", ("gpu",)] == 0
+
+
+def test_delayed_old_and_dead_messages_are_counted(http, redis, ready_worker):
+    http.post("/v1/predict/single", json=series())
+    (job_id,) = redis.zrange(jobs_key("forecast"), 0, -1)
+    redis.hincrbyfloat(job_key(job_id), "admitted_at", -500)
+    redis.zadd(delayed_key(large_key("cpu")), {"due": 1, "not due": time.time() + 1000})
+    redis.lpush(DEAD_KEY, "1", "2")
+    found = read(http)
+    assert found["kronos_queue_delayed_jobs", ("cpu",)] == 2
+    assert found["kronos_queue_due_jobs", ("cpu",)] == 1
+    assert found["kronos_queue_due_jobs", ("gpu",)] == 0
+    assert found["kronos_queue_oldest_job_seconds", ("cpu",)] == pytest.approx(500, abs=60)
+    assert found["kronos_queue_oldest_job_seconds", ("gpu",)] == 0
+    assert found["kronos_dead_messages", ()] == 2
 
 
 def test_training_jobs_are_counted_by_queue(http, redis):

@@ -15,7 +15,7 @@ from kronos_cli.tables.queues import queues_report
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.contract.worker_status import State
 from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import list_key
+from kronos_client.redis.queues import delayed_key, large_key, list_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 
@@ -147,6 +147,24 @@ def test_dead_messages_are_deleted_only_after_confirmation(redis: Redis) -> None
     assert json.loads(queues("--purge-dead", "--yes", "--json").output) == {"purged": 2}
     assert redis.exists(DEAD_KEY) == 0
     assert queues("--purge-dead", given="y\n").stdout.endswith("0 deleted.\n")
+
+
+def test_delayed_jobs_count_for_the_limit(redis: Redis) -> None:
+    put(redis, "cpu", normal=5)
+    redis.zadd(delayed_key("cpu"), {"a": 1})
+    shown = queues()
+    row = next(line.split() for line in shown.output.splitlines() if line.split()[:1] == ["cpu"])
+    assert row[1:6] == ["0", "5", "0", "5", "1"]
+    assert "cpu: full at 6" in shown.output
+
+
+def test_large_jobs_are_returned_to_their_first_lists(redis: Redis) -> None:
+    key = list_key("cpu", 3)
+    redis.lpush(large_key(key), "1.5\nmessage")
+    assert json.loads(queues("--return-large", "--json").output) == {"returned": 1}
+    assert redis.lrange(key, 0, -1) == ["message"]
+    assert queues("--return-large").output == "0 large jobs returned.\n"
+    assert queues("--return-large", "--dead").exit_code == 2
 
 
 def test_a_redis_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
