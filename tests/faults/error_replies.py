@@ -32,8 +32,8 @@ ERRORS: Final = (
 
 COMMANDS: Final = [
     "BRPOP", "CLIENT", "DEL", "EVALSHA", "EXEC", "EXISTS", "EXPIRE", "GET", "HELLO", "HDEL", "HEXISTS",
-    "HGET", "HMGET", "LLEN", "LPUSH", "MGET", "MULTI", "PING", "PSUBSCRIBE", "PUBLISH", "SADD", "SCRIPT", "SET",
-    "SMEMBERS", "SREM", "SUBSCRIBE", "TIME", "ZADD", "ZRANGE", "ZREM", "ZREMRANGEBYSCORE",
+    "HGET", "HMGET", "LLEN", "LPUSH", "MGET", "MULTI", "PING", "PSUBSCRIBE", "PUBLISH", "SADD", "SCRIPT",
+    "SET", "SMEMBERS", "SREM", "SUBSCRIBE", "TIME", "ZADD", "ZRANGE", "ZREM", "ZREMRANGEBYSCORE",
 ]  # fmt: skip
 """What workers and clients send."""
 SCRIPTS: Final = sorted(set(SCRIPT_NAMES.values()))
