@@ -120,8 +120,7 @@ def settings() -> str:
 # Settings
 
 Settings are environment variables. Each process reads them once, when it starts. Only user and password in
-the file of `KRONOS_REDIS_URL_FILE` are read again, for each connection, so that they can change without a
-restart.
+the file of `KRONOS_REDIS_URL_FILE` are read again, for each connection: they can change without a restart.
 
 - A name with `_FILE` at its end, as in `KRONOS_REDIS_URL_FILE`, names a file that holds the value, such as a
   Docker secret.

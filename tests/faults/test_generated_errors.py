@@ -1,6 +1,6 @@
 """Generated error replies: every accepted job ends once, with the same numbers, and every worker lives.
 
-``FAULT_EXAMPLES`` is the number of generated cases of each test with ``--faults``; 700 take about an hour.
+With ``--faults`` each test generates ``FAULT_EXAMPLES`` cases; ``FAULT_CASE`` repeats one.
 """
 
 import os

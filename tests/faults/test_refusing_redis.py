@@ -151,8 +151,10 @@ def test_workers_that_start_in_a_full_redis_work_off_what_fills_it(
 ) -> None:
     accounts.submit_many(client, "small", 12)
     with redis.full():
-        fleet.start()
+        worker = fleet.start()
         accounts.settle()
+        redis.kill_connections()
+        await_true(lambda: worker.log.read_text().count("Connected to") > 1, "it connects again")
     assert_all_ended_well(accounts, fleet, 1)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from celery import bootsteps
 from celery.app.amqp import AMQP
 from celery.worker.state import maybe_shutdown
+from redis import Redis
 
 from kronos_client import celery_app
 
@@ -29,6 +30,13 @@ class Connection(celery_app.Connection):
         options |= {"interval_start": pause_s / 3, "interval_step": pause_s / 3, "interval_max": pause_s}
         callback = callback or _end_if_asked
         return super()._ensure_connection(errback, max_retries, callback=callback, **options)
+
+
+class Client(Redis):
+    """A client whose pipelines are no transactions: a full Redis refuses every command in one."""
+
+    def pipeline(self, transaction: Any = False, shard_hint: Any = None) -> Any:
+        return super().pipeline(transaction, shard_hint)
 
 
 class Amqp(AMQP):

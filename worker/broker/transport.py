@@ -26,7 +26,7 @@ from kronos_client.contract.names import TASK_ROLES
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.app import app
-from worker.broker.connecting import Connection
+from worker.broker.connecting import Client, Connection
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
@@ -46,6 +46,7 @@ LEANS_ON: Final = (
     (redis.MultiChannelPoller, "_register_BRPOP", "waits for a message of Channel._queue_cycle"),
     (redis.Channel, "active_queues", "the queues that are consumed, without broadcast queues"),
     (redis.Channel, "_update_queue_cycle", "is called when a queue is added or cancelled"),
+    (redis.Channel, "_get_client", "gives the class of its clients"),
     (redis.Channel, "_queue_bind", "notes a binding in Redis, for senders"),
     (redis.Channel, "_disconnect_pools", "closes the connections for commands"),
     (redis.Channel, "_close_clients", "closes the connections that wait for messages"),
@@ -178,6 +179,9 @@ class Channel(redis.Channel):
 
     def _update_queue_cycle(self) -> None:
         self._queue_cycle.update([queue for queue in self.active_queues if queue not in self._scripted])
+
+    def _get_client(self) -> type[Client]:
+        return Client
 
     def _queue_bind(self, exchange: str, *binding: Any) -> None:
         """Note a binding in Redis, if it takes it: senders note it too, and no worker reads it."""
