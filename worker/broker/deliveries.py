@@ -97,7 +97,7 @@ class Deliveries:
     def forget(self, tag: str) -> None:
         """Remove an acknowledged message that is not a job's."""
         keys = self._delivery_keys
-        with self._redis.pipeline() as pipe:
+        with self._redis.pipeline(transaction=False) as pipe:
             pipe.zrem(keys.index, tag)
             pipe.hdel(keys.claims, tag)
             pipe.hdel(keys.unacked, tag)
