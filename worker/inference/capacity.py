@@ -85,9 +85,8 @@ class Capacity:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by job id
         self._full_since: float | None = None  # or since the last job that was taken while full
-        self._late_ranks: set[int] = (
-            set()
-        )  # classes of which a job is taken only because no other worker took it
+        self._late_ranks: set[int] = set()  # whose jobs are taken only because no other worker took them
+        self._max_small_paths = 1
         self._next_wake = 0.0
         self._wake: Callable[[], object] = lambda: None
 
@@ -115,8 +114,8 @@ class Capacity:
             held = list(self._held.values())
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
         slots, has_room = min(load.slots for load in loads), self._has_room(held, loads)
-        num_open = self._num_classes(held)
-        now = time.monotonic()
+        num_open, now = self._num_classes(held), time.monotonic()
+        self._max_small_paths = max(1, slots // SMALL_JOBS_PER_WORKER)
         self._full_since = None if has_room and num_open == NUM_CLASSES else self._full_since or now
         is_late = self._full_since is not None and now - self._full_since >= LATE_S
         self._late_ranks = set()
@@ -126,10 +125,19 @@ class Capacity:
             if has_room or (num_paths < slots and rank < NUM_CLASSES - 1):
                 rooms[rank] = Room(True, Large.ANY)
             elif is_late and slots:
-                rooms[rank] = _late_room(held, rank, slots)
+                rooms[rank] = self._late_room(held, rank, slots)
                 self._late_ranks.add(rank)
-        self._max_small_paths = _max_small_paths(slots)
         return Rooms(tuple(rooms), self._max_small_paths)
+
+    def _late_room(self, held: list[_Held], rank: int, slots: int) -> Room:
+        """The room of a full worker for a class: its engine shares slots out fairly."""
+        if sum(one.num_paths for one in held if one.rank == rank) < slots // (CLASS_RATIO + 1):
+            return Room(True, Large.ANY)
+        sizes, half = [one.num_paths for one in held if one.rank <= rank], max(1, slots // 2)
+        num_small = sum(size for size in sizes if size <= self._max_small_paths)
+        num_large = sum(min(size, half) for size in sizes if size > self._max_small_paths)
+        late = Large.OVERDUE if num_large < slots + half else Large.NONE
+        return Room(small=num_small < half, large=Large.ANY if num_large < slots else late)
 
     def _num_classes(self, held: list[_Held]) -> int:
         """How many classes, from the highest, the numbers of jobs and bytes allow another job of.
@@ -172,24 +180,6 @@ class Capacity:
 
     def observe_generation(self, model_id: str, generation: object) -> None:
         """Nothing: ``observe_step`` is enough."""
-
-
-def _max_small_paths(slots: int) -> int:
-    return max(1, slots // SMALL_JOBS_PER_WORKER)
-
-
-def _late_room(held: list[_Held], rank: int, slots: int) -> Room:
-    """The room of a full worker for a class: its engine shares slots out fairly."""
-    rivals, half = [one for one in held if one.rank <= rank], max(1, slots // 2)
-    small = [one.num_paths for one in rivals if one.num_paths <= _max_small_paths(slots)]
-    large = [min(one.num_paths, half) for one in rivals if one.num_paths > _max_small_paths(slots)]
-    if sum(one.num_paths for one in rivals if one.rank == rank) < slots // (CLASS_RATIO + 1):
-        return Room(True, Large.ANY)
-    is_any, is_overdue = sum(large) < slots, sum(large) < slots + half
-    return Room(
-        small=sum(small) < half,
-        large=Large.ANY if is_any else Large.OVERDUE if is_overdue else Large.NONE,
-    )
 
 
 class CapacityStep(bootsteps.StartStopStep):

@@ -326,6 +326,14 @@ def test_one_more_large_job_is_taken_once_it_is_overdue(clock):
         assert clock.late(full_of_large(num), held)[NORMAL] == (True, large)
 
 
+def test_the_only_slot_is_shared_by_a_small_job_and_a_large_one(clock):
+    capacity = Capacity(lambda: [EngineLoad(1, 49, 1)])
+    capacity.take("large", 50, rank=NORMAL)
+    assert clock.late(capacity, {"large"})[NORMAL] == (True, Large.OVERDUE)
+    capacity.take("small", 1, rank=NORMAL)
+    assert clock.late(capacity, {"large", "small"})[NORMAL] == (False, Large.OVERDUE)
+
+
 def test_each_class_has_its_share_beside_those_that_fill_the_worker(clock):
     for rank in (NORMAL, LOW):
         capacity, held = Capacity(lambda: [EngineLoad(64, 0, 64)]), {"more"}
