@@ -131,20 +131,14 @@ class JobStore:
         max_dead: int = 1000,
     ) -> None:
         self._redis = redis
-        self._delivery_keys = [] if delivery_keys is None else delivery_keys.as_list()
+        self._delivery_keys = delivery_keys or ()
         self._on_repeated = on_repeated
         self._result_ttl_s = result_ttl_s
         self._max_dead = max_dead
         self._run = {name: redis.register_script(read_script(name)) for name in SCRIPTS}
 
     def begin(
-        self,
-        job_id: str,
-        state: str | bytes,
-        tag: str,
-        timeout_s: float,
-        content: str = "",
-        worker: str = "",
+        self, job_id: str, state: str | bytes, tag: str, timeout_s: float, content: str = "", worker: str = ""
     ) -> Receipt | Literal["ended", "conflict"]:
         """Take a job's claim, then store and publish its state. Stores nothing while another has the claim.
 

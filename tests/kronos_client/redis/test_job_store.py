@@ -11,10 +11,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key, result_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.job_store import Ending, JobStore, Receipt
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import delivery_keys
 from tests.waiting import WAIT_S
 
-KEYS = DeliveryKeys("test.unacked")
+KEYS = delivery_keys("test.unacked")
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def taken(deliveries: Deliveries, *lists: str, min_age_s: float = 0.0) -> list[b
 
 def test_jobs_on_a_second_list_are_taken_in_order_as_they_were(redis, deliveries):
     set_aside(redis, deliveries, "a", "b")
-    assert not redis.exists(NORMAL, *KEYS.as_list())
+    assert not redis.exists(NORMAL, *KEYS)
     assert redis.hgetall(TAKEN_KEY) == {NORMAL: "2"}
     delivery = deliveries.take([NORMAL, LARGE])
     assert (delivery.source, delivery.message) == (LARGE, message("a").encode())
@@ -80,7 +80,7 @@ def test_only_overdue_jobs_are_taken_if_that_is_asked(redis, deliveries):
 def test_a_job_that_comes_back_from_a_worker_is_next_on_its_second_list_and_overdue(redis, deliveries):
     set_aside(redis, deliveries, "a", "b")
     first = deliveries.take([LARGE])
-    redis.zincrby(KEYS.index, -TIMEOUT_S - 1, first.tag)
+    redis.zincrby(KEYS.renewed, -TIMEOUT_S - 1, first.tag)
     assert deliveries.restore_overdue() == 1
     assert redis.hget(TAKEN_KEY, LARGE) == "0"
     assert taken(deliveries, LARGE, min_age_s=30) == [message("a").encode()]
