@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import compress
 from typing import Any, Final, Protocol
 
 from celery import states
@@ -124,15 +123,13 @@ class RedisResultStore:
         *answered, results, (seconds, microseconds) = answers
         records = [JobRecord(one if isinstance(one, dict) else ANOTHER_APPS) for one in answered]
         now_s = seconds + microseconds / 1e6
-        found = {
-            job_id: self._absent(record, now_s) if data is None else read_stored(job_id, data)
-            for job_id, record, data in zip(job_ids, records, results, strict=True)
-        }
-        waits = [not stored.has_ended and stored.absence is None for stored in found.values()]
-        waiting = dict(compress(zip(job_ids, records, strict=True), waits))
-        for job_id in await self._lost_jobs.among(waiting, now_s):
-            found[job_id] = found[job_id]._replace(absence=lost(job_id))
-        return [found[job_id] for job_id in job_ids]
+        lost_ids = await self._lost_jobs.among(dict(zip(job_ids, records, strict=True)), now_s)
+        found = []
+        for job_id, record, data in zip(job_ids, records, results, strict=True):
+            stored = self._absent(record, now_s) if data is None else read_stored(job_id, data)
+            is_lost = job_id in lost_ids and not stored.has_ended
+            found.append(stored._replace(absence=lost(job_id)) if is_lost else stored)
+        return found
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         """Replace the result by a short error, so that the job is not computed again.

@@ -85,9 +85,7 @@ class Capacity:
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by job id
         self._full_since: float | None = None  # or since the last job that was taken while full
-        self._late_ranks: set[int] = (
-            set()
-        )  # classes of which a job is taken only because no other worker took it
+        self._late_ranks = set[int]()  # classes whose jobs are taken only because no other worker took them
         self._next_wake = 0.0
         self._wake: Callable[[], object] = lambda: None
 
@@ -186,10 +184,7 @@ def _late_room(held: list[_Held], rank: int, slots: int) -> Room:
     if sum(one.num_paths for one in rivals if one.rank == rank) < slots // (CLASS_RATIO + 1):
         return Room(True, Large.ANY)
     is_any, is_overdue = sum(large) < slots, sum(large) < slots + half
-    return Room(
-        small=sum(small) < half,
-        large=Large.ANY if is_any else Large.OVERDUE if is_overdue else Large.NONE,
-    )
+    return Room(sum(small) < half, Large.ANY if is_any else Large.OVERDUE if is_overdue else Large.NONE)
 
 
 class CapacityStep(bootsteps.StartStopStep):

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -148,7 +147,6 @@ class Attempt:
                 timeout_s=self._process.claims.timeout_s,
                 content=content,
                 worker=self._process.node,
-                pid=os.getpid(),
             )
         except JobError as error:
             log.error("job %s cannot begin, perhaps because an app wrote its keys: %s", self._job_id, error)
