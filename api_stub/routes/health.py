@@ -201,8 +201,7 @@ def queue_views(pool: Pool) -> dict[str, QueueView]:
     for queue, state in pool.queues.items():
         workers = [worker for worker in pool.workers if worker.queue == queue]
         ready = sum(worker.is_ready for worker in workers)
-        lengths = {str(priority): length for priority, length in state.lengths.items()}
-        views[queue] = QueueView(workers=len(workers), ready=ready, lengths=lengths)
+        views[queue] = QueueView(workers=len(workers), ready=ready, lengths=state.lengths)
     return views
 
 

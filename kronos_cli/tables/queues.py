@@ -33,10 +33,9 @@ def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREF
         num_ready = sum(worker.is_ready for worker in here)
         rate = jobs_per_s(queue, workers)
         wait_s = round(before / rate, 1) if rate else None
-        row: dict[str, Any] = {"queue": queue}
+        row: dict[str, Any] = {"queue": queue, **state.lengths}
         queues.append(
             row
-            | {str(name): number for name, number in state.lengths.items()}
             | {"waiting": waiting, "delayed": state.delayed, "due": state.due, "oldest_s": state.oldest_s}
             | {"limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
             | {"jobs_per_s": round(rate, 4), "estimated_wait_s": 0.0 if num_ready and not before else wait_s}

@@ -16,8 +16,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
 from kronos_client.core.lost_jobs import LostJobs
 from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
-from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, OPTIONS
-from kronos_client.redis.credentials import split_credentials
+from kronos_client.redis.connection import pool_options
 from kronos_client.redis.job_record import JobRecord
 from kronos_client.settings import ClientSettings
 
@@ -69,17 +68,11 @@ class RedisResultStore:
     """
 
     def __init__(self, settings: ClientSettings, max_connections: int = MAX_CONNECTIONS) -> None:
-        bare, credentials = split_credentials(settings.redis_url.get_secret_value())
-        pool = BlockingConnectionPool.from_url(
-            bare,
-            max_connections=max_connections,
-            timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
-            retry=Retry(ConstantBackoff(0.2), 1),
-            **credentials,
-            **OPTIONS,
-        )
+        url = settings.redis_url.get_secret_value()
+        options, retry = pool_options(url, max_connections), Retry(ConstantBackoff(0.2), 1)
+        pool = BlockingConnectionPool.from_url(**options, retry=retry)
         self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
-        self._lost_jobs = LostJobs(settings.redis_url.get_secret_value())
+        self._lost_jobs = LostJobs(url)
         self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None

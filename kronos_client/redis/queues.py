@@ -174,7 +174,7 @@ class QueueState:
         oldest_s: Seconds since the oldest waiting job was admitted; 0 if none waits or the time is unknown.
     """
 
-    lengths: dict[Priority, int]
+    lengths: dict[str, int]
     delayed: int
     due: int
     oldest_s: float
@@ -189,7 +189,7 @@ def queue_states(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> dict[st
     for queue in queues:
         keys = waiting_keys(queue)
         own, answers = answers[: len(keys)], answers[len(keys) :]
-        lengths: dict[Priority, int] = dict.fromkeys(CELERY_PRIORITIES, 0)
+        lengths: dict[str, int] = dict.fromkeys(CELERY_PRIORITIES, 0)
         for key, (length, *_) in zip(keys, own, strict=True):
             lengths[priority_of(queue_and_step(key)[1])] += length
         _, delayed, due, oldest_s = zip(*own, strict=True)

@@ -148,9 +148,8 @@ class MessageConsumer:
             if not rooms.have_room(delivery.source, num_paths_of(message.arguments)):
                 self.deliveries.set_aside(delivery.tag)
                 return
-            self._order.note_taken(
-                delivery.source, cost_of(message.payload["headers"]["task"], message.arguments)
-            )
+            cost = cost_of(message.payload["headers"]["task"], message.arguments)
+            self._order.note_taken(delivery.source, cost)
             hand_over(delivery, queue, step, message)
         except (RedisError, BackendError, OperationalError):
             raise  # the message is delivered again

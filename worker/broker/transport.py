@@ -157,7 +157,6 @@ class Channel(redis.Channel):
 
     QoS = QoS
     Message = Message
-    connection: Any
     qos: Any
     _create_client: Any
     _queue_cycle: Any

@@ -117,16 +117,15 @@ class Capacity:
         now = time.monotonic()
         self._full_since = None if has_room and num_open == NUM_CLASSES else self._full_since or now
         is_late = self._full_since is not None and now - self._full_since >= LATE_S
-        self._late_ranks = set()
+        self._late_ranks, self._max_small_paths = set(), max(1, slots // SMALL_JOBS_PER_WORKER)
         rooms = [Room()] * NUM_CLASSES
         for rank in range(num_open):
             num_paths = sum(one.num_paths for one in held if one.rank <= rank)
             if has_room or (num_paths < slots and rank < NUM_CLASSES - 1):
                 rooms[rank] = Room(True, Large.ANY)
             elif is_late and slots:
-                rooms[rank] = _late_room(held, rank, slots)
+                rooms[rank] = _late_room(held, rank, slots, self._max_small_paths)
                 self._late_ranks.add(rank)
-        self._max_small_paths = _max_small_paths(slots)
         return Rooms(tuple(rooms), self._max_small_paths)
 
     def _num_classes(self, held: list[_Held]) -> int:
@@ -172,15 +171,11 @@ class Capacity:
         """Nothing: ``observe_step`` is enough."""
 
 
-def _max_small_paths(slots: int) -> int:
-    return max(1, slots // SMALL_JOBS_PER_WORKER)
-
-
-def _late_room(held: list[_Held], rank: int, slots: int) -> Room:
+def _late_room(held: list[_Held], rank: int, slots: int, max_small_paths: int) -> Room:
     """The room of a full worker for a class: its engine shares slots out fairly."""
     rivals, half = [one for one in held if one.rank <= rank], max(1, slots // 2)
-    small = [one.num_paths for one in rivals if one.num_paths <= _max_small_paths(slots)]
-    large = [min(one.num_paths, half) for one in rivals if one.num_paths > _max_small_paths(slots)]
+    small = [one.num_paths for one in rivals if one.num_paths <= max_small_paths]
+    large = [min(one.num_paths, half) for one in rivals if one.num_paths > max_small_paths]
     if sum(one.num_paths for one in rivals if one.rank == rank) < slots // (CLASS_RATIO + 1):
         return Room(True, Large.ANY)
     is_any, is_overdue = sum(large) < slots, sum(large) < slots + half
