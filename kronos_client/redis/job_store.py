@@ -99,10 +99,6 @@ class Ending:
     tag: str = ""
     dead_entry: str = ""
 
-    @property
-    def num_bytes(self) -> int:
-        return len(self.outcome) + len(self.dead_entry)
-
 
 Ended = Literal["stored", "ended", "repeated", "held", "open"]
 """What became of an ``Ending``: see ``end.lua``."""

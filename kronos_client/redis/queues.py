@@ -112,11 +112,6 @@ def waiting_keys(queue: str) -> list[str]:
     return [key for first in list_keys(queue) for key in (first, large_key(first))]
 
 
-def delayed_key(key: str) -> str:
-    """The sorted set of a list's delayed messages, by the moment at which they are due."""
-    return f"{KEY_PREFIX}delayed:{key}"
-
-
 def queue_and_step(key: str) -> tuple[str, int]:
     """The queue and step of a list. ``key`` may be any text, as in the next two functions."""
     queue, _, step = key.removeprefix(LARGE_PREFIX).partition(Channel.sep)

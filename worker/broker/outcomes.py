@@ -68,11 +68,11 @@ class Outcomes:
             if not waits:
                 raise
             log.warning("job %s: its outcome is kept until Redis accepts it: %s", ending.job_id, error)
-        self._keep(ending.num_bytes)
+        self._keep(len(ending.outcome))
         try:
             return self._end_later(ending, task, outcome)
         finally:
-            self._keep(-ending.num_bytes)
+            self._keep(-len(ending.outcome))
 
     def _end_later(self, ending: Ending, task: str, outcome: Any) -> Ended:
         pauses = EqualJitterBackoff(cap=MAX_PAUSE_S, base=0.1)

@@ -9,7 +9,6 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import (
     DELIVERY_KEYS,
     TAKEN_KEY,
-    delayed_key,
     large_key,
     list_key,
     queue_states,
@@ -112,7 +111,7 @@ def test_delayed_jobs_count_in_the_queue_and_those_that_are_due(redis, deliverie
         deliveries.put_back(deliveries.take([NORMAL]).tag, delay_s)
     state = queue_states(redis)["cpu"]
     assert (sum(state.lengths.values()), state.delayed, state.due) == (0, 2, 0)
-    redis.zincrby(delayed_key(NORMAL), -1001, redis.zrange(delayed_key(NORMAL), 0, 0)[0])
+    redis.zincrby(f"kronos:delayed:{NORMAL}", -1001, redis.zrange(f"kronos:delayed:{NORMAL}", 0, 0)[0])
     assert queue_states(redis)["cpu"].due == 1
     with pytest.raises(Exception, match="its limit is 2"):
         Admission(redis, result_ttl_s=60, max_queue_jobs=2).admit("c", {}, "cpu", lambda: 0)
