@@ -88,7 +88,7 @@ class MessageConsumer:
         for _ in range(MAX_TAKEN_AT_ONCE):
             rooms = rooms_now()
             is_time = self._notified.is_set() or time.monotonic() >= self._next_check
-            if not rooms or not (is_time or rooms.exceed(self._asked)):
+            if not rooms or not (is_time or rooms != self._asked):
                 return
             self._asked = rooms
             lists = self._order.lists(queues, rooms)

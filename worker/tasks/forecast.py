@@ -97,10 +97,9 @@ class ForecastAttempt(Attempt):
             return False
 
     def report_progress(self, progress: ForecastProgress) -> None:
+        state = progress.as_json()
         try:
-            self._backend.store_result(
-                self._job_id, progress.as_json(), PROGRESS_STATE, request=self._request
-            )
+            self._backend.store_result(self._job_id, state, PROGRESS_STATE, request=self._request)
         except RedisError as error:
             log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 
