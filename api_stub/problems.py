@@ -178,6 +178,11 @@ class HttpError(HTTPException):
         return Response(to_json(content), status, headers, MEDIA_TYPE)
 
 
+def closing(code: str, text: str, details: Mapping[str, Any] | None = None) -> HttpError:
+    """An error that closes the connection, since the rest of the request is not read."""
+    return HttpError(code, text, details=details, headers={"Connection": "close"})
+
+
 def status_of(code: str) -> HTTPStatus:
     """The status of a code; 500 if this version does not know the code."""
     return STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)

@@ -19,12 +19,8 @@ def exchanges(settings: ClientSettings) -> dict[str, str]:
     """Exchanges of our own for control commands and events. All apps on a database share Celery's."""
     if settings.shared_exchanges:
         return {}
-    events = f"{settings.queue_prefix}{EVENT_EXCHANGE}"
-    return {
-        "control_exchange": f"{settings.queue_prefix}{CONTROL_EXCHANGE}",
-        "event_exchange": events,
-        "event_queue_prefix": events,
-    }
+    control, events = (f"{settings.queue_prefix}{name}" for name in (CONTROL_EXCHANGE, EVENT_EXCHANGE))
+    return {"control_exchange": control, "event_exchange": events, "event_queue_prefix": events}
 
 
 class Connection(kombu.Connection):

@@ -93,16 +93,12 @@ class _Memory(Dispatcher):
         with self._lock:
             if self.refusals:
                 raise self.refusals.popleft()
-            known = self.by_id.get(job.id)
-            if (
-                known is None
-                or known.stored.absence
-                or (is_shared(job.id) and known.stored.status == states.FAILURE)
-            ):
+            stored = self.read(job.id)
+            if stored.absence or (is_shared(job.id) and stored.status == states.FAILURE):
                 self._check_room(queue)
                 payload = json.loads(job.content) | {"submitted_at": time.time()}
                 self.by_id[job.id] = _Accepted(job, payload, queue)
-            elif known.job.content != job.content:
+            elif self.by_id[job.id].job.content != job.content:
                 raise id_conflict(job.id)
         if not self._fake.hold:
             self.finish(job.id)

@@ -17,23 +17,19 @@ DELIVERY_KEYS_SETTING: Final = "kronos_delivery_keys"
 MAX_DEAD_SETTING: Final = "kronos_max_dead"
 """Celery settings of ours, for the result backend: arguments of ``JobStore``."""
 
-# Modules that a worker imports. Those for forecasts need torch, which a finetuning worker does not have.
-BOTH_IMPORT: Final = (
-    "worker.lifecycle",
-    "worker.tasks.celery_controls",
-    "worker.tasks.status",
-    "worker.tasks.wrong_role",
-)
-IMPORTS: Final[dict[Role, list[str]]] = {
-    "forecast": [*BOTH_IMPORT, "worker.tasks.forecast", "worker.tasks.controls"],
-    "finetune": [*BOTH_IMPORT, "worker.tasks.finetune", "worker.tasks.backtest"],
+# Modules of ``worker.tasks`` that a worker imports. Those for forecasts need torch, which a finetuning worker
+# does not have.
+BOTH_IMPORT: Final = ("celery_controls", "status", "wrong_role")
+IMPORTS: Final[dict[Role, tuple[str, ...]]] = {
+    "forecast": (*BOTH_IMPORT, "forecast", "controls"),
+    "finetune": (*BOTH_IMPORT, "finetune", "backtest"),
 }
 
 
 def worker_config(settings: WorkerSettings) -> dict[str, Any]:
     """The clients' configuration, and a worker's on top of it."""
     return celery_config(settings) | {
-        "imports": IMPORTS[settings.role],
+        "imports": ["worker.lifecycle", *(f"worker.tasks.{name}" for name in IMPORTS[settings.role])],
         "result_backend_thread_safe": True,
         DELIVERY_KEYS_SETTING: DELIVERY_KEYS[settings.role],
         MAX_DEAD_SETTING: settings.max_dead_messages,

@@ -149,10 +149,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
             sender.concurrency = num_cores()
         else:
             sender.concurrency = 1 if issubclass(pool, SoloPool) else num_threads(_max_jobs())
-    if is_prefork:
-        current.num_children = max(given("autoscale") or [sender.concurrency])
-    else:
-        current.num_children = 0
+    current.num_children = max(given("autoscale") or [sender.concurrency]) if is_prefork else 0
 
 
 def _own_device() -> Any:

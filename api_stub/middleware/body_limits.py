@@ -7,7 +7,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api_stub.addresses import UPLOADS, address_of
-from api_stub.problems import HttpCode, HttpError
+from api_stub.problems import HttpCode, HttpError, closing
 from api_stub.settings import ApiSettings
 
 
@@ -27,12 +27,8 @@ class BodyLimits:
             return
         is_upload = address_of(scope) in UPLOADS
         limit = self._settings.api_max_upload_bytes if is_upload else self._settings.api_max_body_bytes
-        too_large = HttpError(
-            HttpCode.BODY_TOO_LARGE,
-            f"the body has more than {limit} bytes; split the request",
-            details={"limit": limit},
-            headers={"Connection": "close"},
-        )
+        text = f"the body has more than {limit} bytes; split the request"
+        too_large = closing(HttpCode.BODY_TOO_LARGE, text, {"limit": limit})
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
             await too_large.response()(scope, receive, send)
@@ -88,4 +84,4 @@ class BodyRate:
     def _too_slow(self, num_bytes: int) -> HttpError:
         limits = f"pause for {self._pause_s:g} s or bring fewer than {self._bytes_per_s} bytes a second"
         text = f"a body must not {limits}, as this one after {num_bytes} bytes; send the request again"
-        return HttpError(HttpCode.REQUEST_TIMEOUT, text, headers={"Connection": "close"})
+        return closing(HttpCode.REQUEST_TIMEOUT, text)

@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipResponder, IdentityResponder
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api_stub.problems import HttpCode, HttpError
+from api_stub.problems import HttpCode, HttpError, closing
 from kronos_model.bars.files.limits import MAX_RATIO, is_bomb
 
 if sys.version_info >= (3, 14):
@@ -112,16 +112,16 @@ def _decoded(receive: Receive, encoding: str) -> Receive:
                 head = (head + piece[:4])[:4]
                 if head.startswith(PACKED):
                     text = "the file is packed already: send it without Content-Encoding"
-                    raise _refused(HttpCode.UNSUPPORTED_MEDIA_TYPE, text)
+                    raise closing(HttpCode.UNSUPPORTED_MEDIA_TYPE, text)
                 num_decoded += len(piece)
                 if is_bomb(num_decoded, num_coded):
                     text = f"the body decodes to more than {MAX_RATIO} times its size: send it plain"
-                    raise _refused(HttpCode.BODY_TOO_LARGE, text)
+                    raise closing(HttpCode.BODY_TOO_LARGE, text)
                 yield {"type": "http.request", "body": piece, "more_body": True}
         except (zlib.error, ZstdError):
-            raise _refused(HttpCode.BAD_REQUEST, damaged) from None
+            raise closing(HttpCode.BAD_REQUEST, damaged) from None
         if num_coded and not more_body and not decoder.eof:
-            raise _refused(HttpCode.BAD_REQUEST, damaged)
+            raise closing(HttpCode.BAD_REQUEST, damaged)
         yield {"type": "http.request", "body": b"", "more_body": more_body}
 
     async def receive_decoded() -> Message:
@@ -134,10 +134,6 @@ def _decoded(receive: Receive, encoding: str) -> Receive:
         return message
 
     return receive_decoded
-
-
-def _refused(code: HttpCode, text: str) -> HttpError:
-    return HttpError(code, text, headers={"Connection": "close"})
 
 
 class ZstdResponder(IdentityResponder):

@@ -183,6 +183,7 @@ async def _ready(backend: Backend) -> Ready:
     if shown is None:
         detail = "no forecast worker is alive; start one"
         return Ready(status="loading", model_loaded=False, queues=queue_views(pool), detail=detail)
+    why_not = f"no forecast worker is ready yet; {shown.node} is {shown.condition}"
     return Ready(
         status="ok" if shown.is_ready else "loading",
         model_loaded=shown.is_ready,
@@ -190,9 +191,7 @@ async def _ready(backend: Backend) -> Ready:
         device_warning=shown.device_warning,
         model=None if shown.model is None else version_of(shown.model.id, shown.model.revision),
         queues=queue_views(pool),
-        detail=None
-        if shown.is_ready
-        else f"no forecast worker is ready yet; {shown.node} is {shown.condition}",
+        detail=None if shown.is_ready else why_not,
     )
 
 
@@ -202,8 +201,7 @@ def queue_views(pool: Pool) -> dict[str, QueueView]:
     for queue, state in pool.queues.items():
         workers = [worker for worker in pool.workers if worker.queue == queue]
         ready = sum(worker.is_ready for worker in workers)
-        lengths = {str(priority): length for priority, length in state.lengths.items()}
-        views[queue] = QueueView(workers=len(workers), ready=ready, lengths=lengths)
+        views[queue] = QueueView(workers=len(workers), ready=ready, lengths=state.lengths)
     return views
 
 

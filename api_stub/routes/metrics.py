@@ -43,21 +43,17 @@ class HttpMetrics:
         # The names of the Kronos HTTP service, for the dashboards of its users.
         self._same_requests = counter("kronos_requests")
         self._same_request_s = histogram("kronos_request_duration_seconds")
-        gauge = partial(Gauge, registry=registry)
+        gauge, of_queue = partial(Gauge, registry=registry), ("queue",)
         self.waiting = gauge("kronos_http_jobs_waited_for", "Jobs that requests wait for now")
         self.queue_jobs = gauge("kronos_queue_jobs", "Jobs that wait in a queue", ("queue", "priority"))
-        self.queue_delayed = gauge("kronos_queue_delayed_jobs", "Jobs that wait for their time", ("queue",))
-        self.queue_due = gauge(
-            "kronos_queue_due_jobs", "Those whose time has come, not taken yet", ("queue",)
-        )
+        self.queue_delayed = gauge("kronos_queue_delayed_jobs", "Jobs that wait for their time", of_queue)
+        self.queue_due = gauge("kronos_queue_due_jobs", "Those whose time has come, not taken yet", of_queue)
         text = "Time since the oldest job that waits in a queue was sent, if our client sent it"
-        self.queue_oldest_s = gauge("kronos_queue_oldest_job_seconds", text, ("queue",))
+        self.queue_oldest_s = gauge("kronos_queue_oldest_job_seconds", text, of_queue)
         self.dead = gauge("kronos_dead_messages", "Messages in kronos:dead")
-        self.workers_ready = gauge("kronos_workers_ready", "Workers of a queue that are ready", ("queue",))
-        self.workers = gauge("kronos_workers", "Workers of a queue that are alive, ready or not", ("queue",))
-        self.jobs_training = gauge(
-            "kronos_jobs_training", "Jobs that a queue's workers train now", ("queue",)
-        )
+        self.workers_ready = gauge("kronos_workers_ready", "Workers of a queue that are ready", of_queue)
+        self.workers = gauge("kronos_workers", "Workers of a queue that are alive, ready or not", of_queue)
+        self.jobs_training = gauge("kronos_jobs_training", "Jobs that a queue's workers train now", of_queue)
         self.jobs_shared = Counter(
             "kronos_jobs_shared",
             "Jobs that were sent while an equal one was under way or done (KRONOS_SHARE_EQUAL_JOBS)",

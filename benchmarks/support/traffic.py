@@ -43,12 +43,10 @@ def job_payload(
 ) -> dict[str, Any]:
     """A job with base64 columns, as our client sends it."""
     past, future = instrument(seed, lookback, horizon)
-    series = (
-        series_payload(past.as_dict(), str(index), future_timestamps=future) for index in range(num_series)
-    )
+    columns = past.as_dict()
     return {
         "schema_version": SCHEMA_VERSION,
-        "series": list(series),
+        "series": [series_payload(columns, str(n), future_timestamps=future) for n in range(num_series)],
         "sampling": {"seed": seed, "sample_count": num_paths},
     }
 
@@ -82,14 +80,9 @@ class Traffic:
         self._app.close()
 
     def send(
-        self,
-        payload: dict[str, Any],
-        queue: str = CPU_QUEUE,
-        *,
-        priority: Priority = "normal",
-        countdown: float | None = None,
+        self, payload: dict[str, Any], queue: str = CPU_QUEUE, priority: Priority = "normal", **options: Any
     ) -> str:
-        """Enqueue a job and return its id."""
+        """Enqueue a job, with further options of Celery, and return its id."""
         job_id = str(uuid.uuid4())
         self._app.send_task(
             FORECAST_TASK,
@@ -97,10 +90,10 @@ class Traffic:
             task_id=job_id,
             queue=queue,
             priority=CELERY_PRIORITIES[priority],
-            countdown=countdown,
             argsrepr="()",
             kwargsrepr="{}",
             retry=False,
+            **options,
         )
         return job_id
 

@@ -67,12 +67,8 @@ def worker_findings(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
     yield Finding("workers", "ok" if num_ready else "warning", text, remedy)
     for worker in workers:
         if worker.problem is not None:
-            yield Finding(
-                "workers",
-                "failed",
-                f"{worker.node} is {worker.condition}",
-                "repair Redis; the worker goes on by itself",
-            )
+            text = f"{worker.node} is {worker.condition}"
+            yield Finding("workers", "failed", text, "repair Redis; the worker goes on by itself")
         if worker.device_warning:
             text = f"{worker.node}: {worker.device_warning}"
             yield Finding("workers", "warning", text, "run kronos devices on its machine")

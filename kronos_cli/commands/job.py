@@ -1,13 +1,12 @@
 """``kronos job``."""
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 import click
 from rich.text import Text
 
 from kronos_cli.settings import get_settings
-from kronos_cli.tables.parts import duration, show, simple_table
+from kronos_cli.tables.parts import duration, moment, show, simple_table
 from kronos_client.contract.job_ids import is_job_id
 from kronos_client.core.job_facts import Attempt, JobFacts, read_job
 from kronos_client.redis.connection import connect
@@ -58,10 +57,10 @@ def _next(facts: JobFacts) -> str:
 
 def _rows(facts: JobFacts) -> list[tuple[str, str]]:
     before = "not there now" if facts.num_before is None else f"about {facts.num_before:,} jobs before it"
-    claim = f"{_time(facts.until)} unless renewed" if facts.until else "at an unknown time"
+    claim = f"{moment(facts.until)} unless renewed" if facts.until else "at an unknown time"
     where = {
         "waiting": f"waits in {facts.list}, {before}, {facts.num_ready} ready workers",
-        "delayed": f"delayed until {_time(facts.until)}, then in {facts.list}",
+        "delayed": f"delayed until {moment(facts.until)}, then in {facts.list}",
         "held": f"held by a worker; the claim ends {claim}",
         "gone": "nowhere: no message is left, and no outcome is stored",
     }
@@ -73,7 +72,7 @@ def _rows(facts: JobFacts) -> list[tuple[str, str]]:
         ("Dead", f"a message is in kronos:dead: {facts.dead_reason}" if facts.dead_reason else ""),
         ("Cancel", "requested" if facts.is_cancel_requested else ""),
         *[("Attempt", _attempt(facts, attempt)) for attempt in facts.attempts],
-        ("Stored", f"{facts.state}{bars}, until {_time(facts.kept_until)}" if facts.state else "nothing"),
+        ("Stored", f"{facts.state}{bars}, until {moment(facts.kept_until)}" if facts.state else "nothing"),
         ("Error", ": ".join(facts.error or ())),
         ("Time left", left if facts.where in ("waiting", "delayed", "held") else ""),
         *[("Not read", f"{key}: no permission, or another app's key") for key in facts.unreadable],
@@ -88,8 +87,4 @@ def _attempt(facts: JobFacts, attempt: Attempt) -> str:
         "ended": "ended the job",
     }
     how = attempt.how or last.get(facts.where, "its worker vanished")
-    return f"{_time(attempt.begun_at)} to {_time(attempt.ended_at)} by {attempt.worker}: {how}"
-
-
-def _time(at: float | None) -> str:
-    return "?" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
+    return f"{moment(attempt.begun_at)} to {moment(attempt.ended_at)} by {attempt.worker}: {how}"

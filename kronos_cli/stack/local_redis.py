@@ -190,8 +190,6 @@ class LocalRedis:
 def _make_private(folder: Path) -> None:
     """Let only the owner use a folder and what is in it. Links are not followed. Raises OSError."""
     folder.chmod(0o700)
-    for parent, folders, files in os.walk(folder):
-        for name in (*folders, *files):
-            path = Path(parent, name)
-            if not path.is_symlink():
-                path.chmod(0o700 if path.is_dir() else 0o600)
+    for path in folder.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(0o700 if path.is_dir() else 0o600)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -42,6 +43,11 @@ def simple_table(
         else:
             table.add_column(column, no_wrap=True, justify="left" if column in texts else "right")
     return table
+
+
+def moment(at: Any) -> str:
+    """A Unix time in words; "?" for what is not a number."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z" if isinstance(at, int | float) else "?"
 
 
 def duration(seconds: float) -> str:

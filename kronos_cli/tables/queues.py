@@ -1,14 +1,13 @@
 """Queues and dead messages as tables and as JSON."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from redis import Redis
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kronos_cli.tables.parts import duration, simple_table
+from kronos_cli.tables.parts import duration, moment, simple_table
 from kronos_client.contract.names import CELERY_PRIORITIES, DEAD_KEY
 from kronos_client.redis.foreign_apps import foreign_bindings, num_misplaced
 from kronos_client.redis.queues import NO_PREFIX, QueueNames, queue_states
@@ -34,10 +33,9 @@ def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREF
         num_ready = sum(worker.is_ready for worker in here)
         rate = jobs_per_s(queue, workers)
         wait_s = round(before / rate, 1) if rate else None
-        row: dict[str, Any] = {"queue": queue}
+        row: dict[str, Any] = {"queue": queue, **state.lengths}
         queues.append(
             row
-            | {str(name): number for name, number in state.lengths.items()}
             | {"waiting": waiting, "delayed": state.delayed, "due": state.due, "oldest_s": state.oldest_s}
             | {"limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
             | {"jobs_per_s": round(rate, 4), "estimated_wait_s": 0.0 if num_ready and not before else wait_s}
@@ -81,10 +79,8 @@ def dead_table(messages: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Two rows per message. Its text is never markup."""
     table = simple_table("when", "what", texts=["when"], names=["what"], show_header=False)
     for message in messages:
-        at = message.get("at")
-        when = f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z" if isinstance(at, int | float) else "?"
         what = f"{message.get('reason')} (queue {message.get('queue')}, id {message.get('id')})"
-        table.add_row(when, Text(printable(what)))
+        table.add_row(moment(message.get("at")), Text(printable(what)))
         excerpt = str(message.get("message", ""))[:MAX_MESSAGE_CHARS]
         table.add_row("", Text(printable(excerpt)), style="dim")
     return table

@@ -15,7 +15,7 @@ from kronos_client.core.kinds import progress_of
 from kronos_client.core.stored import NOTHING, read_stored
 from kronos_client.redis.connection import read_bytes
 from kronos_client.redis.job_record import JobRecord, as_number
-from kronos_client.redis.queues import TAKEN_KEY, list_keys, list_name, queue_of
+from kronos_client.redis.queues import TAKEN_KEY, list_name, queue_and_step, waiting_keys
 from kronos_client.redis.routing import jobs_per_s, live_workers
 
 MAX_ATTEMPTS: Final = 8
@@ -88,10 +88,11 @@ def read_job(redis: Redis, job_id: str) -> JobFacts:
     stored = read_stored(job_id, text, is_cut=True) if text else NOTHING
 
     sent_to = record.list or record.fields.get("list", "")
-    queue, rate = queue_of(sent_to), jobs_per_s(queue_of(sent_to), workers)
-    lists = [key for key in list_keys(queue) if sent_to]
-    commands = [("HGET", TAKEN_KEY, sent_to), *[("LLEN", key) for key in lists]]
+    queue, _ = queue_and_step(sent_to)
+    lists = waiting_keys(queue) if sent_to else []
+    commands = [("HGET", TAKEN_KEY, sent_to), *(("LLEN", key) for key in lists)]
     num_taken, *lengths = _ask(redis, commands, unreadable)
+    rate = jobs_per_s(queue, workers)
     num_ready = sum(worker.queue == queue and worker.is_ready for worker in workers)
     bars = None
     match progress_of(stored):
@@ -140,20 +141,17 @@ def dead_messages(redis: Redis) -> list[dict[str, Any]]:
     """The messages that no worker could read, newest first."""
     entries = []
     for text in read_bytes(redis, "LRANGE", DEAD_KEY, 0, -1):
-        entry = None
+        entry = {"reason": None, "message": text.decode(errors="replace")}
         with suppress(ValueError):  # written by another program
-            entry = json.loads(text)
-        entries.append(
-            entry if isinstance(entry, dict) else {"reason": None, "message": text.decode(errors="replace")}
-        )
+            read = json.loads(text)
+            entry = read if isinstance(read, dict) else entry
+        entries.append(entry)
     return entries
 
 
 def _attempts(record: JobRecord) -> tuple[Attempt, ...]:
     lines = [line.split(" ", 3) for line in record.fields.get("attempts", "").splitlines()]
-    attempts = [
-        Attempt(as_number(line[0]), as_number(line[1]), *line[2:]) for line in lines if len(line) == 4
-    ]
+    attempts = [Attempt(as_number(one[0]), as_number(one[1]), *one[2:]) for one in lines if len(one) == 4]
     if "begun_at" in record.fields:
         last = record.number("begun_at"), record.number("ended_at"), record.fields.get("worker", "")
         attempts.append(Attempt(*last))

@@ -32,7 +32,7 @@ class LostJobs:
         """The ids of the lost ones. Asks Redis for the workers only if a message seems gone.
 
         Args:
-            records: Of jobs without an outcome, by id.
+            records: By the jobs' ids. A job that has its outcome may be among the lost ones.
             now: Redis's clock.
         """
         gone = {(job_id, one.fields["at"]): one for job_id, one in records.items() if one.is_gone(now)}

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from itertools import compress
 from typing import Any, Final, Protocol
 
 from celery import states
@@ -17,8 +16,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
 from kronos_client.core.lost_jobs import LostJobs
 from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
-from kronos_client.redis.connection import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, OPTIONS
-from kronos_client.redis.credentials import split_credentials
+from kronos_client.redis.connection import pool_options
 from kronos_client.redis.job_record import JobRecord
 from kronos_client.settings import ClientSettings
 
@@ -70,17 +68,11 @@ class RedisResultStore:
     """
 
     def __init__(self, settings: ClientSettings, max_connections: int = MAX_CONNECTIONS) -> None:
-        bare, credentials = split_credentials(settings.redis_url.get_secret_value())
-        pool = BlockingConnectionPool.from_url(
-            bare,
-            max_connections=max_connections,
-            timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
-            retry=Retry(ConstantBackoff(0.2), 1),
-            **credentials,
-            **OPTIONS,
-        )
+        url = settings.redis_url.get_secret_value()
+        options, retry = pool_options(url, max_connections), Retry(ConstantBackoff(0.2), 1)
+        pool = BlockingConnectionPool.from_url(**options, retry=retry)
         self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
-        self._lost_jobs = LostJobs(settings.redis_url.get_secret_value())
+        self._lost_jobs = LostJobs(url)
         self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None
@@ -124,15 +116,13 @@ class RedisResultStore:
         *answered, results, (seconds, microseconds) = answers
         records = [JobRecord(one if isinstance(one, dict) else ANOTHER_APPS) for one in answered]
         now_s = seconds + microseconds / 1e6
-        found = {
-            job_id: self._absent(record, now_s) if data is None else read_stored(job_id, data)
-            for job_id, record, data in zip(job_ids, records, results, strict=True)
-        }
-        waits = [not stored.has_ended and stored.absence is None for stored in found.values()]
-        waiting = dict(compress(zip(job_ids, records, strict=True), waits))
-        for job_id in await self._lost_jobs.among(waiting, now_s):
-            found[job_id] = found[job_id]._replace(absence=lost(job_id))
-        return [found[job_id] for job_id in job_ids]
+        lost_ids = await self._lost_jobs.among(dict(zip(job_ids, records, strict=True)), now_s)
+        found = []
+        for job_id, record, data in zip(job_ids, records, results, strict=True):
+            stored = self._absent(record, now_s) if data is None else read_stored(job_id, data)
+            is_lost = job_id in lost_ids and not stored.has_ended
+            found.append(stored._replace(absence=lost(job_id)) if is_lost else stored)
+        return found
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         """Replace the result by a short error, so that the job is not computed again.

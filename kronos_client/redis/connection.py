@@ -25,21 +25,23 @@ OPTIONS: Final[dict[str, Any]] = {
 gives up after 20 s on a server that accepts and never answers."""
 
 
+def pool_options(url: str, max_connections: int) -> dict[str, Any]:
+    """The options of a pool of connections, in which a thread or task waits for a free one."""
+    bare, credentials = split_credentials(url)
+    limits = {"max_connections": max_connections, "timeout": CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S}
+    return {"url": bare, **credentials, **limits, **OPTIONS}
+
+
 def connect(url: str, *, decode_responses: bool = True, protocol: int | None = None) -> Redis:
     """A pooled client that gives up in bounded time, and survives a restart of Redis.
 
     With ``MAX_CONNECTIONS`` in use, a thread waits for a free one.
     """
-    bare, credentials = split_credentials(url)
     pool = BlockingConnectionPool.from_url(
-        bare,
-        max_connections=MAX_CONNECTIONS,
-        timeout=CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S,
+        **pool_options(url, MAX_CONNECTIONS),
         decode_responses=decode_responses,
         protocol=protocol,
         retry=Retry(ConstantBackoff(0.2), 1),
-        **credentials,
-        **OPTIONS,
     )
     return _Client.from_pool(pool)  # so that closing it closes the pool
 

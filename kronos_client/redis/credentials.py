@@ -18,9 +18,8 @@ class UrlCredentials(CredentialProvider):
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
         """User, if there is one, and password. redis-py calls it for each connection."""
-        parts = _in_file()
-        if parts is None or _place(parts) != _place(self._parts):
-            parts = self._parts
+        in_file = _in_file()
+        parts = in_file if in_file and _place(in_file) == _place(self._parts) else self._parts
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         return (user, password) if user else (password,)
 

@@ -99,10 +99,6 @@ class Ending:
     tag: str = ""
     dead_entry: str = ""
 
-    @property
-    def num_bytes(self) -> int:
-        return len(self.outcome) + len(self.dead_entry)
-
 
 Ended = Literal["stored", "ended", "repeated", "held", "open"]
 """What became of an ``Ending``: see ``end.lua``."""
@@ -131,20 +127,14 @@ class JobStore:
         max_dead: int = 1000,
     ) -> None:
         self._redis = redis
-        self._delivery_keys = [] if delivery_keys is None else delivery_keys.as_list()
+        self._delivery_keys = delivery_keys or ()
         self._on_repeated = on_repeated
         self._result_ttl_s = result_ttl_s
         self._max_dead = max_dead
         self._run = {name: redis.register_script(read_script(name)) for name in SCRIPTS}
 
     def begin(
-        self,
-        job_id: str,
-        state: str | bytes,
-        tag: str,
-        timeout_s: float,
-        content: str = "",
-        worker: str = "",
+        self, job_id: str, state: str | bytes, tag: str, timeout_s: float, content: str = "", worker: str = ""
     ) -> Receipt | Literal["ended", "conflict"]:
         """Take a job's claim, then store and publish its state. Stores nothing while another has the claim.
 
@@ -162,7 +152,7 @@ class JobStore:
             JobError: INTERNAL if an app wrote another type of key where the job's record should be.
         """
         answer = self._run["begin"](
-            keys=[result_key(job_id), job_key(job_id), cancel_key(job_id), *self._delivery_keys],
+            keys=[*_keys_of(job_id), *self._delivery_keys],
             args=[state, self._result_ttl_s, MAX_WAIT_S, tag, timeout_s, content, job_id, worker],
         )
         match answer if isinstance(answer, list) else _text(answer):
@@ -172,6 +162,7 @@ class JobStore:
                 return "conflict"
             case "unusable":
                 text = f"another app wrote the key {job_key(job_id)}, which must be the job's record"
+                log.error("job %s cannot begin: %s", job_id, text)
                 raise JobError(ErrorCode.INTERNAL, f"{text}; delete it, and submit the job again")
         now, received_at, is_cancelled, held_s, worked_s, lost, lost_alone = answer
         return Receipt(
@@ -250,11 +241,7 @@ class JobStore:
         Returns:
             What became of each. A job's first outcome stands.
         """
-        keys = [
-            key
-            for one in endings
-            for key in (result_key(one.job_id), job_key(one.job_id), cancel_key(one.job_id))
-        ]
+        keys = [key for one in endings for key in _keys_of(one.job_id)]
         args = [part for one in endings for part in (one.tag, one.outcome, one.dead_entry)]
         answers = self._run["end"](
             keys=[*keys, *self._delivery_keys, *[DEAD_KEY for _ in self._delivery_keys[:1]]],
@@ -267,10 +254,6 @@ class JobStore:
             ended.append(NotStored(answer.removeprefix("error ")) if answer.startswith("error ") else answer)
         return ended
 
-    def has_ended(self, job_id: str) -> bool:
-        """Whether the job has its outcome."""
-        return bool(self._redis.hexists(job_key(job_id), "ended_at"))
-
     def request_cancel(self, job_id: str) -> bool:
         """Request that a job is cancelled, whether it waits or runs; returns False if it has ended."""
         return bool(self._run["cancel"](keys=[job_key(job_id), cancel_key(job_id)], args=[MAX_WAIT_S]))
@@ -278,6 +261,10 @@ class JobStore:
     def is_cancelled(self, job_id: str) -> bool:
         """Whether the job's cancellation was requested."""
         return bool(self._redis.exists(cancel_key(job_id)))
+
+
+def _keys_of(job_id: str) -> list[str]:
+    return [result_key(job_id), job_key(job_id), cancel_key(job_id)]
 
 
 def _text(answer: Any) -> Any:

@@ -5,7 +5,7 @@ Workers move large jobs that have to wait to a second list, and delayed ones to 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kombu.transport.redis import PRIORITY_STEPS as KOMBU_STEPS
 from kombu.transport.redis import Channel
@@ -54,41 +54,30 @@ class QueueNames:
 NO_PREFIX: Final = QueueNames()
 
 
-@dataclass(frozen=True)
-class DeliveryKeys:
-    """The keys of the messages that workers of one role have taken.
+class DeliveryKeys(NamedTuple):
+    """The keys of the messages that workers of one role have taken. Each script on deliveries takes them.
 
     Attributes:
-        unacked: A hash of the messages by the tags of their deliveries; the other keys are named after it.
+        unacked: A hash of the messages by the tags of their deliveries.
+        renewed: A sorted set of the tags, by the moment of the last renewal.
+        claims: A hash of each delivery's timeout and its job's id.
     """
 
     unacked: str
+    renewed: str
+    claims: str
 
-    @property
-    def index(self) -> str:
-        """A sorted set of the tags, by the moment of the last renewal."""
-        return f"{self.unacked}_index"
 
-    @property
-    def claims(self) -> str:
-        """A hash of each delivery's timeout and its job's id."""
-        return f"{self.unacked}_claims"
-
-    @property
-    def watch(self) -> str:
-        """A hash with the moment of the last search for overdue messages."""
-        return f"{self.unacked}_watch"
-
-    def as_list(self) -> list[str]:
-        """The keys that each script on deliveries takes."""
-        return [self.unacked, self.index, self.claims]
+def delivery_keys(unacked: str) -> DeliveryKeys:
+    """The keys of deliveries, all named after the first one."""
+    return DeliveryKeys(unacked, f"{unacked}_index", f"{unacked}_claims")
 
 
 # Not kombu's default keys: all apps on a database share those, and the shortest visibility timeout wins.
 # Long tasks of other apps, or of workers of the other role, would then be delivered twice.
 DELIVERY_KEYS: Final[dict[Role, DeliveryKeys]] = {
-    "forecast": DeliveryKeys("kronos.forecast.unacked"),
-    "finetune": DeliveryKeys("kronos.finetune.unacked"),
+    "forecast": delivery_keys("kronos.forecast.unacked"),
+    "finetune": delivery_keys("kronos.finetune.unacked"),
 }
 
 TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
@@ -123,32 +112,22 @@ def waiting_keys(queue: str) -> list[str]:
     return [key for first in list_keys(queue) for key in (first, large_key(first))]
 
 
-def delayed_key(key: str) -> str:
-    """The sorted set of a list's delayed messages, by the moment at which they are due."""
-    return f"{KEY_PREFIX}delayed:{key}"
-
-
 def queue_and_step(key: str) -> tuple[str, int]:
-    """The queue of a list, and its step of ``PRIORITY_STEPS``."""
+    """The queue and step of a list. ``key`` may be any text, as in the next two functions."""
     queue, _, step = key.removeprefix(LARGE_PREFIX).partition(Channel.sep)
-    return queue, int(step or 0)
-
-
-def queue_of(key: str) -> str:
-    """The queue of a list. ``key`` may be any text, as in the next two functions."""
-    return key.removeprefix(LARGE_PREFIX).partition(Channel.sep)[0]
+    return queue, int(step) if step.isdecimal() else 0
 
 
 def list_name(key: str) -> str:
     """A list in words, such as ``cpu (normal)``."""
-    step = key.partition(Channel.sep)[2]
+    queue, step = queue_and_step(key)
     large = ", large jobs" if key.startswith(LARGE_PREFIX) else ""
-    return f"{queue_of(key)} ({priority_of(int(step) if step.isdecimal() else 0)}{large})"
+    return f"{queue} ({priority_of(step)}{large})"
 
 
 def role_of(key: str) -> Role:
     """The role of the workers that take from a list."""
-    return "finetune" if queue_of(key).endswith(".finetune") else "forecast"
+    return "finetune" if queue_and_step(key)[0].endswith(".finetune") else "forecast"
 
 
 def is_gpu_queue(queue: str) -> bool:
@@ -190,7 +169,7 @@ class QueueState:
         oldest_s: Seconds since the oldest waiting job was admitted; 0 if none waits or the time is unknown.
     """
 
-    lengths: dict[Priority, int]
+    lengths: dict[str, int]
     delayed: int
     due: int
     oldest_s: float
@@ -205,7 +184,7 @@ def queue_states(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> dict[st
     for queue in queues:
         keys = waiting_keys(queue)
         own, answers = answers[: len(keys)], answers[len(keys) :]
-        lengths: dict[Priority, int] = dict.fromkeys(CELERY_PRIORITIES, 0)
+        lengths: dict[str, int] = dict.fromkeys(CELERY_PRIORITIES, 0)
         for key, (length, *_) in zip(keys, own, strict=True):
             lengths[priority_of(queue_and_step(key)[1])] += length
         _, delayed, due, oldest_s = zip(*own, strict=True)

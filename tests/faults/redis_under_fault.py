@@ -116,7 +116,7 @@ class RedisUnderFault:
 
     def held(self) -> dict[str, int]:
         """Unacknowledged deliveries, by key."""
-        ours = [key for keys in DELIVERY_KEYS.values() for key in keys.as_list()]
+        ours = [key for keys in DELIVERY_KEYS.values() for key in keys]
         keys = {*ours, "unacked", "unacked_index"}
         counts: dict[str, int] = {}
         for key in sorted(keys):

@@ -136,7 +136,7 @@ def test_a_redis_that_restarts_costs_nothing_or_goes_on_from_the_save(tmp_path, 
             assert bench.lines("start")[1]["at"] > stopped_at
             bench.assert_trained_once(LONG)
             connection = Redis.from_url(after.url)
-            await_true(lambda: not connection.zcard(DELIVERY_KEYS["finetune"].index))
+            await_true(lambda: not connection.zcard(DELIVERY_KEYS["finetune"].renewed))
             assert connection.llen("cpu.finetune") == 0
             assert [worker.stop() for worker in running] == [0, 0]
     finally:

@@ -42,7 +42,7 @@ def test_a_full_worker_takes_few_jobs_and_leaves_the_others_to_idle_ones(
     small = [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
     held = []
     while not any(handle.state().has_ended for handle in small):
-        held.append(connection.zcard(DELIVERY_KEYS["forecast"].index))
+        held.append(connection.zcard(DELIVERY_KEYS["forecast"].renewed))
         time.sleep(0.01)
     assert max(held[:-1], default=0) <= 2  # one may have ended during the last look
     second = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
@@ -64,7 +64,7 @@ def test_small_jobs_join_a_worker_until_its_slots_are_taken(
     handles = [client.submit(candles[:8], pred_len=20, sample_count=2, seed=n) for n in range(NUM_SMALL)]
     held = []
     while any(not handle.state().has_ended for handle in handles):
-        held.append(connection.zcard(DELIVERY_KEYS["forecast"].index))
+        held.append(connection.zcard(DELIVERY_KEYS["forecast"].renewed))
         time.sleep(0.01)
     # Four jobs of two paths fill the slots. Twice the slots is the bound with those whose result is stored; a
     # message or two may still be acknowledged.

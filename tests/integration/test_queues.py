@@ -12,7 +12,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, job_key
-from kronos_client.redis.queues import delayed_key, large_key, list_key, queue_states
+from kronos_client.redis.queues import large_key, list_key, queue_states
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest, submit_long_job
 from tests.ports import free_port
@@ -169,12 +169,12 @@ def test_an_idle_worker_takes_delayed_jobs_when_they_are_due(redis, start_worker
         app.send_task(FORECAST_TASK, kwargs={"job": plain_job(candles)}, queue="cpu", priority=3, countdown=2)
         for _ in range(200)
     ]
-    while not connection.exists(delayed_key(list_key("cpu", 3))):
+    while not connection.exists(f"kronos:delayed:{list_key('cpu', 3)}"):
         assert time.time() < sent_at + WAIT_S
         time.sleep(0.01)
     for job in jobs:
         job.get(timeout=WAIT_S)
     received_at = [float(connection.hget(job_key(job.id), "received_at")) for job in jobs]
     assert min(received_at) >= sent_at + 2
-    assert not connection.exists(delayed_key(list_key("cpu", 3)))
+    assert not connection.exists(f"kronos:delayed:{list_key('cpu', 3)}")
     assert worker.stop() == 0

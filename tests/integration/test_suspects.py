@@ -87,7 +87,7 @@ def keep_running(start) -> Iterator[Callable[..., None]]:
 
 def assert_nothing_is_left(redis: LocalRedis) -> None:
     with Redis.from_url(redis.url, decode_responses=True) as connection:
-        unacked = DELIVERY_KEYS["forecast"].unacked, DELIVERY_KEYS["forecast"].index
+        unacked = DELIVERY_KEYS["forecast"].unacked, DELIVERY_KEYS["forecast"].renewed
         await_true(lambda: not connection.exists(*unacked) and not connection.keys(f"{CPU_QUEUE}*"))
         assert connection.lrange(DEAD_KEY, 0, -1) == []
 

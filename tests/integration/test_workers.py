@@ -172,7 +172,7 @@ def test_a_killed_worker_loses_no_job(start_worker, client, candles, redis):
     handles = [client.submit(candles[:120], pred_len=60, sample_count=4, seed=n) for n in range(8)]
     # kombu takes a message off the list a moment before it notes that it did: a kill just then loses it.
     connection = Redis.from_url(redis.url, decode_responses=True)
-    while connection.zcard(DELIVERY_KEYS["forecast"].index) < len(handles):
+    while connection.zcard(DELIVERY_KEYS["forecast"].renewed) < len(handles):
         time.sleep(0.02)
     first.process.kill()
     first.process.wait(WAIT_S)
@@ -222,9 +222,9 @@ def test_a_redis_that_restarts_under_a_running_job_costs_neither_worker_nor_job(
             # What could not be acknowledged on the lost connection comes back, and is not computed again.
             connection = Redis.from_url(after.url)
             deadline = time.monotonic() + WAIT_S
-            while connection.zcard(DELIVERY_KEYS["forecast"].index) and time.monotonic() < deadline:
+            while connection.zcard(DELIVERY_KEYS["forecast"].renewed) and time.monotonic() < deadline:
                 time.sleep(0.1)
-            assert connection.zcard(DELIVERY_KEYS["forecast"].index) == 0
+            assert connection.zcard(DELIVERY_KEYS["forecast"].renewed) == 0
             assert worker.process.poll() is None, log.read_text()
             assert client.forecast(candles[:40], pred_len=2, timeout_s=WAIT_S).series
             assert worker.announcements()[0]["jobs_done"] <= 2

@@ -21,7 +21,7 @@ from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PR
 from kronos_client.contract.results import ForecastResult
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import delivery_keys
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
@@ -502,7 +502,7 @@ def test_a_job_that_nobody_has_begun_is_cancelled_at_once(client, redis):
 def deliveries(redis_server):
     """What a worker takes messages with."""
     with connect(redis_server.url, decode_responses=False) as redis:
-        yield Deliveries(redis, DeliveryKeys("unacked"), timeout_s=60, max_bytes=2**20)
+        yield Deliveries(redis, delivery_keys("unacked"), timeout_s=60, max_bytes=2**20)
 
 
 @pytest.mark.parametrize("priority", LISTS)

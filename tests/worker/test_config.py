@@ -33,7 +33,7 @@ def test_only_json_is_written_and_read(app):
 
 
 def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps_and_roles():
-    ours = {key for keys in DELIVERY_KEYS.values() for key in keys.as_list()}
+    ours = {key for keys in DELIVERY_KEYS.values() for key in keys}
     assert len(ours) == 6
     assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
 

@@ -88,7 +88,7 @@ class MessageConsumer:
         for _ in range(MAX_TAKEN_AT_ONCE):
             rooms = rooms_now()
             is_time = self._notified.is_set() or time.monotonic() >= self._next_check
-            if not rooms or not (is_time or rooms.exceed(self._asked)):
+            if not rooms or not (is_time or rooms != self._asked):
                 return
             self._asked = rooms
             lists = self._order.lists(queues, rooms)
@@ -148,9 +148,8 @@ class MessageConsumer:
             if not rooms.have_room(delivery.source, num_paths_of(message.arguments)):
                 self.deliveries.set_aside(delivery.tag)
                 return
-            self._order.note_taken(
-                delivery.source, cost_of(message.payload["headers"]["task"], message.arguments)
-            )
+            cost = cost_of(message.payload["headers"]["task"], message.arguments)
+            self._order.note_taken(delivery.source, cost)
             hand_over(delivery, queue, step, message)
         except (RedisError, BackendError, OperationalError):
             raise  # the message is delivered again

@@ -60,7 +60,8 @@ class Deliveries:
     def __init__(self, redis: Redis, keys: DeliveryKeys, *, timeout_s: float, max_bytes: int) -> None:
         self._redis = redis
         self._delivery_keys = keys
-        self._keys = [*keys.as_list(), TAKEN_KEY]
+        self._watch_key = f"{keys.unacked}_watch"
+        self._keys = [*keys, TAKEN_KEY]
         self.timeout_s = timeout_s
         self._max_bytes = max_bytes
         self._run_take, self._run_put_back, self._run_set_aside, self._run_restore = (
@@ -98,7 +99,7 @@ class Deliveries:
         """Remove an acknowledged message that is not a job's."""
         keys = self._delivery_keys
         with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrem(keys.index, tag)
+            pipe.zrem(keys.renewed, tag)
             pipe.hdel(keys.claims, tag)
             pipe.hdel(keys.unacked, tag)
             pipe.execute()
@@ -113,7 +114,7 @@ class Deliveries:
         If no worker has called this for a while, Redis was away: workers then get time to renew first.
         """
         args = [self.timeout_s, check_interval_s(self.timeout_s), MAX_RESTORED]
-        return int(self._run_restore(keys=[*self._keys, self._delivery_keys.watch], args=args))
+        return int(self._run_restore(keys=[*self._keys, self._watch_key], args=args))
 
     def dead_entry(self, reason: str, *, queue: str, job_id: str | None, message: bytes) -> str:
         """What the list of dead messages shows of a message."""

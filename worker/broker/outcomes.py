@@ -12,6 +12,7 @@ from redis.backoff import EqualJitterBackoff
 from redis.exceptions import RedisError
 
 from kronos_client.redis.job_store import Ended, Ending, JobStore, NotStored
+from worker.broker.store_health import store_health
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +31,6 @@ class Outcomes:
     Attributes:
         num_kept_bytes: Bytes of outcomes that wait for Redis.
         on_end: Called with the task, the job's id and the outcome, once each outcome is stored.
-        on_refused: Called with each error.
-        on_accepted: Called each time that Redis accepts.
         dead_entry: Returns the entry of a delivery for the dead messages, with this reason.
     """
 
@@ -42,8 +41,6 @@ class Outcomes:
         self.num_kept_bytes = 0
         self._kept_until = math.inf  # by time.monotonic
         self.on_end: Callable[[str, str, Any], object] = lambda task, job_id, outcome: None
-        self.on_refused: Callable[[Exception], object] = lambda error: None
-        self.on_accepted: Callable[[], object] = lambda: None
         self.dead_entry: Callable[[str, str, str], str] = lambda tag, job_id, reason: ""
 
     @property
@@ -67,16 +64,15 @@ class Outcomes:
         """
         try:
             return self._try(ending, task, outcome)
-        except (RedisError, NotStored) as error:
+        except RedisError as error:
             if not waits:
                 raise
-            text = "job %s: its outcome is kept until Redis accepts it: %s"
-            log.warning(text, ending.job_id, error)
-        self._keep(ending.num_bytes)
+            log.warning("job %s: its outcome is kept until Redis accepts it: %s", ending.job_id, error)
+        self._keep(len(ending.outcome))
         try:
             return self._end_later(ending, task, outcome)
         finally:
-            self._keep(-ending.num_bytes)
+            self._keep(-len(ending.outcome))
 
     def _end_later(self, ending: Ending, task: str, outcome: Any) -> Ended:
         pauses = EqualJitterBackoff(cap=MAX_PAUSE_S, base=0.1)
@@ -99,10 +95,10 @@ class Outcomes:
             (answer,) = self._store.end([ending])
             if isinstance(answer, NotStored):
                 raise answer
-        except (RedisError, NotStored) as error:
-            self.on_refused(error)
+        except RedisError as error:
+            store_health.refused(error)
             raise
-        self.on_accepted()
+        store_health.accepted()
         with self._lock:
             self._num_ended += 1
         if answer == "stored" and outcome is not None:

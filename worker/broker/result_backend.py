@@ -5,6 +5,7 @@ the pool may cause the failure. Overrides methods that celery 5.7's ``backends/b
 """
 
 import logging
+import os
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -18,7 +19,6 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore, OnRepeated, Receipt
 from worker.broker.outcomes import Outcomes
-from worker.broker.store_health import store_health
 from worker.config import DELIVERY_KEYS_SETTING, MAX_DEAD_SETTING
 
 log = logging.getLogger(__name__)
@@ -52,25 +52,16 @@ class CodedRedisBackend(RedisBackend):
     @cached_property
     def outcomes(self) -> Outcomes:
         """Ends this process's jobs."""
-        outcomes = Outcomes(self.store)
-        outcomes.on_refused, outcomes.on_accepted = store_health.refused, store_health.accepted
-        return outcomes
+        return Outcomes(self.store)
 
     def begin(
-        self,
-        task_id: str,
-        request: Any,
-        *,
-        timeout_s: float,
-        content: str = "",
-        worker: str = "",
-        pid: int = 0,
+        self, task_id: str, request: Any, *, timeout_s: float, content: str = "", worker: str = ""
     ) -> Receipt | Literal["ended", "conflict"]:
         """Claim a job, and store that a worker has begun it; otherwise as ``JobStore.begin``.
 
         This replaces Celery's ``track_started``, which needs one more round trip.
         """
-        info = {"pid": pid, "hostname": worker}
+        info = {"pid": os.getpid(), "hostname": worker}
         meta = self._encoded(task_id, info, states.STARTED, None, request)
         return self.store.begin(task_id, meta, tag_of(request), timeout_s, content, worker)
 

@@ -28,7 +28,8 @@ def check(connection: kombu.Connection) -> None:
     Raises:
         IncompatibleKombu: It does not, or has not all of ``LEANS_ON``.
     """
-    missing = [f"{owner.__name__}.{name}" for owner, name, _ in LEANS_ON if not hasattr(owner, name)]
+    needed = [(owner, name) for owner, names in LEANS_ON.items() for name in names.split()]
+    missing = [f"{owner.__name__}.{name}" for owner, name in needed if not hasattr(owner, name)]
     if missing:
         raise IncompatibleKombu(f"it has no {', '.join(missing)}")
     queue = f"kronos.check.{uuid.uuid4().hex}"

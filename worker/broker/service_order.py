@@ -38,7 +38,7 @@ class Large(IntEnum):
 
 
 class Room(NamedTuple):
-    """Which further jobs of a class a worker takes. Larger values are more room."""
+    """Which further jobs of a class a worker takes."""
 
     small: bool = False
     large: Large = Large.NONE
@@ -57,11 +57,6 @@ class Rooms:
 
     def __bool__(self) -> bool:
         return any(any(room) for room in self.of_class)
-
-    def exceed(self, others: "Rooms") -> bool:
-        """Whether there is room for a job for which the others have none."""
-        pairs = zip(self.of_class, others.of_class, strict=True)
-        return any(own > other for pair in pairs for own, other in zip(*pair, strict=True))
 
     def have_room(self, source: str, num_paths: int) -> bool:
         """Whether a job from this list may be taken."""

@@ -54,11 +54,9 @@ class StoreHealth:
             self._reason = f"Redis does not store outcomes ({escaped(shown, MAX_CHARS)}); {remedy}"
             if self._refused_since is None:
                 self._refused_since, self._next_log = now, now + PATIENCE_S
-            is_due = now >= self._next_log
-            if is_due:
+            if now >= self._next_log:
                 self._next_log = now + LOG_INTERVAL_S
-        if is_due:
-            log.error("%s. This worker keeps what it computed, and tries again", self._reason)
+                log.error("%s. This worker keeps what it computed, and tries again", self._reason)
 
     def accepted(self) -> None:
         """Note that an outcome was stored."""

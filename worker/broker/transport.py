@@ -41,37 +41,47 @@ DECODED: Final = "kronos.decoded"
 """Key of the parsed body in kombu's raw message, so that it is parsed only once."""
 TRANSPORT: Final = "kronos"
 """The value of ``broker_transport``; Celery shows it as the scheme of the broker's URL."""
-LEANS_ON: Final = (
-    (redis.MultiChannelPoller, "on_poll_start", "calls _register_BRPOP of a channel with queues and room"),
-    (redis.MultiChannelPoller, "_register_BRPOP", "waits for a message of Channel._queue_cycle"),
-    (redis.Channel, "active_queues", "the queues that are consumed, without broadcast queues"),
-    (redis.Channel, "_update_queue_cycle", "is called when a queue is added or cancelled"),
-    (redis.Channel, "_get_client", "gives the class of its clients"),
-    (redis.Channel, "_queue_bind", "notes a binding in Redis, for senders"),
-    (redis.Channel, "_disconnect_pools", "closes the connections for commands"),
-    (redis.Channel, "_close_clients", "closes the connections that wait for messages"),
-    (redis.Channel, "conn_or_acquire", "gives a client for a command"),
-    (redis.Channel, "_create_client", "makes one on Channel.pool"),
-    (redis.Channel, "pool", "is replaced when the connection is lost"),
-    (virtual.Channel, "basic_consume", "adds a queue, and gives its messages to Message and QoS.append"),
-    (virtual.Channel, "QoS", "the class that accounts for what a channel holds"),
-    (virtual.Channel, "Message", "the class of its messages"),
-    (virtual.Channel, "do_restore", "whether a closing channel requeues what is not acknowledged"),
-    (virtual.QoS, "can_consume", "is called before a message is taken"),
-    (virtual.QoS, "append", "counts a message as held"),
-    (virtual.QoS, "ack", "counts it as held no longer, in any thread"),
-    (virtual.QoS, "_delivered", "the messages that are held, by tag"),
-    (virtual.QoS, "_dirty", "the tags among them that are held no longer"),
-    (redis.Transport, "connection_errors", "the errors after which Celery connects again"),
-    (virtual.Transport, "cycle", "the poller of a connection; Transport.__init__ makes it"),
-    (virtual.Transport, "_deliver", "gives a raw message to the consumer of its queue"),
-    (state, "reserved_requests", "the received requests; other threads add to it"),
-    (state, "active_requests", "the running requests"),
-    (state, "task_ready", "takes a request out of both"),
-    (TokenBucket, "add", "holds a request back, in contents"),
-    (Connection, "_ensure_connection", "connects, with pauses between its tries"),
-)
-"""The owner, the name, and what it does."""
+LEANS_ON: Final[dict[Any, str]] = {
+    # on_poll_start: calls _register_BRPOP of a channel with queues and room
+    # _register_BRPOP: waits for a message of Channel._queue_cycle
+    redis.MultiChannelPoller: "on_poll_start _register_BRPOP",
+    # active_queues: the queues that are consumed, without broadcast queues
+    # _update_queue_cycle: is called when a queue is added or cancelled
+    # _get_client: gives the class of its clients
+    # _queue_bind: notes a binding in Redis, for senders
+    # _disconnect_pools: closes the connections for commands
+    # _close_clients: closes the connections that wait for messages
+    # conn_or_acquire: gives a client for a command
+    # _create_client: makes one on Channel.pool
+    # pool: is replaced when the connection is lost
+    redis.Channel: "active_queues _update_queue_cycle _get_client _queue_bind _disconnect_pools _close_clients "
+    "conn_or_acquire _create_client pool",
+    # basic_consume: adds a queue, and gives its messages to Message and QoS.append
+    # QoS: the class that accounts for what a channel holds
+    # Message: the class of its messages
+    # do_restore: whether a closing channel requeues what is not acknowledged
+    virtual.Channel: "basic_consume QoS Message do_restore",
+    # can_consume: is called before a message is taken
+    # append: counts a message as held
+    # ack: counts it as held no longer, in any thread
+    # _delivered: the messages that are held, by tag
+    # _dirty: the tags among them that are held no longer
+    virtual.QoS: "can_consume append ack _delivered _dirty",
+    # connection_errors: the errors after which Celery connects again
+    redis.Transport: "connection_errors",
+    # cycle: the poller of a connection; Transport.__init__ makes it
+    # _deliver: gives a raw message to the consumer of its queue
+    virtual.Transport: "cycle _deliver",
+    # reserved_requests: the received requests; other threads add to it
+    # active_requests: the running requests
+    # task_ready: takes a request out of both
+    state: "reserved_requests active_requests task_ready",
+    # add: holds a request back, in contents
+    TokenBucket: "add",
+    # _ensure_connection: connects, with pauses between its tries
+    Connection: "_ensure_connection",
+}
+"""By their owners, the names that each must have."""
 
 
 @cache
@@ -148,7 +158,6 @@ class Channel(redis.Channel):
 
     QoS = QoS
     Message = Message
-    connection: Any
     qos: Any
     _create_client: Any
     _queue_cycle: Any

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -141,18 +140,13 @@ class Attempt:
             RedisError: Redis does not store it now.
         """
         asked_at = time.monotonic()
-        try:
-            receipt = self._backend.begin(
-                self._job_id,
-                self._request,
-                timeout_s=self._process.claims.timeout_s,
-                content=content,
-                worker=self._process.node,
-                pid=os.getpid(),
-            )
-        except JobError as error:
-            log.error("job %s cannot begin, perhaps because an app wrote its keys: %s", self._job_id, error)
-            raise
+        receipt = self._backend.begin(
+            self._job_id,
+            self._request,
+            timeout_s=self._process.claims.timeout_s,
+            content=content,
+            worker=self._process.node,
+        )
         if receipt == "ended":
             # Delivered again after it ended, or submitted twice: the first outcome stays.
             self._backend.outcomes.end(Ending(self._job_id, "", self._tag))

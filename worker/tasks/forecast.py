@@ -68,12 +68,10 @@ class ForecastAttempt(Attempt):
             raise self._requeued(str(error), is_lost=isinstance(error, DiedInEngine)) from None
         except NotNow as error:
             raise self._requeued(str(error), error.delay_s) from None
-        except (Ignore, Requeued):
+        except (Ignore, Requeued, JobError):
             raise
         except (RedisError, BackendError, OperationalError) as error:
             raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
-        except JobError:
-            raise
         except Exception as error:  # an error without a code would send its traceback to the caller
             log.exception("job %s failed because of a defect in this software", self._job_id)
             raise coded(error) from None
@@ -99,10 +97,9 @@ class ForecastAttempt(Attempt):
             return False
 
     def report_progress(self, progress: ForecastProgress) -> None:
+        state = progress.as_json()
         try:
-            self._backend.store_result(
-                self._job_id, progress.as_json(), PROGRESS_STATE, request=self._request
-            )
+            self._backend.store_result(self._job_id, state, PROGRESS_STATE, request=self._request)
         except RedisError as error:
             log.warning("job %s: its progress could not be stored: %s", self._job_id, error)
 

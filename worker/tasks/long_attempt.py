@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from celery import Task
+from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import PROGRESS_STATE
-from kronos_client.redis.job_store import Receipt, fingerprint
+from kronos_client.redis.job_store import fingerprint
 from kronos_model.atomic_write import NO_ROOM
-from worker.broker.claims import Claim
 from worker.broker.result_backend import coded
-from worker.tasks.attempt import REQUEUE_DELAY_S, Attempt, job_of
+from worker.tasks.attempt import REQUEUE_DELAY_S, Attempt, Requeued, job_of
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.long_run import Interrupted, LongRun
 
@@ -48,30 +48,26 @@ class LongAttempt(Attempt):
             # What is not a job has no fingerprint: it gets its error even if the id is in use.
             content = fingerprint(job) if isinstance(job, Mapping) else ""
             receipt, claim = self._begin(content, self._check_and_report)
-            return self._work(job_of(args, kwargs), content, receipt, claim)
+            given = (self._process, self._job_id, job_of(args, kwargs), content, receipt, self._queue)
+            self._run = self._make_run(*given, self._time_limit_s)
+            return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except Interrupted as interrupted:
             raise self._requeued(str(interrupted)) from None
         except RedisError as error:
             raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
-        finally:
-            self._process.training = None
-
-    def _work(self, payload: Any, content: str, receipt: Receipt, claim: Claim) -> dict[str, Any]:
-        try:
-            given = (self._process, self._job_id, payload, content, receipt, self._queue)
-            self._run = self._make_run(*given, self._time_limit_s)
-            return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except OSError as error:
             if error.errno not in NO_ROOM:  # perhaps a network file system is away for a moment
                 reason = f"the model folder does not answer: {error}"
                 raise self._requeued(reason, REQUEUE_DELAY_S) from error
             text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"
             raise JobError(ErrorCode.DISK_FULL, text) from None
-        except (JobError, Interrupted, RedisError):
+        except (Ignore, Requeued, JobError):
             raise
         except Exception as error:  # an error without a code would send its traceback to the caller
             log.exception("job %s failed because of a defect in this software", self._job_id)
             raise coded(error) from None
+        finally:
+            self._process.training = None
 
     def _check_and_report(self) -> None:
         run = self._run

@@ -37,7 +37,7 @@ def read_parquet(path: Path, read_header: ReadHeader) -> Cells:
     num_bytes, packed_bytes = metadata.num_rows * 8 * len(used), path.stat().st_size
     check_unpacked(path, max(num_bytes, _stored_bytes(metadata, used)), packed_bytes)
     texts = [name for name in used if schema.field(name).type in _TEXTS]
-    parts: dict[str, list[pa.Array]] = {name: [] for name in header.places}
+    parts = {name: [_plainly(pa.array([], schema.types[place]))] for name, place in header.places.items()}
     # Texts stay in their dictionary until it is known how many bytes they have without it.
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
         for batch in file.iter_batches(CHUNK_ROWS, columns=used):
@@ -45,10 +45,7 @@ def read_parquet(path: Path, read_header: ReadHeader) -> Cells:
             check_unpacked(path, num_bytes, packed_bytes)
             for name, place in header.places.items():
                 parts[name].append(_plainly(batch.column(schema.names[place])))
-    columns = {
-        name: pa.chunked_array(parts[name] or [_plainly(pa.array([], schema.types[place]))])
-        for name, place in header.places.items()
-    }
+    columns = {name: pa.chunked_array(arrays) for name, arrays in parts.items()}
     return Cells(header.used_titles, columns, "row", lambda: np.arange(metadata.num_rows))
 
 

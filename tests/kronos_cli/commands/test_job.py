@@ -100,6 +100,17 @@ def test_a_waiting_job_has_its_place_and_about_how_long_it_takes(redis, store, d
     assert "about 40 s" in shown()
 
 
+def test_a_large_job_that_was_set_aside(redis, deliveries):
+    submit(redis, *"bca")
+    for _ in range(2):
+        delivery = deliveries.take([LIST])
+        assert delivery is not None
+        deliveries.set_aside(delivery.tag)
+    assert facts("c") | {"where": "waiting", "num_before": 2} == facts("c")  # the one left, and b
+    assert "waits in cpu (normal, large jobs), about 2 jobs before it" in shown("c")
+    assert facts() | {"where": "waiting", "num_before": 0} == facts()
+
+
 def test_a_message_that_never_arrived(redis):
     live(redis)
     submit(redis, "a")

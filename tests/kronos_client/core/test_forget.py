@@ -11,7 +11,7 @@ from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import delivery_keys
 from kronos_model.bars.synthetic import candles
 from tests.waiting import WAIT_S
 
@@ -71,7 +71,7 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
     with pytest.raises(JobError, match="ID_CONFLICT"):
         client.submit(CANDLES, pred_len=6, job_id="done")
     # Delivered once more, it is not begun.
-    records = JobStore(redis, settings.result_ttl_s, DeliveryKeys("test.unacked"))
+    records = JobStore(redis, settings.result_ttl_s, delivery_keys("test.unacked"))
     assert records.begin("done", "{}", "tag", 60.0) == "ended"
     backend.mark_as_done("done", example("forecast-result"))
     assert stored(redis)["status"] == "FAILURE"

@@ -129,7 +129,7 @@ def test_a_message_that_was_deleted_while_its_worker_was_dead(
         redis.hset(job_key("a"), "holder", "x")  # of an earlier attempt that is gone
         deliveries.put_back(tag, 1000.0)
     redis.hdel(KEYS.unacked, tag)
-    redis.zincrby(KEYS.index, -3000, tag)
+    redis.zincrby(KEYS.renewed, -3000, tag)
     deliveries.restore_overdue()
     assert outcome_of(redis_server.url) == ErrorCode.LOST
 

@@ -17,7 +17,7 @@ from kronos_client.contract.names import (
 )
 from kronos_client.redis.admission import MAX_RETRY_S, UNKNOWN_RATE_RETRY_S, Admission, retry_after_s
 from kronos_client.redis.job_store import Ending, JobStore
-from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys, list_key, list_keys
+from kronos_client.redis.queues import TAKEN_KEY, delivery_keys, list_key, list_keys
 from tests.waiting import WAIT_S
 
 LIMIT = 10
@@ -34,7 +34,7 @@ def admission(redis) -> Admission:
 
 @pytest.fixture
 def records(redis) -> JobStore:
-    return JobStore(redis, 100, DeliveryKeys("test.unacked"))
+    return JobStore(redis, 100, delivery_keys("test.unacked"))
 
 
 def admit(

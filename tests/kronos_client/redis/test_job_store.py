@@ -11,10 +11,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key, result_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.job_store import Ending, JobStore, Receipt
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import delivery_keys
 from tests.waiting import WAIT_S
 
-KEYS = DeliveryKeys("test.unacked")
+KEYS = delivery_keys("test.unacked")
 
 
 @pytest.fixture
@@ -191,12 +191,12 @@ def test_a_job_that_has_its_outcome_is_not_enqueued_again_while_that_is_kept(red
     records = JobStore(redis, RESULT_TTL_S, KEYS)
     assert claim(redis, "a", {})
     end(records, "a")
-    assert records.has_ended("a")
+    assert redis.hexists(job_key("a"), "ended_at")
     assert claim(redis, "a", {}) is None
     let_result_expire(redis, "a")
     records.request_cancel("a")
     assert claim(redis, "a", {})
-    assert not records.has_ended("a")
+    assert not redis.hexists(job_key("a"), "ended_at")
     assert not records.is_cancelled("a")
 
 
@@ -207,7 +207,7 @@ def test_a_refused_submission_changes_nothing(redis):
     let_result_expire(redis, "a")
     with pytest.raises(JobError):
         claim(redis, "a", {"pred_len": 6})
-    assert records.has_ended("a")
+    assert redis.hexists(job_key("a"), "ended_at")
 
 
 def test_a_job_sent_again_after_its_result_expired_begins_anew(records, redis):
@@ -221,4 +221,4 @@ def test_a_job_sent_again_after_its_result_expired_begins_anew(records, redis):
     again = begin(records, "a")
     assert again.waited_s(None) == pytest.approx(0, abs=1)
     assert not again.is_cancelled
-    assert not records.has_ended("a")
+    assert not redis.hexists(job_key("a"), "ended_at")

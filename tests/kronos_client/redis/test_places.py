@@ -70,8 +70,8 @@ class Service:
 
     def _vanish(self, tag: str) -> None:
         """No worker renews the delivery any more."""
-        if self.redis.zscore(KEYS.index, tag):
-            self.redis.zincrby(KEYS.index, -TIMEOUT_S - 2000, tag)
+        if self.redis.zscore(KEYS.renewed, tag):
+            self.redis.zincrby(KEYS.renewed, -TIMEOUT_S - 2000, tag)
         self.deliveries.restore_overdue()
 
     def check(self) -> None:

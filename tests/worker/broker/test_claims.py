@@ -9,14 +9,14 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.names import job_key, result_key
 from kronos_client.redis.job_store import Ending, JobStore
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import delivery_keys
 from worker.broker import steps, transport
 from worker.broker.claims import Claim, Claims
 from worker.broker.deliveries import Deliveries
 
 TIMEOUT_S = 30.0
-KEYS = DeliveryKeys("test.unacked")
-UNACKED, INDEX = KEYS.unacked, KEYS.index
+KEYS = delivery_keys("test.unacked")
+UNACKED, INDEX = KEYS.unacked, KEYS.renewed
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys
+from kronos_client.redis.queues import TAKEN_KEY, delivery_keys
 from tests.worker.broker.test_messages import message
 from worker.broker import consuming
 from worker.broker.consuming import MessageConsumer
@@ -20,8 +20,8 @@ from worker.broker.deliveries import Deliveries
 from worker.broker.outcomes import Outcomes
 from worker.broker.service_order import ALL_ROOM, NUM_CLASSES, Large, Room, Rooms
 
-KEYS = DeliveryKeys("t.unacked")
-UNACKED, INDEX = KEYS.unacked, KEYS.index
+KEYS = delivery_keys("t.unacked")
+UNACKED, INDEX = KEYS.unacked, KEYS.renewed
 ANY, SMALL = Room(True, Large.ANY), Room(True, Large.NONE)
 
 

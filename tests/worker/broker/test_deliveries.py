@@ -8,11 +8,11 @@ from redis import Redis
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
-from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys
+from kronos_client.redis.queues import TAKEN_KEY, delivery_keys
 from worker.broker.deliveries import MAX_RESTORED, SHOWN_BYTES, Deliveries
 
-KEYS = DeliveryKeys("t.unacked")
-UNACKED, INDEX = KEYS.unacked, KEYS.index
+KEYS = delivery_keys("t.unacked")
+UNACKED, INDEX = KEYS.unacked, KEYS.renewed
 HIGH, NORMAL = "cpu", "cpu\x06\x163"
 LISTS = [HIGH, NORMAL]
 TIMEOUT_S = 60.0
@@ -35,7 +35,7 @@ def age(redis: Redis, *tags: str, by_s: float = TIMEOUT_S + 1) -> None:
 
 
 def is_empty(redis: Redis) -> bool:
-    return not redis.exists(*KEYS.as_list(), *LISTS, *[f"kronos:delayed:{key}" for key in LISTS])
+    return not redis.exists(*KEYS, *LISTS, *[f"kronos:delayed:{key}" for key in LISTS])
 
 
 def take_all(deliveries: Deliveries) -> list[bytes]:
@@ -168,7 +168,7 @@ def test_after_an_outage_holders_can_renew_first(redis, deliveries):
     redis.hincrbyfloat(f"{UNACKED}_watch", "looked_at", -30)  # Redis was away
     assert deliveries.restore_overdue() == 0
     assert deliveries.restore_overdue() == 0
-    redis.hincrbyfloat(KEYS.watch, "back_at", -TIMEOUT_S / 2 - 1)
+    redis.hincrbyfloat(f"{UNACKED}_watch", "back_at", -TIMEOUT_S / 2 - 1)
     assert deliveries.restore_overdue() == 1
 
 

@@ -9,7 +9,6 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import (
     DELIVERY_KEYS,
     TAKEN_KEY,
-    delayed_key,
     large_key,
     list_key,
     queue_states,
@@ -49,7 +48,7 @@ def taken(deliveries: Deliveries, *lists: str, min_age_s: float = 0.0) -> list[b
 
 def test_jobs_on_a_second_list_are_taken_in_order_as_they_were(redis, deliveries):
     set_aside(redis, deliveries, "a", "b")
-    assert not redis.exists(NORMAL, *KEYS.as_list())
+    assert not redis.exists(NORMAL, *KEYS)
     assert redis.hgetall(TAKEN_KEY) == {NORMAL: "2"}
     delivery = deliveries.take([NORMAL, LARGE])
     assert (delivery.source, delivery.message) == (LARGE, message("a").encode())
@@ -80,7 +79,7 @@ def test_only_overdue_jobs_are_taken_if_that_is_asked(redis, deliveries):
 def test_a_job_that_comes_back_from_a_worker_is_next_on_its_second_list_and_overdue(redis, deliveries):
     set_aside(redis, deliveries, "a", "b")
     first = deliveries.take([LARGE])
-    redis.zincrby(KEYS.index, -TIMEOUT_S - 1, first.tag)
+    redis.zincrby(KEYS.renewed, -TIMEOUT_S - 1, first.tag)
     assert deliveries.restore_overdue() == 1
     assert redis.hget(TAKEN_KEY, LARGE) == "0"
     assert taken(deliveries, LARGE, min_age_s=30) == [message("a").encode()]
@@ -112,7 +111,7 @@ def test_delayed_jobs_count_in_the_queue_and_those_that_are_due(redis, deliverie
         deliveries.put_back(deliveries.take([NORMAL]).tag, delay_s)
     state = queue_states(redis)["cpu"]
     assert (sum(state.lengths.values()), state.delayed, state.due) == (0, 2, 0)
-    redis.zincrby(delayed_key(NORMAL), -1001, redis.zrange(delayed_key(NORMAL), 0, 0)[0])
+    redis.zincrby(f"kronos:delayed:{NORMAL}", -1001, redis.zrange(f"kronos:delayed:{NORMAL}", 0, 0)[0])
     assert queue_states(redis)["cpu"].due == 1
     with pytest.raises(Exception, match="its limit is 2"):
         Admission(redis, result_ttl_s=60, max_queue_jobs=2).admit("c", {}, "cpu", lambda: 0)

@@ -11,13 +11,13 @@ from redis.exceptions import NoPermissionError, RedisError
 from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore, NotStored
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import delivery_keys
 from tests.waiting import await_true
 from worker.broker import outcomes as module
 from worker.broker.deliveries import Deliveries
 from worker.broker.outcomes import Outcomes
 
-KEYS = DeliveryKeys("t.unacked")
+KEYS = delivery_keys("t.unacked")
 DONE = '{"status": "SUCCESS"}'
 RESULT_TTL_S = 50
 
@@ -60,7 +60,7 @@ class Bench:
     def held(self) -> set[str]:
         """The tags of what is taken, which must be the same in all keys."""
         tags = set(self.redis.hkeys(KEYS.unacked))
-        assert tags == set(self.redis.zrange(KEYS.index, 0, -1)) == set(self.redis.hkeys(KEYS.claims))
+        assert tags == set(self.redis.zrange(KEYS.renewed, 0, -1)) == set(self.redis.hkeys(KEYS.claims))
         return tags
 
 
@@ -240,7 +240,7 @@ def test_attempts_that_ended_without_an_outcome_are_noted_the_last_eight(bench, 
     bench.records.release("a", ending.tag, "the engine\nhas stopped")
     for number in range(10):
         assert bench.records.begin("a", "{}", f"tag-{number}", 60, worker=f"w{number}").held_s == 0
-        redis.zrem(KEYS.index, f"tag-{number}")  # its worker dies, and the message is put back
+        redis.zrem(KEYS.renewed, f"tag-{number}")  # its worker dies, and the message is put back
     attempts = redis.hget(job_key("a"), "attempts").splitlines()
     assert len(attempts) == 8
     begun_at, ended_at, worker, how = attempts[-1].split(" ", 3)

@@ -18,7 +18,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import result_key
 from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import delivery_keys
 from tests.waiting import WAIT_S
 from worker.broker.result_backend import CodedRedisBackend, coded
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
@@ -26,7 +26,7 @@ from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
 
 
-KEYS = DeliveryKeys("test.unacked")
+KEYS = delivery_keys("test.unacked")
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_a_revocation_cancels_the_job_that_another_worker_has(app, redis, jobs):
 
 def test_a_revocation_ends_a_job_whose_worker_is_gone(app, redis):
     claimed(app, "job", "theirs")
-    redis.zrem(KEYS.index, "theirs")
+    redis.zrem(KEYS.renewed, "theirs")
     app.backend.mark_as_revoked("job", "revoked", context("ours"))
     assert_coded(stored(redis, "job"), ErrorCode.CANCELLED)
 

@@ -134,12 +134,10 @@ def test_room_for_small_jobs_has_none_for_large_ones():
     assert rooms.have_room(FIRST[NORMAL], 9)
 
 
-def test_more_room_is_noticed():
+def test_whether_there_is_any_room():
     assert ALL_ROOM
     assert not NO_ROOM
-    assert Rooms((ANY, SMALL, NONE)).exceed(Rooms((ANY, NONE, NONE)))
-    assert Rooms((ANY, NONE, NONE)).exceed(Rooms((SMALL, NONE, NONE)))
-    assert not Rooms((SMALL, NONE, NONE)).exceed(ALL_ROOM)
+    assert Rooms((NONE, SMALL, NONE))
 
 
 def job(sample_count=1, num_series: int = 1, **fields) -> list:

@@ -30,7 +30,7 @@ from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
 QUEUE = "cpu"
 KEYS = DELIVERY_KEYS["forecast"]
-UNACKED, INDEX = KEYS.unacked, KEYS.index
+UNACKED, INDEX = KEYS.unacked, KEYS.renewed
 
 
 @pytest.fixture
@@ -119,14 +119,14 @@ def test_only_the_stored_outcome_removes_the_message_of_a_job(redis, receiver):
     assert redis.hkeys(UNACKED) == redis.zrange(INDEX, 0, -1) == [one.delivery_tag]
     context = Context({"id": "a"}, properties=one.properties)
     transport.backend().store_result("a", {}, states.SUCCESS, request=context)
-    assert not redis.exists(*KEYS.as_list(), QUEUE)
+    assert not redis.exists(*KEYS, QUEUE)
 
 
 def test_an_acknowledged_message_without_a_job_leaves_nothing(redis, receiver):
     redis.lpush(QUEUE, json.dumps(message(headers={"id": "a", "task": STATUS_TASK})))
     (one,) = receiver.receive()
     one.ack()
-    assert not redis.exists(*KEYS.as_list(), QUEUE)
+    assert not redis.exists(*KEYS, QUEUE)
     assert holds_nothing(receiver)
 
 

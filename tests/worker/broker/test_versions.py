@@ -17,12 +17,12 @@ from redis import Redis
 from kronos_client.contract.names import cancel_key, job_key, result_key
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
-from kronos_client.redis.queues import TAKEN_KEY, DeliveryKeys
+from kronos_client.redis.queues import TAKEN_KEY, delivery_keys
 from kronos_client.redis.scripts import read_script
 from worker.broker.deliveries import Deliveries
 
 RELEASE: Path = Path(__file__).parents[2] / "data" / "release_0_1_0" / "lua"
-KEYS = DeliveryKeys("t.unacked")
+KEYS = delivery_keys("t.unacked")
 LISTS = ["cpu", "cpu\x06\x163"]
 STARTED, DONE = '{"status": "STARTED"}', '{"status": "SUCCESS"}'
 TTL_S = 1000
@@ -48,7 +48,7 @@ class OldWorker:
 
     def take(self) -> str | None:
         tag = uuid.uuid4().hex
-        answer = self._run("take", [KEYS.unacked, KEYS.index, TAKEN_KEY, *LISTS], tag, 10_000, 100)
+        answer = self._run("take", [KEYS.unacked, KEYS.renewed, TAKEN_KEY, *LISTS], tag, 10_000, 100)
         if answer is None:
             return None
         self.held[tag] = json.loads(answer[2])["properties"]["correlation_id"]
@@ -56,7 +56,7 @@ class OldWorker:
 
     def begin(self, tag: str) -> None:
         job_id = self.held[tag]
-        keys = [result_key(job_id), job_key(job_id), cancel_key(job_id), KEYS.index]
+        keys = [result_key(job_id), job_key(job_id), cancel_key(job_id), KEYS.renewed]
         answer = self._run("begin", keys, STARTED, TTL_S, TTL_S, tag, OLD_TIMEOUT_S, "")
         if answer is None:
             self._acknowledge(tag)
@@ -65,27 +65,27 @@ class OldWorker:
 
     def end(self, tag: str) -> bool:
         job_id = self.held[tag]
-        keys = [result_key(job_id), job_key(job_id), cancel_key(job_id), KEYS.index]
+        keys = [result_key(job_id), job_key(job_id), cancel_key(job_id), KEYS.renewed]
         is_stored = self._run("store", keys, DONE, TTL_S, TTL_S, tag, "") == 1
         self._acknowledge(tag)
         return is_stored
 
     def put_back(self, tag: str, delay_s: float) -> None:
-        keys = [KEYS.unacked, KEYS.index, TAKEN_KEY]
+        keys = [KEYS.unacked, KEYS.renewed, TAKEN_KEY]
         self._run("requeue", keys, tag, delay_s, OLD_TIMEOUT_S)
         self._run("release", [job_key(self.held.pop(tag))], tag, "")
 
     def renew(self) -> None:
         keys = [key for job_id in self.held.values() for key in (job_key(job_id), result_key(job_id))]
         if self.held:
-            self._run("renew_claims", [KEYS.index, *keys], TTL_S, *self.held)
+            self._run("renew_claims", [KEYS.renewed, *keys], TTL_S, *self.held)
 
     def restore(self) -> None:
-        keys = [KEYS.unacked, KEYS.index, TAKEN_KEY, KEYS.watch]
+        keys = [KEYS.unacked, KEYS.renewed, TAKEN_KEY, f"{KEYS.unacked}_watch"]
         self._run("restore", keys, OLD_TIMEOUT_S, 1e9, 0, 100)
 
     def _acknowledge(self, tag: str) -> None:
-        self.redis.zrem(KEYS.index, tag)
+        self.redis.zrem(KEYS.renewed, tag)
         self.redis.hdel(KEYS.unacked, tag)
         self.held.pop(tag)
 
@@ -167,15 +167,15 @@ class Pool:
 
     def wait(self, seconds: float) -> None:
         """Make what is in Redis so much older."""
-        for key in (KEYS.index, *(f"kronos:delayed:{key}" for key in LISTS)):
+        for key in (KEYS.renewed, *(f"kronos:delayed:{key}" for key in LISTS)):
             for tag in self.redis.zrange(key, 0, -1):
                 self.redis.zincrby(key, -seconds, tag)
-        self.redis.delete(KEYS.watch)
+        self.redis.delete(f"{KEYS.unacked}_watch")
 
     def whereabouts(self) -> set[str]:
         """The jobs that have an outcome, or whose message a worker will find."""
         listed = [text for key in LISTS for text in self.redis.lrange(key, 0, -1)]
-        index = self.redis.zrange(KEYS.index, 0, -1)
+        index = self.redis.zrange(KEYS.renewed, 0, -1)
         taken = (
             [text.partition("\n")[2] for text in self.redis.hmget(KEYS.unacked, index) if text]
             if index
@@ -219,6 +219,6 @@ def test_jobs_of_both_versions_workers_end_once_and_none_is_lost(redis, redis_se
         assert sorted(pool.stored) == pool.job_ids
         pool.workers["new"].restore()
         pool.workers["new"].take()
-        assert not redis.exists(*KEYS.as_list(), *LISTS, *(f"kronos:delayed:{key}" for key in LISTS))
+        assert not redis.exists(*KEYS, *LISTS, *(f"kronos:delayed:{key}" for key in LISTS))
 
     check()

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import job_key
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import delivery_keys
 from worker.broker import transport
 from worker.broker.result_backend import tag_of
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
@@ -52,7 +52,7 @@ def rejected() -> list[bool]:
 def make_request(settings, put_back, rejected):
     with make_app(settings) as app:
         use_result_backend(app)
-        app.conf[DELIVERY_KEYS_SETTING] = DeliveryKeys("test.unacked")
+        app.conf[DELIVERY_KEYS_SETTING] = delivery_keys("test.unacked")
 
         @app.task(name="test.run", shared=False, acks_late=True, reject_on_worker_lost=True)
         def run() -> None:
