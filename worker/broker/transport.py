@@ -54,8 +54,8 @@ LEANS_ON: Final[dict[Any, str]] = {
     # conn_or_acquire: gives a client for a command
     # _create_client: makes one on Channel.pool
     # pool: is replaced when the connection is lost
-    redis.Channel: "active_queues _update_queue_cycle _get_client _queue_bind _disconnect_pools _close_clients "
-    "conn_or_acquire _create_client pool",
+    redis.Channel: "active_queues _update_queue_cycle _get_client _queue_bind _disconnect_pools "
+    "_close_clients conn_or_acquire _create_client pool",
     # basic_consume: adds a queue, and gives its messages to Message and QoS.append
     # QoS: the class that accounts for what a channel holds
     # Message: the class of its messages
