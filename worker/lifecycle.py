@@ -227,6 +227,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
             "KRONOS_SHARED_EXCHANGES is on: every Celery app on this Redis database can control this worker, "
             "and shut it down; unset it when no process of 0.1.0 runs"
         )
+    transport.message_consumer()  # before the pool forks: children share the deadline of its outcomes
     if current.num_children:
         queue = get_settings().queue_names.on_device(probed_device()["device"])
     else:

@@ -243,16 +243,27 @@ class JobStore:
         """
         keys = [key for one in endings for key in _keys_of(one.job_id)]
         args = [part for one in endings for part in (one.tag, one.outcome, one.dead_entry)]
-        answers = self._run["end"](
-            keys=[*keys, *self._delivery_keys, *[DEAD_KEY for _ in self._delivery_keys[:1]]],
-            args=[self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead, *args],
-        )
+        try:
+            answers = self._run["end"](
+                keys=[*keys, *self._delivery_keys, *[DEAD_KEY for _ in self._delivery_keys[:1]]],
+                args=[self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead, *args],
+            )
+        except ResponseError:
+            if len(endings) == 1:
+                raise
+            return [self._end_alone(one) for one in endings]  # Redis 7 refuses all for the keys of one
         ended: list[Ended | NotStored] = []
         for one, answer in zip(endings, map(_text, answers), strict=True):
             if answer in ("repeated", "held"):
                 self._on_repeated(one.tag)
             ended.append(NotStored(answer.removeprefix("error ")) if answer.startswith("error ") else answer)
         return ended
+
+    def _end_alone(self, ending: Ending) -> Ended | NotStored:
+        try:
+            return self.end([ending])[0]
+        except ResponseError as error:
+            return NotStored(str(error))
 
     def request_cancel(self, job_id: str) -> bool:
         """Request that a job is cancelled, whether it waits or runs; returns False if it has ended."""

@@ -87,7 +87,7 @@ def test_an_acl_that_refuses_results(
     assert not any(worker.is_ready for worker in shown)
     assert all("deploy/redis-users.acl" in str(worker.problem) for worker in shown)
     logs = [worker.log.read_text() for worker in fleet.running]
-    assert [log.count("Redis does not store outcomes") for log in logs] == [1, 1]
+    assert [log.count("Redis refuses what this worker writes") for log in logs] == [1, 1]
     await_true(lambda: all(worker.is_ready for worker in live_workers(redis.connection)), "ready again")
 
 

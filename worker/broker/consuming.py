@@ -20,6 +20,7 @@ from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
 from worker.broker.outcomes import Outcomes
 from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, num_paths_of
+from worker.broker.store_health import store_health
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,7 @@ class MessageConsumer:
                 self._notified.set()
                 self._deliver(delivery, rooms, hand_over)
             except ResponseError as error:  # it answers: a new connection would change nothing
-                log.error("Redis refuses the script that takes a job, trying again: %s", error)
+                store_health.refused(error)
                 self._notified.clear()
                 return
         self._wake()

@@ -21,13 +21,14 @@ SCRIPTS: Final = Path(__file__).parent / "lua"
 SHOWN_BYTES: Final = 2048
 """Bytes kept of each end of a message that is too large, and of a buried message."""
 MAX_RESTORED: Final = 100
+MAX_INTERVAL_S: Final = 5.0
 CHECKS_PER_TIMEOUT: Final = 4
 """Three renewals in a row may fail before a job counts as abandoned."""
 
 
 def check_interval_s(timeout_s: float) -> float:
     """Seconds between two renewals of a worker's messages, and between two checks for overdue ones."""
-    return min(5.0, timeout_s / CHECKS_PER_TIMEOUT)
+    return min(MAX_INTERVAL_S, timeout_s / CHECKS_PER_TIMEOUT)
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Deliveries:
 
         If no worker has called this for a while, Redis was away: workers then get time to renew first.
         """
-        args = [self.timeout_s, check_interval_s(self.timeout_s), MAX_RESTORED]
+        args = [self.timeout_s, check_interval_s(self.timeout_s), MAX_RESTORED, MAX_INTERVAL_S]
         return int(self._run_restore(keys=[*self._keys, self._watch_key], args=args))
 
     def dead_entry(self, reason: str, *, queue: str, job_id: str | None, message: bytes) -> str:

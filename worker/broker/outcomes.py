@@ -5,7 +5,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from multiprocessing.sharedctypes import RawValue
 from typing import Any, Final
 
 from redis.backoff import EqualJitterBackoff
@@ -22,7 +22,7 @@ MAX_PAUSE_S: Final = 3.0
 MAX_EXPONENT: Final = 10
 """redis-py doubles the pause so many times at most: it would overflow after hours."""
 MAX_TRIES: Final = 10
-"""Tries after which a job that Redis cannot end goes to the dead messages, if others were ended meanwhile."""
+"""Tries that fail although another outcome was stored since the one before; then the job is given up."""
 
 
 class Outcomes:
@@ -31,16 +31,18 @@ class Outcomes:
     Attributes:
         num_kept_bytes: Bytes of outcomes that wait for Redis.
         on_end: Called with the task, the job's id and the outcome, once each outcome is stored.
+        on_repeated: Called with the tag of a delivery whose outcome is given up at a shutdown.
         dead_entry: Returns the entry of a delivery for the dead messages, with this reason.
     """
 
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._num_ended = 0
+        self._num_stored = 0
         self.num_kept_bytes = 0
-        self._kept_until = math.inf  # by time.monotonic
+        self._kept_until = RawValue("d", math.inf)  # by time.monotonic; prefork children share their parent's
         self.on_end: Callable[[str, str, Any], object] = lambda task, job_id, outcome: None
+        self.on_repeated: Callable[[str], object] = lambda tag: None
         self.dead_entry: Callable[[str, str, str], str] = lambda tag, job_id, reason: ""
 
     @property
@@ -50,7 +52,7 @@ class Outcomes:
 
     def keep_for(self, seconds: float) -> None:
         """Keep outcomes that Redis refuses for this time at most: the worker shuts down."""
-        self._kept_until = min(self._kept_until, time.monotonic() + seconds)
+        self._kept_until.value = min(self._kept_until.value, time.monotonic() + seconds)
 
     def end(self, ending: Ending, *, task: str = "", outcome: Any = None, waits: bool = False) -> Ended:
         """Store and publish a job's outcome, and remove its message and its claim.
@@ -67,7 +69,7 @@ class Outcomes:
         except RedisError as error:
             if not waits:
                 raise
-            log.warning("job %s: its outcome is kept until Redis accepts it: %s", ending.job_id, error)
+            log.debug("job %s: its outcome is kept until Redis accepts it: %s", ending.job_id, error)
         self._keep(len(ending.outcome))
         try:
             return self._end_later(ending, task, outcome)
@@ -76,18 +78,21 @@ class Outcomes:
 
     def _end_later(self, ending: Ending, task: str, outcome: Any) -> Ended:
         pauses = EqualJitterBackoff(cap=MAX_PAUSE_S, base=0.1)
-        num_ended, num_tries, num_own_errors = self._num_ended, 0, 0
+        num_tries = num_alone = 0
+        failed_at = self._num_stored
         while True:
             num_tries += 1
             time.sleep(pauses.compute(min(num_tries, MAX_EXPONENT)))
+            num_stored = self._num_stored
             try:
                 return self._try(ending, task, outcome)
             except RedisError as error:
-                num_own_errors += isinstance(error, NotStored)
-                if num_own_errors >= MAX_TRIES and self._num_ended > num_ended:
-                    self._give_up(ending, error)
+                num_alone += num_stored > failed_at
+                failed_at = self._num_stored
+                if num_alone >= MAX_TRIES and self._is_buried(ending, error):
                     raise
-                if time.monotonic() > self._kept_until:
+                if time.monotonic() > self._kept_until.value:
+                    self.on_repeated(ending.tag)
                     raise
 
     def _try(self, ending: Ending, task: str, outcome: Any) -> Ended:
@@ -98,18 +103,26 @@ class Outcomes:
         except RedisError as error:
             store_health.refused(error)
             raise
-        store_health.accepted()
-        with self._lock:
-            self._num_ended += 1
-        if answer == "stored" and outcome is not None:
-            self.on_end(task, ending.job_id, outcome)
+        if answer == "stored":
+            store_health.accepted()
+            with self._lock:
+                self._num_stored += 1
+            if outcome is not None:
+                self.on_end(task, ending.job_id, outcome)
         return answer
 
-    def _give_up(self, ending: Ending, error: RedisError) -> None:
+    def _is_buried(self, ending: Ending, error: RedisError) -> bool:
+        """Move the message of a job that alone cannot end to the dead messages; returns whether it moved."""
         reason = f"its outcome cannot be stored, though those of other jobs can: {error}"
-        log.error("job %s goes to kronos:dead: %s", ending.job_id, reason)
-        entry = self.dead_entry(ending.tag, ending.job_id, reason)
-        self._store.end([replace(ending, outcome="", dead_entry=entry)])
+        try:
+            entry = self.dead_entry(ending.tag, ending.job_id, reason)
+            (answer,) = self._store.end([Ending("", "", ending.tag, entry)])  # names no key of the job
+        except RedisError:
+            return False
+        if isinstance(answer, NotStored):
+            return False
+        log.error("job %s went to kronos:dead: %s", ending.job_id, reason)
+        return True
 
     def _keep(self, num_bytes: int) -> None:
         with self._lock:

@@ -14,11 +14,13 @@ from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery import states
 from celery.backends.redis import RedisBackend
 from pydantic_core import to_json
+from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore, OnRepeated, Receipt
 from worker.broker.outcomes import Outcomes
+from worker.broker.store_health import store_health
 from worker.config import DELIVERY_KEYS_SETTING, MAX_DEAD_SETTING
 
 log = logging.getLogger(__name__)
@@ -52,7 +54,9 @@ class CodedRedisBackend(RedisBackend):
     @cached_property
     def outcomes(self) -> Outcomes:
         """Ends this process's jobs."""
-        return Outcomes(self.store)
+        outcomes = Outcomes(self.store)
+        outcomes.on_repeated = lambda tag: self.on_repeated(tag)
+        return outcomes
 
     def begin(
         self, task_id: str, request: Any, *, timeout_s: float, content: str = "", worker: str = ""
@@ -63,7 +67,11 @@ class CodedRedisBackend(RedisBackend):
         """
         info = {"pid": os.getpid(), "hostname": worker}
         meta = self._encoded(task_id, info, states.STARTED, None, request)
-        return self.store.begin(task_id, meta, tag_of(request), timeout_s, content, worker)
+        try:
+            return self.store.begin(task_id, meta, tag_of(request), timeout_s, content, worker)
+        except RedisError as error:
+            store_health.refused(error)
+            raise
 
     def lose(self, request: Any) -> None:
         """Count that a job's process died, and end its claim."""

@@ -12,13 +12,15 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 3.0
 """Seconds without a stored outcome after which refusals are a problem."""
+LASTS_S: Final = 15.0
+"""Seconds after the last refusal for which a problem is shown."""
 LOG_INTERVAL_S: Final = 60.0
 MAX_CHARS: Final = 200
 
 REMEDIES: Final = {
     "OOM|OutOfMemory": "make room in Redis, or raise its maxmemory",
     "MISCONF": "make room on Redis's disk, and let it write there",
-    "NOPERM|NoPermission|can't run": "give Redis's user the rights in deploy/redis-users.acl",
+    "NOPERM|NoPermission|can't (run|acc|pub)": "give Redis's user the rights in deploy/redis-users.acl",
     "NOAUTH|WRONGPASS|Authentication": "correct user and password in KRONOS_REDIS_URL or its file",
     "READONLY|ReadOnly|MASTERDOWN|MasterDown": "let KRONOS_REDIS_URL name the primary",
     "BUSY ": "end the script that runs in Redis (SCRIPT KILL)",
@@ -35,6 +37,7 @@ class StoreHealth:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._refused_since: float | None = None
+        self._refused_at = 0.0
         self._next_log = 0.0
         self._reason = ""
 
@@ -42,18 +45,20 @@ class StoreHealth:
     def problem(self) -> str | None:
         """Why nothing can be stored, and what to do; None if there was no refusal, or only for a moment."""
         with self._lock:
-            since = self._refused_since
-            return None if since is None or time.monotonic() < since + PATIENCE_S else self._reason
+            since, now = self._refused_since, time.monotonic()
+            is_over = since is None or now < since + PATIENCE_S or now > self._refused_at + LASTS_S
+            return None if is_over else self._reason
 
     def refused(self, error: BaseException) -> None:
-        """Note that an outcome could not be stored."""
+        """Note that Redis refused to let this process take, begin or end a job."""
         shown = f"{type(error).__name__}: {one_line(str(error))}"
         remedy = next((text for pattern, text in REMEDIES.items() if re.search(pattern, shown)), OTHERWISE)
         now = time.monotonic()
         with self._lock:
-            self._reason = f"Redis does not store outcomes ({escaped(shown, MAX_CHARS)}); {remedy}"
-            if self._refused_since is None:
-                self._refused_since, self._next_log = now, now + PATIENCE_S
+            self._reason = f"Redis refuses what this worker writes ({escaped(shown, MAX_CHARS)}); {remedy}"
+            if self._refused_since is None or now > self._refused_at + LASTS_S:
+                self._refused_since, self._next_log = now, max(self._next_log, now + PATIENCE_S)
+            self._refused_at = now
             if now >= self._next_log:
                 self._next_log = now + LOG_INTERVAL_S
                 log.error("%s. This worker keeps what it computed, and tries again", self._reason)
@@ -63,7 +68,7 @@ class StoreHealth:
         with self._lock:
             since, self._refused_since = self._refused_since, None
         if since is not None and time.monotonic() >= since + PATIENCE_S:
-            log.info("Redis stores outcomes again")
+            log.info("Redis accepts outcomes again")
 
 
 store_health: Final = StoreHealth()

@@ -134,8 +134,8 @@ class QoS(redis.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         message: Any = self._delivered.get(delivery_tag)  # type: ignore[union-attr]
-        is_job = message is not None and message.headers.get("task") in TASK_ROLES
-        self._end(delivery_tag, lambda tag: None if is_job else message_consumer().deliveries.forget(tag))
+        has_no_job = message is not None and message.headers.get("task") not in TASK_ROLES
+        self._end(delivery_tag, lambda tag: message_consumer().deliveries.forget(tag) if has_no_job else None)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         consumer = message_consumer()

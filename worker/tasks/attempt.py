@@ -20,6 +20,7 @@ from kronos_model.text import dotted
 from worker.broker import transport
 from worker.broker.claims import Claim
 from worker.broker.result_backend import tag_of
+from worker.broker.store_health import store_health
 from worker.process import WorkerProcess, current
 
 log = logging.getLogger(__name__)
@@ -44,9 +45,13 @@ class Requeued(Reject):
 
 
 def without_traceback(record: logging.LogRecord) -> bool:
-    """Logging filter: a job that goes back takes one line, which has the reason."""
+    """Logging filter: a job that goes back takes one line, which has the reason.
+
+    It takes none while Redis refuses all jobs: one line a minute says that.
+    """
     if isinstance(record.exc_info, tuple) and isinstance(record.exc_info[1], Requeued):
         record.exc_info = None
+        return store_health.problem is None
     return True
 
 

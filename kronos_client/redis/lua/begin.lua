@@ -29,6 +29,7 @@ if redis.call('HEXISTS', record, 'ended_at') == 1 then -- its outcome is no long
 end
 if fingerprint ~= '' and redis.call('HSETNX', record, 'fingerprint', fingerprint) == 0 and
         redis.call('HGET', record, 'fingerprint') ~= fingerprint then
+    redis.call('HDEL', record, 'at') -- of this message, which was noted when it was taken; the other one's is not known
     return 'conflict'
 end
 redis.call('HSETNX', record, 'received_at', now_text)

@@ -34,15 +34,15 @@ local function store(result, record, cancel_request, tag, outcome)
     if is_new then
         redis.call('SETEX', result, result_ttl_s, outcome)
     end
-    if is_record and (is_new or (tag ~= '' and holder == tag)) then -- the latter if an earlier call failed here
-        redis.call('HSET', record, 'ended_at', now_text, 'ended_by', tag, 'at', 'none')
-        redis.call('HDEL', record, 'holder', 'renewed_at')
-        redis.call('EXPIRE', record, record_ttl_s)
-        ended_by = tag
-    end
-    if is_new then
+    if is_new or (tag ~= '' and holder == tag) then -- the latter if an earlier call failed here
+        redis.call('PUBLISH', result, redis.call('GET', result))
         redis.call('DEL', cancel_request)
-        redis.call('PUBLISH', result, outcome)
+        if is_record then
+            redis.call('HSET', record, 'ended_at', now_text, 'ended_by', tag, 'at', 'none')
+            redis.call('HDEL', record, 'holder', 'renewed_at')
+            redis.call('EXPIRE', record, record_ttl_s)
+            ended_by = tag
+        end
     end
     if is_new or (tag ~= '' and ended_by == tag) then
         return 'stored'

@@ -21,6 +21,7 @@ local function note_held(job_id, tag, renewed_at, timeout_s)
 end
 
 -- Notes that the message of a delivery is gone, if the record says that it was there, and no other delivery has the job.
+-- If the delivery is not listed either, a worker of release 0.1.0 put the message back: then its place is not known.
 local function note_gone(job_id, tag, index)
     local record = 'kronos:job:' .. job_id
     local place, holder = unpack(redis.call('HMGET', record, 'at', 'holder'))
@@ -28,7 +29,11 @@ local function note_gone(job_id, tag, index)
     local was_there = place and string.find(place, tag, 1, true) or
         (list and redis.call('ZSCORE', 'kronos:delayed:' .. list, tag))
     if was_there and not (holder and holder ~= tag and redis.call('ZSCORE', index, holder)) then
-        redis.call('HSET', record, 'at', 'none')
+        if redis.call('ZSCORE', index, tag) then
+            redis.call('HSET', record, 'at', 'none')
+        else
+            redis.call('HDEL', record, 'at')
+        end
     end
 end
 

@@ -43,7 +43,7 @@ def test_one_line_a_minute_while_nothing_is_stored(clock, lines):
     assert len(lines()) == 3
     assert len(set(lines())) == 1
     health.accepted()
-    assert lines()[3:] == ["Redis stores outcomes again"]
+    assert lines()[3:] == ["Redis accepts outcomes again"]
     assert health.problem is None
 
 

@@ -6,7 +6,7 @@
 -- include: may_write
 local unacked, index, claims, taken, watch = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local timeout_s, interval_s = tonumber(ARGV[1]), tonumber(ARGV[2])
-local max_messages = tonumber(ARGV[3])
+local max_messages, max_interval_s = tonumber(ARGV[3]), tonumber(ARGV[4]) -- the latter between two renewals
 
 check_may_write(unacked, index, claims)
 local looked_at = tonumber(redis.call('HGET', watch, 'looked_at') or now)
@@ -15,14 +15,24 @@ if looked_at > now then -- Redis's clock went back
     redis.call('HDEL', watch, 'back_at', 'not_before')
 elseif now - looked_at > 2 * interval_s then
     -- Workers of release 0.1.0 read not_before.
-    redis.call('HSET', watch, 'back_at', now_text, 'not_before', string.format('%.6f', now + timeout_s / 2))
+    redis.call('HSET', watch, 'back_at', now_text, 'away_s', now - looked_at,
+        'not_before', string.format('%.6f', now + timeout_s / 2))
 end
-local back_at = tonumber(redis.call('HGET', watch, 'back_at') or 0)
+local back_at, away_s = unpack(redis.call('HMGET', watch, 'back_at', 'away_s'))
+back_at, away_s = tonumber(back_at or 0), tonumber(away_s or 0)
+
+-- The moment from which a delivery may be put back. One that is renewed less often than Redis was away is not waited for.
+local function overdue_at(tag, own_timeout_s)
+    local ends_at = redis.call('ZSCORE', index, tag) + own_timeout_s
+    if away_s > 2 * math.min(max_interval_s, own_timeout_s / 4) then
+        return math.max(ends_at, back_at + own_timeout_s / 2)
+    end
+    return ends_at
+end
+
 local overdue = {}
 for _, tag in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - math.min(timeout_s, interval_s))) do
-    local own_timeout_s = claim_of(claims, tag) or timeout_s
-    local renewed_at = tonumber(redis.call('ZSCORE', index, tag))
-    if now >= math.max(renewed_at + own_timeout_s, back_at + own_timeout_s / 2) then
+    if now >= overdue_at(tag, claim_of(claims, tag) or timeout_s) then
         overdue[#overdue + 1] = tag
     end
     if #overdue == max_messages then
@@ -35,6 +45,8 @@ end
 if redis.call('HLEN', claims) > redis.call('HLEN', unacked) then -- release 0.1.0 puts back and leaves these
     for _, tag in ipairs(redis.call('HKEYS', claims)) do
         if redis.call('HEXISTS', unacked, tag) == 0 then
+            local _, job_id = claim_of(claims, tag)
+            pcall(note_gone, job_id, tag, index)
             redis.call('HDEL', claims, tag)
         end
     end

@@ -65,11 +65,19 @@ else
         return false
     end
     local job_id = job_of(message)
-    redis.call('HSET', unacked, tag, source .. '\n' .. message)
-    redis.call('HSET', claims, tag, timeout_s .. ' ' .. job_id)
-    redis.call('ZADD', index, now, tag)
-    redis.call('HINCRBY', taken, source, 1)
-    redis.call('RPOP', source) -- last: what Redis refuses before leaves the message on its list
+    local is_moved, problem = pcall(function()
+        redis.call('HSET', unacked, tag, source .. '\n' .. message)
+        redis.call('HSET', claims, tag, timeout_s .. ' ' .. job_id)
+        redis.call('ZADD', index, now, tag)
+        redis.call('RPOP', source) -- last: what Redis refuses before leaves the message on its list
+    end)
+    if not is_moved then -- else each take would leave another copy
+        redis.call('ZREM', index, tag)
+        redis.call('HDEL', claims, tag)
+        redis.call('HDEL', unacked, tag)
+        return redis.error_reply(type(problem) == 'table' and problem.err or tostring(problem))
+    end
+    pcall(redis.call, 'HINCRBY', taken, source, 1)
     pcall(note_held, job_id, tag, now, timeout_s)
 end
 local waiting = {}
