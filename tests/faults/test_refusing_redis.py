@@ -169,3 +169,20 @@ def test_a_worker_that_waits_for_redis_ends_on_sigterm(
     killer.join()
     await_true(lambda: "Cannot connect" in worker.log.read_text(), "it tries to connect")
     assert worker.end() == 0
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_worker_ends_on_sigterm_although_redis_refuses_its_outcome(
+    fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient, pool: str
+) -> None:
+    set_rights(redis, may_store=True)
+    url = f"redis://{USER}:{PASSWORD}@{redis.url.rpartition('@')[2]}"
+    worker = fleet.start("--pool", pool, KRONOS_REDIS_URL=url)
+    (handle,) = accounts.submit_many(client, "long", 1)
+    await_true(lambda: accounts.num_starts(handle.id), "the job runs")
+    redis.connection.acl_setuser(USER, enabled=True, commands=["-setex"])
+    await_true(lambda: "Redis refuses what this worker writes" in worker.log.read_text(), "it is refused")
+    assert worker.end() == 0
+    set_rights(redis, may_store=True)
+    fleet.start()
+    assert_all_ended_well(accounts, fleet, 1)
