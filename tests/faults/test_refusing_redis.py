@@ -4,7 +4,6 @@ Workers keep what they computed, store it as soon as Redis takes it, and none en
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,10 +162,11 @@ def test_a_worker_that_waits_for_redis_ends_on_sigterm(
     fleet: Fleet, redis: RedisUnderFault, pool: str
 ) -> None:
     worker = fleet.start("--pool", pool)
-    redis.connection.acl_setuser("default", enabled=True, reset=True)
-    killer = threading.Thread(target=redis.kill_connections)
-    killer.start()
-    killer.join()
+    set_rights(redis, may_store=True)
+    with Redis.from_url(f"redis://{USER}:{PASSWORD}@{redis.url.rpartition('@')[2]}") as other:
+        other.acl_setuser("default", enabled=True, reset=True)
+        for kind in ("normal", "pubsub"):
+            other.client_kill_filter(_type=kind, skipme=True)
     await_true(lambda: "Cannot connect" in worker.log.read_text(), "it tries to connect")
     assert worker.end() == 0
 
