@@ -16,14 +16,14 @@ class UrlCredentials(CredentialProvider):
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
 
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        """User, if there is one, and password. redis-py calls it for each connection."""
+    def get_credentials(self) -> Any:
+        """A tuple of user and password, as far as given. redis-py calls it for each connection."""
         in_file = _in_file()
         parts = in_file if in_file and _place(in_file) == _place(self._parts) else self._parts
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
-        return (user, password) if user else (password,)
+        return (user, password) if user else (password,) if password else ()
 
-    async def get_credentials_async(self) -> tuple[str] | tuple[str, str]:
+    async def get_credentials_async(self) -> Any:
         """The same for redis-py's asyncio client."""
         return self.get_credentials()
 
@@ -31,10 +31,11 @@ class UrlCredentials(CredentialProvider):
 def split_credentials(url: str) -> tuple[str, dict[str, Any]]:
     """The URL without user and password, and redis-py's option with their provider."""
     parts = urlsplit(url)
-    user_info, _, place = parts.netloc.rpartition("@")
-    if not user_info:
+    if not parts.scheme.startswith("redis"):
         return url, {}
-    return parts._replace(netloc=place).geturl(), {"credential_provider": UrlCredentials(url)}
+    user_info, _, place = parts.netloc.rpartition("@")
+    bare = parts._replace(netloc=place).geturl() if user_info else url
+    return bare, {"credential_provider": UrlCredentials(url)}
 
 
 def _in_file() -> SplitResult | None:

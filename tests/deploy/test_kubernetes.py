@@ -179,7 +179,12 @@ def test_pools_that_train_are_scaled_by_what_the_api_tells_of_their_own_queue(na
     for trigger in triggers:
         place = trigger["metadata"]
         metric, label = re.fullmatch(r'(\w+)\{queue="([^"]+)"\}', place["valueLocation"]).groups()  # type: ignore[union-attr]
-        assert metric == {"training": "kronos_jobs_training", "workers": "kronos_workers"}[trigger["name"]]
+        metrics = {
+            "training": "kronos_jobs_training",
+            "workers": "kronos_workers",
+            "due": "kronos_queue_due_jobs",
+        }
+        assert metric == metrics[trigger["name"]]
         assert label == queue
         assert metric in served()
         (port,) = named("Service")["api"]["spec"]["ports"]
@@ -231,6 +236,8 @@ def test_no_pool_shrinks_under_training(pool: str) -> None:
     assert size_wanted(pool, workers=2, training=1, normal=1) == 2, "a worker that is there takes it"
     assert size_wanted(pool, workers=2, training=2, normal=1) == 3
     assert size_wanted(pool, workers=0, training=0, low=1) == 1
+    assert size_wanted(pool, due=1) == 1
+    assert size_wanted(pool, workers=2, training=1, due=2) == 3
     assert size_wanted(pool, workers=2, training=0) == 0
     # A job that was just taken shows in the figures within that time.
     spec = named("ScaledObject")[pool]["spec"]

@@ -79,7 +79,7 @@ class MessageConsumer:
         """Take messages of these queues until there are none or there is no room.
 
         Args:
-            queues: The queues, in the order in which the jobs of a class are taken.
+            queues: The queues.
             rooms_now: Which further jobs there is room for.
             num_held: How many messages this process holds.
 

@@ -1,11 +1,11 @@
-"""Which job a worker takes next: classes by their shares, the two lists of a class by turns. No Redis.
+"""Which job a worker takes next: classes by their shares, the lists of a class by turns. No Redis.
 
 While several classes have work, one gets ``CLASS_RATIO`` times what the next lower one gets, in bars of all
 paths. So its bars count that many times less. Next is the class that would have the least service after one
 more job like the last (``FairQueue``). A class without work is owed nothing for that time.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -76,7 +76,7 @@ class ServiceOrder:
         self._fair.grow(NUM_CLASSES)  # an account for each class; all are of one rank, so they compete
         self._has_work = [False] * NUM_CLASSES  # by the last take that asked for the class
         self._last_cost = 1
-        self._is_large_next = [False] * NUM_CLASSES
+        self._turns: dict[str, int] = {}  # by list, the last turn that it had
 
     def lists(self, queues: Sequence[str], rooms: Rooms) -> dict[str, float]:
         """The lists to take from, in order of service, and the seconds that jobs must have waited there."""
@@ -96,18 +96,17 @@ class ServiceOrder:
     def note_taken(self, source: str, cost: int) -> None:
         """Note a job that was taken, and its cost."""
         rank = _rank_of(source)
-        self._is_large_next[rank] = not source.startswith(LARGE_PREFIX)
+        self._turns[source] = max(self._turns.values(), default=0) + 1
         self._fair.serve(rank, 0, cost * self._weight(rank))
         self._last_cost = cost
 
-    def _of_class(self, rank: int, queues: Sequence[str], rooms: Rooms) -> Iterator[tuple[str, float]]:
+    def _of_class(self, rank: int, queues: Sequence[str], rooms: Rooms) -> list[tuple[str, float]]:
         room = rooms.of_class[rank]
         keys = [list_key(queue, step) for step in PRIORITY_STEPS if rank_of(step) == rank for queue in queues]
-        for is_large in (True, False) if self._is_large_next[rank] else (False, True):
-            if is_large and room.large:
-                yield from ((large_key(key), 0.0 if room.large is Large.ANY else OVERDUE_S) for key in keys)
-            elif not is_large and room.small:
-                yield from ((key, 0.0) for key in keys)
+        lists = dict.fromkeys(keys, 0.0) if room.small else {}
+        if room.large:
+            lists |= dict.fromkeys(map(large_key, keys), 0.0 if room.large is Large.ANY else OVERDUE_S)
+        return sorted(lists.items(), key=lambda item: self._turns.get(item[0], 0))
 
     def _weight(self, rank: int) -> float:
         """How much the bars of a class count."""

@@ -24,8 +24,30 @@ def test_those_of_the_url(url, expected):
     assert options["credential_provider"].get_credentials() == expected
 
 
-def test_a_url_without_them_has_no_provider():
-    assert split_credentials("redis://a:6379/0") == ("redis://a:6379/0", {})
+def test_a_url_without_them_may_get_them_from_its_file(file):
+    bare, options = split_credentials("redis:///0")
+    assert bare == "redis:///0"
+    assert options["credential_provider"].get_credentials() == ()
+    file.write_text("redis://:new@/0")
+    assert options["credential_provider"].get_credentials() == ("new",)
+
+
+def test_a_broker_that_is_not_redis_has_no_provider():
+    assert split_credentials("memory://a:b@") == ("memory://a:b@", {})
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_password_that_is_set_later_needs_no_restart(redis, redis_server, file, protocol):
+    password = redis.config_get("requirepass")["requirepass"]
+    with connect(split_credentials(redis_server.url)[0], protocol=protocol) as client:
+        redis.config_set("requirepass", "")
+        try:
+            assert client.ping()
+        finally:
+            redis.config_set("requirepass", password)
+        file.write_text(redis_server.url)
+        client.connection_pool.disconnect()
+        assert client.ping()
 
 
 def test_a_changed_file_is_read_for_the_next_connection(file):

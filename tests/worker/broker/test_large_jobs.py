@@ -143,3 +143,25 @@ def test_large_jobs_can_be_returned_to_where_release_0_1_0_finds_them(redis, del
     assert taken(deliveries, NORMAL) == expected
     assert return_large(redis) == 0
     assert redis.hgetall(TAKEN_KEY) == {NORMAL: "1", LARGE: "3"}
+
+
+def test_returned_jobs_are_found_where_they_are(redis, deliveries):
+    admission = Admission(redis, result_ttl_s=60, max_queue_jobs=9)
+    for job_id in ("a", "b", "later", "held", "new"):
+        admission.admit(job_id, {}, "cpu", lambda: 0)
+    set_aside(redis, deliveries, "held", "later", "a", "b")
+    held, later = deliveries.take([LARGE]), deliveries.take([LARGE])
+    deliveries.put_back(later.tag, 1000)
+    redis.lpush(NORMAL, message("new"))
+    assert return_large(redis) == 4
+    assert redis.zrange(f"kronos:delayed:{NORMAL}", 0, -1) == [later.tag]
+    assert not redis.exists(f"kronos:delayed:{LARGE}")
+    place = redis.hget(job_key("later"), "at")
+    assert (place[:8], place.split(" ", 2)[2]) == ("delayed ", NORMAL)
+    deliveries.put_back(held.tag)
+    for job_id in ("b", "held"):
+        redis.hset(job_key(job_id), "ended_at", 1)
+        assert admission.withdraw(job_id)
+    assert taken(deliveries, NORMAL) == [message(job_id).encode() for job_id in ("a", "new")]
+    redis.zadd(f"kronos:delayed:{NORMAL}", {later.tag: 1})
+    assert taken(deliveries, NORMAL) == [message("later").encode()]

@@ -116,14 +116,22 @@ def test_second_lists_are_asked_for_what_there_is_room_for():
     assert asked(NONE, NONE, NONE) == {}
 
 
-def test_both_lists_of_a_class_are_taken_from_by_turns():
+@pytest.mark.parametrize(
+    ("queues", "rooms", "lists"),
+    [
+        (["cpu"], (ANY, NONE, NONE), ["cpu", large_key("cpu")]),
+        (["cpu", "gpu"], (SMALL, NONE, NONE), ["cpu", "gpu"]),
+        (["cpu"], (NONE, NONE, SMALL), [FIRST[LOW], list_key("cpu", 9)]),
+    ],
+)
+def test_all_lists_of_a_class_are_taken_from_by_turns(queues, rooms, lists):
     order, taken = ServiceOrder(), []
     for _ in range(4):
-        lists = order.lists(["cpu"], Rooms((ANY, NONE, NONE)))
-        order.note_waiting(lists, lists)
-        taken.append(next(iter(lists)))
+        asked = order.lists(queues, Rooms(rooms))
+        order.note_waiting(asked, asked)
+        taken.append(next(iter(asked)))
         order.note_taken(taken[-1], 1)
-    assert taken == ["cpu", large_key("cpu")] * 2
+    assert taken == lists * 2
 
 
 def test_room_for_small_jobs_has_none_for_large_ones():

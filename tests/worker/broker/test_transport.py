@@ -122,6 +122,19 @@ def test_only_the_stored_outcome_removes_the_message_of_a_job(redis, receiver):
     assert not redis.exists(*KEYS, QUEUE)
 
 
+def test_a_full_redis_gives_the_next_job_as_soon_as_one_has_ended(redis, receiver):
+    send(redis, "a", "b")
+    receiver.channel.basic_qos(0, 5, False)
+    try:
+        redis.config_set("maxmemory", 1)
+        (first,) = receiver.receive()
+        first.ack()
+        receiver.connection.transport.cycle.on_poll_start()  # no other notification
+        assert len(receiver.messages) == 2
+    finally:
+        redis.config_set("maxmemory", 0)
+
+
 def test_an_acknowledged_message_without_a_job_leaves_nothing(redis, receiver):
     redis.lpush(QUEUE, json.dumps(message(headers={"id": "a", "task": STATUS_TASK})))
     (one,) = receiver.receive()
