@@ -88,12 +88,9 @@ def message_consumer() -> MessageConsumer:
     """The consumer of this process."""
     settings = get_settings()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
-    deliveries = Deliveries(
-        connect(settings.redis_url.get_secret_value(), decode_responses=False),
-        DELIVERY_KEYS[settings.role],
-        timeout_s=settings.visibility_timeout_s,
-        max_bytes=max_bytes,
-    )
+    client = connect(settings.redis_url.get_secret_value(), decode_responses=False)
+    keys, timeout_s = DELIVERY_KEYS[settings.role], settings.visibility_timeout_s
+    deliveries = Deliveries(client, keys, timeout_s=timeout_s, max_bytes=max_bytes)
     return MessageConsumer(deliveries, max_bytes, backend().outcomes)
 
 
