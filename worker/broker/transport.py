@@ -130,7 +130,7 @@ class QoS(redis.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         message: Any = self._delivered.get(delivery_tag)  # type: ignore[union-attr]
-        is_job = message is not None and message.headers.get("task") in TASK_ROLES
+        is_job = message is None or message.headers.get("task") in TASK_ROLES  # an unknown one may be a job
         self._end(delivery_tag, lambda tag: None if is_job else message_consumer().deliveries.forget(tag))
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
