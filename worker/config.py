@@ -22,7 +22,7 @@ MAX_DEAD_SETTING: Final = "kronos_max_dead"
 BOTH_IMPORT: Final = ("celery_controls", "status", "wrong_role")
 IMPORTS: Final[dict[Role, tuple[str, ...]]] = {
     "forecast": (*BOTH_IMPORT, "forecast", "controls"),
-    "finetune": (*BOTH_IMPORT, "finetune", "backtest"),
+    "finetune": (*BOTH_IMPORT, "long_jobs"),
 }
 
 

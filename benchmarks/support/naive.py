@@ -64,13 +64,3 @@ class NaiveForecaster:
         paths = self.requests[0].sampling.sample_count
         noise = [torch.empty(paths, vocabulary).exponential_(generator=g) for g in self.generators]
         return torch.cat(noise).to(self.device)
-
-
-def naive_paths(
-    model: Kronos, tokenizer: KronosTokenizer, request: SeriesRequest, max_context: int
-) -> NDArray[np.float32]:
-    """All paths of one series, (S, H, 6), by full recomputation."""
-    forecaster = NaiveForecaster(model, tokenizer, [request], max_context)
-    for _ in range(request.horizon):
-        forecaster.step()
-    return forecaster.paths()[0]

@@ -82,9 +82,7 @@ def _rows(facts: JobFacts) -> list[tuple[str, str]]:
 
 
 def _attempt(facts: JobFacts, attempt: Attempt) -> str:
-    last = {
-        "held": "goes on" if facts.is_worker_alive else "its worker is not announced",
-        "ended": "ended the job",
-    }
+    held = "goes on" if facts.is_worker_alive else "its worker is not announced"
+    last = {"held": held, "ended": "ended the job"}
     how = attempt.how or last.get(facts.where, "its worker vanished")
     return f"{moment(attempt.begun_at)} to {moment(attempt.ended_at)} by {attempt.worker}: {how}"

@@ -45,9 +45,8 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
             gpus.add_row(node, *gpu_cells(worker))
         shown = worker.jobs_running[:MAX_JOBS_SHOWN]
         for job in shown:
-            running.add_row(
-                node, Text(job.id), f"{job.bars_done / job.bars_total:.0%}", f"{job.bars_total:,}"
-            )
+            share = f"{job.bars_done / job.bars_total:.0%}"
+            running.add_row(node, Text(job.id), share, f"{job.bars_total:,}")
         if worker.num_jobs_running > len(shown):
             running.add_row(node, Text(f"and {worker.num_jobs_running - len(shown)} more", style="dim"))
     return Group(what, load, *(table for table in (gpus, running) if table.row_count), *warnings)

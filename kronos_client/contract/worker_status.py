@@ -45,9 +45,7 @@ class WorkerStatus(StatusModel):
     host: str = ""
     pid: int = 0
     uptime_s: float = Field(default=0.0, allow_inf_nan=False)
-    problem: str | None = Field(
-        default=None, description="why the worker is not ready although its state is, and what to do"
-    )
+    problem: str | None = Field(default=None, description="why a ready worker cannot work, and what to do")
 
     @property
     def is_ready(self) -> bool:

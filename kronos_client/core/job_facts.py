@@ -115,6 +115,7 @@ def read_job(redis: Redis, job_id: str) -> JobFacts:
         place = int((record.number("place") or 0) - int(num_taken or 0))
         num_before = sum(lengths[: lists.index(sent_to)]) + max(0, min(place, length - 1))
         left_s = num_before / rate if rate else None if num_before or not num_ready else 0.0
+    dead = [message for message in dead_messages(redis) if message.get("id") == job_id]
     return JobFacts(
         id=job_id,
         where=where,
@@ -130,9 +131,7 @@ def read_job(redis: Redis, job_id: str) -> JobFacts:
         kept_until=now + ttl_s if ttl_s and ttl_s > 0 else None,
         error=(stored.value.code, stored.value.message) if isinstance(stored.value, JobError) else None,
         is_cancel_requested=bool(is_cancelled),
-        dead_reason=next(
-            (str(one.get("reason")) for one in dead_messages(redis) if one.get("id") == job_id), None
-        ),
+        dead_reason=dead[0].get("reason") if dead else None,
         unreadable=tuple(sorted(unreadable)),
     )
 

@@ -197,9 +197,8 @@ class JobStore:
         if not tags:
             return {}
         of_jobs = [key for job_id in claims.values() for key in (job_key(job_id), result_key(job_id))]
-        answers = self._run["renew_claims"](
-            keys=[*self._delivery_keys, *of_jobs], args=[MAX_WAIT_S, timeout_s, *tags]
-        )
+        keys = [*self._delivery_keys, *of_jobs]
+        answers = self._run["renew_claims"](keys=keys, args=[MAX_WAIT_S, timeout_s, *tags])
         for tag, answer in zip(claims, answers, strict=True):
             if answer < 0 and (held is None or tag in held):
                 self._on_repeated(tag)
@@ -228,9 +227,8 @@ class JobStore:
 
         It is dropped if the job has its outcome, or if ``tag`` is not that of the claim.
         """
-        answer = self._run["state"](
-            keys=[result_key(job_id), job_key(job_id)], args=[state, self._result_ttl_s, tag]
-        )
+        keys = [result_key(job_id), job_key(job_id)]
+        answer = self._run["state"](keys=keys, args=[state, self._result_ttl_s, tag])
         if answer < 0:
             self._on_repeated(tag)
         return bool(answer > 0)

@@ -29,8 +29,7 @@ def shown_arguments(kwargs: Any) -> str:
         ids = [_text(one.get("id")) for one in series[:MAX_SERIES] if isinstance(one, Mapping)]
         more = [f"… ({len(series)})"] if len(series) > MAX_SERIES else []
         shown["series"] = ", ".join(ids + more)
-        horizon = job.get("pred_len") or _num_future(series)
-        if isinstance(horizon, int):
+        if (horizon := horizon_of(job)) is not None:
             shown["pred_len"] = horizon
     sampling = job.get("sampling")
     if isinstance(sampling, Mapping) and isinstance(sampling.get("sample_count"), int):
@@ -38,10 +37,13 @@ def shown_arguments(kwargs: Any) -> str:
     return repr(shown)
 
 
-def _num_future(series: Sequence[Any]) -> int | None:
-    first = series[0] if series and isinstance(series[0], Mapping) else {}
+def horizon_of(job: Mapping[str, Any]) -> int | None:
+    """The bars that a job asks for, by ``pred_len`` or its first series; None if it names neither."""
+    series = job.get("series")
+    first = series[0] if _is_list(series) and series and isinstance(series[0], Mapping) else {}
     future = first.get("future_timestamps")
-    return len(future) if _is_list(future) else None
+    horizon = job.get("pred_len") or (len(future) if _is_list(future) else None)
+    return horizon if isinstance(horizon, int) else None
 
 
 def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:

@@ -86,11 +86,8 @@ class Deliveries:
         if answer is None or answer == b"full":
             return None
         source, others, num_bytes, *parts = answer
-        return Delivery(
-            *(tag, source.decode(), num_bytes, b"".join(parts)),
-            is_whole=len(parts) == 1,
-            others=frozenset(one.decode() for one in others),
-        )
+        is_whole, lists_left = len(parts) == 1, frozenset(one.decode() for one in others)
+        return Delivery(tag, source.decode(), num_bytes, b"".join(parts), is_whole, lists_left)
 
     def set_aside(self, tag: str) -> None:
         """Move a message to the second list of its list, for a worker with room for a large job."""

@@ -59,7 +59,7 @@ class CodedRedisBackend(RedisBackend):
         return outcomes
 
     def begin(
-        self, task_id: str, request: Any, *, timeout_s: float, content: str = "", worker: str = ""
+        self, task_id: str, request: Any, timeout_s: float, content: str = "", worker: str = ""
     ) -> Receipt | Literal["ended", "conflict"]:
         """Claim a job, and store that a worker has begun it; otherwise as ``JobStore.begin``.
 

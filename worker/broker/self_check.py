@@ -38,9 +38,8 @@ def check(connection: kombu.Connection) -> None:
         kombu.Consumer(channel, [kombu.Queue(queue)], on_message=log.debug, auto_declare=False).consume()
         transport: Any = connection.transport
         transport.cycle.on_poll_start()
+        kind = type(channel)
         if not isinstance(channel, Channel) or not isinstance(channel.qos, QoS):
-            raise IncompatibleKombu(
-                f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}"
-            )
+            raise IncompatibleKombu(f"the channel is a {kind.__module__}.{kind.__qualname__}")
         if channel.num_takes != 1 or channel._queue_cycle.consume(1):
             raise IncompatibleKombu("it takes messages past the worker's scripts")

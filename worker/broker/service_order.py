@@ -5,7 +5,7 @@ paths. So its bars count that many times less. Next is the class that would have
 more job like the last (``FairQueue``). A class without work is owed nothing for that time.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
@@ -19,6 +19,7 @@ from kronos_client.redis.queues import (
     queue_and_step,
     rank_of,
 )
+from kronos_client.redis.shown import horizon_of
 from kronos_model.engine.scheduling.fair_queue import FairQueue
 from kronos_model.engine.scheduling.shares import CLASS_RATIO
 
@@ -117,7 +118,9 @@ def cost_of(task: str, payload: Any) -> int:
     """What a job counts among the classes: its bars, over all paths; 1 if it is not a forecast."""
     if task != FORECAST_TASK:
         return 1
-    return min(num_paths_of(payload) * _num_bars_of(payload), MAX_COST)
+    job = payload[1].get("job")
+    num_bars = horizon_of(job) if isinstance(job, Mapping) else None
+    return min(num_paths_of(payload) * max(1, num_bars or 1), MAX_COST)
 
 
 def num_paths_of(payload: Any) -> int:
@@ -128,15 +131,6 @@ def num_paths_of(payload: Any) -> int:
     except (LookupError, TypeError, AttributeError):
         return 1
     return max(1, num_series * sample_count) if isinstance(sample_count, int) else 1
-
-
-def _num_bars_of(payload: Any) -> int:
-    try:
-        job = payload[1]["job"]
-        num_bars = job["pred_len"] if job.get("pred_len") else len(job["series"][0]["future_timestamps"])
-    except (LookupError, TypeError, AttributeError):
-        return 1
-    return max(1, num_bars) if isinstance(num_bars, int) else 1
 
 
 def _rank_of(key: str) -> int:

@@ -60,9 +60,8 @@ class ClaimRenewal(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Use ``claims`` of Celery's worker, which is set before if jobs run in this process."""
         self._consumer = consumer
-        self._claims = getattr(consumer.controller, "claims", None) or Claims(
-            transport.backend().store, self._timeout_s
-        )
+        own = getattr(consumer.controller, "claims", None)
+        self._claims = own or Claims(transport.backend().store, self._timeout_s)
         if not self._thread.is_alive():
             self._thread.start()
 

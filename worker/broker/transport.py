@@ -89,12 +89,9 @@ def message_consumer() -> MessageConsumer:
     """The consumer of this process."""
     settings = get_settings()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
-    deliveries = Deliveries(
-        connect(settings.redis_url.get_secret_value(), decode_responses=False),
-        DELIVERY_KEYS[settings.role],
-        timeout_s=settings.visibility_timeout_s,
-        max_bytes=max_bytes,
-    )
+    client = connect(settings.redis_url.get_secret_value(), decode_responses=False)
+    keys, timeout_s = DELIVERY_KEYS[settings.role], settings.visibility_timeout_s
+    deliveries = Deliveries(client, keys, timeout_s=timeout_s, max_bytes=max_bytes)
     return MessageConsumer(deliveries, max_bytes, backend().outcomes)
 
 
@@ -134,8 +131,8 @@ class QoS(redis.QoS):
 
     def ack(self, delivery_tag: str) -> None:
         message: Any = self._delivered.get(delivery_tag)  # type: ignore[union-attr]
-        has_no_job = message is not None and message.headers.get("task") not in TASK_ROLES
-        self._end(delivery_tag, lambda tag: message_consumer().deliveries.forget(tag) if has_no_job else None)
+        is_job = message is None or message.headers.get("task") in TASK_ROLES  # an unknown one may be a job
+        self._end(delivery_tag, lambda tag: None if is_job else message_consumer().deliveries.forget(tag))
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         consumer = message_consumer()

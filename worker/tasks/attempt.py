@@ -145,13 +145,8 @@ class Attempt:
             RedisError: Redis does not store it now.
         """
         asked_at = time.monotonic()
-        receipt = self._backend.begin(
-            self._job_id,
-            self._request,
-            timeout_s=self._process.claims.timeout_s,
-            content=content,
-            worker=self._process.node,
-        )
+        timeout_s, node = self._process.claims.timeout_s, self._process.node
+        receipt = self._backend.begin(self._job_id, self._request, timeout_s, content, node)
         if receipt == "ended":
             # Delivered again after it ended, or submitted twice: the first outcome stays.
             self._backend.outcomes.end(Ending(self._job_id, "", self._tag))

@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 NOT_LOGGED: Final = {"election", "enable_events", "heartbeat"}
 """They change no work. Flower sends ``enable_events`` every 5 s."""
 
-_add_consumer: Final = Panel.data["add_consumer"]
+_add_consumer: Final[Callable[..., dict[str, Any]]] = Panel.data["add_consumer"]
 
 
 def add_consumer(state: Any, queue: Any, **_: Any) -> dict[str, Any]:
@@ -23,8 +23,7 @@ def add_consumer(state: Any, queue: Any, **_: Any) -> dict[str, Any]:
     if queue not in queues:
         reason = f"this worker takes jobs only from {' and '.join(queues)}: it would discard other messages"
         return {"error": f"{queue!r:.200} is refused: {reason}"}
-    answer: dict[str, Any] = _add_consumer(state, queue)
-    return answer
+    return _add_consumer(state, queue)
 
 
 def logged(name: str, command: Callable[..., Any]) -> Callable[..., Any]:

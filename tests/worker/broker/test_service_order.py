@@ -162,7 +162,9 @@ def job(sample_count=1, num_series: int = 1, **fields) -> list:
         (job(pred_len="many"), 1),
         (job(pred_len=-3), 1),
         (job(10**4000, pred_len=10**4000), MAX_COST),
-        (None, 1),
+        ([[], {}, {}], 1),
+        ([[], {"job": {"series": 7}}, {}], 1),
+        ([[], {"job": "text"}, {}], 1),
     ],
 )
 def test_a_forecast_costs_its_bars_over_all_paths(payload, cost):
