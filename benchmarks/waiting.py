@@ -1,4 +1,4 @@
-"""Who waits for whom in a queue? One worker with kronos-tiny and its default settings, and a real Redis.
+"""Waiting times in a queue. One worker with kronos-tiny and its default settings, and a real Redis.
 
     python -m benchmarks.waiting [--parts small shares countdown] [--seconds 40] [--jobs 1000]
 
@@ -25,7 +25,7 @@ PAUSE_S = 2.0
 
 
 def small(traffic: Traffic, given: argparse.Namespace) -> None:
-    """Small jobs beside large ones."""
+    """Small jobs that are sent after large ones."""
     large = job_payload(0, LOOKBACK, 96, num_series=64, num_paths=64)
     for _ in range(12):
         traffic.send(large)
@@ -33,11 +33,11 @@ def small(traffic: Traffic, given: argparse.Namespace) -> None:
     sent_at = time.perf_counter()
     ids = [traffic.send(job_payload(seed, LOOKBACK, HORIZON)) for seed in range(3)]
     times = sorted(done_at - sent_at for done_at in traffic.await_outcomes(ids))
-    print("small beside large: done after", *(f"{seconds:.2f}" for seconds in times), "s")
+    print("small after large: done after", *(f"{seconds:.2f}" for seconds in times), "s")
 
 
 def shares(traffic: Traffic, given: argparse.Namespace) -> None:
-    """Low jobs while high ones never end."""
+    """Low jobs while high ones keep coming."""
     payload = job_payload(0, LOOKBACK, 48)
     high = [traffic.send(payload, priority="high") for _ in range(NUM_HIGH)]
     low = [traffic.send(job_payload(seed, LOOKBACK, HORIZON), priority="low") for seed in range(10)]

@@ -11,7 +11,7 @@ URL_FILE: Final = "KRONOS_REDIS_URL_FILE"
 
 
 class UrlCredentials(CredentialProvider):
-    """Those of a URL, or of the file that ``KRONOS_REDIS_URL_FILE`` names if it is for the same server."""
+    """User and password of a URL, or of the file in ``KRONOS_REDIS_URL_FILE`` if it names the same server."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -33,9 +33,8 @@ def split_credentials(url: str) -> tuple[str, dict[str, Any]]:
     parts = urlsplit(url)
     if not parts.scheme.startswith("redis"):
         return url, {}
-    user_info, _, place = parts.netloc.rpartition("@")
-    bare = parts._replace(netloc=place).geturl() if user_info else url
-    return bare, {"credential_provider": UrlCredentials(url)}
+    user_info = parts.netloc.rpartition("@")[0]
+    return url.replace(f"//{user_info}@", "//", 1), {"credential_provider": UrlCredentials(url)}
 
 
 def _in_file() -> SplitResult | None:

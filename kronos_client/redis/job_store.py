@@ -28,7 +28,7 @@ MAX_WAIT_S: Final = 7 * 24 * 3600
 """Seconds that the record of an unfinished job is kept."""
 
 MAX_HOW_CHARS: Final = 200
-"""Of the text that says how an attempt ended."""
+"""Longest text that says how an attempt ended."""
 
 LOST_BEFORE_SUSPECT: Final = 2
 """After so many attempts that ended with their process, the job is computed alone."""

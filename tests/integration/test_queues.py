@@ -128,7 +128,7 @@ def test_low_jobs_get_their_share_while_high_ones_never_end(start, connection, c
     assert num_high - num_waiting[-1] >= 8  # high ones went first
 
 
-def test_small_jobs_end_beside_many_large_ones_and_large_ones_are_taken_later(
+def test_small_jobs_end_before_many_large_ones_and_large_ones_are_taken_later(
     start_worker, connection, client, candles
 ):
     worker = start_worker(KRONOS_MAX_SLOTS="16", OMP_NUM_THREADS="1").wait_until_ready()

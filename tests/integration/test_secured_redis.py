@@ -154,7 +154,7 @@ def admin(secured: SecuredRedis) -> Iterator[Redis]:
 
 
 @pytest.fixture
-def nobody_is_refused(admin: Redis) -> Iterator[None]:
+def no_command_is_refused(admin: Redis) -> Iterator[None]:
     """Fail if Redis refused a command to one of the users, even if that user went on without it."""
     admin.acl_log_reset()
     yield
@@ -214,7 +214,7 @@ def assert_no_secret(*shown: str) -> None:
         assert not [secret for secret in SECRETS if secret in text]
 
 
-@pytest.mark.usefixtures("nobody_is_refused")
+@pytest.mark.usefixtures("no_command_is_refused")
 def test_jobs_run_are_followed_and_cancelled(worker, client, candles):
     states = []
     result = client.forecast(
@@ -229,7 +229,7 @@ def test_jobs_run_are_followed_and_cancelled(worker, client, candles):
     assert_no_secret(worker.log.read_text(), repr(client), repr(vars(client)), repr(handle))
 
 
-@pytest.mark.usefixtures("nobody_is_refused")
+@pytest.mark.usefixtures("no_command_is_refused")
 def test_training_jobs_run_and_register(secured, client, folder):
     models, data = folder / "models", folder / "data"
     data.mkdir()
@@ -253,7 +253,7 @@ def test_training_jobs_run_and_register(secured, client, folder):
     assert_no_secret(trainer.log.read_text())
 
 
-@pytest.mark.usefixtures("nobody_is_refused")
+@pytest.mark.usefixtures("no_command_is_refused")
 def test_the_command_line_shows_the_workers(worker, secured, folder):
     shown = kronos(settings_of(secured, "kronos-app", folder), "status")
     assert shown.returncode == 0, shown.stderr
@@ -261,7 +261,7 @@ def test_the_command_line_shows_the_workers(worker, secured, folder):
     assert_no_secret(shown.stdout, shown.stderr)
 
 
-@pytest.mark.usefixtures("nobody_is_refused")
+@pytest.mark.usefixtures("no_command_is_refused")
 def test_one_job_is_explained_with_the_rights_of_an_app(worker, client, candles, secured, folder):
     handle = client.submit(candles[:60], pred_len=2, sample_count=1)
     handle.wait(WAIT_S)
@@ -272,14 +272,14 @@ def test_one_job_is_explained_with_the_rights_of_an_app(worker, client, candles,
     assert_no_secret(shown.stdout, shown.stderr)
 
 
-@pytest.mark.usefixtures("nobody_is_refused")
+@pytest.mark.usefixtures("no_command_is_refused")
 def test_a_lost_job_is_noticed_with_the_rights_of_an_app(worker, client, admin):
     admin.hset(job_key("lost"), mapping={"fingerprint": "x", "at": "none"})
     with pytest.raises(JobError, match="safe to submit again"):
         client.forecast_handle("lost").wait(WAIT_S)
 
 
-@pytest.mark.usefixtures("nobody_is_refused")
+@pytest.mark.usefixtures("no_command_is_refused")
 def test_flower_shows_queues_and_workers_and_hides_passwords(worker, client, candles, secured, folder):
     port = free_port()
     settings = settings_of(secured, "kronos-flower", folder)

@@ -81,7 +81,7 @@ LEANS_ON: Final[dict[Any, str]] = {
     # _ensure_connection: connects, with pauses between its tries
     Connection: "_ensure_connection",
 }
-"""By their owners, the names that each must have."""
+"""The names that each owner must have."""
 
 
 @cache

@@ -70,7 +70,7 @@ class Capacity:
     A full worker still takes jobs of a higher class than those that fill it. It takes others too, since its
     engine is fair, but only those that no other worker took within ``LATE_S``: small jobs for half the slots;
     large ones for all, where each counts as half of them at most; one more large job that is overdue; and of
-    each class its share beside the next higher one.
+    each class its share while the next higher one has jobs.
 
     Args:
         loads: Returns what each engine holds.
@@ -140,7 +140,7 @@ class Capacity:
         return Room(small=num_small < half, large=Large.ANY if num_large < slots else late)
 
     def _num_classes(self, held: list[_Held]) -> int:
-        """How many classes, from the highest, the numbers of jobs and bytes allow another job of.
+        """The number of classes, from the highest, that may get another job by the limits on jobs and bytes.
 
         The jobs of a class and all lower ones leave a part to the higher ones.
         """

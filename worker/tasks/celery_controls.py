@@ -17,7 +17,7 @@ _add_consumer: Final[Callable[..., dict[str, Any]]] = Panel.data["add_consumer"]
 
 
 def add_consumer(state: Any, queue: Any, **_: Any) -> dict[str, Any]:
-    """Take jobs from one more of this role's queues, which are bound in our way only."""
+    """Take jobs from the other queue of the worker's role too. Both may be served on any device."""
     settings = get_settings()
     queues = settings.queue_names.of_role(settings.role)
     if queue not in queues:

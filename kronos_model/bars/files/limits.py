@@ -16,7 +16,7 @@ MAX_LINE_BYTES: Final = 2**18
 MAX_MEMBERS: Final = 2**16
 """Archives in one gzip file. Programs that pack blocks write one for every 64 KiB."""
 MAX_FOOTER_BYTES: Final = 2**24
-"""Of a Parquet file. 1,000 row groups of 20 columns take about 3 MiB."""
+"""Largest footer of a Parquet file. 1,000 row groups of 20 columns take about 3 MiB."""
 
 
 def is_bomb(unpacked_bytes: int, packed_bytes: int) -> bool:

@@ -113,7 +113,7 @@ def test_without_room_messages_stay_on_their_list(bench):
     assert bench.redis.llen("cpu") == 1
 
 
-def test_without_a_ring_it_checks_only_after_an_interval(bench, monkeypatch):
+def test_without_a_notification_it_checks_only_after_an_interval(bench, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(consuming, "time", SimpleNamespace(monotonic=lambda: now[0]))
     assert bench.take() == []
@@ -142,7 +142,7 @@ def test_room_for_another_class_is_used_at_once(bench):
     bench.classes = 1
     assert bench.take() == []
     bench.classes = 3
-    bench.consumer.take(("cpu",), bench.rooms, bench.hand_over)  # nobody rang
+    bench.consumer.take(("cpu",), bench.rooms, bench.hand_over)  # without a notification
     assert len(bench.handed_over) == 1
 
 

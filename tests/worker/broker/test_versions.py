@@ -1,4 +1,4 @@
-"""Workers of release 0.1.0 and of this version beside each other, by their own scripts on one real Redis.
+"""Workers of release 0.1.0 and of this version run together, by their own scripts on one real Redis.
 
 ``tests/data/release_0_1_0`` has that release's scripts. Random mixtures of what workers do, and of deaths,
 lose no job and give each one outcome.
@@ -34,7 +34,7 @@ def message(job_id: str) -> str:
 
 
 class OldWorker:
-    """What a worker of release 0.1.0 asks Redis, by that release's scripts."""
+    """A worker of release 0.1.0: what it does in Redis, by that release's scripts."""
 
     def __init__(self, redis: Redis) -> None:
         self.redis = redis
@@ -91,7 +91,7 @@ class OldWorker:
 
 
 class NewWorker:
-    """The same for this version, by its own classes."""
+    """A worker of this version: what it does in Redis, by its own classes."""
 
     def __init__(self, redis: Redis, url: str) -> None:
         self.redis = redis

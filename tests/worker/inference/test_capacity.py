@@ -334,7 +334,7 @@ def test_the_only_slot_is_shared_by_a_small_job_and_a_large_one(clock):
     assert clock.late(capacity, {"large", "small"})[NORMAL] == (False, Large.OVERDUE)
 
 
-def test_each_class_has_its_share_beside_those_that_fill_the_worker(clock):
+def test_each_class_has_its_share_while_others_fill_the_worker(clock):
     for rank in (NORMAL, LOW):
         capacity, held = Capacity(lambda: [EngineLoad(64, 0, 64)]), {"more"}
         for number in range(64):

@@ -1,4 +1,4 @@
-"""Small files that unpack to very many bytes or rows are refused, whoever reads them."""
+"""Small files that unpack to very many bytes or rows are refused by every reader."""
 
 import gzip
 import zlib
