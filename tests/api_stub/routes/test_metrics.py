@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from kronos_client.contract.names import DEAD_KEY, job_key, jobs_key
-from kronos_client.redis.queues import delayed_key, large_key
+from kronos_client.redis.queues import large_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from tests.api_stub.conftest import STATUS, series
@@ -39,7 +39,7 @@ def test_delayed_old_and_dead_messages_are_counted(http, redis, ready_worker):
     http.post("/v1/predict/single", json=series())
     (job_id,) = redis.zrange(jobs_key("forecast"), 0, -1)
     redis.hincrbyfloat(job_key(job_id), "admitted_at", -500)
-    redis.zadd(delayed_key(large_key("cpu")), {"due": 1, "not due": time.time() + 1000})
+    redis.zadd(f"kronos:delayed:{large_key('cpu')}", {"due": 1, "not due": time.time() + 1000})
     redis.lpush(DEAD_KEY, "1", "2")
     found = read(http)
     assert found["kronos_queue_delayed_jobs", ("cpu",)] == 2

@@ -15,7 +15,7 @@ from kronos_cli.tables.queues import queues_report
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.contract.worker_status import State
 from kronos_client.redis.connection import connect
-from kronos_client.redis.queues import delayed_key, large_key, list_key
+from kronos_client.redis.queues import large_key, list_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 
@@ -151,7 +151,7 @@ def test_dead_messages_are_deleted_only_after_confirmation(redis: Redis) -> None
 
 def test_delayed_jobs_count_for_the_limit(redis: Redis) -> None:
     put(redis, "cpu", normal=5)
-    redis.zadd(delayed_key("cpu"), {"a": 1})
+    redis.zadd("kronos:delayed:cpu", {"a": 1})
     shown = queues()
     row = next(line.split() for line in shown.output.splitlines() if line.split()[:1] == ["cpu"])
     assert row[1:6] == ["0", "5", "0", "5", "1"]
