@@ -23,8 +23,7 @@ def add_consumer(state: Any, queue: Any, **_: Any) -> dict[str, Any]:
     if queue not in queues:
         reason = f"this worker takes jobs only from {' and '.join(queues)}: it would discard other messages"
         return {"error": f"{queue!r:.200} is refused: {reason}"}
-    answer: dict[str, Any] = _add_consumer(state, queue)
-    return answer
+    return dict(_add_consumer(state, queue))
 
 
 def logged(name: str, command: Callable[..., Any]) -> Callable[..., Any]:
