@@ -98,7 +98,8 @@ class MessageConsumer:
             try:
                 delivery = self.deliveries.take([*lists], [*lists.values()], holds_others=num_held() > 0)
                 if delivery is None:
-                    self._order.note_waiting(lists, ())
+                    if not self.deliveries.is_full:
+                        self._order.note_waiting(lists, ())
                     return
                 self._order.note_waiting(lists, {delivery.source, *delivery.others})
                 self._notified.set()
@@ -129,8 +130,7 @@ class MessageConsumer:
     def bury(self, delivery_tag: str, job_id: str, reason: str) -> None:
         """Move a message to the dead messages, without an answer to its job."""
         log.warning("a message of job %s is moved to kronos:dead: %s", job_id, reason)
-        entry = self._dead_entry(delivery_tag, job_id, reason)
-        self._outcomes.end(Ending(job_id, "", delivery_tag, entry))
+        self._outcomes.end(Ending(job_id, "", delivery_tag, self._dead_entry(delivery_tag, job_id, reason)))
         self.on_dead()
 
     def _dead_entry(self, tag: str, job_id: str, reason: str) -> str:

@@ -56,6 +56,9 @@ class Deliveries:
     Args:
         redis: Connection that answers in bytes.
         timeout_s: A message that is not renewed for so long is delivered again.
+
+    Attributes:
+        is_full: Whether the last take found Redis full, and took nothing for that reason.
     """
 
     def __init__(self, redis: Redis, keys: DeliveryKeys, *, timeout_s: float, max_bytes: int) -> None:
@@ -83,7 +86,8 @@ class Deliveries:
         tag = uuid.uuid4().hex
         args = (tag, self.timeout_s, self._max_bytes, SHOWN_BYTES, "holds" if holds_others else "")
         answer = self._run_take(keys=[*self._keys, *lists], args=[*args, *min_ages_s])
-        if answer is None or answer == b"full":
+        self.is_full = answer == b"full"
+        if answer is None or self.is_full:
             return None
         source, others, num_bytes, *parts = answer
         is_whole, lists_left = len(parts) == 1, frozenset(one.decode() for one in others)

@@ -148,7 +148,8 @@ class QoS(redis.QoS):
             log.warning("a message could not be acknowledged or put back; it is delivered again: %s", error)
         finally:
             virtual.QoS.ack(self, delivery_tag)
-            message_consumer().notify()  # in a full Redis the next job may be taken only now
+            if message_consumer().deliveries.is_full:
+                message_consumer().notify()  # the next job may be taken only now
 
 
 class Channel(redis.Channel):

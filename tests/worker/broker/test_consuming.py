@@ -288,6 +288,24 @@ def test_classes_are_taken_by_their_shares(bench):
     assert bench.take().index("low") == 8
 
 
+def test_classes_have_their_shares_in_a_full_redis(bench):
+    for number in range(20):
+        bench.send(sized(f"high-{number}", 1))
+    bench.send(sized("low", 1), "cpu\x06\x166")
+    taken = []
+    try:
+        bench.redis.config_set("maxmemory", 1)
+        while "low" not in taken:
+            bench.handed_over.clear()
+            bench.consumer.notify()
+            bench.consumer.take(("cpu",), bench.rooms, bench.hand_over, lambda: len(bench.handed_over))
+            assert len(bench.handed_over) == 1
+            taken.append(bench.handed_over[0][2].payload["headers"]["id"])
+    finally:
+        bench.redis.config_set("maxmemory", 0)
+    assert taken.index("low") == 8
+
+
 def test_due_messages_of_a_lower_class_have_their_turn_too(bench):
     low = "cpu\x06\x166"
     bench.send(sized("low", 1), low)
