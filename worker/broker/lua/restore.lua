@@ -44,7 +44,7 @@ for position = #overdue, 1, -1 do
 end
 if redis.call('HLEN', claims) > redis.call('HLEN', unacked) then -- release 0.1.0 puts back and leaves these
     for _, tag in ipairs(redis.call('HKEYS', claims)) do
-        if redis.call('HEXISTS', unacked, tag) == 0 then
+        if redis.call('HEXISTS', unacked, tag) == 0 and not redis.call('ZSCORE', index, tag) then
             local _, job_id = claim_of(claims, tag)
             pcall(note_gone, job_id, tag, index)
             redis.call('HDEL', claims, tag)
