@@ -40,9 +40,8 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-app.steps["consumer"].update(
-    {ConnectionPause, GpuFailover, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
-)
+STEPS = {ConnectionPause, GpuFailover, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
+app.steps["consumer"].update(STEPS)
 
 P = ParamSpec("P")
 

@@ -23,10 +23,8 @@ MEDIA_TYPES: Final = {
     "application/octet-stream": SUFFIXES,
 }
 """Allowed content types. Unlike forms, these need a preflight from pages of other sites."""
-_BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
-FILE_BODY: Final[dict[str, Any]] = {
-    "requestBody": {"required": True, "content": dict.fromkeys(MEDIA_TYPES, _BINARY)}
-}
+_CONTENT: Final = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in MEDIA_TYPES}
+FILE_BODY: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": _CONTENT}}
 """For OpenAPI."""
 
 
@@ -38,12 +36,11 @@ async def receiving(request: Request, backend: Backend, name: str) -> AsyncItera
         HttpError: UNSUPPORTED_MEDIA_TYPE, OVERLOADED, RATE_LIMITED.
     """
     if not name.endswith(MEDIA_TYPES.get(media_type_of(request), ())):
-        raise HttpError(
-            HttpCode.UNSUPPORTED_MEDIA_TYPE,
-            "the Content-Type does not fit the file: send a .csv as text/csv, a .csv.gz as application/gzip, "
-            "a .parquet or .pq as application/vnd.apache.parquet, or any as application/octet-stream; not as "
-            "a form",
+        text = (
+            "the Content-Type does not fit the file: send a .csv as text/csv, a .csv.gz as application/gzip"
         )
+        others = "a .parquet or .pq as application/vnd.apache.parquet, or any as application/octet-stream"
+        raise HttpError(HttpCode.UNSUPPORTED_MEDIA_TYPE, f"{text}, {others}; not as a form")
     sender = key_of(request.scope) or (request.client.host if request.client else "")
     if backend.uploads[sender] >= MAX_UPLOADS_OF_ONE:
         text = f"{MAX_UPLOADS_OF_ONE} of your uploads are under way; send the file when one is done"

@@ -125,11 +125,8 @@ class Detailed(BaseModel):
 async def workers(backend: BackendDependency) -> WorkersView:
     """Every worker's status. Workers announce it every five seconds; it is read at most once a second."""
     pool = await backend.pool()
-    return WorkersView(
-        workers=pool.workers,
-        queues=queue_views(pool),
-        limits=_limits(pool, backend.settings),
-    )
+    limits = _limits(pool, backend.settings)
+    return WorkersView(workers=pool.workers, queues=queue_views(pool), limits=limits)
 
 
 @router.get("/healthz")

@@ -25,18 +25,12 @@ class HttpMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        counter = partial(
-            Counter,
-            documentation="Requests that were answered; the route is empty if none matches the address",
-            labelnames=("method", "route", "status"),
-            registry=registry,
-        )
+        labels = ("method", "route")
+        text = "Requests that were answered; the route is empty if none matches the address"
+        counter = partial(Counter, documentation=text, labelnames=(*labels, "status"), registry=registry)
+        text = "Time from a request to the end of its answer"
         histogram = partial(
-            Histogram,
-            documentation="Time from a request to the end of its answer",
-            labelnames=("method", "route"),
-            buckets=BUCKETS_S,
-            registry=registry,
+            Histogram, documentation=text, labelnames=labels, buckets=BUCKETS_S, registry=registry
         )
         self._requests = counter("kronos_http_requests")
         self._request_s = histogram("kronos_http_request_seconds")
@@ -54,11 +48,8 @@ class HttpMetrics:
         self.workers_ready = gauge("kronos_workers_ready", "Workers of a queue that are ready", of_queue)
         self.workers = gauge("kronos_workers", "Workers of a queue that are alive, ready or not", of_queue)
         self.jobs_training = gauge("kronos_jobs_training", "Jobs that a queue's workers train now", of_queue)
-        self.jobs_shared = Counter(
-            "kronos_jobs_shared",
-            "Jobs that were sent while an equal one was under way or done (KRONOS_SHARE_EQUAL_JOBS)",
-            registry=registry,
-        )
+        text = "Jobs that were sent while an equal one was under way or done (KRONOS_SHARE_EQUAL_JOBS)"
+        self.jobs_shared = Counter("kronos_jobs_shared", text, registry=registry)
         self.redis_up = gauge("kronos_redis_up", "Whether Redis answers this service")
 
     def count(self, scope: Scope, status: int, elapsed_s: float) -> None:

@@ -84,17 +84,10 @@ class Traffic:
     ) -> str:
         """Enqueue a job, with further options of Celery, and return its id."""
         job_id = str(uuid.uuid4())
-        self._app.send_task(
-            FORECAST_TASK,
-            kwargs={"job": payload | {"submitted_at": time.time()}},
-            task_id=job_id,
-            queue=queue,
-            priority=CELERY_PRIORITIES[priority],
-            argsrepr="()",
-            kwargsrepr="{}",
-            retry=False,
-            **options,
-        )
+        job = payload | {"submitted_at": time.time()}
+        options |= {"queue": queue, "priority": CELERY_PRIORITIES[priority], "retry": False}
+        options |= {"argsrepr": "()", "kwargsrepr": "{}"}
+        self._app.send_task(FORECAST_TASK, kwargs={"job": job}, task_id=job_id, **options)
         return job_id
 
     def run_backlog(self, payloads: Sequence[dict[str, Any]]) -> tuple[float, float]:

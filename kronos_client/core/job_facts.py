@@ -22,7 +22,6 @@ MAX_ATTEMPTS: Final = 8
 RENEWED_WITHIN_S: Final = 15
 """Seconds since the last renewal after which a worker probably lost its claim: it renews every 5 s."""
 
-Command = tuple[Any, ...]
 Where = Literal["unknown", "waiting", "delayed", "held", "gone", "ended"]
 
 
@@ -77,21 +76,17 @@ class JobFacts:
 def read_job(redis: Redis, job_id: str) -> JobFacts:
     """Read what Redis says about a job. Blocks. ``redis`` answers in bytes."""
     state_key, unreadable = result_key(job_id), set[str]()
-    commands: list[Command] = [
-        ("HGETALL", job_key(job_id)),
-        ("EXISTS", cancel_key(job_id)),
-        ("TTL", state_key),
-    ]
-    commands += [("GETRANGE", state_key, 0, MAX_STATE_BYTES - 1), ("TIME",)]
-    fields, is_cancelled, ttl_s, text, (seconds, _) = _ask(redis, commands, unreadable)
+    of_job = [("HGETALL", job_key(job_id)), ("EXISTS", cancel_key(job_id)), ("TTL", state_key)]
+    get_state = ("GETRANGE", state_key, 0, MAX_STATE_BYTES - 1)
+    fields, is_cancelled, ttl_s, text, (seconds, _) = _ask(redis, unreadable, *of_job, get_state, ("TIME",))
     record, now, workers = JobRecord(fields or {}), float(seconds), live_workers(redis)
     stored = read_stored(job_id, text, is_cut=True) if text else NOTHING
 
     sent_to = record.list or record.fields.get("list", "")
     queue, _ = queue_and_step(sent_to)
     lists = waiting_keys(queue) if sent_to else []
-    commands = [("HGET", TAKEN_KEY, sent_to), *(("LLEN", key) for key in lists)]
-    num_taken, *lengths = _ask(redis, commands, unreadable)
+    get_lengths = [("LLEN", key) for key in lists]
+    num_taken, *lengths = _ask(redis, unreadable, ("HGET", TAKEN_KEY, sent_to), *get_lengths)
     rate = jobs_per_s(queue, workers)
     num_ready = sum(worker.queue == queue and worker.is_ready for worker in workers)
     bars = None
@@ -157,7 +152,7 @@ def _attempts(record: JobRecord) -> tuple[Attempt, ...]:
     return tuple(attempts[-MAX_ATTEMPTS:])
 
 
-def _ask(redis: Redis, commands: list[Command], unreadable: set[str]) -> list[Any]:
+def _ask(redis: Redis, unreadable: set[str], *commands: tuple[Any, ...]) -> list[Any]:
     """The answers; None for a key that cannot be read, which is added to ``unreadable``."""
     with redis.pipeline(transaction=False) as pipe:
         for command in commands:

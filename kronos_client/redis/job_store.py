@@ -164,15 +164,9 @@ class JobStore:
                 text = f"another app wrote the key {job_key(job_id)}, which must be the job's record"
                 log.error("job %s cannot begin: %s", job_id, text)
                 raise JobError(ErrorCode.INTERNAL, f"{text}; delete it, and submit the job again")
-        now, received_at, is_cancelled, held_s, worked_s, lost, lost_alone = answer
+        now, received_at, cancelled, held_s, worked_s, *lost = answer
         return Receipt(
-            float(now),
-            float(received_at),
-            bool(is_cancelled),
-            float(held_s),
-            float(worked_s),
-            int(lost),
-            int(lost_alone),
+            float(now), float(received_at), bool(cancelled), float(held_s), float(worked_s), *map(int, lost)
         )
 
     def renew(

@@ -120,15 +120,9 @@ class Deliveries:
 
     def dead_entry(self, reason: str, *, queue: str, job_id: str | None, message: bytes) -> str:
         """What the list of dead messages shows of a message."""
-        entry = {
-            "at": self.now_s(),
-            "reason": reason,
-            "queue": queue,
-            "id": job_id,
-            "num_bytes": len(message),
-            "message": message[:SHOWN_BYTES].decode(errors="backslashreplace"),
-        }
-        return json.dumps(entry)
+        shown = message[:SHOWN_BYTES].decode(errors="backslashreplace")
+        entry = {"at": self.now_s(), "reason": reason, "queue": queue, "id": job_id}
+        return json.dumps(entry | {"num_bytes": len(message), "message": shown})
 
     def held(self, tag: str) -> bytes | None:
         """The message of a delivery that is not acknowledged yet."""

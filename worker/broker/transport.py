@@ -214,11 +214,9 @@ class Channel(redis.Channel):
         consumer.take(self.scripted_queues, self.qos.rooms, self._hand_over, num_held)
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
-        properties = message.payload["properties"] | {
-            "delivery_tag": delivery.tag,
-            "priority": step,
-            "delivery_info": {"exchange": "", "routing_key": queue},
-        }
+        info = {"exchange": "", "routing_key": queue}
+        own = {"delivery_tag": delivery.tag, "priority": step, "delivery_info": info}
+        properties = message.payload["properties"] | own
         raw = message.payload | {"properties": properties, DECODED: message.arguments}
         try:
             self.connection._deliver(raw, queue)
