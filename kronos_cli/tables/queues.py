@@ -34,18 +34,13 @@ def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREF
         rate = jobs_per_s(queue, workers)
         wait_s = round(before / rate, 1) if rate else None
         row: dict[str, Any] = {"queue": queue, **state.lengths}
-        queues.append(
-            row
-            | {"waiting": waiting, "delayed": state.delayed, "due": state.due, "oldest_s": state.oldest_s}
-            | {"limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
-            | {"jobs_per_s": round(rate, 4), "estimated_wait_s": 0.0 if num_ready and not before else wait_s}
-        )
-    return {
-        "queues": queues,
-        "dead": int(redis.llen(DEAD_KEY)),
-        "misplaced": num_misplaced(redis),
-        "foreign": foreign_bindings(redis, names.all),
-    }
+        row |= {"waiting": waiting, "delayed": state.delayed, "due": state.due, "oldest_s": state.oldest_s}
+        row |= {"limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
+        row |= {"jobs_per_s": round(rate, 4), "estimated_wait_s": 0.0 if num_ready and not before else wait_s}
+        queues.append(row)
+    dead, misplaced = int(redis.llen(DEAD_KEY)), num_misplaced(redis)
+    foreign = foreign_bindings(redis, names.all)
+    return {"queues": queues, "dead": dead, "misplaced": misplaced, "foreign": foreign}
 
 
 def queues_table(report: Mapping[str, Any]) -> RenderableType:

@@ -109,7 +109,13 @@ class CodedRedisBackend(RedisBackend):
         return to_json(meta | {"task_id": task_id})
 
     def mark_as_failure(
-        self, task_id: str, exc: BaseException, traceback: Any = None, request: Any = None, **options: Any
+        self,
+        task_id: str,
+        exc: BaseException,
+        traceback: Any = None,
+        request: Any = None,
+        *args: Any,
+        **kwargs: Any,
     ) -> None:
         """Store a failure. The traceback names paths on the worker's machine: it stays in the log.
 
@@ -123,7 +129,7 @@ class CodedRedisBackend(RedisBackend):
             content = result | {"warnings": [*result["warnings"], warning]}
             self.store_result(task_id, content, states.SUCCESS, request=request)
             request.has_ended = True
-        super().mark_as_failure(task_id, coded(exc), None, request, **options)
+        super().mark_as_failure(task_id, coded(exc), None, request, *args, **kwargs)
 
     def mark_as_revoked(
         self,
