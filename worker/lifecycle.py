@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache, wraps
-from typing import Any, NoReturn, ParamSpec
+from typing import Any, Final, NoReturn, ParamSpec
 
 import billiard
 import click
@@ -40,7 +40,7 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-STEPS = {ConnectionPause, GpuFailover, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
+STEPS: Final = {ConnectionPause, GpuFailover, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
 app.steps["consumer"].update(STEPS)
 
 P = ParamSpec("P")
