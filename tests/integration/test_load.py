@@ -91,10 +91,11 @@ def test_metrics_status_and_progress_show_the_load(
     with pytest.raises(JobError):
         refused.wait(WAIT_S)
     model = result.model.id
-    # A job is counted before its client gets the result.
+    # A job is counted once its outcome is stored.
+    failed = 'kronos_jobs_total{code="PRED_LEN_TOO_LONG",outcome="failed"}'
+    await_true(lambda: failed in metrics_of(port))
     metrics = metrics_of(port)
-    assert metrics['kronos_jobs_total{code="",outcome="done"}'] == 1
-    assert metrics['kronos_jobs_total{code="PRED_LEN_TOO_LONG",outcome="failed"}'] == 1
+    assert metrics['kronos_jobs_total{code="",outcome="done"}'] == metrics[failed] == 1
     assert metrics[f'kronos_bars_generated_total{{model="{model}"}}'] == 12
     assert metrics[f'kronos_prefill_bars_total{{model="{model}"}}'] >= 40
     assert metrics[f'kronos_queue_wait_seconds_count{{model="{model}"}}'] == 1
@@ -135,6 +136,10 @@ def test_each_child_of_prefork_serves_its_own_metrics(
     ).wait_until_ready(2)
     for handle in [client.submit(candles[:40], pred_len=3) for _ in range(6)]:
         handle.wait(WAIT_S)
-    done = [metrics_of(port + index).get('kronos_jobs_total{code="",outcome="done"}', 0) for index in (0, 1)]
-    assert sum(done) == 6
+
+    def num_done() -> float:
+        name = 'kronos_jobs_total{code="",outcome="done"}'
+        return sum(metrics_of(port + index).get(name, 0) for index in (0, 1))
+
+    await_true(lambda: num_done() == 6)  # a job is counted once its outcome is stored
     worker.stop()
