@@ -372,6 +372,4 @@ def test_the_log_says_once_what_the_worker_runs_on(worker):
     assert len(lines) == 1
     for part in ("device=cpu", f"warning={CUDA_WARNING}", f"model={PARITY / 'model'}", "queue=cpu"):
         assert part in lines[0]
-    assert (
-        worker.log.read_text().count("cannot begin, perhaps because an app wrote") == 1
-    )  # the poisoned record's
+    assert worker.log.read_text().count("poisoned-record cannot begin") == 1  # the poisoned record's

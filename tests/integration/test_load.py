@@ -38,13 +38,13 @@ def test_a_full_worker_takes_few_jobs_and_leaves_the_others_to_idle_ones(
     client.forecast(candles[:40], pred_len=3, model="kronos-tiny", timeout_s=WAIT_S)
     large = submit_long_job(client, candles)
     await_true(lambda: large.state().name == "PROGRESS")
-    # It takes one small job at a time in addition to the large one, however many wait.
+    # It takes small jobs for half its slots in addition to the large one, however many wait.
     small = [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
     held = []
     while not any(handle.state().has_ended for handle in small):
         held.append(connection.zcard(DELIVERY_KEYS["forecast"].renewed))
         time.sleep(0.01)
-    assert max(held[:-1], default=0) <= 2  # one may have ended during the last look
+    assert max(held[:-1], default=0) <= 1 + 4  # one may have ended during the last look
     second = start_worker(KRONOS_MAX_SLOTS="8").wait_until_ready()
     small += [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
     assert {handle.wait(WAIT_S).worker for handle in small} == {first.node, second.node}
