@@ -1,5 +1,7 @@
 """Connections to Redis for what Celery does not carry: announcements, job records, cancellation."""
 
+from contextlib import suppress
+from queue import Empty
 from typing import Any, Final
 
 from redis import BlockingConnectionPool, Redis
@@ -52,7 +54,16 @@ class _Client(Redis):
     def _close_connection(self, *args: Any, **kwargs: Any) -> None:
         """Called by redis-py (8.1) before it repeats a command."""
         super()._close_connection(*args, **kwargs)
-        self.connection_pool.disconnect(inuse_connections=False)
+        # Out of the pool first: redis-py's own ``disconnect`` also closes one that a thread takes meanwhile.
+        pool: Any = self.connection_pool
+        idle = []
+        with suppress(Empty):
+            while True:
+                idle.append(pool.pool.get_nowait())
+        for connection in reversed(idle):
+            if connection is not None:
+                connection.disconnect()
+            pool.pool.put_nowait(connection)
 
 
 def read_bytes(redis: Any, *command: str | int) -> list[Any]:

@@ -94,3 +94,27 @@ def test_a_connection_that_falls_silent_takes_the_idle_ones_along(redis_server, 
         assert client.ping()
         assert not silent
         assert all(connection._sock not in sockets for connection in connections)
+
+
+def test_no_connection_is_closed_that_a_thread_may_take(redis_server, monkeypatch):
+    with connect(redis_server.url) as client:
+        pool = client.connection_pool
+        connections = [pool.get_connection() for _ in range(3)]
+        for connection in connections:
+            pool.release(connection)
+        real = type(connections[0]).disconnect
+        closed = []
+
+        def disconnect(connection, *args, **kwargs):
+            closed.append((connection, connection in pool.pool.queue))
+            return real(connection, *args, **kwargs)
+
+        in_use = pool.get_connection()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(in_use), "disconnect", disconnect)
+            client._close_connection(in_use)
+        pool.release(in_use)
+        assert {id(connection) for connection, _ in closed} == {id(one) for one in connections}
+        assert not any(is_free for _, is_free in closed)
+        assert pool.pool.qsize() == pool.max_connections
+        assert client.ping()
