@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -84,9 +84,29 @@ class Receipt:
         return self.now - (self.received_at if submitted_at is None else submitted_at)
 
 
+Begun = Receipt | Literal["ended", "conflict"]
+"""What a worker gets that begins a job: see ``JobStore.begin_all``."""
+
+
+class Beginning(NamedTuple):
+    """A job that a worker begins.
+
+    Attributes:
+        state: The encoded state.
+        tag: Of the delivery that gets the claim.
+        content: The job's fingerprint, to find that a job with this id and other content is under way; empty to
+            skip this check.
+    """
+
+    job_id: str
+    state: str | bytes
+    tag: str
+    content: str = ""
+
+
 @dataclass(frozen=True)
 class Ending:
-    """How a job ends.
+    """How a job ends, or what its state is.
 
     Attributes:
         outcome: The encoded outcome; empty to remove only the message of a job that has its outcome.
@@ -105,7 +125,7 @@ Ended = Literal["stored", "ended", "repeated", "held", "open"]
 
 
 class NotStored(ResponseError):
-    """Redis's error for one job of several that a call ends: its message and its claim stay."""
+    """Redis's error for one job of several in a call: what it has of message and claim stays."""
 
 
 class JobStore:
@@ -135,39 +155,46 @@ class JobStore:
 
     def begin(
         self, job_id: str, state: str | bytes, tag: str, timeout_s: float, content: str = "", worker: str = ""
-    ) -> Receipt | Literal["ended", "conflict"]:
-        """Take a job's claim, then store and publish its state. Stores nothing while another has the claim.
+    ) -> Begun:
+        """As ``begin_all``, of one job; raises its error."""
+        (answer,) = self.begin_all([Beginning(job_id, state, tag, content)], timeout_s, worker)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def begin_all(
+        self, beginnings: Sequence[Beginning], timeout_s: float, worker: str
+    ) -> list[Begun | JobError | NotStored]:
+        """Take the claims of jobs, then store and publish their states, in one call.
+
+        Nothing is stored of a job while another has its claim.
 
         Args:
-            timeout_s: Seconds until this delivery is put back if it is not renewed.
-            content: The job's fingerprint, to find that a job with this id and other content is under way.
-                Empty to skip this check.
-            worker: The worker's name, for the record.
+            timeout_s: Seconds until a delivery is put back if it is not renewed.
+            worker: The worker's name, for the records.
 
         Returns:
-            The job's record; ``ended`` if the job has its outcome, ``conflict`` if another with its id is
-            under way.
-
-        Raises:
-            JobError: INTERNAL if an app wrote another type of key where the job's record should be.
+            For each job its record; ``ended`` if it has its outcome, ``conflict`` if another with its id is
+            under way; JobError INTERNAL if an app wrote another type of key where its record should be.
         """
-        answer = self._run["begin"](
-            keys=[*_keys_of(job_id), *self._delivery_keys],
-            args=[state, self._result_ttl_s, MAX_WAIT_S, tag, timeout_s, content, job_id, worker],
-        )
-        match answer if isinstance(answer, list) else _text(answer):
-            case "ended":
-                return "ended"
-            case "conflict":
-                return "conflict"
-            case "unusable":
-                text = f"another app wrote the key {job_key(job_id)}, which must be the job's record"
-                log.error("job %s cannot begin: %s", job_id, text)
-                raise JobError(ErrorCode.INTERNAL, f"{text}; delete it, and submit the job again")
-        now, received_at, cancelled, held_s, worked_s, *lost = answer
-        return Receipt(
-            float(now), float(received_at), bool(cancelled), float(held_s), float(worked_s), *map(int, lost)
-        )
+        of_jobs = [key for one in beginnings for key in _keys_of(one.job_id)]
+        args = [part for one in beginnings for part in (one.job_id, one.tag, one.state, one.content)]
+        try:
+            answers = self._run["begin"](
+                keys=[*self._delivery_keys, *of_jobs],
+                args=[self._result_ttl_s, MAX_WAIT_S, timeout_s, worker, *args],
+            )
+        except ResponseError:
+            if len(beginnings) == 1:
+                raise
+            return [self._begin_alone(one, timeout_s, worker) for one in beginnings]  # as in ``end``
+        return [_begun(one.job_id, answer) for one, answer in zip(beginnings, answers, strict=True)]
+
+    def _begin_alone(self, beginning: Beginning, timeout_s: float, worker: str) -> Begun | JobError | NotStored:
+        try:
+            return self.begin_all([beginning], timeout_s, worker)[0]
+        except ResponseError as error:
+            return NotStored(str(error))
 
     def renew(
         self,
@@ -217,15 +244,21 @@ class JobStore:
         return None if answer is None else int(answer)
 
     def store_state(self, job_id: str, state: str | bytes, tag: str = "") -> bool:
-        """Store and publish a state that is not the job's outcome; returns whether it was stored.
+        """As ``store_states``, of one job."""
+        return self.store_states([Ending(job_id, state, tag)])[0]
 
-        It is dropped if the job has its outcome, or if ``tag`` is not that of the claim.
+    def store_states(self, states: Sequence[Ending]) -> list[bool]:
+        """Store and publish states that are not outcomes; returns whether each was stored.
+
+        It is dropped if the job has its outcome, or if the tag is not that of the claim.
         """
-        keys = [result_key(job_id), job_key(job_id)]
-        answer = self._run["state"](keys=keys, args=[state, self._result_ttl_s, tag])
-        if answer < 0:
-            self._on_repeated(tag)
-        return bool(answer > 0)
+        keys = [key for one in states for key in (result_key(one.job_id), job_key(one.job_id))]
+        args = [part for one in states for part in (one.outcome, one.tag)]
+        answers = self._run["state"](keys=keys, args=[self._result_ttl_s, *args])
+        for one, answer in zip(states, answers, strict=True):
+            if answer < 0:
+                self._on_repeated(one.tag)
+        return [answer > 0 for answer in answers]
 
     def end(self, endings: Sequence[Ending]) -> list[Ended | NotStored]:
         """Store and publish outcomes, and remove the messages and claims, in one call.
@@ -263,7 +296,25 @@ class JobStore:
 
     def is_cancelled(self, job_id: str) -> bool:
         """Whether the job's cancellation was requested."""
-        return bool(self._redis.exists(cancel_key(job_id)))
+        return self.cancelled([job_id]) == {job_id}
+
+    def cancelled(self, job_ids: Sequence[str]) -> set[str]:
+        """Those of these jobs whose cancellation was requested."""
+        found: Any = self._redis.mget([cancel_key(job_id) for job_id in job_ids]) if job_ids else ()
+        return {job_id for job_id, value in zip(job_ids, found, strict=True) if value is not None}
+
+
+def _begun(job_id: str, answer: Any) -> Begun | JobError | NotStored:
+    if isinstance(answer, list):
+        now, received_at, cancelled, held_s, worked_s, *lost = answer
+        times = (float(now), float(received_at), bool(cancelled), float(held_s), float(worked_s))
+        return Receipt(*times, *map(int, lost))
+    text = _text(answer)
+    if text == "unusable":
+        reason = f"another app wrote the key {job_key(job_id)}, which must be the job's record"
+        log.error("job %s cannot begin: %s", job_id, reason)
+        return JobError(ErrorCode.INTERNAL, f"{reason}; delete it, and submit the job again")
+    return NotStored(text.removeprefix("error ")) if text.startswith("error ") else text
 
 
 def _keys_of(job_id: str) -> list[str]:

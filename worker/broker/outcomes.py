@@ -2,10 +2,12 @@
 
 import logging
 import math
+import queue
 import threading
 import time
-from collections.abc import Callable
-from multiprocessing.sharedctypes import RawValue
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from redis.backoff import EqualJitterBackoff
@@ -18,18 +20,40 @@ log = logging.getLogger(__name__)
 
 MAX_KEPT_BYTES: Final = 64 * 2**20
 """Bytes of outcomes that wait for Redis; with more, the worker takes no further jobs."""
+MAX_AT_ONCE: Final = 64
+MAX_BYTES_AT_ONCE: Final = 4 * 2**20
+"""Outcomes in one call, and their bytes; a larger one goes alone."""
+MIN_PAUSE_S: Final = 0.05
 MAX_PAUSE_S: Final = 3.0
+PAUSES: Final = EqualJitterBackoff(cap=MAX_PAUSE_S, base=0.1)
 MAX_EXPONENT: Final = 10
 """redis-py doubles the pause so many times at most: it would overflow after hours."""
 MAX_TRIES: Final = 10
 """Tries that fail although another outcome was stored since the one before; then the job is given up."""
+
+OnDone = Callable[[Ended | RedisError], object]
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """An outcome that is to be stored, and how often Redis refused it."""
+
+    ending: Ending
+    task: str
+    outcome: Any
+    on_done: OnDone
+    due_at: float = 0.0  # by time.monotonic
+    num_tries: int = 0
+    num_alone: int = 0  # tries that failed although another outcome was stored
+    seen_stored: int = 0
+    num_bytes: int = 0  # that count as kept
 
 
 class Outcomes:
     """Ends the jobs of one process. May be shared by threads.
 
     Attributes:
-        num_kept_bytes: Bytes of outcomes that wait for Redis.
+        num_kept_bytes: Bytes of outcomes that Redis refused so far.
         on_end: Called with the task, the job's id and the outcome, once each outcome is stored.
         on_repeated: Called with the tag of a delivery whose outcome is given up at a shutdown.
         dead_entry: Returns the entry of a delivery for the dead messages, with this reason.
@@ -38,9 +62,10 @@ class Outcomes:
     def __init__(self, store: JobStore) -> None:
         self._store = store
         self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
         self._num_stored = 0
         self.num_kept_bytes = 0
-        self._kept_until = RawValue("d", math.inf)  # by time.monotonic; prefork children share their parent's
+        self._kept_until = math.inf  # by time.monotonic
         self.on_end: Callable[[str, str, Any], object] = lambda task, job_id, outcome: None
         self.on_repeated: Callable[[str], object] = lambda tag: None
         self.dead_entry: Callable[[str, str, str], str] = lambda tag, job_id, reason: ""
@@ -52,7 +77,7 @@ class Outcomes:
 
     def keep_for(self, seconds: float) -> None:
         """Keep outcomes that Redis refuses for this time at most: the worker shuts down."""
-        self._kept_until.value = min(self._kept_until.value, time.monotonic() + seconds)
+        self._kept_until = min(self._kept_until, time.monotonic() + seconds)
 
     def end(self, ending: Ending, *, task: str = "", outcome: Any = None, waits: bool = False) -> Ended:
         """Store and publish a job's outcome, and remove its message and its claim.
@@ -64,52 +89,95 @@ class Outcomes:
         Raises:
             RedisError: The job has not ended: its message is delivered again.
         """
-        try:
-            return self._try(ending, task, outcome)
-        except RedisError as error:
-            if not waits:
-                raise
-            log.debug("job %s: its outcome is kept until Redis accepts it: %s", ending.job_id, error)
-        self._keep(len(ending.outcome))
-        try:
-            return self._end_later(ending, task, outcome)
-        finally:
-            self._keep(-len(ending.outcome))
+        answers: queue.SimpleQueue[Ended | RedisError] = queue.SimpleQueue()
+        waiting = _Waiting(ending, task, outcome, answers.put)
+        if waits:
+            self._add(waiting)
+            answer = self._await(waiting, answers)
+        else:
+            (answer,) = self._stored([waiting])
+        if isinstance(answer, RedisError):
+            raise answer
+        if not waits:
+            self._note(waiting, answer)
+        return answer
 
-    def _end_later(self, ending: Ending, task: str, outcome: Any) -> Ended:
-        pauses = EqualJitterBackoff(cap=MAX_PAUSE_S, base=0.1)
-        num_tries = num_alone = 0
-        failed_at = self._num_stored
+    def put(self, ending: Ending, on_done: OnDone, *, task: str = "", outcome: Any = None) -> None:
+        """As ``end``, by the next ``flush`` and those after it; its answer or last error goes to ``on_done``."""
+        self._add(_Waiting(ending, task, outcome, on_done))
+
+    def flush(self) -> None:
+        """Store what is due, many outcomes a call."""
+        while batch := self._next_batch():
+            answers = self._stored(batch)
+            for waiting, answer in zip(batch, answers, strict=True):
+                if isinstance(answer, RedisError):
+                    self._refused(waiting, answer)
+                else:
+                    self._keep(waiting, 0)
+                    self._note(waiting, answer)
+                    waiting.on_done(answer)
+            if all(isinstance(answer, RedisError) for answer in answers):
+                return  # the others would wait for Redis as long
+
+    def _await(self, waiting: _Waiting, answers: "queue.SimpleQueue[Ended | RedisError]") -> Ended | RedisError:
         while True:
-            num_tries += 1
-            time.sleep(pauses.compute(min(num_tries, MAX_EXPONENT)))
-            num_stored = self._num_stored
-            try:
-                return self._try(ending, task, outcome)
-            except RedisError as error:
-                num_alone += num_stored > failed_at
-                failed_at = self._num_stored
-                if num_alone >= MAX_TRIES and self._is_buried(ending, error):
-                    raise
-                if time.monotonic() > self._kept_until.value:
-                    self.on_repeated(ending.tag)
-                    raise
+            self.flush()  # as other threads may
+            pause_s = min(MAX_PAUSE_S, max(MIN_PAUSE_S, waiting.due_at - time.monotonic()))
+            with suppress(queue.Empty):
+                return answers.get(timeout=pause_s)
 
-    def _try(self, ending: Ending, task: str, outcome: Any) -> Ended:
+    def _add(self, waiting: _Waiting) -> None:
+        with self._lock:
+            self._waiting.append(waiting)
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Takes what one call may store of what is due; one that is larger goes alone."""
+        batch: list[_Waiting] = []
+        with self._lock:
+            now, num_bytes = time.monotonic(), 0
+            for waiting in [one for one in self._waiting if one.due_at <= now][:MAX_AT_ONCE]:
+                num_bytes += len(waiting.ending.outcome)
+                if batch and num_bytes > MAX_BYTES_AT_ONCE:
+                    break
+                batch.append(waiting)
+                self._waiting.remove(waiting)
+        return batch
+
+    def _stored(self, batch: list[_Waiting]) -> Sequence[Ended | RedisError]:
         try:
-            (answer,) = self._store.end([ending])
-            if isinstance(answer, NotStored):
-                raise answer
+            answers: Sequence[Ended | RedisError] = self._store.end([waiting.ending for waiting in batch])
         except RedisError as error:
-            store_health.refused(error)
-            raise
+            answers = [error] * len(batch)
+        for answer in answers:
+            if isinstance(answer, RedisError):
+                store_health.refused(answer)
+        return answers
+
+    def _note(self, waiting: _Waiting, answer: Ended) -> None:
         if answer == "stored":
             store_health.accepted()
-            with self._lock:
-                self._num_stored += 1
-            if outcome is not None:
-                self.on_end(task, ending.job_id, outcome)
-        return answer
+            self._num_stored += 1
+            if waiting.outcome is not None:
+                self.on_end(waiting.task, waiting.ending.job_id, waiting.outcome)
+
+    def _refused(self, waiting: _Waiting, error: RedisError) -> None:
+        """Try again later, unless the job alone cannot end, or the worker has shut down for long."""
+        log.debug("job %s: its outcome is kept until Redis accepts it: %s", waiting.ending.job_id, error)
+        self._keep(waiting, len(waiting.ending.outcome))
+        waiting.num_tries += 1
+        waiting.num_alone += waiting.num_tries > 1 and self._num_stored > waiting.seen_stored
+        waiting.seen_stored = self._num_stored
+        is_over = waiting.num_alone >= MAX_TRIES and self._is_buried(waiting.ending, error)
+        if not is_over and time.monotonic() > self._kept_until:
+            self.on_repeated(waiting.ending.tag)
+            is_over = True
+        if is_over:
+            self._keep(waiting, 0)
+            waiting.on_done(error)
+            return
+        waiting.due_at = time.monotonic() + PAUSES.compute(min(waiting.num_tries, MAX_EXPONENT))
+        self._add(waiting)
 
     def _is_buried(self, ending: Ending, error: RedisError) -> bool:
         """Move the message of a job that alone cannot end to the dead messages; returns whether it moved."""
@@ -124,6 +192,8 @@ class Outcomes:
         log.error("job %s went to kronos:dead: %s", ending.job_id, reason)
         return True
 
-    def _keep(self, num_bytes: int) -> None:
+    def _keep(self, waiting: _Waiting, num_bytes: int) -> None:
+        """Count the bytes of an outcome that was refused; 0 when it is kept no longer."""
         with self._lock:
-            self.num_kept_bytes += num_bytes
+            self.num_kept_bytes += num_bytes - waiting.num_bytes
+        waiting.num_bytes = num_bytes

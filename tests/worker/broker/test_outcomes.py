@@ -7,6 +7,7 @@ import time
 
 import pytest
 from redis import Redis
+from redis.backoff import EqualJitterBackoff
 from redis.exceptions import RedisError
 
 from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
@@ -73,7 +74,7 @@ def bench(redis, redis_server):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(module, "MAX_PAUSE_S", 0.02)
+    monkeypatch.setattr(module, "PAUSES", EqualJitterBackoff(cap=0.02, base=0.01))
 
 
 def test_one_call_stores_publishes_and_removes(bench, redis):
