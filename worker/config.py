@@ -14,8 +14,7 @@ RESULT_BACKEND: Final = "worker.broker.result_backend:CodedRedisBackend"
 AMQP: Final = "worker.broker.connecting:Amqp"
 
 DELIVERY_KEYS_SETTING: Final = "kronos_delivery_keys"
-MAX_DEAD_SETTING: Final = "kronos_max_dead"
-"""Celery settings of ours, for the result backend: arguments of ``JobStore``."""
+"""A Celery setting of ours, for the result backend: an argument of its ``JobStore``."""
 
 # Modules of ``worker.tasks`` that a worker imports. Those for forecasts need torch, which a finetuning worker
 # does not have.
@@ -32,18 +31,13 @@ def worker_config(settings: WorkerSettings) -> dict[str, Any]:
         "imports": ["worker.lifecycle", *(f"worker.tasks.{name}" for name in IMPORTS[settings.role])],
         "result_backend_thread_safe": True,
         DELIVERY_KEYS_SETTING: DELIVERY_KEYS[settings.role],
-        MAX_DEAD_SETTING: settings.max_dead_messages,
         # A job is acknowledged after its result is stored: a worker that dies loses no job.
         "task_acks_late": True,
-        # The same for a prefork child that dies. The job's record counts these deaths.
-        "task_reject_on_worker_lost": True,
-        "worker_prefetch_multiplier": 1,
+        "worker_prefetch_multiplier": 0,  # no limit: the transport takes what there is room for
         "task_track_started": True,
         "worker_send_task_events": True,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
-        # Celery's default is 4 s. A prefork child needs longer to load its model.
-        "worker_proc_alive_timeout": 600.0,
     }
 
 

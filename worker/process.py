@@ -18,6 +18,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
+from worker.broker.outcomes import Outcomes
 from worker.broker.result_backend import CodedRedisBackend
 from worker.broker.store_health import store_health
 from worker.monitoring.heartbeat import Heartbeat
@@ -26,6 +27,16 @@ from worker.monitoring.metrics import JobMetrics
 from worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
+
+
+class Jobs:
+    """The jobs that no thread of Celery's pool computes. Here there are none."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def run(self) -> None:
+        """Go on with them as far as possible, without waiting."""
 
 
 class WorkerProcess:
@@ -40,13 +51,19 @@ class WorkerProcess:
         self.settings = settings
         self.node = node
         self.state: State = "loading"
+        self.jobs = Jobs()
         self.is_dead = False
         self.hand_back_at = math.inf  # by time.monotonic: running forecasts go back to the queue
         self.redis: Redis = connect(settings.redis_url.get_secret_value())
         keys = DELIVERY_KEYS[settings.role]
-        self.job_store = JobStore(self.redis, settings.result_ttl_s, keys, self._note_repeated)
+        given = (settings.result_ttl_s, keys, self._note_repeated, settings.max_dead_messages)
+        self.job_store = JobStore(self.redis, *given)
+        self.outcomes = Outcomes(self.job_store)
+        self.outcomes.on_end = self.report_end
+        self.outcomes.on_repeated = self._note_repeated
         self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.metrics = metrics
+        self.metrics.outcomes_kept.set_function(lambda: self.outcomes.num_kept_bytes)
         self.metrics.queues = settings.queue_names.all
         self._started = time.time()
         self._heartbeat = Heartbeat(self.redis, node, self.status, self._is_alive)
@@ -56,10 +73,9 @@ class WorkerProcess:
         """The queue that the worker takes jobs from."""
         return self.settings.queue_names.on_device(str(self.device), self.settings.role)
 
-    def start(self, num_processes: int = 1) -> None:
-        """Announce the worker. ``num_processes`` share the cores."""
+    def start(self) -> None:
+        """Announce the worker."""
         CodedRedisBackend.runs_here = staticmethod(self.claims.has)
-        CodedRedisBackend.on_repeated = staticmethod(self._note_repeated)
         self._heartbeat.start()
 
     def serve_metrics(self, *, model: str = "", dtype: str = "") -> None:
@@ -93,6 +109,14 @@ class WorkerProcess:
         self.metrics.count_job(getattr(outcome, "code", None))
         if self.settings.log_format == "json":
             log_job(task, job_id, outcome, self.node, str(self.device))
+
+    def run_jobs(self) -> None:
+        """Go on with all jobs, and store the outcomes that are due. Celery's loop calls it each round.
+
+        The loop does not run while Celery connects again or shuts down: then others call it.
+        """
+        self.jobs.run()
+        self.outcomes.flush()
 
     def stop(self) -> None:
         self._heartbeat.withdraw()
@@ -136,7 +160,6 @@ class Current:
     """This process."""
 
     process: Any = None
-    num_children: int = 0  # of the prefork pool; 0 if this process holds the model itself
     is_draining: bool = False
     is_ending: bool = False
 
@@ -145,7 +168,7 @@ current = Current()
 
 
 def current_process() -> Any:
-    """The ForecastProcess or FinetuneProcess; each process that runs tasks has one."""
+    """The ForecastProcess or FinetuneProcess of this worker."""
     if current.process is None:
         raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
     return current.process

@@ -72,8 +72,17 @@ def read_stored(job_id: str, data: bytes | str, *, is_cut: bool = False) -> Stor
 def encode_failure(job_id: str, error: JobError) -> bytes:
     """A job's failure as a worker stores it."""
     stored = {"exc_type": JobError.__name__, "exc_message": error.args, "exc_module": JobError.__module__}
-    meta: dict[str, Any] = {"status": states.FAILURE, "result": stored, "traceback": None, "children": []}
-    return to_json(meta | {"date_done": datetime.now(UTC).isoformat(), "task_id": job_id})
+    return encode_state(job_id, states.FAILURE, stored)
+
+
+def encode_state(job_id: str, status: str, result: Any, request: Any = None) -> bytes:
+    """A job's state as a worker stores it, as Celery's JSON of it; ``request`` is Celery's context."""
+    done = datetime.now(UTC).isoformat() if status in states.READY_STATES else None
+    meta = {"status": status, "result": result, "traceback": None, "children": [], "date_done": done}
+    for name, key in (("group", "group_id"), ("parent_id", "parent_id")):
+        if value := getattr(request, name, None):
+            meta[key] = value
+    return to_json(meta | {"task_id": job_id})
 
 
 def _error_of(stored: Any) -> JobError:

@@ -94,8 +94,8 @@ class Beginning(NamedTuple):
     Attributes:
         state: The encoded state.
         tag: Of the delivery that gets the claim.
-        content: The job's fingerprint, to find that a job with this id and other content is under way; empty to
-            skip this check.
+        content: The job's fingerprint, to find that a job with this id and other content is under way; empty
+            to skip this check.
     """
 
     job_id: str
@@ -190,7 +190,9 @@ class JobStore:
             return [self._begin_alone(one, timeout_s, worker) for one in beginnings]  # as in ``end``
         return [_begun(one.job_id, answer) for one, answer in zip(beginnings, answers, strict=True)]
 
-    def _begin_alone(self, beginning: Beginning, timeout_s: float, worker: str) -> Begun | JobError | NotStored:
+    def _begin_alone(
+        self, beginning: Beginning, timeout_s: float, worker: str
+    ) -> Begun | JobError | NotStored:
         try:
             return self.begin_all([beginning], timeout_s, worker)[0]
         except ResponseError as error:

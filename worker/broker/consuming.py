@@ -65,6 +65,10 @@ class MessageConsumer:
         self._notified.set()
         self._wake()
 
+    def wake(self) -> None:
+        """Make Celery's event loop run soon. May be called from any thread."""
+        self._wake()
+
     def wake_by(self, wake: Callable[[], object]) -> None:
         """Set the function that makes Celery's event loop run soon; any thread may call it."""
         self._wake = wake

@@ -103,7 +103,7 @@ class Outcomes:
         return answer
 
     def put(self, ending: Ending, on_done: OnDone, *, task: str = "", outcome: Any = None) -> None:
-        """As ``end``, by the next ``flush`` and those after it; its answer or last error goes to ``on_done``."""
+        """As ``end``, by ``flush``; ``on_done`` gets what became of it, or the error that ends the tries."""
         self._add(_Waiting(ending, task, outcome, on_done))
 
     def flush(self) -> None:
@@ -120,7 +120,9 @@ class Outcomes:
             if all(isinstance(answer, RedisError) for answer in answers):
                 return  # the others would wait for Redis as long
 
-    def _await(self, waiting: _Waiting, answers: "queue.SimpleQueue[Ended | RedisError]") -> Ended | RedisError:
+    def _await(
+        self, waiting: _Waiting, answers: "queue.SimpleQueue[Ended | RedisError]"
+    ) -> Ended | RedisError:
         while True:
             self.flush()  # as other threads may
             pause_s = min(MAX_PAUSE_S, max(MIN_PAUSE_S, waiting.due_at - time.monotonic()))

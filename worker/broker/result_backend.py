@@ -8,20 +8,20 @@ import logging
 import os
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery import states
 from celery.backends.redis import RedisBackend
-from pydantic_core import to_json
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.core.stored import encode_state
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import Ending, JobStore, OnRepeated, Receipt
+from kronos_client.redis.job_store import Begun, Ending, JobStore
 from worker.broker.outcomes import Outcomes
 from worker.broker.store_health import store_health
-from worker.config import DELIVERY_KEYS_SETTING, MAX_DEAD_SETTING
+from worker.config import DELIVERY_KEYS_SETTING
 
 log = logging.getLogger(__name__)
 
@@ -38,44 +38,35 @@ class CodedRedisBackend(RedisBackend):
 
     runs_here: Callable[[str], bool] = staticmethod(lambda job_id: False)
     """Whether this process has a claim on a job; a worker that takes claims replaces it."""
-    on_repeated: OnRepeated = staticmethod(lambda tag: None)
-    """As of ``JobStore``; a worker that counts these replaces it."""
 
     @cached_property
     def store(self) -> JobStore:
-        """The jobs' records and states."""
+        """The jobs' records and states; a worker replaces it by its process's own."""
         app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
         # Not Celery's client, which waits for each silent connection in turn.
         redis = connect(app.conf.broker_url)
-        keys, max_dead = app.conf.get(DELIVERY_KEYS_SETTING), app.conf.get(MAX_DEAD_SETTING, 1000)
-        return JobStore(redis, ttl_s, keys, lambda tag: self.on_repeated(tag), max_dead)
+        return JobStore(redis, ttl_s, app.conf.get(DELIVERY_KEYS_SETTING))
 
     @cached_property
     def outcomes(self) -> Outcomes:
-        """Ends this process's jobs."""
-        outcomes = Outcomes(self.store)
-        outcomes.on_repeated = lambda tag: self.on_repeated(tag)
-        return outcomes
+        """Ends this process's jobs; as ``store``."""
+        return Outcomes(self.store)
 
     def begin(
         self, task_id: str, request: Any, timeout_s: float, content: str = "", worker: str = ""
-    ) -> Receipt | Literal["ended", "conflict"]:
+    ) -> Begun:
         """Claim a job, and store that a worker has begun it; otherwise as ``JobStore.begin``.
 
         This replaces Celery's ``track_started``, which needs one more round trip.
         """
         info = {"pid": os.getpid(), "hostname": worker}
-        meta = self._encoded(task_id, info, states.STARTED, None, request)
+        meta = encode_state(task_id, states.STARTED, info)
         try:
             return self.store.begin(task_id, meta, tag_of(request), timeout_s, content, worker)
         except RedisError as error:
             store_health.refused(error)
             raise
-
-    def lose(self, request: Any) -> None:
-        """Count that a job's process died, and end its claim."""
-        self.store.release(request.id, tag_of(request), "its process died", is_lost=True)
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery would subscribe to the result of every job that it sends.
@@ -94,7 +85,7 @@ class CodedRedisBackend(RedisBackend):
         if getattr(request, "has_ended", False):
             return result
         content = self.encode_result(result, state)
-        encoded, tag = self._encoded(task_id, content, state, traceback, request), tag_of(request)
+        encoded, tag = encode_state(task_id, state, content, request), tag_of(request)
         if state not in states.READY_STATES:
             self.store.store_state(task_id, encoded, tag)
             return result
@@ -102,11 +93,6 @@ class CodedRedisBackend(RedisBackend):
         task, waits = str(getattr(request, "task", "")), app.current_worker_task is not None
         self.outcomes.end(Ending(task_id, encoded, tag), task=task, outcome=result, waits=waits)
         return result
-
-    def _encoded(self, task_id: str, result: Any, state: str, traceback: Any, request: Any) -> bytes:
-        """The JSON that Celery would store, made ten times faster; a result is thousands of numbers."""
-        meta: Any = self._get_result_meta(result, state, traceback, request)  # type: ignore[attr-defined]
-        return to_json(meta | {"task_id": task_id})
 
     def mark_as_failure(
         self,

@@ -43,8 +43,8 @@ class TransportCheck(bootsteps.StartStopStep):
 class ClaimRenewal(bootsteps.StartStopStep):
     """Renews this process's messages and claims, and puts back messages that no worker renews.
 
-    It has its own thread: the consumer's may be busy (solo pool), and jobs still run after the consumer ends.
-    With prefork, the parent holds and renews.
+    It has its own thread: jobs still run while Celery connects again, and after its event loop has ended.
+    Then this thread stands in for the loop: it goes on with the jobs, and stores outcomes.
     """
 
     requires = AFTER
@@ -58,10 +58,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
         self._consumer: Any
 
     def start(self, consumer: Any) -> None:
-        """Use ``claims`` of Celery's worker, which is set before if jobs run in this process."""
-        self._consumer = consumer
-        own = getattr(consumer.controller, "claims", None)
-        self._claims = own or Claims(transport.backend().store, self._timeout_s)
+        self._consumer, self._claims = consumer, consumer.controller.claims
         if not self._thread.is_alive():
             self._thread.start()
 
@@ -83,6 +80,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)
             self._claims.on_tick()
+            transport.rounds.run(unless_within_s=MAX_INTERVAL_S)
         except RedisError as error:
             log.warning("claims on running jobs could not be renewed, trying again: %s", error)
         except Exception:  # the next renewal must be tried

@@ -11,6 +11,7 @@ commands.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -240,8 +241,31 @@ class Channel(redis.Channel):
         yield shared if client is None else client
 
 
+class Rounds:
+    """Calls of the rounds of Celery's event loop, after messages were taken and before it waits."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+        self._last = 0.0
+
+    def run(self, *, unless_within_s: float = 0.0) -> None:
+        """Make the calls, unless the last round is not longer ago than this."""
+        if time.monotonic() - self._last < unless_within_s:
+            return
+        for call in self.calls:
+            call()
+        self._last = time.monotonic()
+
+
+rounds: Final = Rounds()
+
+
 class Poller(redis.MultiChannelPoller):
     """kombu's poller. Celery's event loop calls it before it waits."""
+
+    def on_poll_start(self) -> None:
+        super().on_poll_start()
+        rounds.run()
 
     def _register_BRPOP(self, channel: Channel) -> None:
         if channel.scripted_queues:

@@ -1,8 +1,7 @@
 """Limits the jobs that a worker takes off its queue to what its engines have room for.
 
-Celery takes one job for every thread of the pool. But one job of many paths fills the engine. Jobs taken
-after it would wait here, although other workers could run them at once. Small jobs have a part of their own,
-so that none waits for large ones.
+One job of many paths fills the engine. Jobs taken after it would wait here, although other workers could run
+them at once. Small jobs have a part of their own, so that none waits for large ones.
 """
 
 import threading
@@ -27,12 +26,14 @@ MAX_JOBS_PER_SLOT: Final = 2
 """More than 1: a job whose result is being stored is still held, but uses no slot."""
 SMALL_JOBS_PER_WORKER: Final = 8
 """A small job has at most one of so many equal parts of the slots."""
+MAX_CALLBACK_JOBS: Final = 8
+"""Jobs with callbacks or a chain, each of which has a thread."""
 LATE_S: Final = 0.2
 """Other workers have this time to take a job before a full one does, after a small job a part of it."""
 
 
-def num_threads(max_jobs: int) -> int:
-    """Threads of a worker for ``max_jobs`` jobs of the lowest class: each higher class has an eighth more."""
+def max_held_jobs(max_jobs: int) -> int:
+    """Jobs of all classes, for ``max_jobs`` of the lowest: each higher class has an eighth more."""
     return max_jobs + (NUM_CLASSES - 1) * max(1, max_jobs // 8)
 
 
@@ -76,12 +77,12 @@ class Capacity:
         loads: Returns what each engine holds.
 
     Attributes:
-        num_threads: Jobs that can be held at once, of all classes.
+        max_jobs: Jobs that can be held at once, of all classes.
     """
 
     def __init__(self, loads: Callable[[], Iterable[EngineLoad]]) -> None:
         self._loads = loads
-        self.num_threads = 2**31
+        self.max_jobs = 2**31
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by job id
         self._full_since: float | None = None  # or since the last job that was taken while full
@@ -145,10 +146,10 @@ class Capacity:
         The jobs of a class and all lower ones leave a part to the higher ones.
         """
         for rank in range(NUM_CLASSES):
-            num_reserved = rank * max(1, self.num_threads // 10)  # the inverse of num_threads()
+            num_reserved = rank * max(1, self.max_jobs // 10)  # the inverse of max_held_jobs()
             max_bytes = MAX_HELD_BYTES + (NUM_CLASSES - 1 - rank) * RESERVED_BYTES
             sizes = [one.num_bytes for one in held if one.rank >= rank]
-            if len(sizes) >= max(1, self.num_threads - num_reserved) or sum(sizes) >= max_bytes:
+            if len(sizes) >= max(1, self.max_jobs - num_reserved) or sum(sizes) >= max_bytes:
                 return rank
         return NUM_CLASSES
 
@@ -186,21 +187,14 @@ class CapacityStep(bootsteps.StartStopStep):
     """Makes the channel check the capacity before each job that it takes.
 
     Celery sets its prefetch count between two rounds of its event loop, but kombu decides in the middle of a
-    round. So the check is made there, as ``worker_disable_prefetch`` does in Celery 5.7. The prefetch count,
-    which is the pool's concurrency, stays the upper bound.
-
-    Without a capacity, jobs run in prefork children, each of which takes one job at a time.
+    round. So the check is made there, as ``worker_disable_prefetch`` does in Celery 5.7.
     """
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, consumer: Any) -> None:
         """Called at every (re)connection: the channel is a new one, but the jobs are still held."""
-        capacity: Capacity | None = getattr(consumer.controller, "capacity", None)
-        if capacity is None:
-            return
-        self._capacity = capacity
-        capacity.num_threads = consumer.controller.concurrency
+        self._capacity = capacity = consumer.controller.capacity
         consumer.task_consumer.channel.rooms = lambda: capacity.rooms(state.requests)
         consumer.on_task_message.add(self._take)
         if consumer.hub is not None:

@@ -1,4 +1,4 @@
-"""The only thread that uses engines: it submits, steps and cancels. Tasks wait for it."""
+"""The only thread that uses engines: it submits, steps and cancels. Nothing in it waits for Redis."""
 
 import logging
 import math
@@ -122,9 +122,15 @@ class EngineThread:
         """Wait until the engines are prepared as far as they can be, or a job needs them."""
         self._await(self._is_prepared)
 
-    def submit(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> JobRun:
-        """Send a job to an engine. Returns at once."""
-        run = JobRun(job_id, requests, hosted)
+    def submit(
+        self,
+        job_id: str,
+        requests: Sequence[SeriesRequest],
+        hosted: HostedEngine,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> JobRun:
+        """Send a job to an engine. Returns at once; ``on_end`` is called as of ``JobRun``."""
+        run = JobRun(job_id, requests, hosted, on_end)
         self._commands.put(lambda: self._admit(run))
         return run
 

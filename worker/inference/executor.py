@@ -1,9 +1,9 @@
 """Computes a forecast job on a process's models. No Celery, no Redis."""
 
-import logging
-import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
@@ -26,13 +26,10 @@ from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.engine.generation import Generation, Priority, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
-from worker.inference.engine_thread import EngineDied, EngineThread
+from worker.inference.engine_thread import EngineDied
 from worker.inference.host import Host
 from worker.inference.job_run import JobRun
-from worker.inference.model_cache import CacheEntry
 from worker.inference.model_loader import LoadedModel
-
-log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S: Final = 1.0
 
@@ -42,7 +39,7 @@ class DiedInEngine(EngineDied):
 
 
 class JobContext(Protocol):
-    """The task that waits for a computation. Both methods are called about once a second, on its thread."""
+    """What waits for a computation. Both methods are called about once a second."""
 
     def is_cancelled(self) -> bool:
         """Whether to cancel the job. May raise an error to end the wait."""
@@ -52,92 +49,181 @@ class JobContext(Protocol):
 
 
 def compute(
-    host: Host,
-    job_id: str,
-    job: ForecastJob,
-    receipt: Receipt,
-    queue: str,
-    context: JobContext,
-    priority: Priority = "normal",
+    host: Host, job_id: str, job: ForecastJob, receipt: Receipt, queue: str, context: JobContext
 ) -> dict[str, Any]:
-    """Compute the result, as JSON, of a job from ``read_job``. ``receipt`` is as of now.
+    """Wait for a ``Computation``'s result; raises as it does."""
+    changed = threading.Event()
+    with closing(Computation(host, job_id, job, receipt, queue, on_change=changed.set)) as computation:
+        while not computation.advance():
+            changed.wait(CHECK_INTERVAL_S)
+            changed.clear()
+            if context.is_cancelled():
+                computation.cancel()
+            elif (progress := computation.new_progress()) is not None:
+                context.report_progress(progress)
+        return computation.result()
 
-    ``priority`` is that of the message.
+
+class Computation:
+    """A job from ``read_job`` on a host: prepared at once, and in the engine once its model is loaded.
+
+    No method waits, or is called while another is.
+
+    Args:
+        receipt: As of now.
+        priority: That of the message.
+        on_change: Called on any thread when ``advance`` may go on.
 
     Raises:
         JobError: The job ends with this error.
-        EngineDied: Another process must compute the job; DiedInEngine if the job may be the cause.
     """
-    started = time.monotonic()
-    given = (job.device, str(host.device), host.device_warning)
-    device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback)
-    model = host.models.find(job.model)
-    limits = host.limits_of(model)
-    check_job(job, limits)
-    calibration = host.models.calibration_for(job, model)
-    series = prepare(job, job_id, limits)
-    if calibration is not None:
-        check_num_bars([len(one.wall) for one in series], calibration)
-    waited_s = receipt.waited_s(job.submitted_at)
-    remaining_s = None if job.deadline_s is None else job.deadline_s - waited_s
-    if remaining_s is not None and remaining_s <= 0:
-        late = f"the job waited {waited_s:.1f} s, longer than its deadline of {job.deadline_s} s"
-        raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")
-    if receipt.is_cancelled:
-        raise _cancelled_before_start()
 
-    deadline = None if remaining_s is None else time.monotonic() + remaining_s
-    loading_started = time.monotonic()
-    with host.models.use(model) as entry:
-        served = wait_for_model(host.engine_thread, entry, deadline, context)
-        loading_s = time.monotonic() - loading_started
+    def __init__(
+        self,
+        host: Host,
+        job_id: str,
+        job: ForecastJob,
+        receipt: Receipt,
+        queue: str,
+        priority: Priority = "normal",
+        on_change: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._started = time.monotonic()
+        self._host, self._job_id, self._job, self._queue = host, job_id, job, queue
+        self._priority, self._on_change = priority, on_change
+        given = (job.device, str(host.device), host.device_warning)
+        self._device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback)
+        model = host.models.find(job.model)
+        limits = host.limits_of(model)
+        check_job(job, limits)
+        self._calibration = host.models.calibration_for(job, model)
+        self._series = prepare(job, job_id, limits)
+        if self._calibration is not None:
+            check_num_bars([len(one.wall) for one in self._series], self._calibration)
+        self._waited_s = receipt.waited_s(job.submitted_at)
+        self._deadline = self._deadline_from(receipt)
+        self._run: JobRun | None = None
+        self._reported = 0
+        self._loading_s = 0.0
+        self._early: EarlyBars | None = None
+        self._model = ExitStack()
+        self._entry = self._model.enter_context(host.models.use(model))
+        if not self._entry.wait(0):
+            self._entry.when_settled(on_change)
+
+    def advance(self) -> bool:
+        """Go on as far as possible; whether the job has ended, so that it has its ``result``.
+
+        Raises:
+            JobError: The job ends with this error.
+            EngineDied: Another process must compute the job.
+        """
+        engine_thread = self._host.engine_thread
+        if self._run is not None:
+            return engine_thread.wait(self._run, 0)
+        if not self._entry.wait(0):
+            if not engine_thread.is_alive:
+                raise EngineDied
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                late = f"the deadline passed while the model {self._entry.name} was being loaded"
+                raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time", "deadline_s")
+            return False
+        self._submit(self._entry.served)
+        return False
+
+    def cancel(self) -> None:
+        """Cancel the job. Raises JobError if it is not in the engine yet."""
+        if self._run is None:
+            raise cancelled_before_start()
+        self._host.engine_thread.cancel(self._run)
+
+    def new_progress(self) -> ForecastProgress | None:
+        """The progress of a job in the engine; None if there was none since the last call."""
+        run = self._run
+        if run is None or run.num_bars_done == self._reported:
+            return None
+        self._reported = run.num_bars_done
+        series = () if self._early is None else self._early.of(run.generations)
+        return ForecastProgress(bars_done=self._reported, bars_total=run.num_bars_total, series=series)
+
+    def result(self) -> dict[str, Any]:
+        """The result as JSON, once the job has ended.
+
+        Raises:
+            JobError: The job ends with this error.
+            EngineDied: Another process must compute the job; DiedInEngine if the job may be the cause.
+        """
+        assert self._run is not None
+        generations = _generations_of(self._run)
+        served, job, host = self._entry.served, self._job, self._host
+        total_s = time.monotonic() - self._started
+        warnings = sampling_warnings(job)
+        if self._device_warning is not None:
+            warnings = [self._device_warning, *warnings]
+        result = ForecastResult(
+            series=tuple(
+                series_result(one, Forecast(generation.paths, one.seed), job.output, self._calibration)
+                for one, generation in zip(self._series, generations, strict=True)
+            ),
+            model=served.info,
+            calibration=None if self._calibration is None else self._calibration.info(),
+            device=str(host.device),
+            device_warning=self._device_warning,
+            queue=self._queue,
+            worker=host.node,
+            timings_ms=_timings(generations, self._waited_s, self._loading_s, total_s),
+            warnings=tuple(warnings),
+        )
+        return result.model_dump(mode="json")
+
+    def close(self) -> None:
+        """Leave the engine and the model to others."""
+        if self._run is not None and not self._run.is_done:
+            self._host.engine_thread.cancel(self._run)
+        self._model.close()
+
+    def _deadline_from(self, receipt: Receipt) -> float | None:
+        """The job's deadline by time.monotonic. Raises JobError if it has passed, or the job is cancelled."""
+        deadline_s = self._job.deadline_s
+        left_s = None if deadline_s is None else deadline_s - self._waited_s
+        if left_s is not None and left_s <= 0:
+            late = f"the job waited {self._waited_s:.1f} s, longer than its deadline of {deadline_s} s"
+            raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")
+        if receipt.is_cancelled:
+            raise cancelled_before_start()
+        return None if left_s is None else time.monotonic() + left_s
+
+    def _submit(self, served: LoadedModel) -> None:
+        job = self._job
+        self._loading_s = time.monotonic() - self._started
         num_bars = job.num_bars_read(served.lookback, served.max_context, served.min_lookback)
-        if calibration is not None:
-            num_bars = calibration.lookback
+        if self._calibration is not None:
+            num_bars = self._calibration.lookback
         trained = served.lookback, served.min_lookback
-        series = tuple(with_lookback_warning(one.last(num_bars), *trained) for one in series)
-        requests = [replace(_request(one, job, deadline), priority=priority, job=job_id) for one in series]
-        run = host.engine_thread.submit(job_id, requests, served.hosted)
-        early = EarlyBars(series, job.output, calibration) if job.output.stream else None
-        generations = wait_for_run(host.engine_thread, run, context, early)
-    total_s = time.monotonic() - started
-    warnings = sampling_warnings(job)
-    result = ForecastResult(
-        series=tuple(
-            series_result(one, Forecast(generation.paths, one.seed), job.output, calibration)
-            for one, generation in zip(series, generations, strict=True)
-        ),
-        model=served.info,
-        calibration=None if calibration is None else calibration.info(),
-        device=str(host.device),
-        device_warning=device_warning,
-        queue=queue,
-        worker=host.node,
-        timings_ms=_timings(generations, waited_s, loading_s, total_s),
-        warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
-    )
-    return result.model_dump(mode="json")
+        self._series = tuple(with_lookback_warning(one.last(num_bars), *trained) for one in self._series)
+        requests = [
+            replace(_request(one, job, self._deadline), priority=self._priority, job=self._job_id)
+            for one in self._series
+        ]
+        if job.output.stream:
+            self._early = EarlyBars(self._series, job.output, self._calibration)
+        engine_thread = self._host.engine_thread
+        self._run = engine_thread.submit(self._job_id, requests, served.hosted, self._on_change)
 
 
-def _cancelled_before_start() -> JobError:
+def cancelled_before_start() -> JobError:
+    """The error of a job that was cancelled before the engine had it."""
     return JobError(ErrorCode.CANCELLED, "the job was cancelled before it started, as asked")
 
 
-def wait_for_model(
-    engine_thread: EngineThread, entry: CacheEntry, deadline: float | None, context: JobContext
-) -> LoadedModel:
-    """Wait until the job's model is loaded, unless the job is late or cancelled before."""
-    while not entry.wait(0):
-        if not engine_thread.is_alive:
-            raise EngineDied
-        left_s = math.inf if deadline is None else deadline - time.monotonic()
-        if left_s <= 0:
-            late = f"the deadline passed while the model {entry.name} was being loaded; allow more time"
-            raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
-        if context.is_cancelled():
-            raise _cancelled_before_start()
-        entry.wait(min(CHECK_INTERVAL_S, left_s))
-    return entry.served
+def _generations_of(run: JobRun) -> list[Generation]:
+    # New exceptions, because JobRun.end removes the traceback.
+    if isinstance(run.error, EngineDied):
+        raise (DiedInEngine if run.is_inside else EngineDied)
+    if isinstance(run.error, KronosError):
+        prefix = "" if run.failed_series is None else f"series.{run.failed_series}."
+        raise JobError.from_kronos(run.error, prefix=prefix if run.error.field else "")
+    return run.result()
 
 
 def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
@@ -171,32 +257,6 @@ class EarlyBars:
                     one, Forecast(paths, one.seed), self._output, self._calibration
                 )
         return tuple(known for _, known in sorted(self._known.items()))
-
-
-def wait_for_run(
-    engine_thread: EngineThread, run: JobRun, context: JobContext, early: EarlyBars | None = None
-) -> list[Generation]:
-    """Wait for the engine. Meanwhile report progress, and cancel the job on request."""
-    reported = 0
-    try:
-        while not engine_thread.wait(run, CHECK_INTERVAL_S):
-            if context.is_cancelled():
-                engine_thread.cancel(run)
-            elif run.num_bars_done != reported:
-                reported = run.num_bars_done
-                series = () if early is None else early.of(run.generations)
-                total = run.num_bars_total
-                context.report_progress(ForecastProgress(bars_done=reported, bars_total=total, series=series))
-    finally:
-        if not run.is_done:  # an error ended the wait
-            engine_thread.cancel(run)
-    # New exceptions, because JobRun.end removes the traceback.
-    if isinstance(run.error, EngineDied):
-        raise (DiedInEngine if run.is_inside else EngineDied)
-    if isinstance(run.error, KronosError):
-        prefix = "" if run.failed_series is None else f"series.{run.failed_series}."
-        raise JobError.from_kronos(run.error, prefix=prefix if run.error.field else "")
-    return run.result()
 
 
 def with_lookback_warning(

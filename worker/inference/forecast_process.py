@@ -9,7 +9,7 @@ from kronos_client.contract.worker_status import ForecastWorkerStatus, RunningJo
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.reports import EngineLoad
-from worker.inference.capacity import Capacity
+from worker.inference.capacity import Capacity, max_held_jobs
 from worker.inference.host import Host
 from worker.inference.isolation.isolation import Isolation
 from worker.inference.model_loader import LoadedModel, max_jobs_on
@@ -54,6 +54,7 @@ class ForecastProcess(Host, WorkerProcess):
         )
         WorkerProcess.__init__(self, settings, node, self.metrics)
         max_jobs = max_jobs_on(self.device, settings)
+        self.capacity.max_jobs = max_held_jobs(max_jobs)
         self.isolation = Isolation(max_jobs, self._hello, lambda: self.state == "draining")
         self._on_engine_death = on_engine_death
 
@@ -62,9 +63,9 @@ class ForecastProcess(Host, WorkerProcess):
         """The worker's own model, once it is loaded."""
         return self.models.own
 
-    def start(self, num_processes: int = 1) -> None:
-        self.num_threads = intra_op_threads(self.settings.threads, num_processes) or torch.get_num_threads()
-        super().start(num_processes)
+    def start(self) -> None:
+        self.num_threads = intra_op_threads(self.settings.threads, 1) or torch.get_num_threads()
+        super().start()
         try:
             self.load()
             self.serve_metrics(model=self.models.names[0], dtype=self.settings.dtype)

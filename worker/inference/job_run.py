@@ -1,7 +1,7 @@
 """The state of the engines' thread: engines of one model each, and the jobs inside them."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SeriesRequest
@@ -30,9 +30,18 @@ class HostedEngine:
 
 
 class JobRun:
-    """A job inside an engine: its generations, and a way to wait for them."""
+    """A job inside an engine: its generations, and how it ended.
 
-    def __init__(self, job_id: str, requests: Sequence[SeriesRequest], hosted: HostedEngine) -> None:
+    ``on_end`` is called once it has ended, on the thread that ends it.
+    """
+
+    def __init__(
+        self,
+        job_id: str,
+        requests: Sequence[SeriesRequest],
+        hosted: HostedEngine,
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
         self.job_id = job_id
         self.requests = tuple(requests)
         self.hosted = hosted
@@ -41,6 +50,7 @@ class JobRun:
         self.failed_series: int | None = None
         self.num_bars_total = sum(r.horizon * r.sampling.sample_count for r in self.requests)
         self._done = threading.Event()
+        self._on_end = on_end
 
     @property
     def is_done(self) -> bool:
@@ -67,10 +77,11 @@ class JobRun:
         return self.generations
 
     def end(self, error: Exception | None = None, failed_series: int | None = None) -> None:
-        """Wake the waiting threads. Only the first end counts."""
+        """End the job. Only the first end counts."""
         if not self.is_done:
             # Without the traceback: its frames refer to the job, so the job and its tensors would stay in
             # memory until the next full garbage collection.
             self.error = None if error is None else error.with_traceback(None)
             self.failed_series = failed_series
             self._done.set()
+            self._on_end()

@@ -32,12 +32,19 @@ class CacheEntry:
         self.last_used = 0
         self.is_dropped = False
         self._settled = threading.Event()
+        self._when_settled: list[Callable[[], object]] = []
         self._served: LoadedModel | None = None
         self._error: JobError | None = None
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until the model is loaded or has failed; False if the time ran out."""
         return self._settled.wait(timeout_s)
+
+    def when_settled(self, call: Callable[[], object]) -> None:
+        """Have this called, on any thread, once ``wait`` returns True."""
+        self._when_settled.append(call)
+        if self._settled.is_set():
+            call()
 
     @property
     def served(self) -> LoadedModel:
@@ -55,6 +62,9 @@ class CacheEntry:
         else:
             self._served = outcome
         self._settled.set()
+        for call in self._when_settled:
+            call()
+        self._when_settled.clear()
 
     def empty(self) -> LoadedModel | None:
         served, self._served = self._served, None

@@ -1,59 +1,86 @@
-"""Celery's threads pool (5.7), adapted to our tasks. No torch."""
+"""The pool of a worker: Celery's threads (5.7), for all that ``ForecastJobs`` does not compute. No torch."""
 
 import logging
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.thread import TaskPool as ThreadsPool
 from click.core import ParameterSource
 
+from worker.process import current
+
 # Without Celery's own defaults, which click gets as a default map.
 GIVEN = {ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT}
+ROUND_S: Final = 0.01
 
 log = logging.getLogger(__name__)
 
 
-def _report_untraced(future: Any, report: Callable[[Any], object]) -> None:
-    """Report an error outside of Celery's tracer, so that it ends the job. Celery would drop it."""
-    error = None if future.cancelled() else future.exception()
-    if error is not None:
-        log.error("a task failed outside of Celery's tracer", exc_info=error)
-        report(ExceptionInfo((type(error), error, error.__traceback__)))
+class HandedOver:
+    """A request of Celery's whose task may need no thread."""
+
+    def hand_over(self) -> bool:
+        """Have the task run without a thread; False if it needs one."""
+        raise NotImplementedError
 
 
 class WaitingThreadsPool(ThreadsPool):
     """A threads pool that accepts Celery's requests to kill a job, and ignores them.
 
-    On SIGQUIT and on a second SIGINT Celery (5.7) calls both methods, and still waits for the jobs. The
-    result backend, which is called next, cancels a job that was revoked with ``terminate``.
+    The result backend, which is called next, cancels a job that was revoked with ``terminate``.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._results: set[Any] = set()
+
     def on_apply(self, *args: Any, **kwargs: Any) -> Any:
+        # Celery replaces ``execute_using_pool`` of requests, but passes one of their methods.
+        request = kwargs["accept_callback"].__self__
+        if isinstance(request, HandedOver) and request.hand_over():
+            return None
         result = super().on_apply(*args, **kwargs)
         result.terminate = lambda signal: None
-        report = kwargs.get("error_callback")
-        if report is not None:
-            result.f.add_done_callback(lambda future: _report_untraced(future, report))
+        self._results.add(result.f)
+        result.f.add_done_callback(lambda future: self._done(future, kwargs.get("error_callback")))
         return result
+
+    def on_stop(self) -> None:
+        """Let all jobs end: Celery's event loop has ended, so they go on here."""
+        process = current.process
+        while process is not None and (len(process.jobs) or self._results):
+            process.run_jobs()
+            time.sleep(ROUND_S)
+        super().on_stop()
+
+    def on_terminate(self) -> None:
+        """A cold shutdown: running forecasts go back to the queue."""
+        if current.process is not None:
+            current.process.hand_back_at = time.monotonic()
+        self.on_stop()
 
     def grow(self, n: int = 1) -> None:
         """Refuse Celery's control command, whose sender gets this text; so does ``shrink``."""
-        raise ValueError("this worker's threads only wait for its engine: start more workers instead")
+        raise ValueError("no thread of this worker's pool computes forecasts: start more workers instead")
 
     shrink = grow
 
     def terminate_job(self, pid: object, signal: object = None) -> None:
         """Nothing: a thread cannot be killed."""
 
+    def _done(self, future: Any, report: Callable[[Any], object] | None) -> None:
+        """Report an error outside of Celery's tracer, so that it ends the job. Celery would drop it."""
+        error = None if future.cancelled() else future.exception()
+        if error is not None and report is not None:
+            log.error("a task failed outside of Celery's tracer", exc_info=error)
+            report(ExceptionInfo((type(error), error, error.__traceback__)))
+        self._results.discard(future)
+
 
 def is_given(parameter: str) -> bool:
     """Whether an option of ``celery worker`` was given on the command line or in the environment."""
     context = click.get_current_context(silent=True)
     return context is not None and context.get_parameter_source(parameter) in GIVEN
-
-
-def given(parameter: str) -> Any:
-    """The value of an option of ``celery worker``; None if it was not given."""
-    return click.get_current_context().params[parameter] if is_given(parameter) else None

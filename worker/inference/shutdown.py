@@ -1,16 +1,15 @@
 """Ends a worker that can no longer compute. Its jobs go back to the queue within bounded time.
 
-``end_worker`` and ``end_child`` first try Celery's own shutdown, which returns the jobs. If that hangs,
-the process ends after ``ENDING_GRACE_S``, and its jobs are delivered again after the visibility timeout.
+``end_worker`` first tries Celery's own shutdown, which returns the jobs. If that hangs, the process ends
+after ``ENDING_GRACE_S``, and its jobs are delivered again after the visibility timeout.
 """
 
 import logging
 import os
 import signal
 import threading
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-import billiard
 from celery import signals
 
 log = logging.getLogger(__name__)
@@ -27,17 +26,6 @@ def end_worker() -> None:
     """Ask this process for a warm shutdown."""
     _end_after_grace()
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def end_child() -> None:
-    """Make this prefork child exit after its present job. Its parent starts another child.
-
-    SIGTERM would end the child in the middle of the job, which would then count as lost. If its inbox is
-    closed, billiard (4.3) ends the child after the job's outcome is sent to the parent.
-    """
-    _end_after_grace()
-    child: Any = billiard.current_process()
-    child.inq._reader.close()
 
 
 def end_at_once(reason: str) -> NoReturn:

@@ -2,11 +2,10 @@
 
 import logging
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from billiard.exceptions import WorkerLostError
+from billiard.einfo import ExceptionInfo
 from celery import Task, signals
 from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
@@ -14,7 +13,7 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import TASK_ROLES, Priority
-from kronos_client.redis.job_store import Ending, Receipt
+from kronos_client.redis.job_store import Begun, Ending, Receipt
 from kronos_client.redis.queues import priority_of
 from kronos_model.text import dotted
 from worker.broker import transport
@@ -36,12 +35,7 @@ class Requeued(Reject):
 
     def __init__(self, reason: str, requeue: bool = True, delay_s: float = 0.0) -> None:
         super().__init__(reason, requeue)
-        # A prefork child's exception is made again in the parent, from these.
-        self.args = (reason, requeue, delay_s)
         self.delay_s = delay_s
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def without_traceback(record: logging.LogRecord) -> bool:
@@ -69,15 +63,11 @@ class ClaimedRequest(Request):
         return super().info(safe=True)
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
-        """Celery calls it also for rejected jobs, and for jobs whose process died."""
-        error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps a child's exception
+        """Celery calls it also for rejected jobs."""
+        error = exc_info.exception
         try:
             if isinstance(error, Requeued) and error.delay_s > 0:
                 transport.message_consumer().put_back(self.message.delivery_tag, error.delay_s)
-            elif isinstance(error, (WorkerLostError, SystemExit)):
-                # Rejected by task_reject_on_worker_lost: another worker may begin the job at once.
-                backend: Any = self.task.backend
-                backend.lose(self._context)
         except RedisError as failure:
             log.warning("job %s: Redis failed, so the job comes back later: %s", self.id, failure)
         return super().on_failure(exc_info, *args, **kwargs)
@@ -101,17 +91,25 @@ JOB_TASK: Final[dict[str, Any]] = {
 """Options of the tasks that compute jobs."""
 
 
+def einfo_of(error: Exception) -> ExceptionInfo:
+    """An error as Celery's requests take it."""
+    return ExceptionInfo((type(error), error, error.__traceback__))
+
+
 class Attempt:
-    """One worker's attempt at a job."""
+    """One worker's attempt at a job.
+
+    ``request`` is Celery's context of the delivery.
+    """
 
     _process: Any
 
-    def __init__(self, task: "Task[Any, Any]", process: WorkerProcess) -> None:
+    def __init__(self, request: Any, process: WorkerProcess) -> None:
         self._process = process
-        self._request: Any = task.request
-        self._backend: Any = task.backend
-        self._job_id = str(task.request.id)
-        self._tag = tag_of(task.request)
+        self._request = request
+        self._backend: Any = transport.backend()
+        self._job_id = str(request.id)
+        self._tag = tag_of(request)
 
     @property
     def _queue(self) -> str:
@@ -129,13 +127,15 @@ class Attempt:
         """Seconds that the sender allows from the start of the job: Celery's ``time_limit``."""
         return getattr(self._request, "time_limit_s", None) or math.inf
 
-    def _begin(
-        self, content: str = "", on_tick: Callable[[], object] = lambda: None
+    def _claimed(
+        self,
+        answer: Begun | Exception,
+        asked_at: float,
+        on_tick: Callable[[], object] = lambda: None,
     ) -> tuple[Receipt, Claim]:
-        """Claim the job.
+        """The claim on the job, by Redis's answer to the request at that moment.
 
         Args:
-            content: As of ``JobStore.begin``.
             on_tick: As of ``Claim``.
 
         Raises:
@@ -144,20 +144,19 @@ class Attempt:
             JobError: An app wrote a key of another type where the job's record should be.
             RedisError: Redis does not store it now.
         """
-        asked_at = time.monotonic()
-        timeout_s, node = self._process.claims.timeout_s, self._process.node
-        receipt = self._backend.begin(self._job_id, self._request, timeout_s, content, node)
-        if receipt == "ended":
+        if isinstance(answer, Exception):
+            raise answer
+        if answer == "ended":
             # Delivered again after it ended, or submitted twice: the first outcome stays.
             self._backend.outcomes.end(Ending(self._job_id, "", self._tag))
             raise Ignore
-        if receipt == "conflict":
+        if answer == "conflict":
             reason = "another job has this id and is under way"
             transport.message_consumer().bury(self._tag, self._job_id, reason)
             raise Ignore
-        if receipt.held_s > 0:
-            raise Requeued("another worker has the job", delay_s=receipt.held_s + HELD_MARGIN_S)
-        return receipt, self._process.claims.hold(self._job_id, self._tag, asked_at, on_tick)
+        if answer.held_s > 0:
+            raise Requeued("another worker has the job", delay_s=answer.held_s + HELD_MARGIN_S)
+        return answer, self._process.claims.hold(self._job_id, self._tag, asked_at, on_tick)
 
     def _requeued(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> Requeued:
         """Release the claim. ``is_lost`` counts this attempt as one whose process died."""

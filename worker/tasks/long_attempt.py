@@ -35,7 +35,7 @@ class LongAttempt(Attempt):
     def __init__(
         self, task: "Task[Any, Any]", process: FinetuneProcess, make_run: Callable[..., LongRun]
     ) -> None:
-        super().__init__(task, process)
+        super().__init__(task.request, process)
         self._make_run = make_run
         self._run: LongRun | None = None
         self._reported: dict[str, Any] | None = None
@@ -47,9 +47,11 @@ class LongAttempt(Attempt):
         try:
             # What is not a job has no fingerprint: it gets its error even if the id is in use.
             content = fingerprint(job) if isinstance(job, Mapping) else ""
-            receipt, claim = self._begin(content, self._check_and_report)
-            given = (self._process, self._job_id, job_of(args, kwargs), content, receipt, self._queue)
-            self._run = self._make_run(*given, self._time_limit_s)
+            asked_at, given = time.monotonic(), (self._process.claims.timeout_s, content, self._process.node)
+            begun = self._backend.begin(self._job_id, self._request, *given)
+            receipt, claim = self._claimed(begun, asked_at, self._check_and_report)
+            known = (self._process, self._job_id, job_of(args, kwargs), content, receipt, self._queue)
+            self._run = self._make_run(*known, self._time_limit_s)
             return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except Interrupted as interrupted:
             raise self._requeued(str(interrupted)) from None

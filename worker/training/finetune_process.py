@@ -49,8 +49,8 @@ class FinetuneProcess(WorkerProcess):
     def limits(self) -> Limits:
         return self.settings.limits()
 
-    def start(self, num_processes: int = 1) -> None:
-        super().start(num_processes)
+    def start(self) -> None:
+        super().start()
         self.serve_metrics()
 
     def drain(self) -> None:
