@@ -72,7 +72,7 @@ def _start(node: str) -> Any:
         from worker.training.finetune_process import FinetuneProcess
 
         process: Any = FinetuneProcess(settings, node, probed_device())
-        process.capacity = Capacity(lambda: ())  # without an engine, there is room for one job
+        process.capacity = Capacity(lambda: (), max_jobs=1)
     else:
         from worker.inference.forecast_process import ForecastProcess  # imports torch
 

@@ -75,14 +75,12 @@ class Capacity:
 
     Args:
         loads: Returns what each engine holds.
-
-    Attributes:
         max_jobs: Jobs that can be held at once, of all classes.
     """
 
-    def __init__(self, loads: Callable[[], Iterable[EngineLoad]]) -> None:
+    def __init__(self, loads: Callable[[], Iterable[EngineLoad]], max_jobs: int) -> None:
         self._loads = loads
-        self.max_jobs = 2**31
+        self._max_jobs = max_jobs
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by job id
         self._full_since: float | None = None  # or since the last job that was taken while full
@@ -146,10 +144,10 @@ class Capacity:
         The jobs of a class and all lower ones leave a part to the higher ones.
         """
         for rank in range(NUM_CLASSES):
-            num_reserved = rank * max(1, self.max_jobs // 10)  # the inverse of max_held_jobs()
+            num_reserved = rank * max(1, self._max_jobs // 10)  # the inverse of max_held_jobs()
             max_bytes = MAX_HELD_BYTES + (NUM_CLASSES - 1 - rank) * RESERVED_BYTES
             sizes = [one.num_bytes for one in held if one.rank >= rank]
-            if len(sizes) >= max(1, self.max_jobs - num_reserved) or sum(sizes) >= max_bytes:
+            if len(sizes) >= max(1, self._max_jobs - num_reserved) or sum(sizes) >= max_bytes:
                 return rank
         return NUM_CLASSES
 

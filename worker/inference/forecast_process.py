@@ -38,15 +38,17 @@ class ForecastProcess(Host, WorkerProcess):
             lambda: self.engine_thread.num_jobs,
             lambda: {} if self.device.type == "cpu" else {str(self.device): describe_device(self.device)},
         )
+        resolved = resolve_device(settings.device)
         # While a step seems to hang, the load is unknown, and no job is taken.
         self.capacity = Capacity(
-            lambda: () if self.watchdog.is_stalled else self.engine_thread.loads.values()
+            lambda: () if self.watchdog.is_stalled else self.engine_thread.loads.values(),
+            max_held_jobs(max_jobs_on(resolved[0], settings)),
         )
         Host.__init__(
             self,
             settings,
             node,
-            *resolve_device(settings.device),
+            *resolved,
             observers=[self.metrics, self.capacity],
             on_admission=self.capacity.admitted,
             on_stall=lambda: self._heartbeat.announce_soon(),
@@ -54,7 +56,6 @@ class ForecastProcess(Host, WorkerProcess):
         )
         WorkerProcess.__init__(self, settings, node, self.metrics)
         max_jobs = max_jobs_on(self.device, settings)
-        self.capacity.max_jobs = max_held_jobs(max_jobs)
         self.isolation = Isolation(max_jobs, self._hello, lambda: self.state == "draining")
         self._on_engine_death = on_engine_death
 

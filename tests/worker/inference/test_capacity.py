@@ -18,7 +18,7 @@ from worker.inference.capacity import (
     Capacity,
     CapacityStep,
     num_jobs_allowed,
-    num_threads,
+    max_held_jobs,
 )
 
 SLOTS = 8
@@ -226,7 +226,7 @@ def test_without_an_engine_in_this_process_celery_decides_alone():
 
 def has_room_for_more(*loads: EngineLoad, num_coming: int = 0) -> bool:
     """Whether a worker with these engines, a job in one of them, takes another."""
-    capacity = Capacity(lambda: loads)
+    capacity = Capacity(lambda: loads, 2**31)
     capacity.take("running", SLOTS)
     capacity.admitted("running")
     if num_coming:
@@ -347,8 +347,8 @@ def test_each_class_has_its_share_while_others_fill_the_worker(clock):
 
 def test_a_full_pool_of_high_jobs_leaves_threads_for_lower_ones():
     capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)])
-    capacity.num_threads = num_threads(64)
-    held = {str(number) for number in range(capacity.num_threads - 1)}
+    capacity._max_jobs = max_held_jobs(64)
+    held = {str(number) for number in range(capacity.max_jobs - 1)}
     for job in held:
         capacity.take(job, 1, MAX_HELD_BYTES // 64, rank=HIGH)
     assert has_room(capacity, held)
@@ -381,7 +381,7 @@ def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
     ("max_jobs", "num_extra"), [(1, 1), (4, 1), (7, 1), (8, 1), (15, 1), (16, 2), (64, 8), (512, 64)]
 )
 def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
-    most = num_threads(max_jobs)
+    most = max_held_jobs(max_jobs)
     assert most == max_jobs + 2 * num_extra
     consumer = FakeConsumer(capacity := Capacity(lambda: [EngineLoad(0, 0, 1000)]), prefetch_count=1000)
     consumer.controller.concurrency = most
@@ -396,7 +396,7 @@ def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
 
 
 def test_a_pool_of_one_thread_takes_one_job_of_any_class(capacity):
-    capacity.num_threads = 1
+    capacity.max_jobs = 1
     assert has_room(capacity, set())
     capacity.take("low", 1, rank=LOW)
     assert num_classes(capacity, {"low"}) == 0
