@@ -78,7 +78,7 @@ class Capacity:
         max_jobs: Jobs that can be held at once, of all classes.
     """
 
-    def __init__(self, loads: Callable[[], Iterable[EngineLoad]], max_jobs: int) -> None:
+    def __init__(self, loads: Callable[[], Iterable[EngineLoad]], max_jobs: int = 2**31) -> None:
         self._loads = loads
         self._max_jobs = max_jobs
         self._lock = threading.Lock()

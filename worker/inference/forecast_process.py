@@ -38,24 +38,25 @@ class ForecastProcess(Host, WorkerProcess):
             lambda: self.engine_thread.num_jobs,
             lambda: {} if self.device.type == "cpu" else {str(self.device): describe_device(self.device)},
         )
-        resolved = resolve_device(settings.device)
+        device, device_warning = resolve_device(settings.device)
+        max_jobs = max_jobs_on(device, settings)
         # While a step seems to hang, the load is unknown, and no job is taken.
         self.capacity = Capacity(
             lambda: () if self.watchdog.is_stalled else self.engine_thread.loads.values(),
-            max_held_jobs(max_jobs_on(resolved[0], settings)),
+            max_held_jobs(max_jobs),
         )
         Host.__init__(
             self,
             settings,
             node,
-            *resolved,
+            device,
+            device_warning,
             observers=[self.metrics, self.capacity],
             on_admission=self.capacity.admitted,
             on_stall=lambda: self._heartbeat.announce_soon(),
             on_death=self._die,
         )
         WorkerProcess.__init__(self, settings, node, self.metrics)
-        max_jobs = max_jobs_on(self.device, settings)
         self.isolation = Isolation(max_jobs, self._hello, lambda: self.state == "draining")
         self._on_engine_death = on_engine_death
 
