@@ -3,6 +3,8 @@
 import json
 import math
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,19 +17,20 @@ from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import job_key
+from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
+from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.process import current
-from worker.tasks import attempt, forecast
-from worker.tasks.attempt import ClaimedRequest, Requeued
+from worker.tasks import attempt, forecast, forecast_jobs
+from worker.tasks.attempt import Requeued
 
 KEYS = DELIVERY_KEYS["forecast"]
 TIMEOUT_S = 30.0
@@ -63,6 +66,7 @@ def process(redis, monkeypatch):
         isolation=ScriptedIsolation(),
         engine_thread=SimpleNamespace(count=lambda succeeded: None),
         hand_back_at=math.inf,
+        state="ready",
         metrics=SimpleNamespace(
             count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
         ),
@@ -71,37 +75,57 @@ def process(redis, monkeypatch):
     return process
 
 
+class ScriptedComputation:
+    """A fake ``Computation``: as the worker's own models, it ends with ``end``, else with a result."""
+
+    end: Exception | None = None
+    jobs: list[Any]
+
+    def __init__(self, process: object, job_id: str, job: Any, *_: object) -> None:
+        self.jobs.append(job)
+
+    def advance(self) -> bool:
+        if self.end is not None:
+            raise self.end
+        return True
+
+    def result(self) -> dict[str, Any]:
+        return RESULT
+
+    def close(self) -> None:
+        pass
+
+
 @pytest.fixture
-def compute(monkeypatch):
-    """What the worker's own models do with the job."""
-
-    def script(end: Exception | None = None) -> None:
-        def compute(*_: object) -> dict[str, Any]:
-            if end is not None:
-                raise end
-            return RESULT
-
-        monkeypatch.setattr(forecast, "compute", compute)
-
-    script()
-    return script
+def computation(monkeypatch):
+    monkeypatch.setattr(ScriptedComputation, "jobs", [], raising=False)
+    monkeypatch.setattr(ScriptedComputation, "end", None)
+    monkeypatch.setattr(forecast_jobs, "Computation", ScriptedComputation)
+    return ScriptedComputation
 
 
 @pytest.fixture
-def deliver(settings, process, compute):
-    """One delivery with its own tag."""
+def deliver(settings, process, computation, monkeypatch):
+    """One delivery with its own tag, for which a thread of Celery's pool waits."""
+    consumer = SimpleNamespace(wake=lambda: None)
+    monkeypatch.setattr(transport, "message_consumer", lambda: consumer)
     with make_app(settings) as own:
         use_result_backend(own)
         own.conf[DELIVERY_KEYS_SETTING] = KEYS
+        monkeypatch.setattr(transport, "backend", lambda: own.backend)
+        monkeypatch.setattr(forecast_jobs, "CHECK_INTERVAL_S", 0.01)
+        jobs = forecast_jobs.ForecastJobs(process)
 
         def deliver(token: str, payload: Any = None, **headers: Any) -> dict[str, Any]:
             request = SimpleNamespace(
                 id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}, **headers
             )
-            task = SimpleNamespace(request=request, backend=own.backend)
-            return forecast.ForecastAttempt(task, process).answer(
-                (), {"job": example("forecast-job") | (payload or {})}
-            )
+            given, waiter = {"job": example("forecast-job") | (payload or {})}, Future[dict[str, Any]]()
+            jobs.add(forecast_jobs.ForecastAttempt(jobs, request, (), given, waiter=waiter))
+            while not waiter.done():
+                jobs.run()
+            assert len(jobs) == 0
+            return waiter.result()
 
         yield deliver
 
@@ -111,13 +135,11 @@ def deliver(settings, process, compute):
     [(None, 5, 35), (100, 5, 35), (20, 5, 20), (None, None, None)],
 )
 def test_a_time_limit_is_a_deadline_from_the_start_on(
-    deliver, monkeypatch, redis, deadline_s, time_limit_s, expected_s
+    deliver, computation, redis, deadline_s, time_limit_s, expected_s
 ):
-    computed = []
-    monkeypatch.setattr(forecast, "compute", lambda *given: computed.append(given[2]) or RESULT)
     times = {"submitted_at": redis.time()[0] - 30.0, "deadline_s": deadline_s}
     deliver("x", times, time_limit_s=time_limit_s)
-    actual_s = computed[0].deadline_s
+    actual_s = computation.jobs[0].deadline_s
     assert actual_s is None if expected_s is None else expected_s <= actual_s < expected_s + 5
 
 
@@ -139,7 +161,7 @@ def test_it_runs_under_its_claim_until_the_outcome_is_stored(deliver, process, r
     assert process.claims.has("job")
     # As Celery reports that it has stored the outcome, or could not.
     request = SimpleNamespace(properties={"delivery_tag": "x"})
-    attempt.end_claim("job", SimpleNamespace(name=forecast.FORECAST_TASK, request=request))
+    attempt.end_claim("job", SimpleNamespace(name=FORECAST_TASK, request=request))
     assert not process.claims.has("job")
 
 
@@ -168,17 +190,17 @@ def test_a_job_whose_record_an_app_has_written_ends_with_a_code(deliver, redis):
 
 @pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine(), 1), (EngineDied(), 0)])
 def test_if_the_engine_dies_the_job_goes_back_and_counts_if_it_was_inside(
-    deliver, compute, redis, end, num_lost
+    deliver, computation, redis, end, num_lost
 ):
-    compute(end)
+    computation.end = end
     with pytest.raises(Requeued) as back:
         deliver("x")
     assert back.value.delay_s == 0
     assert (lost(redis), is_claimed(redis)) == (num_lost, False)
 
 
-def test_a_job_goes_back_without_counting_if_redis_refuses_writes(deliver, compute, redis):
-    compute(RedisConnectionError("away"))
+def test_a_job_goes_back_without_counting_if_redis_refuses_writes(deliver, computation, redis):
+    computation.end = RedisConnectionError("away")
     with pytest.raises(Requeued) as back:
         deliver("x")
     assert back.value.delay_s > 0
@@ -252,16 +274,16 @@ def test_a_suspect_that_could_not_be_computed_comes_again_later(deliver, process
 
 def test_a_suspect_that_can_never_be_computed_ends_with_the_reason(deliver, process, redis):
     make_suspect(redis)
-    for delivery in range(1, forecast.MAX_POSTPONED + 1):
+    for delivery in range(1, forecast_jobs.MAX_POSTPONED + 1):
         process.isolation.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
-        with pytest.raises(Requeued if delivery < forecast.MAX_POSTPONED else JobError) as ended:
+        with pytest.raises(Requeued if delivery < forecast_jobs.MAX_POSTPONED else JobError) as ended:
             deliver(str(delivery))
     assert ended.value.code == ErrorCode.OUT_OF_MEMORY
 
 
 def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, redis, monkeypatch):
     make_suspect(redis)
-    monkeypatch.setattr(forecast, "LATE_GRACE_S", 0.05)
+    monkeypatch.setattr(forecast_jobs, "LATE_GRACE_S", 0.05)
 
     def compute(*arguments: Any) -> None:
         context = arguments[-1]
@@ -283,21 +305,31 @@ def test_a_suspect_is_checked_before_it_is_computed_alone(deliver, process, redi
     assert process.isolation.num_computed == 0
 
 
-def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, redis, monkeypatch):
-    def compute_(*arguments: Any) -> None:
+@pytest.fixture
+def endless(computation, monkeypatch):
+    """Computations that call this in each round, and never end."""
+
+    def each_round(call: Callable[[], object]) -> None:
+        monkeypatch.setattr(computation, "advance", lambda _: call() and False)
+        monkeypatch.setattr(computation, "new_progress", lambda _: None, raising=False)
+
+    return each_round
+
+
+def test_an_attempt_ends_if_another_worker_has_the_job(deliver, process, redis, endless):
+    def take_away() -> None:
         redis.hset(job_key("job"), "holder", "other")
         process.job_store.renew({"x": "job"}, timeout_s=TIMEOUT_S)
-        arguments[5].is_cancelled()
 
-    monkeypatch.setattr(forecast, "compute", compute_)
+    endless(take_away)
     with pytest.raises(Ignore):
         deliver("x")
 
 
 def test_a_job_goes_back_without_counting_once_a_stopping_worker_is_out_of_time(
-    deliver, process, redis, monkeypatch
+    deliver, process, redis, endless
 ):
-    monkeypatch.setattr(forecast, "compute", lambda *arguments: arguments[5].is_cancelled())
+    endless(lambda: None)
     process.hand_back_at = time.monotonic()
     with pytest.raises(Requeued) as back:
         deliver("x")
@@ -306,4 +338,4 @@ def test_a_job_goes_back_without_counting_once_a_stopping_worker_is_out_of_time(
 
 
 def test_the_task_has_the_request_that_ends_its_claim():
-    assert app.tasks[forecast.FORECAST_TASK].Request is ClaimedRequest
+    assert app.tasks[FORECAST_TASK].Request is forecast.ForecastRequest
