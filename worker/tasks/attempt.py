@@ -37,6 +37,9 @@ class Requeued(Reject):
         super().__init__(reason, requeue)
         self.delay_s = delay_s
 
+    def __str__(self) -> str:
+        return str(self.reason)
+
 
 def without_traceback(record: logging.LogRecord) -> bool:
     """Logging filter: a job that goes back takes one line, which has the reason.
@@ -64,7 +67,7 @@ class ClaimedRequest(Request):
 
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Celery calls it also for rejected jobs."""
-        error = exc_info.exception
+        error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps it
         try:
             if isinstance(error, Requeued) and error.delay_s > 0:
                 transport.message_consumer().put_back(self.message.delivery_tag, error.delay_s)
@@ -104,10 +107,10 @@ class Attempt:
 
     _process: Any
 
-    def __init__(self, request: Any, process: WorkerProcess) -> None:
+    def __init__(self, request: Any, process: WorkerProcess, backend: Any) -> None:
         self._process = process
         self._request = request
-        self._backend: Any = transport.backend()
+        self._backend = backend
         self._job_id = str(request.id)
         self._tag = tag_of(request)
 

@@ -60,7 +60,7 @@ class ForecastJobs(Jobs):
 
     def __init__(self, process: ForecastProcess) -> None:
         self.process = process
-        self.outcomes = transport.backend().outcomes
+        self.backend = transport.backend()
         self._received: deque[ForecastAttempt] = deque()
         self._changed: deque[ForecastAttempt] = deque()
         self._begun: dict[str, ForecastAttempt] = {}  # by the delivery's tag
@@ -162,7 +162,7 @@ class ForecastAttempt(Attempt):
         request: Any = None,
         waiter: "Future[dict[str, Any]] | None" = None,
     ) -> None:
-        super().__init__(context, jobs.process)
+        super().__init__(context, jobs.process, jobs.backend)
         self._jobs = jobs
         self._arguments = args, kwargs
         self._celery_request, self._waiter = request, waiter
@@ -305,7 +305,7 @@ class ForecastAttempt(Attempt):
             encoded = encode_failure(self._job_id, outcome)
         else:
             encoded = encode_state(self._job_id, states.SUCCESS, outcome, self._request)
-        self._jobs.outcomes.put(
+        self._backend.outcomes.put(
             Ending(self._job_id, encoded, self._tag),
             lambda answer: self._ended(outcome, answer),
             task=FORECAST_TASK,

@@ -35,7 +35,7 @@ class LongAttempt(Attempt):
     def __init__(
         self, task: "Task[Any, Any]", process: FinetuneProcess, make_run: Callable[..., LongRun]
     ) -> None:
-        super().__init__(task.request, process)
+        super().__init__(task.request, process, task.backend)
         self._make_run = make_run
         self._run: LongRun | None = None
         self._reported: dict[str, Any] | None = None

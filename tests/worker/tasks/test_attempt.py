@@ -1,19 +1,16 @@
-"""What Celery's request does with a task's exception, from this process or a child."""
+"""What Celery's request does with a task's exception."""
 
-import copy
 import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from billiard.einfo import ExceptionInfo
-from billiard.exceptions import WorkerLostError
 from celery.app.task import Context
 from celery.exceptions import Reject
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import job_key
 from kronos_client.redis.queues import delivery_keys
 from worker.broker import transport
 from worker.broker.result_backend import tag_of
@@ -54,7 +51,7 @@ def make_request(settings, put_back, rejected):
         use_result_backend(app)
         app.conf[DELIVERY_KEYS_SETTING] = delivery_keys("test.unacked")
 
-        @app.task(name="test.run", shared=False, acks_late=True, reject_on_worker_lost=True)
+        @app.task(name="test.run", shared=False, acks_late=True)
         def run() -> None:
             """Nothing."""
 
@@ -74,13 +71,7 @@ def fail(request: ClaimedRequest, error: Exception) -> None:
     try:
         raise error
     except Exception:  # noqa: BLE001  any that a task or the pool raises
-        request.on_failure(ExceptionInfo(), return_ok=not isinstance(error, WorkerLostError))
-
-
-def begin(request: ClaimedRequest) -> Any:
-    """Begin the job as the task does, in any process."""
-    backend: Any = request.task.backend
-    return backend.begin("job", Context(request.request_dict), timeout_s=60.0, worker="test")
+        request.on_failure(ExceptionInfo(), return_ok=True)
 
 
 def test_the_tag_is_that_of_the_delivery_not_of_the_sender(make_request):
@@ -112,29 +103,6 @@ def test_it_is_handed_back_even_if_redis_is_away(make_request, rejected, monkeyp
     monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(put_back=away))
     fail(make_request(), Requeued("held", delay_s=2.5))
     assert rejected == [True]
-
-
-def test_the_delay_survives_the_way_from_a_child():
-    """billiard pickles what a child raised, as copying does."""
-    error = copy.copy(Requeued("held", delay_s=2.5))
-    assert (error.reason, error.requeue, error.delay_s) == ("held", True, 2.5)
-
-
-def test_the_job_of_a_dead_child_can_be_begun_at_once_and_counts_as_lost(make_request, redis, rejected):
-    request = make_request()
-    begin(request)
-    fail(request, WorkerLostError("signal 9"))
-    assert rejected == [True]
-    assert not redis.hexists(job_key("job"), "holder")
-    assert (again := begin(make_request("other"))).held_s == 0
-    assert again.lost == 1
-
-
-def test_a_dead_child_does_not_end_another_claim(make_request, redis):
-    begin(make_request("other"))
-    fail(make_request(), WorkerLostError("signal 9"))
-    assert redis.hexists(job_key("job"), "holder")
-    assert not redis.hexists(job_key("job"), "lost")
 
 
 def test_a_job_that_goes_back_is_one_line_in_the_log(caplog):
