@@ -36,27 +36,38 @@ def render_table(workers: list[dict]) -> None:
     Console(file=io.StringIO()).print(status_table(workers))
 
 
+IGNORED = {
+    "threads": ("--pool", "threads"),
+    "prefork": ("--pool", "prefork", "--concurrency", "2"),
+    "solo": ("--pool", "solo", "--time-limit", "1", "--soft-time-limit", "1"),
+    "autoscale": ("--autoscale", "4,2", "-c", "auto"),
+}
+
+
 @pytest.mark.parametrize(
-    ("command", "arguments", "num_processes", "may_fork"),
+    ("command", "arguments", "may_fork"),
     [
-        ((), (), 1, False),
-        (KRONOS, (), 1, True),
-        (KRONOS, ("--pool", "prefork", "--concurrency", "2"), 2, False),
-        ((), ("--pool", "solo"), 1, True),
+        ((), (), False),
+        (KRONOS, (), True),
+        (KRONOS, IGNORED["prefork"], True),
+        *(((), arguments, True) for arguments in IGNORED.values()),
     ],
-    ids=["celery", "kronos", "kronos-prefork", "celery-solo"],
+    ids=["celery", "kronos", "kronos-prefork", *IGNORED],
 )
 def test_every_way_to_start_forecasts_announces_and_stops(
-    start_worker: StartWorker, client: ForecastClient, candles, command, arguments, num_processes, may_fork
+    start_worker: StartWorker, client: ForecastClient, candles, command, arguments, may_fork
 ):
-    worker = start_worker(*arguments, command=command, may_fork=may_fork).wait_until_ready(num_processes)
-    announced = worker.announcements()
-    assert {entry["pid"] for entry in announced}.isdisjoint({worker.process.pid}) == (num_processes > 1)
-    assert {(entry["queue"], entry["device"]) for entry in announced} == {("cpu", "cpu")}
+    worker = start_worker(*arguments, command=command, may_fork=may_fork).wait_until_ready()
+    (announced,) = worker.announcements()
+    assert announced["pid"] == worker.process.pid
+    assert (announced["queue"], announced["device"]) == ("cpu", "cpu")
     handles = [client.submit(candles[:40], pred_len=3, seed=1) for _ in range(4)]
-    results = [handle.wait(WAIT_S) for handle in handles]
-    assert {result.worker for result in results} <= {entry["node"] for entry in announced}
-    assert worker.log.read_text().count("ready: role=forecast device=cpu") == num_processes
+    assert {handle.wait(WAIT_S).worker for handle in handles} == {announced["node"]}
+    log = worker.log.read_text()
+    assert log.count("ready: role=forecast device=cpu") == 1
+    ignored = [line for line in log.splitlines() if ": ignored, since" in line]
+    assert len(ignored) == bool(arguments)
+    assert all(option in ignored[0] for option in arguments if option.startswith("--"))
     assert worker.stop() == 0
     assert worker.announcements() == []
 
@@ -133,19 +144,18 @@ def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client
 
 
 @pytest.mark.parametrize(
-    ("pool", "settings", "expected"),
+    ("settings", "expected"),
     [
-        ("threads", {"KRONOS_MODEL": "/nowhere/at-all"}, "/nowhere/at-all"),
-        ("prefork", {"KRONOS_MODEL": "/nowhere/at-all"}, "/nowhere/at-all"),
-        ("threads", {"KRONOS_TOKENIZER": "kronos-tiny"}, "CHECKPOINT_MISMATCH"),
-        ("threads", {"KRONOS_DEVICE": "tpu"}, "cuda:N"),
-        ("threads", {"KRONOS_MAX_JOBS": "many"}, "KRONOS_MAX_JOBS"),
-        ("threads", {"KRONOS_REDIS_URL": "junk"}, "KRONOS_REDIS_URL"),
+        ({"KRONOS_MODEL": "/nowhere/at-all"}, "/nowhere/at-all"),
+        ({"KRONOS_TOKENIZER": "kronos-tiny"}, "CHECKPOINT_MISMATCH"),
+        ({"KRONOS_DEVICE": "tpu"}, "cuda:N"),
+        ({"KRONOS_MAX_JOBS": "many"}, "KRONOS_MAX_JOBS"),
+        ({"KRONOS_REDIS_URL": "junk"}, "KRONOS_REDIS_URL"),
     ],
-    ids=["missing", "missing-prefork", "mismatch", "device", "setting", "url"],
+    ids=["missing", "mismatch", "device", "setting", "url"],
 )
-def test_a_worker_that_cannot_serve_stops_with_one_line(start_worker, pool, settings, expected):
-    worker = start_worker("--pool", pool, "--concurrency", "1", command=KRONOS, **settings)
+def test_a_worker_that_cannot_serve_stops_with_one_line(start_worker, settings, expected):
+    worker = start_worker(command=KRONOS, **settings)
     assert worker.process.wait(WAIT_S) != 0
     log = worker.log.read_text()
     assert expected in log
