@@ -153,7 +153,7 @@ def test_a_job_submitted_again_while_it_runs_is_computed_once(
     workers = [start().wait_until_ready() for _ in range(2)]
     hold = watched.let("hold", HELD)
     handles = [client.submit(candles[:40], pred_len=3, seed=HELD, job_id="twice") for _ in range(2)]
-    put_back = "reject requeue=True: another worker has the job"
+    put_back = "goes back to the queue: another worker has the job"
     await_true(lambda: any(put_back in worker.log.read_text() for worker in workers))
     hold.unlink()
     assert len({tuple(handle.wait(WAIT_S).series[0].mean["close"]) for handle in handles}) == 1

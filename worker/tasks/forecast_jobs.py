@@ -229,6 +229,8 @@ class ForecastAttempt(Attempt):
             self._waiter.set_exception(error)
             return
         self._process.claims.drop(self._tag)
+        if isinstance(error, Requeued) and store_health.problem is None:  # else one line a minute says that
+            log.info("job %s goes back to the queue: %s", self._job_id, error)
         self._celery_request.on_success((True, einfo_of(error), 0.0))
 
     def _start(self, receipt: Receipt) -> None:
