@@ -92,7 +92,6 @@ def probed_device() -> dict[str, Any]:
     try:
         report = run_probe(
             [get_settings().device],
-            with_model=False,
             error_sink=lambda name, line: sys.stderr.write(f"{line}\n"),
         )
     except (ProbeError, ModuleNotFoundError) as error:

@@ -4,8 +4,10 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import time
+import urllib.request
 
 import pytest
 from redis import Redis
@@ -15,12 +17,13 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.tables.status import status_table
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.worker_status import WORKER_STATUS
+from kronos_client.contract.worker_status import WORKER_STATUS, ForecastWorkerStatus
 from kronos_client.redis.queues import DELIVERY_KEYS
-from kronos_client.redis.routing import announce, withdraw
+from kronos_client.redis.routing import announce, live_workers, withdraw
 from kronos_client.testing import fake_worker
+from kronos_model.devices.cores import num_cores
 from tests import fork_server
-from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest
+from tests.integration.conftest import PACED, PARITY_SETTINGS, StartWorker, WorkerUnderTest
 from tests.ports import free_port
 from tests.waiting import WAIT_S, await_true
 
@@ -70,6 +73,41 @@ def test_every_way_to_start_forecasts_announces_and_stops(
     assert all(option in ignored[0] for option in arguments if option.startswith("--"))
     assert worker.stop() == 0
     assert worker.announcements() == []
+
+
+def test_several_processes_are_workers_of_their_own_that_share_cores_and_one_signal(
+    redis, client, candles, tmp_path
+):
+    log, port = tmp_path / "log", free_port(2)
+    settings = {"KRONOS_REDIS_URL": redis.url, "KRONOS_METRICS_PORT": str(port), "OMP_NUM_THREADS": ""}
+    connection = Redis.from_url(redis.url, decode_responses=True)
+
+    def ready() -> dict[int, ForecastWorkerStatus]:
+        return {one.pid: one for one in live_workers(connection) if one.is_ready}
+
+    with log.open("w") as output:
+        command = [*KRONOS, "--processes", "2", "--pool", "prefork"]
+        environment = os.environ | PARITY_SETTINGS | settings
+        several = fork_server.Process(command, environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        await_true(lambda: len(ready()) == 2, "both are ready")
+        workers = ready()
+        assert several.pid not in workers
+        assert {one.threads for one in workers.values()} == {max(1, num_cores() // 2)}
+        for index in (0, 1):
+            urllib.request.urlopen(f"http://127.0.0.1:{port + index}/metrics", timeout=5).close()
+        killed = min(workers)
+        os.kill(killed, signal.SIGKILL)
+        await_true(lambda: len(ready().keys() - {killed}) == 2, "another one took its place")
+        handles = [client.submit(candles[:40], pred_len=3, seed=1) for _ in range(8)]
+        nodes = {one.node for one in ready().values()}
+        assert {handle.wait(WAIT_S).worker for handle in handles} <= nodes
+        several.send_signal(signal.SIGTERM)
+        assert several.wait(WAIT_S) == 0, log.read_text()
+        assert ready().keys() <= {killed}  # until its announcement expires
+        assert "worker-1 | " in log.read_text()
+    finally:
+        several.kill()  # its workers end too
 
 
 def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, client, candles, redis):
