@@ -17,8 +17,8 @@ from worker.inference.capacity import (
     RESERVED_BYTES,
     Capacity,
     CapacityStep,
-    num_jobs_allowed,
     max_held_jobs,
+    num_jobs_allowed,
 )
 
 SLOTS = 8
@@ -142,18 +142,16 @@ def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(capacit
 class FakeConsumer:
     """The part of Celery's consumer that the step uses, with kombu's own count of deliveries."""
 
-    def __init__(self, capacity: Capacity | None, prefetch_count: int = 4) -> None:
-        self.controller = SimpleNamespace(concurrency=64)
-        if capacity is not None:
-            self.controller.capacity = capacity
+    def __init__(self, capacity: Capacity) -> None:
+        self.controller = SimpleNamespace(capacity=capacity)
         self.on_task_message: set[Any] = set()
         self.calls: list[Any] = []
         self.hub = SimpleNamespace(call_soon=self.calls.append)
-        self.connect(prefetch_count)
+        self.connect()
 
-    def connect(self, prefetch_count: int = 4) -> None:
+    def connect(self) -> None:
         channel = SimpleNamespace(do_restore=False, rooms=lambda: ALL_ROOM)
-        channel.qos = QoS(channel, prefetch_count)
+        channel.qos = QoS(channel)
         self.task_consumer = SimpleNamespace(channel=channel)
 
     @property
@@ -187,14 +185,6 @@ def test_the_consumer_takes_jobs_while_there_is_room(capacity):
     assert consumer.can_consume
 
 
-def test_the_pools_concurrency_stays_the_bound(capacity):
-    consumer = FakeConsumer(capacity, prefetch_count=2)
-    CapacityStep(None).start(consumer)
-    for job in "ab":
-        consumer.receive(job, 1)
-    assert not consumer.can_consume
-
-
 def test_held_jobs_count_on_the_next_connection_too(capacity):
     consumer, step = FakeConsumer(capacity), CapacityStep(None)
     step.start(consumer)
@@ -213,15 +203,6 @@ def test_room_wakes_the_consumers_loop(capacity, engines):
     capacity.observe_step("m", StepReport(), EngineLoad(7, 0, SLOTS))
     (call,) = consumer.calls
     call()
-
-
-def test_without_an_engine_in_this_process_celery_decides_alone():
-    consumer = FakeConsumer(None)
-    CapacityStep(None).start(consumer)
-    for job in "abc":
-        consumer.receive(job, 64)
-    assert consumer.can_consume
-    assert consumer.on_task_message == set()
 
 
 def has_room_for_more(*loads: EngineLoad, num_coming: int = 0) -> bool:
@@ -345,10 +326,9 @@ def test_each_class_has_its_share_while_others_fill_the_worker(clock):
         assert clock.late(capacity, held)[rank] == (False, Large.ANY)
 
 
-def test_a_full_pool_of_high_jobs_leaves_threads_for_lower_ones():
-    capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)])
-    capacity._max_jobs = max_held_jobs(64)
-    held = {str(number) for number in range(capacity.max_jobs - 1)}
+def test_high_jobs_leave_places_for_lower_ones():
+    capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)], most := max_held_jobs(64))
+    held = {str(number) for number in range(most - 1)}
     for job in held:
         capacity.take(job, 1, MAX_HELD_BYTES // 64, rank=HIGH)
     assert has_room(capacity, held)
@@ -380,12 +360,10 @@ def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
 @pytest.mark.parametrize(
     ("max_jobs", "num_extra"), [(1, 1), (4, 1), (7, 1), (8, 1), (15, 1), (16, 2), (64, 8), (512, 64)]
 )
-def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
+def test_places_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
     most = max_held_jobs(max_jobs)
     assert most == max_jobs + 2 * num_extra
-    consumer = FakeConsumer(capacity := Capacity(lambda: [EngineLoad(0, 0, 1000)]), prefetch_count=1000)
-    consumer.controller.concurrency = most
-    CapacityStep(None).start(consumer)
+    capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)], most)
     held = set()
     for number in range(most):
         expected = 3 if number < max_jobs else 2 if number < max_jobs + num_extra else 1
@@ -395,8 +373,8 @@ def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
     assert num_classes(capacity, held) == 0
 
 
-def test_a_pool_of_one_thread_takes_one_job_of_any_class(capacity):
-    capacity.max_jobs = 1
+def test_a_worker_for_one_job_takes_it_from_any_class(engines):
+    capacity = Capacity(lambda: [engines.load], max_jobs=1)
     assert has_room(capacity, set())
     capacity.take("low", 1, rank=LOW)
     assert num_classes(capacity, {"low"}) == 0
