@@ -25,6 +25,7 @@ from kronos_client.redis.queues import DELIVERY_KEYS
 from tests.waiting import WAIT_S
 from tests.worker.broker.test_messages import message
 from worker.broker import self_check, steps, transport
+from worker.broker.claims import Claims
 from worker.broker.transport import held_deliveries
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
@@ -212,8 +213,8 @@ def test_a_worker_renews_its_messages_and_puts_back_abandoned_ones(redis, receiv
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     step = steps.ClaimRenewal(None)
     buckets = {"kronos.forecast": bucket, "kronos.status": None}
-    # As the parent of prefork children.
-    step.start(SimpleNamespace(controller=SimpleNamespace(), task_buckets=buckets))
+    claims = Claims(transport.backend().store, 60.0)
+    step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims), task_buckets=buckets))
     step.keep()
     state.task_ready(request)
     assert set(redis.hkeys(UNACKED)) == {held.delivery_tag, limited.delivery_tag}

@@ -17,8 +17,8 @@ from worker.inference.capacity import (
     RESERVED_BYTES,
     Capacity,
     CapacityStep,
-    num_jobs_allowed,
     max_held_jobs,
+    num_jobs_allowed,
 )
 
 SLOTS = 8
@@ -215,15 +215,6 @@ def test_room_wakes_the_consumers_loop(capacity, engines):
     call()
 
 
-def test_without_an_engine_in_this_process_celery_decides_alone():
-    consumer = FakeConsumer(None)
-    CapacityStep(None).start(consumer)
-    for job in "abc":
-        consumer.receive(job, 64)
-    assert consumer.can_consume
-    assert consumer.on_task_message == set()
-
-
 def has_room_for_more(*loads: EngineLoad, num_coming: int = 0) -> bool:
     """Whether a worker with these engines, a job in one of them, takes another."""
     capacity = Capacity(lambda: loads, 2**31)
@@ -348,7 +339,7 @@ def test_each_class_has_its_share_while_others_fill_the_worker(clock):
 def test_a_full_pool_of_high_jobs_leaves_threads_for_lower_ones():
     capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)])
     capacity._max_jobs = max_held_jobs(64)
-    held = {str(number) for number in range(capacity.max_jobs - 1)}
+    held = {str(number) for number in range(capacity._max_jobs - 1)}
     for job in held:
         capacity.take(job, 1, MAX_HELD_BYTES // 64, rank=HIGH)
     assert has_room(capacity, held)
@@ -383,10 +374,7 @@ def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
 def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
     most = max_held_jobs(max_jobs)
     assert most == max_jobs + 2 * num_extra
-    consumer = FakeConsumer(capacity := Capacity(lambda: [EngineLoad(0, 0, 1000)]), prefetch_count=1000)
-    consumer.controller.concurrency = most
-    CapacityStep(None).start(consumer)
-    held = set()
+    capacity, held = Capacity(lambda: [EngineLoad(0, 0, 1000)], most), set()
     for number in range(most):
         expected = 3 if number < max_jobs else 2 if number < max_jobs + num_extra else 1
         assert num_classes(capacity, held) == expected
@@ -395,8 +383,8 @@ def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
     assert num_classes(capacity, held) == 0
 
 
-def test_a_pool_of_one_thread_takes_one_job_of_any_class(capacity):
-    capacity.max_jobs = 1
+def test_a_worker_of_one_job_takes_one_of_any_class(capacity):
+    capacity._max_jobs = 1
     assert has_room(capacity, set())
     capacity.take("low", 1, rank=LOW)
     assert num_classes(capacity, {"low"}) == 0
