@@ -67,6 +67,7 @@ class StageClock:
     """
 
     def __init__(self, stages: Mapping[str, Iterable[str]]) -> None:
+        self._stages = [*stages]
         self._spent_ns: Counter[str] = Counter()
         self._local = threading.local()
         for stage, names in stages.items():
@@ -77,7 +78,7 @@ class StageClock:
         self._spent_ns.clear()
 
     def stop(self) -> dict[str, float]:
-        return {stage: spent / 1e9 for stage, spent in self._spent_ns.items()}
+        return {stage: self._spent_ns[stage] / 1e9 for stage in self._stages}
 
     def _replace(self, name: str, stage: str) -> None:
         module, _, path = name.partition(":")
