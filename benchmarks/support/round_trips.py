@@ -6,10 +6,20 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Self
+from hashlib import sha1
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-CHUNK_BYTES = 2**16
+from kronos_client.redis.scripts import SCRIPTS, read_script
+from kronos_model.processes.environment import PACKAGE_ROOT
+
+CHUNK_BYTES: Final = 2**16
+NAMES: Final = {
+    sha1(read_script(path.stem, folder).encode()).hexdigest(): path.stem
+    for folder in (SCRIPTS, PACKAGE_ROOT / "worker" / "broker" / "lua")
+    for path in folder.glob("*.lua")
+}
+"""Those of our scripts, by the hashes by which Redis knows them."""
 
 
 class RoundTrips:
@@ -35,7 +45,7 @@ class RoundTrips:
         self._thread.join()
 
     def during(self, work: Callable[[], object], idle_per_s: float = 0.0) -> tuple[float, Counter[str]]:
-        """Round trips while ``work`` runs, without those of idle clients; and all by their first command."""
+        """Round trips while ``work`` runs, without those of idle clients; and all, by command or script."""
         before, start = self._by_command.copy(), time.monotonic()
         work()
         counted = self._by_command - before
@@ -62,7 +72,7 @@ class RoundTrips:
             nonlocal is_answered
             while data := await from_client.read(CHUNK_BYTES):
                 if is_answered:
-                    self._by_command[data.split(b"\r\n", 3)[2].decode()] += 1
+                    self._by_command[_first_command(data)] += 1
                 is_answered = False
                 to_redis.write(data)
 
@@ -77,3 +87,9 @@ class RoundTrips:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for end in (to_client, to_redis):
             end.close()
+
+
+def _first_command(data: bytes) -> str:
+    """The name of the first command in RESP, or that of its script."""
+    _, _, command, _, argument, *_ = [*data.split(b"\r\n", 5), b"", b"", b""]
+    return NAMES.get(argument.decode(errors="replace"), command.decode())
