@@ -1,42 +1,111 @@
-"""How much time does the service add to the engine, through Celery and a real Redis?
+"""What does the service cost on top of the engine? A table of measures, figures and targets.
 
-    python -m benchmarks.service [--parts burst idle null curve] [--runs 5] [--plot latency.png]
+    python -m benchmarks.service [--parts backlog idle burst submit start trips path profile lines] [--runs 3]
 
-burst   64 single-series jobs enqueued at once, against the engine alone: Kronos-small's shape with random
-        weights, float32, 400 bars of lookback, 100 bars ahead. Service and engine take turns.
-idle    time that an idle worker adds to the engine's, for one job with 512 bars of lookback
-null    jobs per second of a worker whose model costs nothing: 512 bars as base64, events on, results stored
-curve   latency at shares of saturation, Poisson arrivals, one worker process and two
+backlog  jobs/s and CPU of a worker whose model costs nothing, in turn with a bare Celery worker (8 threads,
+         late acknowledgement) whose task returns a constant of the same size, both pinned to 1, 2 and all
+         cores. All jobs wait when a run begins: 512 bars as base64 (39 kB), 24 bars ahead (11 kB), events on
+idle     time that an idle worker adds to the engine's, for one job of 512 bars
+burst    64 single-series jobs at once, in turn with the engine alone: Kronos-small's shape with random
+         weights, float32, 400 bars of lookback, 100 bars ahead
+submit   CPU of ``client.submit``
+start    the first ``submit`` of a process on one core, from the import on
+trips    round trips to Redis, counted by a proxy, without those of an idle process
+path     files and functions (code objects of kronos_client, worker, kronos_model) that run for one job of a
+         DataFrame, in client and worker, once both are warm; threads whose code of ours runs while jobs come
+profile  CPU of each stage of a job in a worker whose model costs nothing
+lines    code lines without blank lines, comments and docstrings
 
-Run nothing else on the machine: client, Redis and workers share its cores.
+Figures are medians of the runs, and ranges in brackets. Run nothing else on the machine: client, Redis and
+workers share its cores.
 """
 
 import argparse
+import json
+import platform
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Final
 
-from benchmarks.support.harness import Table, medians, options, own_process
-from benchmarks.support.latency_curve import measure_curve, save_plot
+import torch
+from redis import Redis
+
+from benchmarks.support.code_lines import num_code_lines
+from benchmarks.support.harness import Row, Table, in_turn, options, own_process, spread
+from benchmarks.support.job_way import path, profile, start, submit, trips
 from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import WAIT_S, Traffic, instrument, job_payload
-from benchmarks.support.workers import NULL, REAL, Workers
+from benchmarks.support.workers import BARE, NULL, REAL, TINY, Workers
 from benchmarks.support.workload import MAX_CONTEXT, engine_s
-from kronos_cli.stack.own_commands import BUNDLED_MODEL
 from kronos_client.client import ForecastClient
+from kronos_client.contract.names import result_key
 from kronos_model.devices.cores import num_cores
+from kronos_model.devices.probe import TorchProbe
+from kronos_model.processes.environment import PACKAGE_ROOT
 
-NUM_JOBS, LOOKBACK, HORIZON = 64, 400, 100
-IDLE_LOOKBACK, IDLE_HORIZON, IDLE_JOBS, IDLE_WARM_UP = 512, 4, 100, 20
-NULL_LOOKBACK, NULL_HORIZON, NULL_JOBS = 512, 24, 1500
+BACKLOG, BACKLOG_LOOKBACK, BACKLOG_HORIZON = 1000, 512, 24
+BURST, BURST_LOOKBACK, BURST_HORIZON = 64, 400, 100
+IDLE, IDLE_WARM_UP, IDLE_LOOKBACK, IDLE_HORIZON = 100, 20, 512, 4
 
-TINY = {"KRONOS_MODEL": BUNDLED_MODEL, "KRONOS_MAX_CONTEXT": "512"}
+Rows = Iterator[Row]
 
 
-def burst(given: argparse.Namespace) -> None:
-    """64 jobs at once through the service and through the engine alone."""
-    jobs = [instrument(seed, LOOKBACK, HORIZON) for seed in range(NUM_JOBS)]
+def backlog(given: argparse.Namespace) -> Rows:
+    payloads = [job_payload(seed % 8, BACKLOG_LOOKBACK, BACKLOG_HORIZON) for seed in range(BACKLOG)]
+    for cores in sorted({min(number, num_cores()) for number in (1, 2, num_cores())}):
+        with (
+            tempfile.NamedTemporaryFile("w", suffix=".json") as file,
+            Workers(NULL, TINY, num_cores=cores) as own,
+            Traffic(own) as own_traffic,
+        ):
+            job_id = own_traffic.send(payloads[0])
+            own_traffic.await_outcomes([job_id])
+            with Redis.from_url(own.url) as redis:
+                json.dump(json.loads(redis.get(result_key(job_id)))["result"], file)
+            file.flush()
+            with (
+                Workers(BARE, {"BENCHMARK_RESULT": file.name}, num_cores=cores) as bare,
+                Traffic(bare) as bare_traffic,
+            ):
+                cases = {"own": own_traffic, "bare": bare_traffic}
+                runs = in_turn(
+                    {name: partial(one.run_backlog, payloads) for name, one in cases.items()}, given.runs + 1
+                )
+        rates, cpu_ms = {}, {}
+        for name, (_, *measured) in runs.items():  # the first run warms up
+            rates[name] = [BACKLOG / run_s for run_s, _ in measured]
+            cpu_ms[name] = [cpu_s / BACKLOG * 1000 for _, cpu_s in measured]
+        on = f"{cores} core{'s' if cores > 1 else ''}"
+        times = [own / bare for own, bare in zip(rates["own"], rates["bare"], strict=True)]
+        yield Row(f"jobs/s from a backlog, {on}", spread(rates["own"], ".0f"))
+        yield Row("  of bare Celery", spread(rates["bare"], ".0f"))
+        yield Row("  times bare Celery", spread(times), "≥ 2.5")
+        yield Row("  CPU ms a job", spread(cpu_ms["own"]), "≤ 1.0")
+        yield Row("  CPU ms a job, bare Celery", spread(cpu_ms["bare"]))
+
+
+def idle(given: argparse.Namespace) -> Rows:
+    past, future = instrument(1, IDLE_LOOKBACK, IDLE_HORIZON)
+    with Workers(REAL, TINY) as workers, ForecastClient(workers.url) as client:
+
+        def added_ms() -> float:
+            start = time.perf_counter()
+            handle = client.submit(past.as_dict(), future_timestamps=future, sample_count=1, seed=1)
+            timings = handle.wait(WAIT_S).timings_ms
+            return (time.perf_counter() - start) * 1000 - timings.prefill - timings.decode
+
+        runs = [[added_ms() for _ in range(IDLE_WARM_UP + IDLE)][IDLE_WARM_UP:] for _ in range(given.runs)]
+    yield Row("added by an idle worker, ms", spread([*map(statistics.median, runs)], ".1f"), "≤ 3")
+    p90 = statistics.quantiles([one for run in runs for one in run], n=10)[-1]
+    yield Row("  90th percentile", f"{p90:.1f}")
+
+
+def burst(given: argparse.Namespace) -> Rows:
+    jobs = [instrument(seed, BURST_LOOKBACK, BURST_HORIZON) for seed in range(BURST)]
     with tempfile.TemporaryDirectory() as folder:
         paths = save_random_pair("small", Path(folder))
         settings = paths | {"KRONOS_MAX_CONTEXT": str(MAX_CONTEXT)}
@@ -46,9 +115,11 @@ def burst(given: argparse.Namespace) -> None:
             ForecastClient(workers.url) as client,
         ):
 
-            def run_both() -> tuple[float, float]:
-                alone = process.submit(engine_s, *paths.values(), NUM_JOBS, LOOKBACK, HORIZON)
-                alone_s = alone.result(WAIT_S)
+            def alone_s() -> float:
+                sizes = BURST, BURST_LOOKBACK, BURST_HORIZON
+                return process.submit(engine_s, *paths.values(), *sizes).result(WAIT_S)
+
+            def service_s() -> float:
                 start = time.perf_counter()
                 handles = [
                     client.submit(past.as_dict(), future_timestamps=future, sample_count=1, seed=seed)
@@ -56,83 +127,35 @@ def burst(given: argparse.Namespace) -> None:
                 ]
                 for handle in handles:
                     handle.wait(WAIT_S)
-                return alone_s, time.perf_counter() - start
+                return time.perf_counter() - start
 
-            run_both()  # warms up
-            pairs = [run_both() for _ in range(given.runs)]
-    table = Table("run:>6", "engine s:>9.2f", "service s:>10.2f", "times:>7.3f")
-    for name, (alone_s, service_s) in [*enumerate(pairs, 1), ("median", medians(pairs))]:
-        table.row(name, alone_s, service_s, service_s / alone_s)
-
-
-def idle(given: argparse.Namespace) -> None:
-    """One job after the other on an idle worker. The engine alone takes turns with it."""
-    past, future = instrument(1, IDLE_LOOKBACK, IDLE_HORIZON)
-    rows: list[tuple[float, ...]] = []
-    alone: list[float] = []
-    with (
-        Workers(REAL, TINY) as workers,
-        own_process() as process,
-        ForecastClient(workers.url) as client,
-    ):
-
-        def one_job() -> tuple[float, ...]:
-            start = time.perf_counter()
-            handle = client.submit(past.as_dict(), future_timestamps=future, sample_count=1, seed=1)
-            submitted = time.perf_counter()
-            timings = handle.wait(WAIT_S).timings_ms
-            wall_ms = (time.perf_counter() - start) * 1000
-            own_ms = timings.prefill + timings.decode
-            # The worker's timings start in the middle of submit, when the job gets its time.
-            return wall_ms, (submitted - start) * 1000, timings.total - own_ms, own_ms, wall_ms - own_ms
-
-        def alone_ms() -> float:
-            run = process.submit(engine_s, BUNDLED_MODEL, BUNDLED_MODEL, 1, IDLE_LOOKBACK, IDLE_HORIZON)
-            return 1000 * run.result(WAIT_S)
-
-        for _ in range(given.runs):
-            rows += [one_job() for _ in range(IDLE_WARM_UP + IDLE_JOBS)][IDLE_WARM_UP:]
-            alone += [alone_ms() for _ in range(IDLE_WARM_UP + IDLE_JOBS)][IDLE_WARM_UP:]
-    names = ("from submit to result", "  submit", "  queue and worker", "  engine", "added by the service")
-    table = Table("ms:<24", "median:>8.2f", "p90:>8.2f")
-    for name, values in [*zip(names, zip(*rows, strict=True), strict=True), ("engine alone", alone)]:
-        table.row(name, statistics.median(values), statistics.quantiles(values, n=10)[-1])
+            runs = in_turn({"alone": alone_s, "service": service_s}, given.runs + 1)
+    _, *pairs = zip(runs["service"], runs["alone"], strict=True)  # the first run warms up
+    yield Row(
+        "64 jobs at once, times the engine alone",
+        spread([own / alone for own, alone in pairs], ".3f"),
+        "≤ 1.03",
+    )
 
 
-def null(given: argparse.Namespace) -> None:
-    """The jobs per second of a worker whose model costs nothing, from a full backlog."""
-    payloads = [job_payload(seed % 8, NULL_LOOKBACK, NULL_HORIZON) for seed in range(NULL_JOBS)]
-    with Workers(NULL, TINY) as workers, Traffic(workers) as traffic:
-        traffic.run_backlog(payloads[: NULL_JOBS // 5])  # warms up
-        runs = [traffic.run_backlog(payloads) for _ in range(given.runs)]
-    rows = [(NULL_JOBS / run_s, cpu_s / NULL_JOBS * 1000) for run_s, cpu_s in runs]
-    table = Table("run:>6", "jobs/s:>8.0f", "worker CPU ms/job:>20.2f")
-    for name, row in [*enumerate(rows, 1), ("median", medians(rows))]:
-        table.row(name, *row)
+def lines(given: argparse.Namespace) -> Rows:
+    total = sum(num_code_lines(PACKAGE_ROOT / name) for name in ("kronos_client", "worker"))
+    yield Row("code lines of kronos_client and worker", f"{total:,}", "≤ 10,000")
 
 
-def curve(given: argparse.Namespace) -> None:
-    """Latency over load, with one worker process and with two."""
-    curves = {}
-    for num_workers, name in ((1, "1 worker process"), (2, "2 worker processes")):
-        with Workers(REAL, TINY, num_workers=num_workers) as workers, Traffic(workers) as traffic:
-            saturation, curves[name] = measure_curve(traffic, given.runs)
-        print(f"{name}, {saturation:.1f} jobs/s at saturation")
-        print(curves[name].round(1).to_string(index=False))
-    if given.plot:
-        save_plot(curves, given.plot)
-        print(f"plot: {given.plot}")
-
-
-PARTS = {"burst": burst, "idle": idle, "null": null, "curve": curve}
+PARTS: Final = {
+    part.__name__: part for part in (backlog, idle, burst, submit, start, trips, path, profile, lines)
+}
 
 
 def main() -> None:
-    given = options(__doc__, parts=[*PARTS], runs=5, plot="")
-    print(f"{num_cores()} cores, medians of {given.runs} runs")
+    given = options(__doc__, parts=[*PARTS], runs=3)
+    cpu = TorchProbe().name(torch.device("cpu"))
+    print(f"{num_cores()} cores of {cpu}, Python {platform.python_version()}, medians of {given.runs} runs")
+    table = Table("measure:<52", "figure:<20", "target:<9", "detail:<1")
     for name in given.parts:
-        print(f"\n== {name}")
-        PARTS[name](given)
+        for row in PARTS[name](given):
+            table.row(*row)
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 import argparse
 import os
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from kronos_model.devices.cores import num_cores
 
@@ -49,6 +49,20 @@ def in_turn(cases: Mapping[Case, Callable[[], Measured]], rounds: int) -> dict[C
 def medians(rows: Iterable[Iterable[float]]) -> list[float]:
     """The median of each column."""
     return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+
+class Row(NamedTuple):
+    """A line of a table of figures."""
+
+    measure: str
+    figure: str
+    target: str = ""
+    detail: str = ""
+
+
+def spread(values: Sequence[float], form: str = ".2f") -> str:
+    """The median and the range."""
+    return f"{statistics.median(values):{form}} ({min(values):{form}}–{max(values):{form}})"
 
 
 class Table:

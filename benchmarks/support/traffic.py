@@ -7,10 +7,10 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
+from celery import Celery
 from redis import Redis
 
 from benchmarks.support.workers import Workers
-from kronos_client.celery_app import make_app
 from kronos_client.contract.names import (
     CELERY_PRIORITIES,
     CPU_QUEUE,
@@ -21,9 +21,7 @@ from kronos_client.contract.names import (
 )
 from kronos_client.core.series import series_payload
 from kronos_client.redis.queues import list_key
-from kronos_client.settings import ClientSettings
 from kronos_model.bars.synthetic import Candles, candles
-from worker.config import use_result_backend
 
 RESULT_KEY_PREFIX: Final = result_key("").encode()
 SUBSCRIBED_WITHIN_S: Final = 5.0
@@ -60,8 +58,7 @@ class Traffic:
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._app = make_app(ClientSettings.load().with_redis_url(workers.url))
-        use_result_backend(self._app)
+        self._app = Celery(broker=workers.url)
         self._redis = Redis.from_url(workers.url)
         self._arrived = threading.Condition()
         self._outcomes: dict[str, tuple[float, bytes]] = {}

@@ -108,6 +108,7 @@ def test_several_processes_are_workers_of_their_own_that_share_cores_and_one_sig
         assert "worker-1 | " in log.read_text()
     finally:
         several.kill()  # its workers end too
+        connection.flushdb()  # the killed one's announcement
 
 
 def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, client, candles, redis):

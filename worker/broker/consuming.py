@@ -3,7 +3,7 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from celery.exceptions import BackendError
@@ -16,7 +16,7 @@ from kronos_client.core.stored import encode_failure
 from kronos_client.redis.job_store import Ended, Ending
 from kronos_client.redis.queues import queue_and_step
 from kronos_model.text import escaped
-from worker.broker.deliveries import Deliveries, Delivery
+from worker.broker.deliveries import MAX_TAKEN, Asked, Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
 from worker.broker.outcomes import Outcomes
 from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, num_paths_of
@@ -31,7 +31,7 @@ CHECK_INTERVAL_S: Final = 1.0
 MAX_DELAY_S: Final = 7 * 24 * 3600
 """Seconds that a message may wait for its ETA: its job's record does not live longer."""
 MAX_TAKEN_AT_ONCE: Final = 100
-"""Messages taken in a row; then the rest of Celery's event loop runs."""
+"""About so many messages are taken in a row; then the rest of Celery's event loop runs."""
 
 
 HandOver = Callable[[Delivery, str, int, TaskMessage], object]
@@ -57,6 +57,7 @@ class MessageConsumer:
         self._notified = threading.Event()
         self._next_check = 0.0
         self._order = ServiceOrder()
+        self._num_paths: dict[str, int] = {}  # by list, the most of a job in the last take
         self._asked = NO_ROOM  # of the last take
         self._wake: Callable[[], object] = lambda: None
 
@@ -90,29 +91,62 @@ class MessageConsumer:
         Raises:
             RedisError: The connection to Redis is lost.
         """
-        for _ in range(MAX_TAKEN_AT_ONCE):
+        num_taken = 0
+        while num_taken < MAX_TAKEN_AT_ONCE:
             rooms = rooms_now()
             is_time = self._notified.is_set() or time.monotonic() >= self._next_check
-            if not rooms or not (is_time or rooms != self._asked):
+            if not rooms or not (is_time or rooms.of_class != self._asked.of_class):
                 return
             self._asked = rooms
             lists = self._order.lists(queues, rooms)
             self._notified.clear()  # before the take: a later message notifies again
             self._next_check = time.monotonic() + CHECK_INTERVAL_S
             try:
-                delivery = self.deliveries.take([*lists], [*lists.values()], holds_others=num_held() > 0)
-                if delivery is None:
-                    if not self.deliveries.is_full:
-                        self._order.note_waiting(lists, ())
-                    return
-                self._order.note_waiting(lists, {delivery.source, *delivery.others})
-                self._notified.set()
-                self._deliver(delivery, rooms, hand_over)
+                deliveries = self._take(lists, rooms, holds_others=num_held() > 0)
+                self._deliver_all(deliveries, rooms_now, hand_over)
             except ResponseError as error:  # it answers: a new connection would change nothing
                 store_health.refused(error)
                 self._notified.clear()
                 return
+            if not deliveries:
+                return
+            num_taken += len(deliveries)
         self._wake()
+
+    def _take(self, lists: Mapping[str, float], rooms: Rooms, *, holds_others: bool) -> list[Delivery]:
+        """Take as many jobs as there is probably room for, by the largest of the list's last take."""
+
+        def asked(key: str, age_s: float) -> Asked:
+            num_paths = self._num_paths.get(key, rooms.num_paths)
+            return Asked(age_s, min(MAX_TAKEN, max(1, rooms.num_paths // num_paths)))
+
+        deliveries = self.deliveries.take_all(
+            {key: asked(key, age_s) for key, age_s in lists.items()},
+            holds_others=holds_others,
+            max_bytes=rooms.num_bytes,
+        )
+        if deliveries:
+            self._order.note_waiting(lists, {deliveries[0].source, *deliveries[0].others})
+            self._notified.set()
+        elif not self.deliveries.is_full:
+            self._order.note_waiting(lists, ())
+        return deliveries
+
+    def _deliver_all(
+        self, deliveries: Sequence[Delivery], rooms_now: Callable[[], Rooms], hand_over: HandOver
+    ) -> None:
+        """Hand over all, and only then raise what Redis answered for one of them."""
+        failed: RedisError | BackendError | OperationalError | None = None
+        most_paths = 1
+        for delivery in deliveries:
+            try:
+                most_paths = max(most_paths, self._deliver(delivery, rooms_now, hand_over))
+            except (RedisError, BackendError, OperationalError) as error:
+                failed = failed or error
+        if deliveries:
+            self._num_paths[deliveries[0].source] = most_paths
+        if failed is not None:
+            raise failed
 
     def put_back(self, delivery_tag: str, delay_s: float) -> None:
         """Have a message delivered again after this time. Celery may then reject and requeue it."""
@@ -141,18 +175,23 @@ class MessageConsumer:
         raw = self.deliveries.held(tag) or b""
         return self.deliveries.dead_entry(reason, queue="", job_id=job_id, message=raw)
 
-    def _deliver(self, delivery: Delivery, rooms: Rooms, hand_over: HandOver) -> None:
+    def _deliver(self, delivery: Delivery, rooms_now: Callable[[], Rooms], hand_over: HandOver) -> int:
+        """Hand over a message; returns its job's paths."""
         raw = delivery.message
         queue, step = queue_and_step(delivery.source)
+        num_paths = 1
         try:
             if not delivery.is_whole:
                 raise too_large(raw, delivery.num_bytes, self._max_bytes)
             message = read_message(raw, TASKS)
+            num_paths = num_paths_of(message.arguments)
             if not self._is_due(delivery, message):
-                return
-            if not rooms.have_room(delivery.source, num_paths_of(message.arguments)):
+                return num_paths
+            if num_paths > self._asked.max_small_paths and not rooms_now().have_room(
+                delivery.source, num_paths
+            ):
                 self.deliveries.set_aside(delivery.tag)
-                return
+                return num_paths
             cost = cost_of(message.payload["headers"]["task"], message.arguments)
             self._order.note_taken(delivery.source, cost)
             hand_over(delivery, queue, step, message)
@@ -163,6 +202,7 @@ class MessageConsumer:
         except Exception:  # a Celery error must not end the worker or repeat
             log.exception("Celery cannot read a message")
             self._bury(delivery.tag, raw, queue, BadMessage("Celery cannot read it", _job_id(raw)))
+        return num_paths
 
     def _is_due(self, delivery: Delivery, message: TaskMessage) -> bool:
         """Whether the message is due by Redis's clock; if not, it waits or has expired."""

@@ -6,10 +6,10 @@ loses none. All times are by Redis's clock.
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from redis import Redis
 
@@ -20,6 +20,8 @@ SCRIPTS: Final = Path(__file__).parent / "lua"
 
 SHOWN_BYTES: Final = 2048
 """Bytes kept of each end of a message that is too large, and of a buried message."""
+MAX_TAKEN: Final = 16
+"""Messages in one take; more make it no cheaper, and leave less to other workers."""
 MAX_RESTORED: Final = 100
 MAX_INTERVAL_S: Final = 5.0
 CHECKS_PER_TIMEOUT: Final = 4
@@ -50,6 +52,17 @@ class Delivery:
     others: frozenset[str] = frozenset()
 
 
+class Asked(NamedTuple):
+    """What a worker asks for of one list.
+
+    Attributes:
+        min_age_s: Seconds that a job must have waited there, if it is a second list.
+    """
+
+    min_age_s: float = 0.0
+    max_messages: int = 1
+
+
 class Deliveries:
     """Takes messages and accounts for them, in keys that all workers of a role share.
 
@@ -76,22 +89,42 @@ class Deliveries:
     def take(
         self, lists: Sequence[str], min_ages_s: Sequence[float] = (), *, holds_others: bool = False
     ) -> Delivery | None:
-        """Take the next message from the first list that has one.
+        """As ``take_all``, of one message."""
+        ages_s = [*min_ages_s, *[0.0] * (len(lists) - len(min_ages_s))]
+        asked = {key: Asked(age_s) for key, age_s in zip(lists, ages_s, strict=True)}
+        return next(iter(self.take_all(asked, holds_others=holds_others)), None)
+
+    def take_all(
+        self, lists: Mapping[str, Asked], *, holds_others: bool = False, max_bytes: int = 0
+    ) -> list[Delivery]:
+        """Take the next messages from the first list that has one.
 
         Args:
             lists: The lists, in order of service.
-            min_ages_s: For each list, the seconds that a job must have waited there, if it is a second list.
             holds_others: Whether this worker has messages: then it takes no more while Redis is full.
+            max_bytes: Of the messages together, but for the first.
         """
-        tag = uuid.uuid4().hex
-        args = (tag, self.timeout_s, self._max_bytes, SHOWN_BYTES, "holds" if holds_others else "")
-        answer = self._run_take(keys=[*self._keys, *lists], args=[*args, *min_ages_s])
+        call = uuid.uuid4().hex
+        args = (
+            call,
+            self.timeout_s,
+            self._max_bytes,
+            SHOWN_BYTES,
+            "holds" if holds_others else "",
+            max_bytes,
+        )
+        answer = self._run_take(
+            keys=[*self._keys, *lists], args=[*args, *(part for asked in lists.values() for part in asked)]
+        )
         self.is_full = answer == b"full"
         if answer is None or self.is_full:
-            return None
-        source, others, num_bytes, *parts = answer
-        is_whole, lists_left = len(parts) == 1, frozenset(one.decode() for one in others)
-        return Delivery(tag, source.decode(), num_bytes, b"".join(parts), is_whole, lists_left)
+            return []
+        source, others, *messages = answer
+        lists_left = frozenset(one.decode() for one in others)
+        return [
+            Delivery(tag.decode(), source.decode(), num_bytes, b"".join(parts), len(parts) == 1, lists_left)
+            for tag, num_bytes, *parts in messages
+        ]
 
     def set_aside(self, tag: str) -> None:
         """Move a message to the second list of its list, for a worker with room for a large job."""

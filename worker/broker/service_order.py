@@ -51,10 +51,14 @@ class Rooms:
 
     Attributes:
         max_small_paths: Jobs of more paths are large.
+        num_paths: Paths that would get slots at once, at least 1.
+        num_bytes: Bytes of messages that there is room for.
     """
 
     of_class: tuple[Room, ...] = (Room(True, Large.ANY),) * NUM_CLASSES
     max_small_paths: int = 1
+    num_paths: int = 1
+    num_bytes: int = 0
 
     def __bool__(self) -> bool:
         return any(any(room) for room in self.of_class)

@@ -126,7 +126,9 @@ class Capacity:
             elif is_late and slots:
                 rooms[rank] = self._late_room(held, rank, slots)
                 self._late_ranks.add(rank)
-        return Rooms(tuple(rooms), self._max_small_paths)
+        num_held_paths, num_bytes = sum(one.num_paths for one in held), sum(one.num_bytes for one in held)
+        free = min(slots - num_held_paths, self._max_jobs - len(held)) if has_room else 1
+        return Rooms(tuple(rooms), self._max_small_paths, max(1, free), max(0, MAX_HELD_BYTES - num_bytes))
 
     def _late_room(self, held: list[_Held], rank: int, slots: int) -> Room:
         """The room of a full worker for a class: its engine shares slots out fairly."""

@@ -38,7 +38,7 @@ class Requeued(Reject):
         self.delay_s = delay_s
 
     def __str__(self) -> str:
-        return str(self.reason)
+        return str(self.args[0])
 
 
 def without_traceback(record: logging.LogRecord) -> bool:

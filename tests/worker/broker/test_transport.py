@@ -213,7 +213,7 @@ def test_a_worker_renews_its_messages_and_puts_back_abandoned_ones(redis, receiv
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     step = steps.ClaimRenewal(None)
     buckets = {"kronos.forecast": bucket, "kronos.status": None}
-    claims = Claims(transport.backend().store, timeout_s=60.0)
+    claims = Claims(transport.backend().store, 60.0)
     step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims), task_buckets=buckets))
     step.keep()
     state.task_ready(request)

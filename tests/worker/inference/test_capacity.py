@@ -326,9 +326,10 @@ def test_each_class_has_its_share_while_others_fill_the_worker(clock):
         assert clock.late(capacity, held)[rank] == (False, Large.ANY)
 
 
-def test_high_jobs_leave_places_for_lower_ones():
-    capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)], most := max_held_jobs(64))
-    held = {str(number) for number in range(most - 1)}
+def test_a_full_pool_of_high_jobs_leaves_threads_for_lower_ones():
+    capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)])
+    capacity._max_jobs = max_held_jobs(64)
+    held = {str(number) for number in range(capacity._max_jobs - 1)}
     for job in held:
         capacity.take(job, 1, MAX_HELD_BYTES // 64, rank=HIGH)
     assert has_room(capacity, held)
@@ -360,11 +361,10 @@ def test_a_full_worker_is_woken_when_jobs_may_be_late(monkeypatch):
 @pytest.mark.parametrize(
     ("max_jobs", "num_extra"), [(1, 1), (4, 1), (7, 1), (8, 1), (15, 1), (16, 2), (64, 8), (512, 64)]
 )
-def test_places_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
+def test_threads_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
     most = max_held_jobs(max_jobs)
     assert most == max_jobs + 2 * num_extra
-    capacity = Capacity(lambda: [EngineLoad(0, 0, 1000)], most)
-    held = set()
+    capacity, held = Capacity(lambda: [EngineLoad(0, 0, 1000)], most), set()
     for number in range(most):
         expected = 3 if number < max_jobs else 2 if number < max_jobs + num_extra else 1
         assert num_classes(capacity, held) == expected
@@ -373,8 +373,8 @@ def test_places_are_kept_for_jobs_of_each_higher_class(max_jobs, num_extra):
     assert num_classes(capacity, held) == 0
 
 
-def test_a_worker_for_one_job_takes_it_from_any_class(engines):
-    capacity = Capacity(lambda: [engines.load], max_jobs=1)
+def test_a_worker_of_one_job_takes_one_of_any_class(capacity):
+    capacity._max_jobs = 1
     assert has_room(capacity, set())
     capacity.take("low", 1, rank=LOW)
     assert num_classes(capacity, {"low"}) == 0

@@ -1,4 +1,9 @@
-"""Latency over load with Poisson arrivals that do not wait for earlier jobs (open loop)."""
+"""Latency at shares of saturation: Poisson arrivals that do not wait for earlier jobs (open loop).
+
+    python -m benchmarks.latency [--workers 1 2] [--runs 5] [--plot latency.png]
+
+Run nothing else on the machine: client, Redis and workers share its cores.
+"""
 
 import statistics
 import time
@@ -8,7 +13,10 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from benchmarks.support.harness import options
 from benchmarks.support.traffic import Traffic, job_payload
+from benchmarks.support.workers import REAL, TINY, Workers
+from kronos_model.devices.cores import num_cores
 
 LOOKBACK, HORIZON = 400, 24
 SHARES: Final = (0.25, 0.5, 0.75, 0.9)
@@ -75,3 +83,22 @@ def _row(
         took_s += max(arrivals) - start
     percentiles = np.percentile(late_by, PERCENTILES) * 1000
     return f"{share:.0%}", offered, len(late_by) / took_s, len(late_by), *percentiles.tolist()
+
+
+def main() -> None:
+    given = options(__doc__, workers=[1, 2], runs=5, plot="")
+    print(f"{num_cores()} cores, {given.runs} runs")
+    curves = {}
+    for number in given.workers:
+        with Workers(REAL, TINY, num_workers=number) as workers, Traffic(workers) as traffic:
+            name = f"{number} worker process{'es' if number > 1 else ''}"
+            saturation, curves[name] = measure_curve(traffic, given.runs)
+        print(f"{name}, {saturation:.1f} jobs/s at saturation")
+        print(curves[name].round(1).to_string(index=False))
+    if given.plot:
+        save_plot(curves, given.plot)
+        print(f"plot: {given.plot}")
+
+
+if __name__ == "__main__":
+    main()
