@@ -2,6 +2,7 @@
 
 import logging
 import os
+from contextlib import suppress
 from functools import partial
 
 import click
@@ -74,7 +75,8 @@ def run_several(num_processes: int, arguments: list[str], settings: CliSettings)
 
     def show(name: str, line: str) -> None:
         restarts.note_line(name, line)
-        click.echo(line if is_json else f"{name} | {line}", err=True)
+        with suppress(OSError):  # a full disk: a worker whose lines nobody reads would block
+            click.echo(line if is_json else f"{name} | {line}", err=True)
 
     def start(index: int, name: str) -> ChildProcess:
         share = worker_share(settings, index, num_processes, num_kept_free=0)

@@ -7,6 +7,7 @@ import pytest
 
 from kronos_cli.settings import get_settings
 from kronos_model.devices import cores
+from kronos_model.processes.children import LineSink
 from tests.kronos_cli.test_main import run
 from worker.inference import probe
 
@@ -43,8 +44,9 @@ def started(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[tuple[list[str
         def run(self) -> int:
             return max(start() for start in self.starts)
 
-    def child(name: str, command: list[str], *, env: dict[str, str], **_: object) -> int:
+    def child(name: str, command: list[str], *, env: dict[str, str], sink: LineSink, **_: object) -> int:
         found.append((command, env))
+        sink(name, "a line")
         return 70
 
     monkeypatch.setattr("kronos_cli.stack.worker_processes.WorkerProcesses", Children)
@@ -73,6 +75,17 @@ def test_several_workers_share_the_cores_and_have_ports_of_their_own(
         assert environment["KRONOS_METRICS_PORT"] == str(9100 + index)
         assert environment["KRONOS_THREADS"] == str(max(1, NUM_CORES // num_processes))
         assert environment["KRONOS_DEVICE"] == "cpu"
+
+
+def test_lines_show_their_worker_and_if_they_cannot_be_written_the_workers_go_on(
+    monkeypatch: pytest.MonkeyPatch, started: Any
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError("No space left on device")
+
+    assert run("worker", "--processes", "2").stderr == "worker-1 | a line\nworker-2 | a line\n"
+    monkeypatch.setattr("kronos_cli.commands.worker.click.echo", full)
+    assert run("worker", "--processes", "2").exit_code == 70
 
 
 @pytest.mark.parametrize("name", [("-n", "mine"), ("-nmine",), ("--hostname=mine",), ("--hostname", "mine")])
