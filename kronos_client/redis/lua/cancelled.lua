@@ -13,11 +13,12 @@ end
 -- How many of these jobs wait on a list, and their bytes. Forgets the others. Must be called before messages come back
 -- to a list: then its number of taken ones falls.
 local function cancelled_on(list)
-    local key, num_taken = 'kronos:cancelled:' .. list, num_taken_off(list)
+    local key = 'kronos:cancelled:' .. list
     local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
     if not last then
         return 0, 0
     end
+    local num_taken = num_taken_off(list)
     if tonumber(last) >= num_taken + redis.call('LLEN', list) then -- the list was purged
         redis.call('DEL', key)
         redis.call('HDEL', 'kronos:cancelled', list)

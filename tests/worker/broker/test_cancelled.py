@@ -155,7 +155,7 @@ STEPS = st.sampled_from([SENDS, SENDS, SENDS, CANCELS, CANCELS, TAKES, TAKES, HE
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(STEPS, st.booleans()), min_size=15, max_size=60), st.sampled_from([10, 20, 1000]))
 def test_all_but_cancelled_jobs_count_whatever_happens_to_their_messages(
     redis, redis_server, steps, max_queue_jobs
@@ -173,7 +173,7 @@ OLD_TAKES = st.just(("take_by_0_1_0",))
 STEPS_OF_BOTH = st.one_of(STEPS, STEPS, OLD_TAKES, with_held([*HELD_STEPS, "put back by 0.1.0"]))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(STEPS_OF_BOTH, st.booleans()), min_size=15, max_size=60))
 def test_beside_workers_of_0_1_0_the_count_is_right_again_once_the_queue_has_moved_on(
     redis, redis_server, steps
