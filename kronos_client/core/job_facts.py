@@ -131,13 +131,12 @@ def _num_before(redis: Redis, unreadable: set[str], sent_to: str, place: float) 
     num_before = 0
     for key in waiting_keys(queue_and_step(sent_to)[0]):
         length, num_taken = _ask(redis, unreadable, ("LLEN", key), ("HGET", TAKEN_KEY, key))
-        length, first = length or 0, int(num_taken or 0)
-        last = place - 1 if key == sent_to else math.inf
+        first, last = int(num_taken or 0), place - 1 if key == sent_to else math.inf
         (num_cancelled,) = _ask(redis, unreadable, ("ZCOUNT", CANCELLED_PREFIX + key, first, last))
+        num = min(place - first, (length or 0) - 1) if key == sent_to else length or 0
+        num_before += max(0, int(num) - (num_cancelled or 0))
         if key == sent_to:
-            before = int(min(place - first, length - 1)) - (num_cancelled or 0)
-            return num_before + max(0, before) if length else None
-        num_before += length - (num_cancelled or 0)
+            return num_before if length else None
     return None
 
 

@@ -178,14 +178,12 @@ class QueueState:
     oldest_s: float
 
 
-def queue_states(
-    redis: Redis, max_queue_jobs: int, queues: Iterable[str] = NO_PREFIX.all
-) -> dict[str, QueueState]:
-    """What waits in each queue, if its senders' limit is ``max_queue_jobs``."""
+def queue_states(redis: Redis, limit: int, queues: Iterable[str] = NO_PREFIX.all) -> dict[str, QueueState]:
+    """What waits in each queue. ``limit`` is the senders' ``KRONOS_MAX_QUEUE_JOBS``."""
     queues = list(queues)
     run = redis.register_script(read_script("queue_state"))
     lists = [key for queue in queues for key in waiting_keys(queue)]
-    answers: Any = run(keys=lists, args=[max_queue_jobs, len(lists) // len(queues)])
+    answers: Any = run(keys=lists, args=[limit, len(lists) // len(queues)])
     found = {}
     for queue in queues:
         keys = waiting_keys(queue)
