@@ -24,6 +24,7 @@ ISO_8601: Final = (
 )
 """The forms of a timestamp, for Python's expressions and for RE2's."""
 _ISO_8601: Final = re.compile(ISO_8601)
+_DIGITS: Final = bytes.maketrans(b"0123456789", b"0000000000")
 _ZONE_NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
 _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
@@ -137,7 +138,8 @@ def write_like(
     form = _ISO_8601.fullmatch(example)
     if form is None:
         raise ValueError(f"not a timestamp: {example!r}")
-    fraction_us = (wall - wall.astype("datetime64[s]")).astype("timedelta64[us]").astype(np.int64)
+    wall = wall.astype("datetime64[us]")
+    fraction_us = wall.astype(np.int64) % 10**6
     digits = len(form["fraction"] or "")
     while digits < 6 and np.any(fraction_us % 10 ** (6 - digits)):
         digits += 1
@@ -149,7 +151,7 @@ def write_like(
         length = _MINUTE_CHARS
     else:
         length = _DAY_CHARS
-    full: list[str] = wall.astype("datetime64[us]").astype(str).tolist()
+    full: list[str] = np.datetime_as_string(wall).tolist()
     texts = [text[:length].ljust(length, "0") for text in full]
     if _separator(form) == " ":
         texts = [text.replace("T", " ") for text in texts]
@@ -172,21 +174,24 @@ def write_times(
 
 
 def _read_alike(texts: Sequence[str]) -> Timestamps | None:
-    """Timestamps that are all written like the first one, at a tenth of the cost of reading each.
+    """Timestamps that are all written like the first one, at a twentieth of the cost of reading each.
 
     None for fractions, mixed forms and texts that are no timestamps; ``_read_each`` finds the row at fault.
     """
     try:
-        joined = "\n".join(texts)
+        data, line = ("\n".join(texts) + "\n").encode("ascii"), f"{texts[0]}\n".encode()
         form = _ISO_8601.fullmatch(texts[0])
-        if form is None or form["fraction"] is not None or len(joined) + 1 != len(texts) * (len(form[0]) + 1):
+        if form is None or form["fraction"]:
             return None
-        if _alike(_separator(form), form["second"] is not None, form["offset"]).fullmatch(joined) is None:
+        if data.translate(_DIGITS) != line.translate(_DIGITS) * len(texts):
             return None
         offset = datetime.fromisoformat(texts[0]).utcoffset()
         end = len(texts[0]) if offset is None else form.start("offset")
-        wall = np.array([text[:end] for text in texts], dtype="datetime64[us]")  # (T,)
-    except (IndexError, TypeError, ValueError):  # none at all, not strings, or digits that are no date
+        lines = np.frombuffer(data, [("clock", f"S{end}"), ("offset", f"S{len(line) - end}")])  # (T,)
+        if (lines["offset"] != line[end:]).any():
+            return None
+        wall = lines["clock"].astype("datetime64[us]")
+    except (IndexError, TypeError, ValueError):  # none at all, not such strings, or digits that are no date
         return None
     if wall.min() < FIRST_TIME:
         return None
@@ -196,14 +201,6 @@ def _read_alike(texts: Sequence[str]) -> Timestamps | None:
 
 def _separator(form: re.Match[str]) -> str:
     return (form["minute"] or "")[:1]
-
-
-@lru_cache(maxsize=256)
-def _alike(separator: str, has_seconds: bool, offset: str | None) -> re.Pattern[str]:
-    """Lines of this form, all with this offset."""
-    clock = f"{separator}[0-9]{{2}}:[0-9]{{2}}{':[0-9]{2}' * has_seconds}" if separator else ""
-    line = f"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{clock}{re.escape(offset or '')}"
-    return re.compile(f"{line}(?:\n{line})*")
 
 
 def _read_each(texts: Sequence[str], field: str) -> Timestamps:
@@ -260,6 +257,7 @@ def _at_fault(code: str, field: str, row: int, text: str) -> TimestampError:
     return TimestampError(f"{field}, row {row}: {text}", code=code, field=field, details={"row": row})
 
 
+@lru_cache(maxsize=256)
 def _write_offset(offset_s: int, like: str) -> str:
     if like == "Z" and offset_s == 0:
         return "Z"

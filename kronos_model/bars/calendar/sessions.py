@@ -51,7 +51,10 @@ SHORTEST_BREAK: Final = DAY // 96
 
 def common_spacing(clock: NDArray[np.int64]) -> int:
     """The most frequent distance between neighbours; the smallest of several."""
-    distances, counts = np.unique(np.diff(clock), return_counts=True)
+    gaps = np.diff(clock)
+    if len(gaps) and (gaps == gaps[0]).all():  # the usual case, in a quarter of the time
+        return int(gaps[0])
+    distances, counts = np.unique(gaps, return_counts=True)
     return int(distances[counts.argmax()])
 
 
@@ -64,6 +67,8 @@ def bridge_outages(
     bridged if it is shorter than any break, and no other day of the lookback could show whether it recurs.
     """
     gaps = np.diff(clock)
+    if not (gaps > spacing).any():
+        return clock
     num_missing = gaps // spacing - 1
     is_candidate = (gaps > spacing) & (gaps < DAY) & (gaps % spacing == 0) & (num_missing <= len(clock))
     seen = set((clock % DAY).tolist())

@@ -65,8 +65,7 @@ def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Infer
     wall = lookback.wall.astype(np.int64)
     days = wall // DAY
     is_daily = bool(np.all(np.diff(days) > 0))
-    clock = common_clock(wall)
-    if is_daily and clock is not None:
+    if is_daily and (clock := common_clock(wall)) is not None:
         for find, name in RULES:
             future_days = find(days, num_bars)
             if future_days is not None:
