@@ -57,7 +57,7 @@ def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
     volume = np.zeros_like(prices[0]) if volume is None else np.asarray(volume, dtype=np.float64)
     amount = columns.get("amount")
     amount = volume * np.mean(prices, axis=0) if amount is None else np.asarray(amount, dtype=np.float64)
-    return np.stack([*prices, volume, amount], axis=-1).astype(np.float32)  # (T, 6)
+    return np.ascontiguousarray(np.array([*prices, volume, amount], dtype=np.float32).T)  # (T, 6)
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ def repair_bars(bars: FloatArray) -> FloatArray:
     zero become zero. Open and close stay as they are.
     """
     repaired = bars.copy()
-    body = bars[..., [OPEN, CLOSE]]
-    repaired[..., HIGH] = np.maximum(bars[..., HIGH], body.max(axis=-1))
-    repaired[..., LOW] = np.minimum(bars[..., LOW], body.min(axis=-1))
-    repaired[..., [VOLUME, AMOUNT]] = np.maximum(bars[..., [VOLUME, AMOUNT]], 0)
+    opens, closes, highs, lows = (repaired[..., column] for column in (OPEN, CLOSE, HIGH, LOW))
+    np.maximum(highs, np.maximum(opens, closes), out=highs)
+    np.minimum(lows, np.minimum(opens, closes), out=lows)
+    np.maximum(repaired[..., VOLUME:], 0, out=repaired[..., VOLUME:])
     return repaired
 
 

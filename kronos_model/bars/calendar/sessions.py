@@ -51,7 +51,7 @@ SHORTEST_BREAK: Final = DAY // 96
 
 def common_spacing(clock: NDArray[np.int64]) -> int:
     """The most frequent distance between neighbours; the smallest of several."""
-    gaps = np.diff(clock)
+    gaps = clock[1:] - clock[:-1]
     if len(gaps) and (gaps == gaps[0]).all():  # the usual case, in a quarter of the time
         return int(gaps[0])
     distances, counts = np.unique(gaps, return_counts=True)
@@ -66,7 +66,7 @@ def bridge_outages(
     A gap of less than a day is bridged if other days have a bar at each of the missing times. It is also
     bridged if it is shorter than any break, and no other day of the lookback could show whether it recurs.
     """
-    gaps = np.diff(clock)
+    gaps = clock[1:] - clock[:-1]  # np.diff takes three times as long
     if not (gaps > spacing).any():
         return clock
     num_missing = gaps // spacing - 1
