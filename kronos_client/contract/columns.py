@@ -1,12 +1,11 @@
 """A column of numbers on the wire: a JSON array, or base64 of little-endian float32.
 
-Both mean the same, as the model computes in float32. Base64 is shorter, and read about twice as fast.
+Both mean the same, as the model computes in float32. Base64 is shorter, and read about three times as fast.
 """
 
 import base64
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -38,8 +37,10 @@ def decode_base64(text: str) -> bytes:
     """Decode base64 of the standard alphabet, padded. Raises ValueError."""
     # pydantic_core takes a fifth of the time. It also reads the other alphabet, escapes and missing padding.
     if len(text) % 4 == 0 and not ("-" in text or "_" in text or "\\" in text):
-        with suppress(ValidationError):  # also of bits that Python ignores
+        try:
             return bytes(_JSON_BASE64.validate_json(f'"{text}"'))
+        except ValidationError:  # also of bits that Python ignores
+            pass
     return base64.b64decode(text, validate=True)
 
 

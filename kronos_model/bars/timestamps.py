@@ -157,8 +157,8 @@ def write_like(
         texts = [text.replace("T", " ") for text in texts]
     if offsets_s is not None:
         texts = [
-            text + _write_offset(int(offset), form["offset"] or "")
-            for text, offset in zip(texts, offsets_s, strict=True)
+            text + _write_offset(offset, form["offset"] or "")
+            for text, offset in zip(texts, offsets_s.tolist(), strict=True)
         ]
     return tuple(texts)
 

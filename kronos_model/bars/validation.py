@@ -42,7 +42,7 @@ def _are_sound(columns: Mapping[str, NDArray[Any]]) -> bool:
             return False
         if name in PRICE_COLUMNS and np.float32(low) == 0:
             return False
-    return not np.any(columns["high"] < columns["low"])
+    return not (columns["high"] < columns["low"]).any()
 
 
 def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:

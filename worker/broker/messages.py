@@ -129,7 +129,7 @@ def _parse(text: bytes, what: str) -> Any:
     is_line = codes == ord("_")
     try:
         # pydantic_core reads the same in half the time, but has no hook, and refuses half characters.
-        if b"\\" in text or np.any(is_line[1:] & is_line[:-1]):
+        if b"\\" in text or (is_line[1:] & is_line[:-1]).any():
             return json.loads(text.decode(), object_hook=_plain)
         return from_json(text, cache_strings="keys")
     except (ValueError, RecursionError):  # ValueError: also for other encodings and huge numbers
