@@ -52,11 +52,10 @@ def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
     Raises CandleError (MISSING_COLUMN) if a price column is missing.
     """
     check_price_columns(columns)
-    prices = [np.asarray(columns[name], dtype=np.float64) for name in PRICE_COLUMNS]
-    volume = columns.get("volume")
-    volume = np.zeros_like(prices[0]) if volume is None else np.asarray(volume, dtype=np.float64)
-    amount = columns.get("amount")
-    amount = volume * np.mean(prices, axis=0) if amount is None else np.asarray(amount, dtype=np.float64)
+    given = {name: np.asarray(columns[name], dtype=np.float64) for name in COLUMNS if name in columns}
+    prices = [given[name] for name in PRICE_COLUMNS]
+    volume = given.get("volume", np.zeros_like(prices[0]))
+    amount = given["amount"] if "amount" in given else volume * np.mean(prices, axis=0)
     return np.ascontiguousarray(np.array([*prices, volume, amount], dtype=np.float32).T)  # (T, 6)
 
 

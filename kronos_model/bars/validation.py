@@ -79,13 +79,12 @@ def impossible_prices(
 def impossible_warning(columns: Mapping[str, NDArray[Any]], times: Sequence[str]) -> str | None:
     """A warning that names the first bar whose open or close lies outside low to high."""
     opens, closes = columns["open"], columns["close"]
-    is_sound = (np.maximum(opens, closes) <= columns["high"]) & (np.minimum(opens, closes) >= columns["low"])
-    if is_sound.all():
+    is_odd = (np.maximum(opens, closes) > columns["high"]) | (np.minimum(opens, closes) < columns["low"])
+    if not (num_odd := int(is_odd.sum())):
         return None
     found = [(np.flatnonzero(at_fault), name, text) for _, name, at_fault, text in impossible_prices(columns)]
-    bars = set(np.concatenate([rows for rows, *_ in found]).tolist())
     row, name, text = min((rows[0], name, text) for rows, name, text in found if len(rows))
-    count = "1 bar has" if len(bars) == 1 else f"{len(bars):,} bars have"
+    count = "1 bar has" if num_odd == 1 else f"{num_odd:,} bars have"
     first = f"at {times[row]}, {name} {columns[name][row]} {text}"
     return f"{count} an open or close outside low to high: {first}"
 

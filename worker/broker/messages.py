@@ -126,10 +126,10 @@ def _parse(text: bytes, what: str) -> Any:
         raise BadMessage(f"{what} has more than {MAX_CONTAINERS} arrays and objects")
     if num_opened > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise BadMessage(f"{what} is nested more than {MAX_DEPTH} deep")
-    is_line = codes == ord("_")
+    is_underscore = codes == ord("_")
     try:
         # pydantic_core reads the same in half the time, but has no hook, and refuses half characters.
-        if b"\\" in text or (is_line[1:] & is_line[:-1]).any():
+        if b"\\" in text or (is_underscore[1:] & is_underscore[:-1]).any():
             return json.loads(text.decode(), object_hook=_plain)
         return from_json(text, cache_strings="keys")
     except (ValueError, RecursionError):  # ValueError: also for other encodings and huge numbers

@@ -67,7 +67,7 @@ def bridge_outages(
     bridged if it is shorter than any break, and no other day of the lookback could show whether it recurs.
     """
     gaps = clock[1:] - clock[:-1]  # np.diff takes three times as long
-    if not (gaps > spacing).any():
+    if (gaps == spacing).all():
         return clock
     num_missing = gaps // spacing - 1
     is_candidate = (gaps > spacing) & (gaps < DAY) & (gaps % spacing == 0) & (num_missing <= len(clock))
