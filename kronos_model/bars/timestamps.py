@@ -28,7 +28,6 @@ _DIGITS: Final = bytes.maketrans(b"0123456789", b"0000000000")
 _ZONE_NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
 _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
-_SECOND: Final = np.timedelta64(1, "s")
 FIRST_TIME: Final = np.datetime64("0001-01-01")
 """Python's earliest date."""
 
@@ -58,7 +57,7 @@ class Timestamps:
     @cached_property
     def instants(self) -> NDArray[np.datetime64]:
         """(T,) datetime64[us] in UTC; the wall clock itself if the timestamps are naive."""
-        return self.wall if self.offsets_s is None else self.wall - self.offsets_s * _SECOND
+        return self.wall if self.offsets_s is None else self.wall - self.offsets_s.astype("timedelta64[s]")
 
 
 def parse_timestamps(

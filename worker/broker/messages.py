@@ -13,6 +13,7 @@ from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
+from itertools import accumulate
 from typing import Any, Final
 
 import numpy as np
@@ -138,11 +139,8 @@ def _parse(text: bytes, what: str) -> Any:
 
 def _depth(text: bytes) -> int:
     """How deep the brackets are nested, including those in strings."""
-    depth = deepest = 0
-    for bracket in text.translate(None, NO_BRACKETS):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    steps = (1 if bracket in b"[{" else -1 for bracket in text.translate(None, NO_BRACKETS))
+    return max(accumulate(steps, initial=0))
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
