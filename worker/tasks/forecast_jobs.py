@@ -26,7 +26,7 @@ from redis.exceptions import RedisError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
-from kronos_client.contract.results import ForecastProgress
+from kronos_client.contract.results import ForecastProgress, ForecastResult
 from kronos_client.core.stored import encode_failure, encode_state
 from kronos_client.redis.job_store import Beginning, Begun, Ended, Ending, Receipt
 from kronos_model.processes.json_child import ChildEnded
@@ -51,6 +51,8 @@ MAX_POSTPONED: Final = 12
 LATE_GRACE_S: Final = 2.0
 """The isolated process reports a late job itself. The worker waits this long for that, then ends it."""
 MAX_LOST_ALONE: Final = 2
+Outcome = ForecastResult | dict[str, Any] | JobError
+"""The isolated process gives its result as JSON."""
 ENDINGS: Final = (JobError, EngineDied, NotNow, RedisError, Ignore, Requeued)
 """The errors that end an attempt, with an outcome or without."""
 
@@ -292,7 +294,7 @@ class ForecastAttempt(Attempt):
         self._close()
         self.leave(error)
 
-    def _settle(self, outcome: "dict[str, Any] | JobError") -> None:
+    def _settle(self, outcome: Outcome) -> None:
         """End by a result or an error."""
         self._is_settled = True
         self._close()
@@ -301,7 +303,8 @@ class ForecastAttempt(Attempt):
             if isinstance(outcome, JobError):
                 self._waiter.set_exception(outcome)
             else:
-                self._waiter.set_result(outcome)
+                as_json = outcome if isinstance(outcome, dict) else outcome.model_dump(mode="json")
+                self._waiter.set_result(as_json)
             return
         if isinstance(outcome, JobError):
             encoded = encode_failure(self._job_id, outcome)
@@ -314,7 +317,7 @@ class ForecastAttempt(Attempt):
             outcome=outcome,
         )
 
-    def _ended(self, outcome: "dict[str, Any] | JobError", answer: Ended | RedisError) -> None:
+    def _ended(self, outcome: Outcome, answer: Ended | RedisError) -> None:
         """The outcome is stored, or will not be: then the message is delivered again."""
         self._jobs.forget(self)
         self._process.claims.drop(self._tag)
@@ -325,7 +328,7 @@ class ForecastAttempt(Attempt):
             task_log.info("Task %s[%s] raised expected: %r", request.name, self._job_id, outcome)
             request.on_success((True, einfo_of(outcome), runtime_s))
         else:
-            shown = f"{len(outcome['series'])} series"
+            shown = "a forecast"
             task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self._job_id, runtime_s, shown)
             request.on_success((False, shown, runtime_s))
 
