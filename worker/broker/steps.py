@@ -13,6 +13,7 @@ from kronos_client.redis.foreign_apps import foreign_bindings
 from kronos_client.redis.queues import waiting_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
+from worker.broker.connecting import redis_of
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import QueueWatch
 from worker.settings import get_settings
@@ -96,7 +97,7 @@ class QueueWatcher(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         settings = get_settings()
         self._queues = settings.queue_names.of_role(settings.role)
-        self._redis = connect(settings.redis_url.get_secret_value())
+        self._redis = redis_of(settings.redis_url.get_secret_value())
         keys = [key for queue in self._queues for key in waiting_keys(queue)]
         redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
         self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().notify())

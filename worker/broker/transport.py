@@ -24,10 +24,9 @@ from kombu.utils.limits import TokenBucket
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.names import TASK_ROLES
-from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.app import app
-from worker.broker.connecting import Client, Connection
+from worker.broker.connecting import Client, Connection, redis_of
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
@@ -90,7 +89,7 @@ def message_consumer() -> MessageConsumer:
     """The consumer of this process."""
     settings = get_settings()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
-    client = connect(settings.redis_url.get_secret_value(), decode_responses=False)
+    client = redis_of(settings.redis_url.get_secret_value())
     keys, timeout_s = DELIVERY_KEYS[settings.role], settings.visibility_timeout_s
     deliveries = Deliveries(client, keys, timeout_s=timeout_s, max_bytes=max_bytes)
     return MessageConsumer(deliveries, max_bytes, backend().outcomes)
