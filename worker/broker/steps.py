@@ -16,6 +16,7 @@ from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import QueueWatch
+from worker.broker.rounds import rounds
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)
             self._claims.on_tick()
-            transport.rounds.run(unless_within_s=MAX_INTERVAL_S)
+            rounds.run(unless_within_s=MAX_INTERVAL_S)
         except RedisError as error:
             log.warning("claims on running jobs could not be renewed, trying again: %s", error)
         except Exception:  # the next renewal must be tried

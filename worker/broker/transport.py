@@ -11,7 +11,6 @@ commands.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -30,6 +29,7 @@ from worker.broker.connecting import Client, Connection, redis_of
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
+from worker.broker.rounds import rounds
 from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
 
@@ -238,25 +238,6 @@ class Channel(redis.Channel):
         if client is None and (shared is None or shared.connection_pool is not self.pool):
             shared = self._shared_client = self._create_client()  # a reconnect makes a new pool
         yield shared if client is None else client
-
-
-class Rounds:
-    """Calls of the rounds of Celery's event loop, after messages were taken and before it waits."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], object]] = []
-        self._last = 0.0
-
-    def run(self, *, unless_within_s: float = 0.0) -> None:
-        """Make the calls, unless the last round is not longer ago than this."""
-        if time.monotonic() - self._last < unless_within_s:
-            return
-        for call in self.calls:
-            call()
-        self._last = time.monotonic()
-
-
-rounds: Final = Rounds()
 
 
 class Poller(redis.MultiChannelPoller):
