@@ -21,6 +21,7 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
+from worker.broker.rounds import rounds
 from worker.broker.steps import ClaimRenewal, QueueWatcher, TransportCheck
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover
@@ -81,7 +82,7 @@ def _start(node: str) -> Any:
     backend = transport.backend()
     backend.store, backend.outcomes = process.job_store, process.outcomes
     transport.message_consumer().on_dead = process.metrics.messages_dead.inc
-    transport.rounds.calls.append(process.run_jobs)
+    rounds.calls.append(process.run_jobs)
     process.start()
     return process
 

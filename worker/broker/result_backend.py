@@ -16,8 +16,8 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.stored import encode_state
-from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Begun, Ending, JobStore
+from worker.broker.connecting import redis_of
 from worker.broker.outcomes import Outcomes
 from worker.broker.store_health import store_health
 from worker.config import DELIVERY_KEYS_SETTING
@@ -44,7 +44,7 @@ class CodedRedisBackend(RedisBackend):
         app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
         # Not Celery's client, which waits for each silent connection in turn.
-        redis = connect(app.conf.broker_url)
+        redis = redis_of(app.conf.broker_url)
         return JobStore(redis, ttl_s, app.conf.get(DELIVERY_KEYS_SETTING))
 
     @cached_property

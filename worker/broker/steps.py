@@ -13,8 +13,10 @@ from kronos_client.redis.foreign_apps import foreign_bindings
 from kronos_client.redis.queues import waiting_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
+from worker.broker.connecting import redis_of
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import QueueWatch
+from worker.broker.rounds import rounds
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -80,7 +82,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)
             self._claims.on_tick()
-            transport.rounds.run(unless_within_s=MAX_INTERVAL_S)
+            rounds.run(unless_within_s=MAX_INTERVAL_S)
         except RedisError as error:
             log.warning("claims on running jobs could not be renewed, trying again: %s", error)
         except Exception:  # the next renewal must be tried
@@ -96,7 +98,7 @@ class QueueWatcher(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         settings = get_settings()
         self._queues = settings.queue_names.of_role(settings.role)
-        self._redis = connect(settings.redis_url.get_secret_value())
+        self._redis = redis_of(settings.redis_url.get_secret_value())
         keys = [key for queue in self._queues for key in waiting_keys(queue)]
         redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
         self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().notify())

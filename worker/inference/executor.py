@@ -60,7 +60,7 @@ def compute(
                 computation.cancel()
             elif (progress := computation.new_progress()) is not None:
                 context.report_progress(progress)
-        return computation.result()
+        return computation.result().model_dump(mode="json")
 
 
 class Computation:
@@ -145,8 +145,8 @@ class Computation:
         series = () if self._early is None else self._early.of(run.generations)
         return ForecastProgress(bars_done=self._reported, bars_total=run.num_bars_total, series=series)
 
-    def result(self) -> dict[str, Any]:
-        """The result as JSON, once the job has ended.
+    def result(self) -> ForecastResult:
+        """The result, once the job has ended.
 
         Raises:
             JobError: The job ends with this error.
@@ -159,7 +159,7 @@ class Computation:
         warnings = sampling_warnings(job)
         if self._device_warning is not None:
             warnings = [self._device_warning, *warnings]
-        result = ForecastResult(
+        return ForecastResult(
             series=tuple(
                 series_result(one, Forecast(generation.paths, one.seed), job.output, self._calibration)
                 for one, generation in zip(self._series, generations, strict=True)
@@ -173,7 +173,6 @@ class Computation:
             timings_ms=_timings(generations, self._waited_s, self._loading_s, total_s),
             warnings=tuple(warnings),
         )
-        return result.model_dump(mode="json")
 
     def close(self) -> None:
         """Leave the engine and the model to others."""
