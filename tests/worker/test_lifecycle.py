@@ -255,10 +255,10 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     assert (worker.selected, forecasting.calls) == (["gpu.finetune"], [])
     assert worker.capacity is process.capacity
     # After a lost connection Celery counts only the jobs taken since, and would take a second one.
-    assert worker.capacity.rooms({}) == ALL_ROOM
+    assert worker.capacity.rooms({}).of_class == ALL_ROOM.of_class
     worker.capacity.take("a", num_paths=1)
     assert not worker.capacity.rooms({"a"})
-    assert worker.capacity.rooms({}) == ALL_ROOM
+    assert worker.capacity.rooms({}).of_class == ALL_ROOM.of_class
     lifecycle.drain()
     assert process.is_draining.is_set()
     lifecycle.stop()
