@@ -93,7 +93,6 @@ def probed_device() -> dict[str, Any]:
     try:
         report = run_probe(
             [get_settings().device],
-            with_model=False,
             error_sink=lambda name, line: sys.stderr.write(f"{line}\n"),
         )
     except (ProbeError, ModuleNotFoundError) as error:
@@ -107,7 +106,7 @@ def probed_device() -> dict[str, Any]:
 @signals.worker_init.connect
 @or_exit
 def choose_pool(sender: Any, **_: Any) -> None:
-    """Use our pool, whatever the command line asks for. Celery reads these attributes just after this signal.
+    """Use our pool, whatever the command line asks for. Celery reads them just after this signal.
 
     ``worker_pool`` in the configuration is no alternative: in Celery 5.7 it overrides ``--pool``.
     """
@@ -123,7 +122,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
         log.warning("KRONOS_LOW_PRIORITY_MAX_WAIT_S is ignored: each priority has its share; unset it")
     if is_given("queues"):
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
-    sender.autoscale = None
+    sender.options["autoscale"] = None
     if is_finetuning:
         from worker.training.finetune_process import checked_data_folder, checked_model_folder
 

@@ -150,18 +150,6 @@ def test_small_jobs_end_before_many_large_ones_and_large_ones_are_taken_later(
     assert worker.stop() == 0
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork"])
-def test_a_worker_that_takes_one_job_at_a_time_takes_large_ones_from_second_lists(
-    start_worker, connection, client, candles, pool
-):
-    large = client.submit([candles[:40]] * 5, pred_len=2, sample_count=30)
-    message = connection.lpop(list_key("cpu", 3))
-    connection.lpush(large_key(list_key("cpu", 3)), f"{time.time():.6f}\n{message}")
-    worker = start_worker("--pool", pool, "--concurrency", "1", OMP_NUM_THREADS="1")
-    assert len(large.wait(WAIT_S).series) == 5
-    assert worker.stop() == 0
-
-
 def test_an_idle_worker_takes_delayed_jobs_when_they_are_due(redis, start_worker, connection, candles):
     worker = start_worker(OMP_NUM_THREADS="1").wait_until_ready()
     app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)

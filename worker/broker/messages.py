@@ -213,7 +213,7 @@ def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and (not isinstance(value, int) or not 0 <= value < 2**31):
             raise BadMessage(f"its {name} is not a number of at least 0")
         checked[name] = 0 if value is None and name == "retries" else value
-    # Celery would use this machine's clock, and only the prefork pool its time limits. Ours work in any pool.
+    # Celery would use this machine's clock, and its threads have no time limits.
     checked |= {"expires": None, "timelimit": [None, None], "time_limit_s": _time_limit_s(headers)}
     checked["origin"] = _text(headers.get("origin"), MAX_REPR_CHARS)
     return checked

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
-from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery import states
 from celery.backends.redis import RedisBackend
 from redis.exceptions import RedisError
@@ -140,8 +139,5 @@ def coded(error: BaseException) -> JobError:
     """The error itself if it has a code, else the one that replaces it; its traceback stays in the log."""
     if isinstance(error, JobError):
         return error
-    if isinstance(error, TimeLimitExceeded | SoftTimeLimitExceeded):
-        text = "the job took longer than the worker's --time-limit; ask for less, or have it raised"
-        return JobError(ErrorCode.DEADLINE, text)
     text = f"the worker failed ({type(error).__name__}); see its log, and report it with the job's id"
     return JobError(ErrorCode.INTERNAL, text)
