@@ -111,12 +111,15 @@ class Outcomes:
         while batch := self._next_batch():
             answers = self._stored(batch)
             for waiting, answer in zip(batch, answers, strict=True):
-                if isinstance(answer, RedisError):
-                    self._refused(waiting, answer)
-                else:
-                    self._keep(waiting, 0)
-                    self._note(waiting, answer)
-                    waiting.on_done(answer)
+                try:
+                    if isinstance(answer, RedisError):
+                        self._refused(waiting, answer)
+                    else:
+                        self._keep(waiting, 0)
+                        self._note(waiting, answer)
+                        waiting.on_done(answer)
+                except Exception:  # the others of the call are stored, or must be kept
+                    log.exception("job %s: a defect after its outcome", waiting.ending.job_id)
             if all(isinstance(answer, RedisError) for answer in answers):
                 return  # the others would wait for Redis as long
 

@@ -1,9 +1,9 @@
-"""A job while its model is being loaded, or when its engine dies. Nothing is loaded here."""
+"""A job from ``read_job`` to its result, on a model that loads late and an engine that computes nothing."""
 
 import gc
 import threading
-import time
 import weakref
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,156 +12,243 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, parse_job, prepare
-from kronos_client.contract.results import ForecastProgress, series_result
-from kronos_model.engine.reports import EngineLoad
+from kronos_client.contract.model_info import ModelInfo
+from kronos_client.redis.job_store import Receipt
+from kronos_model.engine.generation import GenerationTimings
 from kronos_model.errors import Cancelled
-from kronos_model.forecast import Forecast
 from tests.kronos_client.contract.contract_jobs import job
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
+from tests.worker.inference.fake_engine import FakeEngine
 from worker.inference import executor
 from worker.inference.engine_thread import EngineDied, EngineThread
-from worker.inference.executor import DiedInEngine
+from worker.inference.executor import Computation, DiedInEngine
 from worker.inference.job_run import HostedEngine
 from worker.inference.model_cache import CacheEntry
 
+LIMITS = Limits()
+NEW = Receipt(now=0, received_at=0, is_cancelled=False)
+INFO = ModelInfo(id="b", revision=None, tokenizer_id="b", tokenizer_revision=None)
 
-class JobContext:
-    """A ``JobContext``."""
+
+class Host:
+    """A host with one model, which ``load`` settles."""
+
+    device, device_warning, node = "cpu", None, "worker"
 
     def __init__(self) -> None:
-        self.wants_no_more = False
-        self.progress: list[ForecastProgress] = []
+        self.models = self
+        self.entry = CacheEntry("b")
+        self.num_users = 0
+        self.engine_thread = EngineThread()
+        self.engine_thread.start()
 
-    def is_cancelled(self) -> bool:
-        return self.wants_no_more
+    def find(self, name: str | None) -> None:
+        """The worker's own."""
 
-    def report_progress(self, progress: ForecastProgress) -> None:
-        self.progress.append(progress)
+    def limits_of(self, model: None) -> Limits:
+        return LIMITS
+
+    def calibration_for(self, job: ForecastJob, model: None) -> None:
+        """None."""
+
+    @contextmanager
+    def use(self, model: None):
+        self.num_users += 1
+        yield self.entry
+        self.num_users -= 1
+
+    def load(self, engine: object, engine_thread: object = None) -> None:
+        hosted = HostedEngine("b", engine)
+        self.engine_thread.add(hosted)
+        self.engine_thread = engine_thread or self.engine_thread
+        served = SimpleNamespace(hosted=hosted, lookback=None, min_lookback=None, max_context=64, info=INFO)
+        self.entry.settle(served)
+
+    def computation(self, job_id: str = "a", receipt: Receipt = NEW, on_change=lambda: None, **changes):
+        return Computation(
+            self, job_id, parse_job(job(**changes), LIMITS), receipt, "cpu", on_change=on_change
+        )
 
 
 @pytest.fixture
-def context() -> JobContext:
-    return JobContext()
-
-
-@pytest.fixture
-def engine_thread(monkeypatch):
+def host(monkeypatch):
     monkeypatch.setattr(executor, "CHECK_INTERVAL_S", 0.01)
-    engine_thread = EngineThread()
-    engine_thread.start()
-    yield engine_thread
-    engine_thread.stop()
+    host = Host()
+    thread = host.engine_thread
+    yield host
+    thread.stop()
 
 
-def later(action) -> None:
-    threading.Timer(0.03, action).start()
+def ended(computation: Computation) -> Computation:
+    await_true(computation.advance, "the end of the job")
+    return computation
 
 
-def wait(engine_thread, context: JobContext, entry: CacheEntry, deadline: float | None = None):
-    return executor.wait_for_model(engine_thread, entry, deadline, context)
+def code_of(call) -> ErrorCode:
+    with pytest.raises(JobError) as error:
+        call()
+    return error.value.code
 
 
-def test_it_gets_the_model_after_loading(engine_thread, context):
-    entry, served = CacheEntry("b"), object()
-    later(lambda: entry.settle(served))
-    assert wait(engine_thread, context, entry, time.monotonic() + WAIT_S) is served
+def test_it_computes_once_the_model_is_loaded(host):
+    changes = threading.Semaphore(0)
+    computation = host.computation(on_change=changes.release)
+    assert not computation.advance()
+    assert computation.new_progress() is None
+    engine = FakeEngine()
+    engine.gate.clear()
+    host.load(engine)
+    assert changes.acquire(timeout=WAIT_S)
+    assert not computation.advance()
+    engine.in_step.wait(WAIT_S)
+    assert not computation.advance()
+    engine.gate.set()
+    assert changes.acquire(timeout=WAIT_S)
+    assert computation.advance()
+    assert (computation.new_progress().bars_done, computation.new_progress()) == (5, None)
+    assert host.num_users == 1
+    computation.close()
+    assert host.num_users == 0
 
 
-def test_it_ends_as_the_load_ended(engine_thread, context):
-    entry = CacheEntry("b")
-    later(lambda: entry.settle(JobError(ErrorCode.CHECKPOINT_MISSING, "not there", "model")))
-    with pytest.raises(JobError) as ended:
-        wait(engine_thread, context, entry)
-    assert ended.value.code == ErrorCode.CHECKPOINT_MISSING
+def test_it_ends_as_the_load_ended(host):
+    computation = host.computation()
+    host.entry.settle(JobError(ErrorCode.CHECKPOINT_MISSING, "not there", "model"))
+    assert code_of(computation.advance) == ErrorCode.CHECKPOINT_MISSING
 
 
-def test_it_can_be_cancelled(engine_thread, context):
-    later(lambda: setattr(context, "wants_no_more", True))
-    with pytest.raises(JobError) as ended:
-        wait(engine_thread, context, CacheEntry("b"))
-    assert ended.value.code == ErrorCode.CANCELLED
+def test_it_keeps_its_deadline_while_the_model_is_loaded(host):
+    assert code_of(lambda: ended(host.computation(deadline_s=0.02))) == ErrorCode.DEADLINE
+    late = Receipt(now=9, received_at=0, is_cancelled=False)
+    assert code_of(lambda: host.computation(receipt=late, deadline_s=8)) == ErrorCode.DEADLINE
+    assert not host.computation(receipt=late, deadline_s=99).advance()
 
 
-def test_it_keeps_its_deadline(engine_thread, context, monkeypatch):
-    monkeypatch.setattr(executor, "CHECK_INTERVAL_S", 3600)
-    with pytest.raises(JobError) as ended:
-        wait(engine_thread, context, CacheEntry("b"), time.monotonic() + 0.02)
-    assert (ended.value.code, ended.value.field) == (ErrorCode.DEADLINE, "deadline_s")
+def test_it_can_be_cancelled_before_and_in_the_engine(host):
+    cancelled = Receipt(now=0, received_at=0, is_cancelled=True)
+    assert code_of(lambda: host.computation(receipt=cancelled)) == ErrorCode.CANCELLED
+    assert code_of(host.computation().cancel) == ErrorCode.CANCELLED
+    engine = FakeEngine()
+    engine.gate.clear()
+    host.load(engine)
+    computations = [host.computation(job_id) for job_id in "ab"]
+    assert not any(computation.advance() for computation in computations)
+    computations[0].cancel()
+    computations[1].close()
+    engine.gate.set()
+    for computation in computations:
+        assert code_of(ended(computation).result) == ErrorCode.CANCELLED
 
 
-def test_it_goes_back_to_the_queue_if_the_engine_dies_meanwhile(engine_thread, context):
-    later(engine_thread.stop)
+def test_it_goes_elsewhere_if_the_engine_dies_while_the_model_is_loaded(host):
+    computation = host.computation()
+    host.engine_thread.stop()
     with pytest.raises(EngineDied) as died:
-        wait(engine_thread, context, CacheEntry("b"))
+        computation.advance()
     assert not isinstance(died.value, DiedInEngine)
 
 
-class RefusingEngine:
-    """An engine that takes no series."""
+class EndingEngine(FakeEngine):
+    """Raises this with the first series: SystemExit ends its thread."""
 
-    has_work = False
-    load = EngineLoad(0, 0, 1)
+    def __init__(self, end: BaseException) -> None:
+        super().__init__()
+        self.end = end
 
-    def prepare(self) -> bool:
-        return False
-
-    def submit(self, request):
-        raise Cancelled("for a reason")
-
-    def cancel(self, generation) -> None:
-        """Nothing is there."""
+    def submit(self, request: object) -> None:
+        raise self.end
 
 
-def test_a_failed_job_is_freed_at_once_without_garbage_collection(engine_thread, context):
+def test_only_the_job_inside_a_dead_engine_is_suspected(host):
+    host.load(EndingEngine(SystemExit()))
+    with pytest.raises(DiedInEngine):
+        ended(host.computation()).result()
+    with pytest.raises(EngineDied) as died:
+        ended(host.computation("late")).result()
+    assert not isinstance(died.value, DiedInEngine)
+
+
+def test_a_failed_job_is_freed_at_once_without_garbage_collection(host):
     """It holds tensors, of which Python's collector does not know how large they are."""
-    run = engine_thread.submit(
-        "a", [object_with_bars()], engine_thread.add(HostedEngine("m", RefusingEngine()))
-    )
-    gone = weakref.ref(run)
+    host.load(EndingEngine(Cancelled("for a reason")))
+    first, second = host.computation(), host.computation("b")
+    gone = weakref.ref(first)
     gc.collect()
     gc.disable()
     try:
-        with pytest.raises(JobError):
-            executor.wait_for_run(engine_thread, run, context)
-        del run
-        engine_thread.submit(
-            "b", [object_with_bars()], engine_thread.add(HostedEngine("m", RefusingEngine()))
-        ).wait(WAIT_S)
+        with pytest.raises(JobError, match="for a reason"):
+            ended(first).result()
+        first.close()
+        del first
+        ended(second)  # the engines' thread has left the first
         assert gone() is None
     finally:
         gc.enable()
 
 
-def object_with_bars() -> SimpleNamespace:
-    return SimpleNamespace(horizon=1, sampling=SimpleNamespace(sample_count=1))
+class StreamingEngines:
+    """Fake engines' thread: in each wait it has a bar more of all paths of its one series."""
+
+    is_alive = True
+
+    def __init__(self, paths: np.ndarray) -> None:
+        self.generation = SimpleNamespace(paths=paths, paths_so_far=None, timings=GenerationTimings())
+
+    def submit(self, job_id: str, requests, hosted, on_end) -> SimpleNamespace:
+        self.run = SimpleNamespace(generations=[self.generation], num_bars_done=0, num_bars_total=5)
+        self.run.error, self.run.result = None, lambda: self.run.generations
+        return self.run
+
+    def wait(self, run, timeout_s: float) -> bool:
+        run.num_bars_done += 1
+        self.generation.paths_so_far = self.generation.paths[:, : run.num_bars_done]
+        run.is_done = run.num_bars_done == run.num_bars_total
+        return run.is_done
 
 
-class RaisingEngine:
-    """An engine that ends its owner's thread with the first series."""
+class Context:
+    """A ``JobContext`` that wants the first rounds only."""
 
-    has_work = False
+    def __init__(self, num_rounds: int) -> None:
+        self.left = num_rounds
+        self.progress = []
 
-    def prepare(self) -> bool:
-        return False
+    def is_cancelled(self) -> bool:
+        self.left -= 1
+        return self.left < 0
 
-    def submit(self, request: object) -> None:
-        raise SystemExit
-
-
-def series() -> SimpleNamespace:
-    return SimpleNamespace(horizon=1, sampling=SimpleNamespace(sample_count=1))
+    def report_progress(self, progress) -> None:
+        self.progress.append(progress)
 
 
-def test_only_the_job_inside_a_dead_engine_is_suspected(engine_thread, context):
-    hosted = HostedEngine("a", RaisingEngine())  # type: ignore[arg-type]
-    engine_thread.add(hosted)
-    run = engine_thread.submit("job", [series()], hosted)  # type: ignore[list-item]
-    with pytest.raises(DiedInEngine):
-        executor.wait_for_run(engine_thread, run, context)
-    late = engine_thread.submit("late", [series()], hosted)  # type: ignore[list-item]
-    with pytest.raises(EngineDied) as died:
-        executor.wait_for_run(engine_thread, late, context)
-    assert not isinstance(died.value, DiedInEngine)
+def compute(host, context: Context):
+    asked = job(output={"stream": True, "paths": True}, sampling={"sample_count": 4})
+    return executor.compute(host, "an id", parse_job(asked, LIMITS), NEW, "cpu", context)
+
+
+def test_a_thread_that_waits_gets_the_result_and_its_first_bars_before(host):
+    context = Context(9)
+    paths = np.random.default_rng(0).normal(100, 9, (4, 5, 6)).astype(np.float32)
+    host.load(FakeEngine(), StreamingEngines(paths))
+    (result,) = compute(host, context)["series"]
+    shown = [progress.series[0] for progress in context.progress]
+    assert [len(one.timestamps) for one in shown] == [1, 2, 3, 4]
+    for one in shown:
+        assert one.paths is None
+        for name, values in one.mean.items():
+            assert values == tuple(result["mean"][name][: len(values)])
+            assert one.quantiles["0.5"][name] == tuple(result["quantiles"]["0.5"][name][: len(values)])
+
+
+def test_a_thread_that_waits_can_cancel_and_leaves_the_model_to_others(host):
+    assert code_of(lambda: compute(host, Context(2))) == ErrorCode.CANCELLED  # not loaded yet
+    engine = FakeEngine()
+    engine.gate.clear()
+    host.load(engine)
+    context = Context(2)
+    context.is_cancelled = lambda: Context.is_cancelled(context) and (engine.gate.set() or True)
+    assert code_of(lambda: compute(host, context)) == ErrorCode.CANCELLED
+    assert host.num_users == 0
 
 
 @pytest.mark.parametrize(
@@ -201,32 +288,3 @@ def test_the_last_bars_are_read_as_the_job_asks_or_the_model_was_trained(asked, 
 
 def test_a_context_that_the_horizon_nearly_fills_leaves_half_of_it_to_the_lookback():
     assert ForecastJob.model_construct(pred_len=500, series=()).num_bars_read(None, 512) == 256
-
-
-def test_a_job_that_streams_reports_the_first_bars_of_its_result(context):
-    asked = parse_job(job(output={"stream": True, "paths": True}, sampling={"sample_count": 4}), Limits())
-    (series,) = prepare(asked, "an id", Limits())
-    paths = np.random.default_rng(0).normal(100, 9, (4, asked.horizon, 6)).astype(np.float32)
-    result = series_result(series, Forecast(paths, series.seed), asked.output)
-    generation = SimpleNamespace(paths_so_far=None)
-    run = SimpleNamespace(generations=[generation], num_bars_done=0, num_bars_total=9, error=None)
-    run.result, run.is_done = lambda: run.generations, True
-    num_bars = iter([None, 1, 1, 2])
-
-    def wait(run, timeout_s: float) -> bool:
-        if (first := next(num_bars, "end")) == "end":
-            return True
-        run.num_bars_done += 1
-        generation.paths_so_far = first and paths[:, :first]
-        return False
-
-    early = executor.EarlyBars([series], asked.output, None)
-    executor.wait_for_run(SimpleNamespace(wait=wait), run, context, early)
-    assert [progress.as_json().get("series") is None for progress in context.progress] == [True, *[False] * 3]
-    shown = [progress.series[0] for progress in context.progress[1:]]
-    assert [len(one.timestamps) for one in shown] == [1, 1, 2]
-    for one in shown:
-        assert one.paths is None
-        for name, values in one.mean.items():
-            assert values == result.mean[name][: len(values)]
-            assert one.quantiles["0.5"][name] == result.quantiles["0.5"][name][: len(values)]
