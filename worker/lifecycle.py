@@ -22,7 +22,7 @@ from worker.app import app
 from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
 from worker.broker.rounds import rounds
-from worker.broker.steps import ClaimRenewal, QueueWatcher, TransportCheck
+from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
@@ -34,7 +34,15 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-STEPS: Final = {ConnectionPause, GpuFailover, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
+STEPS: Final = {
+    ConnectionPause,
+    GpuFailover,
+    CapacityStep,
+    EventBuffer,
+    TransportCheck,
+    ClaimRenewal,
+    QueueWatcher,
+}
 app.steps["consumer"].update(STEPS)
 
 IGNORED: Final = ("pool", "concurrency", "autoscale", "time-limit", "soft-time-limit")

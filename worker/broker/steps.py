@@ -22,6 +22,9 @@ from worker.settings import get_settings
 log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S: Final = 1.0
+EVENTS_INTERVAL_S: Final = 0.05
+MAX_EVENTS: Final = 500
+"""In one message, sent after ``EVENTS_INTERVAL_S`` at the latest while Celery's event loop runs."""
 AFTER: Final = ("celery.worker.consumer.tasks:Tasks",)
 
 
@@ -40,6 +43,30 @@ class TransportCheck(bootsteps.StartStopStep):
             log.critical("%s", error)
             raise SystemExit(1) from None
         self._is_checked = True
+
+
+class EventBuffer(bootsteps.StartStopStep):
+    """Sends many events in one message. Celery (5.7) sends 24, and in each round of its event loop."""
+
+    requires = ("celery.worker.consumer.events:Events",)
+
+    def start(self, consumer: Any) -> None:
+        if (hub := consumer.hub) is None:
+            return
+        self._is_due = False
+
+        def flush() -> None:
+            self._is_due = False
+            if consumer.event_dispatcher:
+                consumer.event_dispatcher.flush()
+
+        def flush_soon() -> None:  # on any thread
+            if not self._is_due:
+                self._is_due = True
+                hub.call_soon(lambda: hub.call_later(EVENTS_INTERVAL_S, flush))
+
+        consumer.event_dispatcher.buffer_limit = MAX_EVENTS
+        consumer.event_dispatcher.on_send_buffered = flush_soon
 
 
 class ClaimRenewal(bootsteps.StartStopStep):
