@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from celery import states
+from kronos_client.contract import states
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from celery import states
+from kronos_client.contract import states
 from pydantic import BaseModel, Field
 
 from kronos_client.contract.errors import ErrorCode, JobError

@@ -16,6 +16,7 @@ from pydantic_settings import PydanticBaseSettingsSource as Source
 from redis.exceptions import RedisError
 
 from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import EVENT_EXCHANGE
 from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueNames
@@ -170,6 +171,11 @@ class ClientSettings(BaseSettings):
     def queue_names(self) -> QueueNames:
         """The names of all queues."""
         return QueueNames(self.queue_prefix)
+
+    @property
+    def event_exchange(self) -> str:
+        """The exchange of Celery's events. All apps on a database share Celery's own."""
+        return "celeryev" if self.shared_exchanges else f"{self.queue_prefix}{EVENT_EXCHANGE}"
 
     def limits(self, max_pred_len: int = UNKNOWN_MODEL) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TypeVar
 
-from celery import states
+from kronos_client.contract import states
 from pydantic import BaseModel, Field, ValidationError
 
 from api_stub.job_state import JobProblem, State, problem_of, state_of

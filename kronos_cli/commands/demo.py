@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 import pandas as pd
-from celery import states
+from kronos_client.contract import states
 from redis import Redis
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-from celery import states
+from kronos_client.contract import states
 from pydantic import BaseModel, ValidationError
 
 from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
