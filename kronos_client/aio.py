@@ -6,15 +6,14 @@ For example:
         result = await client.forecast(df, pred_len=96, sample_count=20)
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
-from kronos_client.backtesting.run import BacktestRun
-from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.async_handle import (
     AsyncBacktestHandle,
@@ -24,10 +23,8 @@ from kronos_client.core.async_handle import (
     cancelled_if_left,
     submitted,
 )
-from kronos_client.core.backtest_request import BacktestJobOptions
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.job import (
     Job,
@@ -40,7 +37,6 @@ from kronos_client.core.job import (
     pop_sending,
 )
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
-from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
@@ -48,6 +44,13 @@ from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kronos_client.backtesting.opening import BacktestArguments
+    from kronos_client.backtesting.run import BacktestRun
+    from kronos_client.contract.results import ForecastResult
+    from kronos_client.core.backtest_request import BacktestJobOptions
+    from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.core.long_frame import LongOptions
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
 
@@ -128,8 +131,10 @@ class AsyncForecastClient:
         """
         return Many(self._core, **options).run(items)
 
-    async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
+    async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, as ``ForecastClient.predict_df``."""
+        from kronos_client.core.long_frame import LongFrame
+
         long: LongFrame = await self._core.call(LongFrame, df, options)
         async with aclosing(self.forecast_many(long.items(), **long.sending)) as outcomes:
             async for outcome in outcomes:
@@ -146,6 +151,8 @@ class AsyncForecastClient:
         **options: Unpack[BacktestArguments],
     ) -> dict[str, Any]:
         """Forecast windows of the past and score them, as ``ForecastClient.backtest``."""
+        from kronos_client.backtesting.opening import begin_backtest
+
         workers, call = self._core.dispatcher.workers, self._core.call
         run: BacktestRun = await call(begin_backtest, candles, output, workers, options)
         try:

@@ -7,19 +7,17 @@ For example:
     result.series[0].frame()
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
-from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.core.backtest_request import BacktestJobOptions
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import (
     BacktestHandle,
@@ -39,7 +37,6 @@ from kronos_client.core.job import (
     pop_sending,
 )  # fmt: skip
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
-from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore, ResultStore
@@ -48,6 +45,12 @@ from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kronos_client.backtesting.opening import BacktestArguments
+    from kronos_client.contract.results import ForecastResult
+    from kronos_client.core.backtest_request import BacktestJobOptions
+    from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.core.long_frame import LongOptions
 
 __all__ = [
     "FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "ForecastOutcome", "JobState",
@@ -188,13 +191,15 @@ class ForecastClient:
             with suppress(RuntimeError):  # the client was closed meanwhile
                 self._thread.run(lambda _: many.leave())
 
-    def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
+    def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, the bars of any number of series below each other. Needs pandas.
 
         Options are those of ``forecast_many`` and ``LongOptions``. The answer is that of Chronos'
         ``predict_df``: a row for each series, target and bar with id, time, ``target_name``, ``predictions``
         (the mean) and each quantile. A JobError names the series at fault.
         """
+        from kronos_client.core.long_frame import LongFrame
+
         long = LongFrame(df, options)
         with closing(self.forecast_many(long.items(), **long.sending)) as outcomes:
             for outcome in outcomes:
@@ -226,6 +231,8 @@ class ForecastClient:
         Raises:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
+        from kronos_client.backtesting.opening import begin_backtest
+
         with closing(begin_backtest(candles, output, self.workers, options)) as run:
             for items in run.passes():
                 with closing(self.forecast_many(items, **run.sending)) as outcomes:

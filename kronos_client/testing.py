@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from kronos_client.contract import states
-
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
+from kronos_client.contract import states
 from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import JobError
@@ -185,7 +184,7 @@ class _MemoryStore:
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
         return [self._memory.read(job_id) for job_id in job_ids]
 
-    async def subscribe(self, job_id: str) -> None:
+    async def subscribe(self, job_ids: Sequence[str]) -> None:
         pass
 
     async def unsubscribe(self, job_ids: Sequence[str]) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-from kronos_client.contract.calibration import check_announced
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.names import result_key
@@ -23,6 +22,7 @@ from kronos_client.redis.routing import choose_queue, jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
+
 
 class Dispatcher(ABC):
     """Sends and cancels jobs, in Redis or in a test's memory. Blocks; threads may share it."""
@@ -68,6 +68,8 @@ class Dispatcher(ABC):
     def _queue_of(self, job: Job) -> str:
         names, workers = self.settings.queue_names, self.known_workers()
         if job.calibrated_model is not False:
+            from kronos_client.contract.calibration import check_announced
+
             check_announced(job.calibrated_model, workers)
         return choose_queue(job.device, job.allow_fallback, workers, job.kind.task, names)
 
@@ -178,7 +180,9 @@ def _error_of(sent: str | Exception, job: Job) -> JobError | None:
         return None if isinstance(sent, str) else sent
     error = unreachable(sent)
     if isinstance(sent, NotConfirmed):
-        message = f"Redis did not confirm that the job was enqueued ({sent}); submit it again with the same job_id"
+        message = (
+            f"Redis did not confirm that the job was enqueued ({sent}); submit it again with the same job_id"
+        )
         error = JobError(ErrorCode.ENQUEUE_UNCERTAIN, message, None, {"job_id": job.id})
     error.__cause__ = sent
     return error

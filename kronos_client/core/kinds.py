@@ -1,19 +1,16 @@
-"""The kinds of jobs: their tasks, queues, states and results."""
+"""The kinds of jobs: their tasks, queues, states and results. Each kind's models are imported when used."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from kronos_client.contract import states
 from pydantic import BaseModel, ValidationError
 
-from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
-from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
+from kronos_client.contract import states
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
-from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
-from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, parse_job
 from kronos_client.contract.names import (
     BACKTEST_TASK,
@@ -22,8 +19,17 @@ from kronos_client.contract.names import (
     PROGRESS_STATE,
     Kind,
 )
-from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
-from kronos_client.core.stored import Stored
+from kronos_client.core.stored import NOTHING, Stored
+
+if TYPE_CHECKING:
+    from kronos_client.contract.backtest import BacktestJob
+    from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
+    from kronos_client.contract.finetune import FinetuneJob
+    from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.forecast import ForecastJob
+    from kronos_client.contract.results import ForecastResult, SeriesForecast
+
+    AnyJob = ForecastJob | FinetuneJob | BacktestJob
 
 
 @dataclass(frozen=True)
@@ -55,22 +61,19 @@ class JobState(TaskState):
 class FinetuneState(TaskState):
     """A finetuning job's state; in PROGRESS with the progress of training."""
 
-    progress: FinetuneProgress = field(default_factory=FinetuneProgress)
+    progress: FinetuneProgress = field(default_factory=lambda: _finetune_progress(NOTHING))
 
 
 @dataclass(frozen=True)
 class BacktestState(TaskState):
     """A backtest's state; in PROGRESS with the forecasts that are done."""
 
-    progress: BacktestProgress = field(default_factory=BacktestProgress)
+    progress: BacktestProgress = field(default_factory=lambda: _backtest_progress(NOTHING))
 
 
 State = TypeVar("State", bound=TaskState)
 Result = TypeVar("Result", bound=BaseModel)
 Progress = TypeVar("Progress", bound=BaseModel)
-
-
-AnyJob = ForecastJob | FinetuneJob | BacktestJob
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class JobKind(Generic[State, Result]):
     name: Kind
     task: str
     parse: Callable[[object, Limits], AnyJob]
-    result_type: type[Result]
+    read_result: Callable[[Any], Result]
     state_of: Callable[[Stored], State]
 
     def result_of(self, stored: Stored) -> Result | None:
@@ -94,17 +97,12 @@ class JobKind(Generic[State, Result]):
             return None
         if stored.status != states.SUCCESS:
             raise JobError(*stored.value.args)
-        return self.result_type.model_validate(stored.value)
+        return self.read_result(stored.value)
 
 
 def progress_of(stored: Stored) -> dict[str, Any]:
     """The progress that the worker published; empty in any other state."""
     return stored.value if stored.status == PROGRESS_STATE and isinstance(stored.value, dict) else {}
-
-
-def _job_state(stored: Stored) -> JobState:
-    progress = read_progress(ForecastProgress, stored)
-    return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
 
 
 def read_progress(model: type[Progress], stored: Stored) -> Progress:
@@ -114,14 +112,65 @@ def read_progress(model: type[Progress], stored: Stored) -> Progress:
     return model()
 
 
+def _job_state(stored: Stored) -> JobState:
+    if not progress_of(stored):
+        return JobState(stored.status)
+    from kronos_client.contract.results import ForecastProgress
+
+    progress = read_progress(ForecastProgress, stored)
+    return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
+
+
+def _forecast_result(value: Any) -> ForecastResult:
+    from kronos_client.contract.results import ForecastResult
+
+    return ForecastResult.model_validate(value)
+
+
+def _finetune_job(payload: object, limits: Limits) -> FinetuneJob:
+    from kronos_client.contract.finetune import parse_finetune_job
+
+    return parse_finetune_job(payload, limits)
+
+
+def _finetune_progress(stored: Stored) -> FinetuneProgress:
+    from kronos_client.contract.finetune_results import FinetuneProgress
+
+    return read_progress(FinetuneProgress, stored)
+
+
 def _finetune_state(stored: Stored) -> FinetuneState:
-    return FinetuneState(stored.status, read_progress(FinetuneProgress, stored))
+    return FinetuneState(stored.status, _finetune_progress(stored))
+
+
+def _finetune_result(value: Any) -> FinetuneResult:
+    from kronos_client.contract.finetune_results import FinetuneResult
+
+    return FinetuneResult.model_validate(value)
+
+
+def _backtest_job(payload: object, limits: Limits) -> BacktestJob:
+    from kronos_client.contract.backtest import parse_backtest_job
+
+    return parse_backtest_job(payload, limits)
+
+
+def _backtest_progress(stored: Stored) -> BacktestProgress:
+    from kronos_client.contract.backtest_results import BacktestProgress
+
+    return read_progress(BacktestProgress, stored)
 
 
 def _backtest_state(stored: Stored) -> BacktestState:
-    return BacktestState(stored.status, read_progress(BacktestProgress, stored))
+    return BacktestState(stored.status, _backtest_progress(stored))
 
 
-FORECAST: Final = JobKind("forecast", FORECAST_TASK, parse_job, ForecastResult, _job_state)
-FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, parse_finetune_job, FinetuneResult, _finetune_state)
-BACKTEST: Final = JobKind("backtest", BACKTEST_TASK, parse_backtest_job, BacktestResult, _backtest_state)
+def _backtest_result(value: Any) -> BacktestResult:
+    from kronos_client.contract.backtest_results import BacktestResult
+
+    return BacktestResult.model_validate(value)
+
+
+FORECAST: Final = JobKind("forecast", FORECAST_TASK, parse_job, _forecast_result, _job_state)
+FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, _finetune_job, _finetune_result, _finetune_state)
+BACKTEST: Final = JobKind("backtest", BACKTEST_TASK, _backtest_job, _backtest_result, _backtest_state)

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from kronos_client.contract import states
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
+from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
 from kronos_client.core.lost_jobs import LostJobs
@@ -45,8 +45,8 @@ class ResultStore(Protocol):
     def start(self, on_state: OnState) -> None:
         """Call ``on_state`` with each state published from now on. A second call does nothing."""
 
-    async def subscribe(self, job_id: str) -> None:
-        """Receive this job's states."""
+    async def subscribe(self, job_ids: Sequence[str]) -> None:
+        """Receive these jobs' states."""
 
     async def unsubscribe(self, job_ids: Sequence[str]) -> None:
         """No longer receive these jobs' states."""
@@ -92,8 +92,8 @@ class RedisResultStore:
             await self._pubsub.aclose()
         await self._redis.aclose()
 
-    async def subscribe(self, job_id: str) -> None:
-        await self._command(self._pubsub.subscribe, job_id)
+    async def subscribe(self, job_ids: Sequence[str]) -> None:
+        await self._command(self._pubsub.subscribe, *job_ids)
 
     async def unsubscribe(self, job_ids: Sequence[str]) -> None:
         await self._command(self._pubsub.unsubscribe, *job_ids)

@@ -1,7 +1,7 @@
 """A job's message and its event, written as Celery 5.7 and kombu's Redis transport write them.
 
-Celery's protocol 2: https://docs.celeryq.dev/en/stable/internals/protocol.html. kombu wraps it into an envelope of
-JSON, with the body in base64.
+Celery's protocol 2: https://docs.celeryq.dev/en/stable/internals/protocol.html. kombu puts it into an envelope
+of JSON, with the body in base64.
 """
 
 import json
@@ -44,7 +44,7 @@ def write_message(
     """
     origin, parent = f"gen{os.getpid()}@{HOST}", current_task()
     known = {
-        "root_id": parent and (parent.request.root_id or parent.request.id) or job_id,
+        "root_id": (parent and (parent.request.root_id or parent.request.id)) or job_id,
         "parent_id": parent and parent.request.id,
         "retries": 0,
         "eta": None,
