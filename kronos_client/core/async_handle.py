@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.core import Core
@@ -12,7 +12,9 @@ from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobS
 from kronos_client.core.stored import NOTHING, Stored
 
 if TYPE_CHECKING:
-    pass
+    from kronos_client.contract.backtest_results import BacktestResult
+    from kronos_client.contract.finetune_results import FinetuneResult
+    from kronos_client.contract.results import ForecastResult
 
 
 class AsyncHandle(Generic[State, Result]):
@@ -72,9 +74,9 @@ class AsyncHandle(Generic[State, Result]):
         return await self._core.events.forget(self.id)
 
 
-AsyncForecastHandle = AsyncHandle[JobState, "ForecastResult"]
-AsyncFinetuneHandle = AsyncHandle[FinetuneState, "FinetuneResult"]
-AsyncBacktestHandle = AsyncHandle[BacktestState, "BacktestResult"]
+AsyncForecastHandle: TypeAlias = AsyncHandle[JobState, "ForecastResult"]
+AsyncFinetuneHandle: TypeAlias = AsyncHandle[FinetuneState, "FinetuneResult"]
+AsyncBacktestHandle: TypeAlias = AsyncHandle[BacktestState, "BacktestResult"]
 
 
 def closed(job_id: str) -> RuntimeError:

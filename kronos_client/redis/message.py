@@ -1,7 +1,7 @@
 """A job's message and its event, written as Celery 5.7 and kombu's Redis transport write them.
 
-Celery's protocol 2: https://docs.celeryq.dev/en/stable/internals/protocol.html. kombu puts it into an envelope
-of JSON, with the body in base64.
+Celery's protocol 2: https://docs.celeryq.dev/en/stable/internals/protocol.html. kombu puts it into an
+envelope of JSON, with the body in base64.
 """
 
 import json
