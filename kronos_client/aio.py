@@ -68,7 +68,8 @@ class AsyncForecastClient:
 
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
-        self._core = Core(settings, RedisDispatcher(settings), RedisResultStore(settings))
+        dispatcher = RedisDispatcher(settings)
+        self._core = Core(settings, dispatcher, RedisResultStore(settings, dispatcher.redis))
 
     async def __aenter__(self) -> Self:
         return self

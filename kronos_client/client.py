@@ -74,7 +74,7 @@ class ForecastClient:
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
         dispatcher = RedisDispatcher(settings)
-        self._set_up(settings, dispatcher, partial(RedisResultStore, settings))
+        self._set_up(settings, dispatcher, partial(RedisResultStore, settings, dispatcher.redis))
 
     def _set_up(
         self, settings: ClientSettings, dispatcher: Dispatcher, make_store: Callable[[], ResultStore]

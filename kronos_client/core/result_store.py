@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from redis import Redis as SyncRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
@@ -65,14 +66,19 @@ class RedisResultStore:
     """The ``ResultStore`` in Redis. It misses states that are published while the connection is lost.
 
     With ``max_connections`` open, further reads wait for a free one.
+
+    Args:
+        redis: For reading which workers live, on a thread.
     """
 
-    def __init__(self, settings: ClientSettings, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self, settings: ClientSettings, redis: SyncRedis, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         url = settings.redis_url.get_secret_value()
         options, retry = pool_options(url, max_connections), Retry(ConstantBackoff(0.2), 1)
         pool = BlockingConnectionPool.from_url(**options, retry=retry)
         self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
-        self._lost_jobs = LostJobs(url)
+        self._lost_jobs = LostJobs(redis)
         self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None

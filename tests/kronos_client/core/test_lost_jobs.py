@@ -69,7 +69,7 @@ def outcome_of(url: str, job_id: str = "a", num_reads: int = 20) -> str | None:
 
     async def run() -> str | None:
         reads = 0
-        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100))
+        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100), connect(url))
         read = store.read
 
         async def counted(job_ids: Any) -> list[Stored]:
@@ -207,7 +207,7 @@ def test_a_record_of_another_type_concerns_its_own_job_only(redis, redis_server)
 
 def on_a_store(url: str, body: Callable[[RedisResultStore], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100))
+        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100), connect(url))
         await body(store)
         await store.close()
 

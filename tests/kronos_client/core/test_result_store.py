@@ -19,7 +19,9 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
 
     def absence() -> str | None:
         async def read() -> str | None:
-            store = RedisResultStore(ClientSettings.load(redis_url=redis_server.url, result_ttl_s=ttl_s))
+            store = RedisResultStore(
+                ClientSettings.load(redis_url=redis_server.url, result_ttl_s=ttl_s), redis
+            )
             (stored,) = await store.read(["a"])
             await store.close()
             assert stored._replace(absence=None) == NOTHING
