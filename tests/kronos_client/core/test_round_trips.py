@@ -78,7 +78,9 @@ def jobs_ended(backend: Any, redis: Any) -> Iterator[None]:
 
 def test_a_job_takes_two_round_trips(watched, backend, redis):
     with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
-        client.submit(CANDLES, pred_len=5).wait()
+        first = client.submit(CANDLES, pred_len=5)
+        first.wait()
+        first.state()  # after all reading for it
         watched.writes.clear()
         client.submit(CANDLES, pred_len=5).wait()
         assert watched.num_asked == 2
@@ -88,7 +90,9 @@ def test_a_job_takes_two_round_trips(watched, backend, redis):
 def test_a_batch_takes_two_round_trips(watched, backend, redis):
     async def forecast_all() -> int:
         async with AsyncForecastClient(watched.url) as client:
-            await (await client.submit(CANDLES, pred_len=5)).wait()
+            first = await client.submit(CANDLES, pred_len=5)
+            await first.wait()
+            await first.state()  # after all reading for it
             watched.writes.clear()
             run = client.forecast_many([CANDLES] * NUM_ITEMS, pred_len=5, max_in_flight=NUM_ITEMS)
             return sum([outcome.result is not None async for outcome in run])
