@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from kronos_client.contract import states
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.jobs import Limits, parse_job
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import (
     BACKTEST_TASK,
     FINETUNE_TASK,
@@ -19,7 +20,7 @@ from kronos_client.contract.names import (
     PROGRESS_STATE,
     Kind,
 )
-from kronos_client.core.stored import NOTHING, Stored
+from kronos_client.core.stored import Stored
 
 if TYPE_CHECKING:
     from kronos_client.contract.backtest import BacktestJob
@@ -27,9 +28,19 @@ if TYPE_CHECKING:
     from kronos_client.contract.finetune import FinetuneJob
     from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
     from kronos_client.contract.forecast import ForecastJob
-    from kronos_client.contract.results import ForecastResult, SeriesForecast
+    from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 
     AnyJob = ForecastJob | FinetuneJob | BacktestJob
+
+
+FINETUNE_PROGRESS: Final = "finetune_results.FinetuneProgress"
+BACKTEST_PROGRESS: Final = "backtest_results.BacktestProgress"
+
+
+def _contract(name: str) -> Any:
+    """A model or a function of the contract, which is imported now: most apps need one kind."""
+    module, _, what = name.rpartition(".")
+    return getattr(import_module(f"kronos_client.contract.{module}"), what)
 
 
 @dataclass(frozen=True)
@@ -61,14 +72,14 @@ class JobState(TaskState):
 class FinetuneState(TaskState):
     """A finetuning job's state; in PROGRESS with the progress of training."""
 
-    progress: FinetuneProgress = field(default_factory=lambda: _finetune_progress(NOTHING))
+    progress: FinetuneProgress = field(default_factory=lambda: _contract(FINETUNE_PROGRESS)())
 
 
 @dataclass(frozen=True)
 class BacktestState(TaskState):
     """A backtest's state; in PROGRESS with the forecasts that are done."""
 
-    progress: BacktestProgress = field(default_factory=lambda: _backtest_progress(NOTHING))
+    progress: BacktestProgress = field(default_factory=lambda: _contract(BACKTEST_PROGRESS)())
 
 
 State = TypeVar("State", bound=TaskState)
@@ -78,13 +89,18 @@ Progress = TypeVar("Progress", bound=BaseModel)
 
 @dataclass(frozen=True)
 class JobKind(Generic[State, Result]):
-    """The differences between the kinds. ``parse`` raises JobError, as a worker does for such a job."""
+    """The differences between the kinds; ``parser`` and ``result_type`` are names in the contract."""
 
     name: Kind
     task: str
-    parse: Callable[[object, Limits], AnyJob]
-    read_result: Callable[[Any], Result]
+    parser: str
+    result_type: str
     state_of: Callable[[Stored], State]
+
+    def parse(self, payload: object, limits: Limits) -> AnyJob:
+        """Check a job. Raises JobError, as a worker does for it."""
+        job: AnyJob = _contract(self.parser)(payload, limits)
+        return job
 
     def result_of(self, stored: Stored) -> Result | None:
         """The result; None while it is still to come.
@@ -97,7 +113,8 @@ class JobKind(Generic[State, Result]):
             return None
         if stored.status != states.SUCCESS:
             raise JobError(*stored.value.args)
-        return self.read_result(stored.value)
+        result: Result = _contract(self.result_type).model_validate(stored.value)
+        return result
 
 
 def progress_of(stored: Stored) -> dict[str, Any]:
@@ -113,64 +130,32 @@ def read_progress(model: type[Progress], stored: Stored) -> Progress:
 
 
 def _job_state(stored: Stored) -> JobState:
-    if not progress_of(stored):
-        return JobState(stored.status)
-    from kronos_client.contract.results import ForecastProgress
-
-    progress = read_progress(ForecastProgress, stored)
+    progress: ForecastProgress = read_progress(_contract("results.ForecastProgress"), stored)
     return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
 
 
-def _forecast_result(value: Any) -> ForecastResult:
-    from kronos_client.contract.results import ForecastResult
-
-    return ForecastResult.model_validate(value)
-
-
-def _finetune_job(payload: object, limits: Limits) -> FinetuneJob:
-    from kronos_client.contract.finetune import parse_finetune_job
-
-    return parse_finetune_job(payload, limits)
-
-
-def _finetune_progress(stored: Stored) -> FinetuneProgress:
-    from kronos_client.contract.finetune_results import FinetuneProgress
-
-    return read_progress(FinetuneProgress, stored)
-
-
 def _finetune_state(stored: Stored) -> FinetuneState:
-    return FinetuneState(stored.status, _finetune_progress(stored))
-
-
-def _finetune_result(value: Any) -> FinetuneResult:
-    from kronos_client.contract.finetune_results import FinetuneResult
-
-    return FinetuneResult.model_validate(value)
-
-
-def _backtest_job(payload: object, limits: Limits) -> BacktestJob:
-    from kronos_client.contract.backtest import parse_backtest_job
-
-    return parse_backtest_job(payload, limits)
-
-
-def _backtest_progress(stored: Stored) -> BacktestProgress:
-    from kronos_client.contract.backtest_results import BacktestProgress
-
-    return read_progress(BacktestProgress, stored)
+    return FinetuneState(stored.status, read_progress(_contract(FINETUNE_PROGRESS), stored))
 
 
 def _backtest_state(stored: Stored) -> BacktestState:
-    return BacktestState(stored.status, _backtest_progress(stored))
+    return BacktestState(stored.status, read_progress(_contract(BACKTEST_PROGRESS), stored))
 
 
-def _backtest_result(value: Any) -> BacktestResult:
-    from kronos_client.contract.backtest_results import BacktestResult
-
-    return BacktestResult.model_validate(value)
-
-
-FORECAST: Final = JobKind("forecast", FORECAST_TASK, parse_job, _forecast_result, _job_state)
-FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, _finetune_job, _finetune_result, _finetune_state)
-BACKTEST: Final = JobKind("backtest", BACKTEST_TASK, _backtest_job, _backtest_result, _backtest_state)
+FORECAST: Final[JobKind[JobState, ForecastResult]] = JobKind(
+    "forecast", FORECAST_TASK, "jobs.parse_job", "results.ForecastResult", _job_state
+)
+FINETUNE: Final[JobKind[FinetuneState, FinetuneResult]] = JobKind(
+    "finetune",
+    FINETUNE_TASK,
+    "finetune.parse_finetune_job",
+    "finetune_results.FinetuneResult",
+    _finetune_state,
+)
+BACKTEST: Final[JobKind[BacktestState, BacktestResult]] = JobKind(
+    "backtest",
+    BACKTEST_TASK,
+    "backtest.parse_backtest_job",
+    "backtest_results.BacktestResult",
+    _backtest_state,
+)
