@@ -32,7 +32,7 @@ WORKER: Final = (
     "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.concurrency.prefork",
     "celery.concurrency.solo", "celery.concurrency.thread", "celery.worker.consumer", "einops",
     "huggingface_hub.hf_api", "huggingface_hub.hub_mixin", "kombu.transport.redis", "numpy.typing",
-    "prometheus_client", "pydantic_settings", "pythonjsonlogger.json", "safetensors.torch", "torch", "yaml",
+    "prometheus_client", "pydantic", "pythonjsonlogger.json", "safetensors.torch", "torch", "yaml",
 )  # fmt: skip
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "celery": WORKER,
@@ -43,7 +43,7 @@ IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     ),
     "torch.distributed.run": ("torch.distributed.elastic.rendezvous.registry", "torch.distributed.run"),
     "api_stub": (
-        "fastapi", "httpx2", "kombu.transport.redis", "numpy", "prometheus_client", "pydantic_settings",
+        "fastapi", "httpx2", "kombu.transport.redis", "numpy", "prometheus_client", "pydantic",
         "redis.asyncio", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
     ),
 }  # fmt: skip

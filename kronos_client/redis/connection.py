@@ -94,7 +94,8 @@ def ask_once(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
     try:
         connection.check_health()
         is_sent = True
-        connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        # In one piece: redis-py would make a system call of each 6 kB.
+        connection.send_packed_command([b"".join(connection.pack_commands(commands))], check_health=False)
         while len(answers) < len(commands):
             answers.append(_answer(connection))
     except (RedisError, OSError) as error:
