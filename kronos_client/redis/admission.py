@@ -33,10 +33,6 @@ MAX_LISTED: Final = 10_000
 """Jobs of one kind that can be listed, the newest ones."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
-ID_BYTES: Final = 1024
-"""At the end of a message, where kombu writes the job's id."""
-MAX_STEPS: Final = 32
-"""Messages on each side of the place where one should be."""
 
 
 Sent = Literal["claimed", "kept", "begun"]
@@ -57,6 +53,8 @@ class Sending:
 
 class Admission:
     """Admits jobs to queues of at most ``max_queue_jobs`` messages, all priorities and delayed ones.
+
+    A tenth as many messages of cancelled jobs, up to 64 MiB, do not count.
 
     Args:
         jobs_per_s: A queue's throughput, called if it is full; 0 if unknown.
@@ -80,7 +78,6 @@ class Admission:
         database = redis.connection_pool.connection_kwargs.get("db") or 0
         self._event_channel = f"/{database}.{event_exchange}/task.sent"  # kombu's, of a fanout exchange
         self._script = redis.register_script(read_script("admit"))
-        self._run_withdraw = redis.register_script(read_script("withdraw"))
 
     def admit(self, jobs: Sequence[Sending]) -> list[Sent | Exception]:
         """Record jobs and send their messages, in one round trip. Each one is sent whole or not at all.
@@ -132,15 +129,6 @@ class Admission:
             return queue_full(job.queue, length, limit, again_s, was_submitted=bool(was_submitted))
         sent: Sent = what
         return sent
-
-    def withdraw(self, job_id: str) -> bool:
-        """Remove the message of a job that has its outcome from its queue; returns whether it was found.
-
-        A worker that takes such a message drops it; until then it takes up room. Not found are messages of
-        other clients, and some between many of these.
-        """
-        keys = [job_key(job_id), TAKEN_KEY]
-        return bool(self._run_withdraw(keys=keys, args=[job_key(""), job_id, ID_BYTES, MAX_STEPS]))
 
 
 def id_conflict(job_id: str) -> JobError:

@@ -76,7 +76,7 @@ def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, c
     )
     app.send_task(FORECAST_TASK, kwargs={"job": plain_job(candles)}, queue="cpu", task_id="high-plain")
     begun += ["low-plain", "high-plain"]
-    assert queue_states(connection)["cpu"].lengths == {"high": 4, "normal": 3, "low": 4}
+    assert queue_states(connection, 1000)["cpu"].lengths == {"high": 4, "normal": 3, "low": 4}
 
     port = free_port()
     start(KRONOS_METRICS_PORT=str(port)).wait_until_ready()
@@ -139,7 +139,7 @@ def test_small_jobs_end_before_many_large_ones_and_large_ones_are_taken_later(
     second = large_key(list_key("cpu", 3))
     num_waiting = connection.llen(second)
     assert 1 <= num_waiting <= 2
-    assert queue_states(connection)["cpu"].lengths["normal"] == num_waiting
+    assert queue_states(connection, 1000)["cpu"].lengths["normal"] == num_waiting
     large[0].cancel()
     deadline = time.monotonic() + WAIT_S
     while connection.llen(second) == num_waiting:
