@@ -5,6 +5,8 @@ import threading
 from contextlib import suppress
 
 import pytest
+from celery import Celery
+from celery._state import _task_stack
 from kombu import Connection, Queue
 from redis import Redis
 from redis.exceptions import RedisError
@@ -169,6 +171,22 @@ def test_a_full_redis_accepts_no_job(admission, redis):
     finally:
         redis.config_set("maxmemory", "0")
     assert redis.keys() == []
+
+
+def test_a_job_that_a_celery_task_sends_names_that_task(admission, redis):
+    @Celery(set_as_current=False).task(name="app.nightly")
+    def task() -> None: ...
+
+    task.push_request(id="outer", root_id="root", called_directly=False)
+    _task_stack.push(task)
+    try:
+        admit(admission, "a")
+    finally:
+        _task_stack.pop()
+    admit(admission, "b")
+    (b, a) = (json.loads(text)["headers"] for text in redis.lrange(list_key(CPU_QUEUE, 3), 0, -1))
+    assert (a["root_id"], a["parent_id"]) == ("root", "outer")
+    assert (b["root_id"], b["parent_id"]) == ("b", None)
 
 
 def test_kombu_reads_the_message_and_the_event(admission, redis, redis_server):
