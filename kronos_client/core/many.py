@@ -114,7 +114,7 @@ class Many:
         self._tasks: list[asyncio.Task[ForecastOutcome]] = []
         self._num_taken = 0
         self._num_unsent = 0
-        self._unsent: list[tuple[Unsent, asyncio.Future[None]]] = []
+        self._unsent: list[Unsent] = []
         self._sending: asyncio.Task[None] | None = None
         self._is_fed = False  # by a task of its own
         self._is_over = False
@@ -220,27 +220,18 @@ class Many:
                 self._send_next()
 
     async def _send(self, one: Unsent) -> None:
-        """Return when it was sent, or refused, with others."""
-        sent = asyncio.get_running_loop().create_future()
-        self._unsent.append((one, sent))
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send_all())
-        await sent
+        """Send a job with those that are collected until the last call ends."""
+        if not self._unsent:
+            self._sending = asyncio.create_task(self._send_all(self._sending))
+        self._unsent.append(one)
+        assert self._sending is not None
+        await asyncio.shield(self._sending)
 
-    async def _send_all(self) -> None:
-        while self._unsent:
-            taken, self._unsent = self._unsent[:MAX_TOGETHER], self._unsent[MAX_TOGETHER:]
-            waiting = [(one, sent) for one, sent in taken if not sent.done()]  # the others were cancelled
-            error: BaseException | None = None
-            try:
-                await self._core.send_all([one for one, _ in waiting])
-            except Exception as failure:  # noqa: BLE001  # each item's caller gets it
-                error = failure
-            for _, sent in waiting:
-                if not sent.done() and error is not None:
-                    sent.set_exception(error)
-                elif not sent.done():
-                    sent.set_result(None)
+    async def _send_all(self, last_call: asyncio.Task[None] | None) -> None:
+        if last_call is not None:
+            await asyncio.wait([last_call])
+        unsent, self._unsent = self._unsent, []
+        await self._core.send_all([one for one in unsent if not one.is_given_up])
 
     def _send_next(self) -> None:
         self._num_unsent -= 1

@@ -19,6 +19,11 @@ HOST: Final = socket.gethostname()
 NO_WORKFLOW: Final = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
 """The last part of a message's body, for a task without callbacks."""
 AFTER_TIME: Final = b64encode(f"}}}}, {NO_WORKFLOW}]".encode()).decode()
+NO_TIMES: Final[dict[str, Any]] = {"eta": None, "expires": None}
+NOT_USED: Final[dict[str, Any]] = {
+    **dict.fromkeys(("shadow", "group", "group_index", "stamped_headers")),
+    **{"timelimit": [None, None], "ignore_result": False, "replaced_task_nesting": 0, "stamps": {}},
+}
 CONTENT: Final = {"content-encoding": "utf-8", "content-type": "application/json"}
 
 
@@ -43,45 +48,16 @@ def write_message(
         shown: The arguments that Flower shows. By default Celery repeats them, candles and all.
     """
     origin, parent = f"gen{os.getpid()}@{HOST}", current_task()
-    known = {
-        "root_id": (parent and (parent.request.root_id or parent.request.id)) or job_id,
-        "parent_id": parent and parent.request.id,
-        "retries": 0,
-        "eta": None,
-        "expires": None,
-    }
-    headers = known | {
-        "lang": "py",
-        "task": KIND_TASKS[kind],
-        "id": job_id,
-        "shadow": None,
-        "group": None,
-        "group_index": None,
-        "timelimit": [None, None],
-        "argsrepr": "()",
-        "kwargsrepr": shown,
-        "origin": origin,
-        "ignore_result": False,
-        "replaced_task_nesting": 0,
-        "stamped_headers": None,
-        "stamps": {},
-    }
+    root_id = (parent and (parent.request.root_id or parent.request.id)) or job_id
+    known = {"root_id": root_id, "parent_id": parent and parent.request.id, "retries": 0} | NO_TIMES
+    headers = known | NOT_USED | {"lang": "py", "task": KIND_TASKS[kind], "id": job_id, "origin": origin}
+    headers |= {"argsrepr": "()", "kwargsrepr": shown}
     sent_to = {"exchange": "", "routing_key": queue}
     properties = {"correlation_id": job_id, "reply_to": "", "delivery_mode": 2, "delivery_info": sent_to}
-    event = known | {
-        "type": "task-sent",
-        "uuid": job_id,
-        "name": KIND_TASKS[kind],
-        "args": "()",
-        "kwargs": shown,
-        "queue": queue,
-        **sent_to,
-        "hostname": origin,
-        "pid": os.getpid(),
-        "clock": 1,  # receivers replace it
-        "utcoffset": (time.altzone if time.localtime().tm_isdst > 0 else time.timezone) / 3600,
-        "timestamp": time.time(),
-    }
+    event = known | {"type": "task-sent", "uuid": job_id, "name": KIND_TASKS[kind], "queue": queue, **sent_to}
+    event |= {"args": "()", "kwargs": shown, "hostname": origin, "pid": os.getpid(), "timestamp": time.time()}
+    event["clock"] = 1  # receivers replace it
+    event["utcoffset"] = (time.altzone if time.localtime().tm_isdst > 0 else time.timezone) / 3600
     published_to = {"exchange": event_exchange, "routing_key": "task.sent"}
     body = f'[[], {{"job": {content[:-1]}, "submitted_at": '.encode()
     body += b" " * (-len(body) % 3)  # so that base64 can go on after it

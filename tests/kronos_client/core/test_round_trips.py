@@ -13,6 +13,7 @@ from redis.asyncio import connection as awaited
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.examples import example
+from kronos_client.contract.names import result_key
 from kronos_client.core.many import MAX_TOGETHER
 from kronos_model.bars.synthetic import candles
 from tests.faults.proxy import FaultyProxy
@@ -58,14 +59,14 @@ def watched(settings, monkeypatch) -> Iterator[Watched]:
 
 @contextmanager
 def jobs_ended(backend: Any, redis: Any) -> Iterator[None]:
-    """Ends jobs as they come, as workers would."""
+    """Ends jobs, as workers would, once the client has subscribed to them: it does not look again here."""
     is_over, ended = threading.Event(), set[str]()
 
     def end() -> None:
         while not is_over.wait(0.01):
-            for key in set(redis.keys("kronos:job:*")) - ended:
-                ended.add(key)
-                backend.mark_as_done(key.removeprefix("kronos:job:"), example("forecast-result"))
+            for channel in set(redis.pubsub_channels(result_key("*"))) - ended:
+                ended.add(channel)
+                backend.mark_as_done(channel.removeprefix(result_key("")), example("forecast-result"))
 
     thread = threading.Thread(target=end)
     thread.start()
