@@ -65,7 +65,7 @@ class Backend:
         self.settings = settings
         self.started = time.monotonic()
         self.dispatcher = RedisDispatcher(settings)
-        store = RedisResultStore(settings, MAX_CONNECTIONS)
+        store = RedisResultStore(settings, self.dispatcher.redis, MAX_CONNECTIONS)
         self.core = Core(settings, self.dispatcher, store, call=self.call, away_for_s=JOB_TIMEOUT_S)
         self.events = self.core.events
         # An abandoned call runs until its Redis timeout. The pool limits the number of such calls.

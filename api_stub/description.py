@@ -2,7 +2,6 @@
 
 from typing import Any, Final
 
-from celery import states
 from fastapi import FastAPI
 from pydantic.json_schema import models_json_schema
 
@@ -19,6 +18,7 @@ from api_stub.routes.job_views import (
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
 from api_stub.routes.scopes import SCHEME
+from kronos_client.contract import states
 from kronos_client.contract.examples import JOB_ID, example
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.stored import Stored

@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
-from celery import states
 from pydantic import BaseModel, Field
 
+from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import PROGRESS_STATE
 from kronos_client.core.stored import Stored

@@ -6,16 +6,16 @@ For example:
         result = await client.forecast(df, pred_len=96, sample_count=20)
 """
 
+from __future__ import annotations
+
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
-from kronos_client.backtesting.run import BacktestRun
-from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.core import job
 from kronos_client.core.async_handle import (
     AsyncBacktestHandle,
     AsyncFinetuneHandle,
@@ -24,23 +24,10 @@ from kronos_client.core.async_handle import (
     cancelled_if_left,
     submitted,
 )
-from kronos_client.core.backtest_request import BacktestJobOptions
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
-from kronos_client.core.job import (
-    Job,
-    backtest_job,
-    candles_job,
-    config_job,
-    data_job,
-    finetune_job,
-    forecast_job,
-    pop_sending,
-)
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
-from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
@@ -48,6 +35,13 @@ from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kronos_client.backtesting.opening import BacktestArguments
+    from kronos_client.backtesting.run import BacktestRun
+    from kronos_client.contract.results import ForecastResult
+    from kronos_client.core.backtest_request import BacktestJobOptions
+    from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.core.long_frame import LongOptions
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
 
@@ -65,7 +59,8 @@ class AsyncForecastClient:
 
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
-        self._core = Core(settings, RedisDispatcher(settings), RedisResultStore(settings))
+        dispatcher = RedisDispatcher(settings)
+        self._core = Core(settings, dispatcher, RedisResultStore(settings, dispatcher.redis))
 
     async def __aenter__(self) -> Self:
         return self
@@ -101,8 +96,8 @@ class AsyncForecastClient:
 
         The job is cancelled if it is not done in time, or if this asyncio task is cancelled.
         """
-        make_job = partial(candles_job, candles, options)
-        handle: AsyncForecastHandle = await self._submit(make_job, *pop_sending(options), may_stay=False)
+        make_job = partial(job.candles_job, candles, options)
+        handle: AsyncForecastHandle = await self._submit(make_job, *job.pop_sending(options), may_stay=False)
         async with cancelled_if_left(handle, timeout_s):
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
@@ -111,13 +106,13 @@ class AsyncForecastClient:
 
         If this asyncio task is cancelled meanwhile, so is the job, unless ``job_id`` is given.
         """
-        return await self._submit(partial(candles_job, candles, options), *pop_sending(options))
+        return await self._submit(partial(job.candles_job, candles, options), *job.pop_sending(options))
 
     async def submit_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> AsyncForecastHandle:
         """Enqueue one job in the contract's own form, as ``ForecastClient.submit_job``."""
-        return await self._submit(partial(forecast_job, payload), job_id, retry_for_s)
+        return await self._submit(partial(job.forecast_job, payload), job_id, retry_for_s)
 
     def forecast_many(
         self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[ManyOptions]
@@ -128,8 +123,10 @@ class AsyncForecastClient:
         """
         return Many(self._core, **options).run(items)
 
-    async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
+    async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, as ``ForecastClient.predict_df``."""
+        from kronos_client.core.long_frame import LongFrame
+
         long: LongFrame = await self._core.call(LongFrame, df, options)
         async with aclosing(self.forecast_many(long.items(), **long.sending)) as outcomes:
             async for outcome in outcomes:
@@ -146,6 +143,8 @@ class AsyncForecastClient:
         **options: Unpack[BacktestArguments],
     ) -> dict[str, Any]:
         """Forecast windows of the past and score them, as ``ForecastClient.backtest``."""
+        from kronos_client.backtesting.opening import begin_backtest
+
         workers, call = self._core.dispatcher.workers, self._core.call
         run: BacktestRun = await call(begin_backtest, candles, output, workers, options)
         try:
@@ -164,25 +163,25 @@ class AsyncForecastClient:
         self, data: DataSource, **options: Unpack[BacktestJobOptions]
     ) -> AsyncBacktestHandle:
         """Enqueue a backtest that a worker for finetuning runs, as ``ForecastClient.submit_backtest``."""
-        return await self._submit(partial(data_job, data, options), *pop_sending(options))
+        return await self._submit(partial(job.data_job, data, options), *job.pop_sending(options))
 
     async def submit_backtest_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> AsyncBacktestHandle:
         """Enqueue a backtest in the contract's form, as ``ForecastClient.submit_backtest_job``."""
-        return await self._submit(partial(backtest_job, payload), job_id, retry_for_s)
+        return await self._submit(partial(job.backtest_job, payload), job_id, retry_for_s)
 
     async def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job, as ``ForecastClient.finetune``."""
-        return await self._submit(partial(config_job, config, name, options), *pop_sending(options))
+        return await self._submit(partial(job.config_job, config, name, options), *job.pop_sending(options))
 
     async def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job in the contract's form, as ``ForecastClient.submit_finetune_job``."""
-        return await self._submit(partial(finetune_job, payload), job_id, retry_for_s)
+        return await self._submit(partial(job.finetune_job, payload), job_id, retry_for_s)
 
     def forecast_handle(self, job_id: str) -> AsyncForecastHandle:
         """The handle of a forecast that was enqueued earlier or elsewhere; its ``queue`` is None."""
@@ -197,7 +196,12 @@ class AsyncForecastClient:
         return AsyncHandle(self._core, BACKTEST, job_id, None)
 
     async def _submit(
-        self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float, *, may_stay: bool = True
+        self,
+        make_job: Callable[..., job.Job],
+        job_id: str | None,
+        retry_for_s: float,
+        *,
+        may_stay: bool = True,
     ) -> AsyncHandle[Any, Any]:
         make = partial(make_job, job_id, self._core.settings)
         is_chosen = job_id is not None

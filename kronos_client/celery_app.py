@@ -1,12 +1,12 @@
-"""The Celery app of a client, and the configuration that workers and clients share."""
+"""A Celery app on our queues, and the configuration that all such apps share. Our clients need neither."""
 
-from typing import Any, Final
+from typing import Any
 
 import kombu
 from celery import Celery
 from celery.app.amqp import AMQP
 
-from kronos_client.contract.names import CELERY_PRIORITIES, CONTROL_EXCHANGE, EVENT_EXCHANGE
+from kronos_client.contract.names import CELERY_PRIORITIES, CONTROL_EXCHANGE
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S
 from kronos_client.redis.credentials import split_credentials
 from kronos_client.redis.queues import PRIORITY_STEPS
@@ -19,7 +19,7 @@ def exchanges(settings: ClientSettings) -> dict[str, str]:
     """Exchanges of our own for control commands and events. All apps on a database share Celery's."""
     if settings.shared_exchanges:
         return {}
-    control, events = (f"{settings.queue_prefix}{name}" for name in (CONTROL_EXCHANGE, EVENT_EXCHANGE))
+    control, events = f"{settings.queue_prefix}{CONTROL_EXCHANGE}", settings.event_exchange
     return {"control_exchange": control, "event_exchange": events, "event_queue_prefix": events}
 
 
@@ -78,13 +78,8 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
     }
 
 
-CLIENT_ANSWER_S: Final = 10
-"""Seconds that a client waits for Redis to accept a message."""
-
-
 def make_app(settings: ClientSettings) -> Celery:
-    """A client's Celery app. The host's own app stays the current one."""
+    """An app that sends tasks and control commands. The host's own app stays the current one."""
     app = Celery("kronos", amqp=Amqp, set_as_current=False)
     app.conf.update(celery_config(settings))
-    app.conf.broker_transport_options["socket_timeout"] = CLIENT_ANSWER_S
     return app

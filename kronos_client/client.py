@@ -7,39 +7,21 @@ For example:
     result.series[0].frame()
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kronos_client.backtesting.opening import BacktestArguments, begin_backtest
-from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.core.backtest_request import BacktestJobOptions
+from kronos_client.core import job
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
-from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 from kronos_client.core.forecast_request import SubmitOptions
-from kronos_client.core.handle import (
-    BacktestHandle,
-    FinetuneHandle,
-    ForecastHandle,
-    JobHandle,
-    cancelled_if_left,
-)
-from kronos_client.core.job import (
-    Job,
-    backtest_job,
-    candles_job,
-    config_job,
-    data_job,
-    finetune_job,
-    forecast_job,
-    pop_sending,
-)  # fmt: skip
+from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, cancelled_if_left
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
-from kronos_client.core.long_frame import LongFrame, LongOptions
 from kronos_client.core.loop_thread import LoopThread
 from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore, ResultStore
@@ -48,6 +30,13 @@ from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kronos_client.backtesting.opening import BacktestArguments
+    from kronos_client.contract.results import ForecastResult
+    from kronos_client.core.backtest_request import BacktestJobOptions
+    from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.core.handle import BacktestHandle
+    from kronos_client.core.long_frame import LongOptions
 
 __all__ = [
     "FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "ForecastOutcome", "JobState",
@@ -71,7 +60,7 @@ class ForecastClient:
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
         dispatcher = RedisDispatcher(settings)
-        self._set_up(settings, dispatcher, partial(RedisResultStore, settings))
+        self._set_up(settings, dispatcher, partial(RedisResultStore, settings, dispatcher.redis))
 
     def _set_up(
         self, settings: ClientSettings, dispatcher: Dispatcher, make_store: Callable[[], ResultStore]
@@ -121,8 +110,8 @@ class ForecastClient:
         Raises:
             JobError: As ``submit`` and ``wait``. TIMEOUT says whether the job was cancelled.
         """
-        make_job = partial(candles_job, candles, options)
-        handle: ForecastHandle = self._submit(make_job, *pop_sending(options), may_stay=False)
+        make_job = partial(job.candles_job, candles, options)
+        handle: ForecastHandle = self._submit(make_job, *job.pop_sending(options), may_stay=False)
         with cancelled_if_left(self._dispatcher, handle.id, timeout_s):
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
@@ -145,17 +134,13 @@ class ForecastClient:
                 details; BROKER_UNREACHABLE if nothing was enqueued because Redis does not answer;
                 ENQUEUE_UNCERTAIN if Redis did not confirm the job.
         """
-        return self._submit(partial(candles_job, candles, options), *pop_sending(options))
+        return self._submit(partial(job.candles_job, candles, options), *job.pop_sending(options))
 
     def submit_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> ForecastHandle:
-        """Enqueue one job in the contract's own form, such as docs/examples/forecast-job.json.
-
-        Raises:
-            JobError: As ``submit``.
-        """
-        return self._submit(partial(forecast_job, payload), job_id, retry_for_s)
+        """Enqueue one job in the contract's own form, such as docs/examples/forecast-job.json."""
+        return self._submit(partial(job.forecast_job, payload), job_id, retry_for_s)
 
     def forecast_many(
         self, items: Iterable[Any], **options: Unpack[ManyOptions]
@@ -188,13 +173,15 @@ class ForecastClient:
             with suppress(RuntimeError):  # the client was closed meanwhile
                 self._thread.run(lambda _: many.leave())
 
-    def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> "pd.DataFrame":
+    def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, the bars of any number of series below each other. Needs pandas.
 
         Options are those of ``forecast_many`` and ``LongOptions``. The answer is that of Chronos'
         ``predict_df``: a row for each series, target and bar with id, time, ``target_name``, ``predictions``
         (the mean) and each quantile. A JobError names the series at fault.
         """
+        from kronos_client.core.long_frame import LongFrame
+
         long = LongFrame(df, options)
         with closing(self.forecast_many(long.items(), **long.sending)) as outcomes:
             for outcome in outcomes:
@@ -226,6 +213,8 @@ class ForecastClient:
         Raises:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
+        from kronos_client.backtesting.opening import begin_backtest
+
         with closing(begin_backtest(candles, output, self.workers, options)) as run:
             for items in run.passes():
                 with closing(self.forecast_many(items, **run.sending)) as outcomes:
@@ -245,13 +234,13 @@ class ForecastClient:
         Raises:
             JobError: As ``submit``.
         """
-        return self._submit(partial(data_job, data, options), *pop_sending(options))
+        return self._submit(partial(job.data_job, data, options), *job.pop_sending(options))
 
     def submit_backtest_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
     ) -> BacktestHandle:
         """Enqueue a backtest in the contract's own form, such as docs/examples/backtest-job.json."""
-        return self._submit(partial(backtest_job, payload), job_id, retry_for_s)
+        return self._submit(partial(job.backtest_job, payload), job_id, retry_for_s)
 
     def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
@@ -267,7 +256,7 @@ class ForecastClient:
         Raises:
             JobError: As ``submit``; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.
         """
-        return self._submit(partial(config_job, config, name, options), *pop_sending(options))
+        return self._submit(partial(job.config_job, config, name, options), *job.pop_sending(options))
 
     def submit_finetune_job(
         self, payload: dict[str, Any], *, job_id: str | None = None, retry_for_s: float = 0.0
@@ -277,7 +266,7 @@ class ForecastClient:
         Raises:
             JobError: As ``finetune``.
         """
-        return self._submit(partial(finetune_job, payload), job_id, retry_for_s)
+        return self._submit(partial(job.finetune_job, payload), job_id, retry_for_s)
 
     def forecast_handle(self, job_id: str) -> ForecastHandle:
         """The handle of a forecast that was enqueued earlier or elsewhere; its ``queue`` is None."""
@@ -292,11 +281,16 @@ class ForecastClient:
         return JobHandle(self._thread, BACKTEST, job_id, None)
 
     def _submit(
-        self, make_job: Callable[..., Job], job_id: str | None, retry_for_s: float, *, may_stay: bool = True
+        self,
+        make_job: Callable[..., job.Job],
+        job_id: str | None,
+        retry_for_s: float,
+        *,
+        may_stay: bool = True,
     ) -> JobHandle[Any, Any]:
-        job, is_chosen = make_job(job_id, self._settings), job_id is not None
-        with cancelled_if_left(self._dispatcher, job.id, may_stay=may_stay and is_chosen):
-            sent, queue = self._dispatcher.send_again(job, retry_for_s, None if is_chosen else "")
+        made, is_chosen = make_job(job_id, self._settings), job_id is not None
+        with cancelled_if_left(self._dispatcher, made.id, may_stay=may_stay and is_chosen):
+            sent, queue = self._dispatcher.send_again(made, retry_for_s, None if is_chosen else "")
         return JobHandle(self._thread, sent.kind, sent.id, queue)
 
 

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from celery import current_task
 from pythonjsonlogger.json import JsonFormatter
+
+from kronos_client.current_task import current_task
 
 FIELDS: Final = ("levelname", "name", "message", "process")
 RENAMED: Final = {"levelname": "level", "name": "logger", "process": "pid"}
@@ -29,7 +30,8 @@ class JsonLines(JsonFormatter):
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
         """The fields to write."""
-        job_id = current_task.request.id if current_task else None
+        task = current_task()
+        job_id = task.request.id if task else None
         return log_data if job_id is None else {"job_id": job_id} | log_data
 
 

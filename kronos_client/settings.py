@@ -9,13 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic.fields import FieldInfo
-from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings import PydanticBaseSettingsSource as Source
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from redis.exceptions import RedisError
 
 from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import EVENT_EXCHANGE
 from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueNames
@@ -33,44 +31,37 @@ class SettingsError(Exception):
     """A setting cannot be used; the message names the variable and its valid values."""
 
 
-class SettingFiles(Source):
-    """Settings from files: ``KRONOS_<NAME>_FILE`` names the file, as for Docker's secrets.
+def _given(name: str) -> str | None:
+    """The text of a setting in the environment or in a file, as for Docker's secrets; None if it is not set.
 
-    pydantic-settings' own source takes one folder with fixed names, not one variable for each setting.
+    Raises:
+        SettingsError: Both are set, or the file cannot be used.
     """
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """The setting's value; None if its variable is not set. Raises SettingsError."""
-        variable = f"{PREFIX}{field_name.upper()}"
-        path = os.environ.get(f"{variable}_FILE")
-        if not path:
-            return None, field_name, False
-        if os.environ.get(variable):
-            raise SettingsError(f"{variable} and {variable}_FILE are both set: unset one of them")
-        try:
-            with Path(path).open("rb") as file:
-                text = file.read(MAX_FILE_BYTES + 1).decode("utf-8").rstrip("\r\n")
-        except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not a path
-            reason = (error.strerror if isinstance(error, OSError) else None) or "it is not text in UTF-8"
-            raise SettingsError(f"{variable}_FILE cannot be used: {path}: {reason}") from None
-        if not text or len(text) > MAX_FILE_BYTES:
-            size = "is empty" if not text else f"holds more than {MAX_FILE_BYTES} bytes"
-            raise SettingsError(f"{variable}_FILE cannot be used: {path} {size}")
-        return text, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        fields = self.settings_cls.model_fields.items()
-        named = {name: self.get_field_value(field, name)[0] for name, field in fields}
-        return {name: text for name, text in named.items() if text is not None}
+    variable = f"{PREFIX}{name.upper()}"
+    text, path = os.environ.get(variable), os.environ.get(f"{variable}_FILE")
+    if not path:
+        return text or None
+    if text:
+        raise SettingsError(f"{variable} and {variable}_FILE are both set: unset one of them")
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(MAX_FILE_BYTES + 1).decode("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not a path
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it is not text in UTF-8"
+        raise SettingsError(f"{variable}_FILE cannot be used: {path}: {reason}") from None
+    if not text or len(text) > MAX_FILE_BYTES:
+        size = "is empty" if not text else f"holds more than {MAX_FILE_BYTES} bytes"
+        raise SettingsError(f"{variable}_FILE cannot be used: {path} {size}")
+    return text
 
 
-class ClientSettings(BaseSettings):
+class ClientSettings(BaseModel):
     """A client's settings. Each variable is ``KRONOS_`` and the setting's name in capitals.
 
     A variable that ends in ``_FILE`` names a file that holds the setting.
     """
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True)
 
     # The files come before the URL, whose validator reads them.
     redis_ca_file: Path | None = Field(
@@ -122,6 +113,10 @@ class ClientSettings(BaseSettings):
         "is kept",
     )
 
+    def __init__(self, **values: Any) -> None:
+        given = {name: _given(name) for name in type(self).model_fields.keys() - values.keys()}
+        super().__init__(**{name: text for name, text in given.items() if text is not None}, **values)
+
     @field_validator("redis_url")
     @classmethod
     def _check_redis_url(cls, url: SecretStr, info: ValidationInfo) -> SecretStr:
@@ -140,12 +135,6 @@ class ClientSettings(BaseSettings):
         except (RedisError, TypeError, ValueError):  # its text may contain the URL and password
             raise ValueError("write it like redis://:password@host:6379/0, or rediss:// for TLS") from None
         return SecretStr(text)
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: Source, env_settings: Source, *_: Any, **__: Any
-    ) -> tuple[Source, ...]:
-        return init_settings, env_settings, SettingFiles(settings_cls)
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
@@ -170,6 +159,11 @@ class ClientSettings(BaseSettings):
     def queue_names(self) -> QueueNames:
         """The names of all queues."""
         return QueueNames(self.queue_prefix)
+
+    @property
+    def event_exchange(self) -> str:
+        """The exchange of Celery's events. All apps on a database share Celery's own."""
+        return "celeryev" if self.shared_exchanges else f"{self.queue_prefix}{EVENT_EXCHANGE}"
 
     def limits(self, max_pred_len: int = UNKNOWN_MODEL) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""

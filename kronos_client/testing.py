@@ -22,10 +22,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from celery import states
-
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
+from kronos_client.contract import states
 from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import JobError
@@ -89,19 +88,25 @@ class _Memory(Dispatcher):
     def workers(self) -> list[AnyWorkerStatus]:
         return list(self._fake.live_workers)
 
-    def enqueue(self, job: Job, queue: str) -> None:
+    def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
+        return [self._refusal_of(job, queue) for job, queue in jobs]
+
+    def _refusal_of(self, job: Job, queue: str) -> JobError | None:
+        """The error of a job that is not accepted."""
         with self._lock:
             if self.refusals:
-                raise self.refusals.popleft()
+                return self.refusals.popleft()
             stored = self.read(job.id)
             if stored.absence or (is_shared(job.id) and stored.status == states.FAILURE):
-                self._check_room(queue)
+                if (error := self._queue_full(queue)) is not None:
+                    return error
                 payload = json.loads(job.content) | {"submitted_at": time.time()}
                 self.by_id[job.id] = _Accepted(job, payload, queue)
             elif self.by_id[job.id].job.content != job.content:
-                raise id_conflict(job.id)
+                return id_conflict(job.id)
         if not self._fake.hold:
             self.finish(job.id)
+        return None
 
     def _cancel(self, job_id: str) -> None:
         if job_id in self.by_id:
@@ -141,11 +146,11 @@ class _Memory(Dispatcher):
         else:
             self.store(job_id, Stored(states.SUCCESS, outcome.model_dump(mode="json")))
 
-    def _check_room(self, queue: str) -> None:
+    def _queue_full(self, queue: str) -> JobError | None:
         waiting = [job for job in self.by_id.values() if job.stored.status == states.PENDING]
         length = sum(job.queue == queue for job in waiting)
-        if length >= self.settings.max_queue_jobs:
-            raise queue_full(queue, length, self.settings.max_queue_jobs, RETRY_AFTER_S)
+        limit = self.settings.max_queue_jobs
+        return queue_full(queue, length, limit, RETRY_AFTER_S) if length >= limit else None
 
     def _made_up(self, accepted: _Accepted) -> AnyResult:
         limits = self.settings.limits(max_pred_len=MAX_CONTEXT)
@@ -179,7 +184,7 @@ class _MemoryStore:
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
         return [self._memory.read(job_id) for job_id in job_ids]
 
-    async def subscribe(self, job_id: str) -> None:
+    async def subscribe(self, job_ids: Sequence[str]) -> None:
         pass
 
     async def unsubscribe(self, job_ids: Sequence[str]) -> None:

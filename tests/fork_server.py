@@ -31,7 +31,7 @@ ROOT: Final = Path(__file__).parents[1]
 WORKER: Final = (
     "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.concurrency.thread",
     "celery.worker.consumer", "einops", "huggingface_hub.hf_api", "huggingface_hub.hub_mixin",
-    "kombu.transport.redis", "numpy.typing", "prometheus_client", "pydantic_settings",
+    "kombu.transport.redis", "numpy.typing", "prometheus_client", "pydantic",
     "pythonjsonlogger.json", "safetensors.torch", "torch", "yaml",
 )  # fmt: skip
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
@@ -43,7 +43,7 @@ IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     ),
     "torch.distributed.run": ("torch.distributed.elastic.rendezvous.registry", "torch.distributed.run"),
     "api_stub": (
-        "fastapi", "httpx2", "kombu.transport.redis", "numpy", "prometheus_client", "pydantic_settings",
+        "fastapi", "httpx2", "kombu.transport.redis", "numpy", "prometheus_client", "pydantic",
         "redis.asyncio", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
     ),
 }  # fmt: skip

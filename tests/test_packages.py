@@ -89,6 +89,8 @@ cli(sys.argv[1:])
 """
 
 ENQUEUE = """
+import threading
+
 from kronos_model.bars.synthetic import candles
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
@@ -96,11 +98,14 @@ from kronos_client.contract.errors import JobError
 with ForecastClient(sys.argv[1]) as client:
     candles = candles(seed=1, bars=60).as_dict()
     handle = client.submit(candles, pred_len=5, job_id="without-torch")
+    threads = [thread.name for thread in threading.enumerate()]
+    assert threads == ["MainThread"], f"an event loop was started before anything waits: {threads}"
     try:
         client.submit({**candles, "close": candles["close"] * float("nan")}, pred_len=5)
     except JobError as error:
         print(handle.queue, error.code)
-assert "torch" not in sys.modules
+for name in ("torch", "pandas", "celery", "kombu", "scipy", "yaml"):
+    assert name not in sys.modules, name
 """
 
 
@@ -138,8 +143,8 @@ def test_type_checkers_see_the_same_exports():
 
 @pytest.mark.parametrize(
     ("blocked", "modules"),
-    [(("torch",), WITHOUT_TORCH), (("torch", "pandas"), CLIENTS)],
-    ids=["torch", "torch and pandas"],
+    [(("torch",), WITHOUT_TORCH), (("torch", "pandas", "celery", "kombu"), CLIENTS)],
+    ids=["torch", "torch, pandas and Celery"],
 )
 def test_what_enqueues_is_imported_without(blocked, modules):
     imports = "".join(f"import {module}\n" for module in modules)
@@ -155,9 +160,9 @@ def test_a_finetuning_worker_imports_no_torch(monkeypatch):
     assert done.stdout == "True\n", done.stderr
 
 
-def test_a_job_is_built_checked_and_enqueued_without_torch_and_pandas():
+def test_a_job_is_built_checked_and_enqueued_without_torch_pandas_and_celery():
     with LocalRedis() as server:
-        done = run_without(("torch", "pandas"), ENQUEUE, server.url)
+        done = run_without(("torch", "pandas", "celery", "kombu"), ENQUEUE, server.url)
         assert done.stdout == f"{CPU_QUEUE} NOT_FINITE\n", done.stderr
         from redis import Redis
 

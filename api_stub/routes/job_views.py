@@ -3,11 +3,11 @@
 from datetime import UTC, datetime
 from typing import Any, Final, Self, TypeVar
 
-from celery import states
 from pydantic import BaseModel, Field, ValidationError
 
 from api_stub.job_state import JobProblem, State, problem_of, state_of
 from api_stub.routes.paging import NEXT
+from kronos_client.contract import states
 from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult

@@ -6,7 +6,6 @@ import uuid
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from celery import Celery
 from fastapi import APIRouter, Depends, Response
 from fastapi import Path as InPath
 from pydantic import BaseModel, Field
@@ -17,6 +16,7 @@ from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import json_only
 from api_stub.routes.paging import MAX_LIMIT, NEXT, Cursor, Limit, page_of
 from api_stub.routes.scopes import needs
+from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
@@ -159,7 +159,7 @@ async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict
     pause_s, longest_s = ASK_INTERVALS_S
     asked = nodes
     while True:
-        answers |= await backend.ask(_broadcast, backend.dispatcher.app, model, ask, asked)
+        answers |= await backend.ask(_broadcast, backend.settings, model, ask, asked)
         asked = [node for node in nodes if answers.get(node, {}).get("state") not in ("ready", "failed")]
         if not asked or backend.events.is_released or time.monotonic() + pause_s > deadline:
             return answers
@@ -167,16 +167,24 @@ async def _ask(backend: Backend, model: str, nodes: list[str]) -> dict[str, dict
         pause_s = min(2 * pause_s, longest_s)
 
 
-def _broadcast(app: Celery, model: str, ask: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
-    """The answers of these workers to one request. Blocks."""
-    replies = app.control.broadcast(
-        LOAD_MODEL_COMMAND,
-        arguments={"model": model, "ask": ask},
-        destination=nodes,
-        reply=True,
-        timeout=ANSWER_S,
-        limit=len(nodes),
-    )
+def _broadcast(settings: ApiSettings, model: str, ask: str, nodes: list[str]) -> dict[str, dict[str, Any]]:
+    """The answers of these workers to one request. Blocks. Raises ConnectionError."""
+    from kombu.exceptions import OperationalError  # nothing else here needs Celery
+
+    from kronos_client.celery_app import make_app
+
+    try:
+        with make_app(settings) as app:
+            replies = app.control.broadcast(
+                LOAD_MODEL_COMMAND,
+                arguments={"model": model, "ask": ask},
+                destination=nodes,
+                reply=True,
+                timeout=ANSWER_S,
+                limit=len(nodes),
+            )
+    except OperationalError as error:
+        raise ConnectionError(str(error)) from error
     return {
         node: answer
         for reply in replies or []

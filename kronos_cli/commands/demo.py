@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 import pandas as pd
-from celery import states
 from redis import Redis
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -27,6 +26,7 @@ from kronos_cli.stack.processes import ProcessStack, log_of
 from kronos_cli.stack.services import start_redis
 from kronos_cli.wording import file_error, in_own_words
 from kronos_client.client import ForecastClient, ForecastHandle, JobState
+from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.worker_status import ForecastWorkerStatus

@@ -40,6 +40,12 @@ TASK_ROLES: Final[dict[str, Role]] = {
 Kind = Literal["forecast", "finetune", "backtest"]
 """What a job asks for."""
 
+KIND_TASKS: Final[dict[Kind, str]] = {
+    "forecast": FORECAST_TASK,
+    "finetune": FINETUNE_TASK,
+    "backtest": BACKTEST_TASK,
+}
+
 Priority = Literal["high", "normal", "low"]
 ContextPolicy = Literal["exact", "rolling"]
 CELERY_PRIORITIES: Final[dict[Priority, int]] = {"high": 0, "normal": 3, "low": 6}

@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias
 
-from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune_results import FinetuneResult
-from kronos_client.contract.results import ForecastResult
 from kronos_client.core.core import Core
 from kronos_client.core.job import Job
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.stored import NOTHING, Stored
+
+if TYPE_CHECKING:
+    from kronos_client.contract.backtest_results import BacktestResult
+    from kronos_client.contract.finetune_results import FinetuneResult
+    from kronos_client.contract.results import ForecastResult
 
 
 class AsyncHandle(Generic[State, Result]):
@@ -72,9 +74,9 @@ class AsyncHandle(Generic[State, Result]):
         return await self._core.events.forget(self.id)
 
 
-AsyncForecastHandle = AsyncHandle[JobState, ForecastResult]
-AsyncFinetuneHandle = AsyncHandle[FinetuneState, FinetuneResult]
-AsyncBacktestHandle = AsyncHandle[BacktestState, BacktestResult]
+AsyncForecastHandle: TypeAlias = AsyncHandle[JobState, "ForecastResult"]
+AsyncFinetuneHandle: TypeAlias = AsyncHandle[FinetuneState, "FinetuneResult"]
+AsyncBacktestHandle: TypeAlias = AsyncHandle[BacktestState, "BacktestResult"]
 
 
 def closed(job_id: str) -> RuntimeError:
@@ -101,8 +103,8 @@ async def cancelled_if_left(
 
 
 async def submitted(
-    core: Core, make_job: Callable[[], Job], retry_for_s: float, *, may_stay: bool, scope: str | None
+    core: Core, make_job: Callable[[], Job], retry_for_s: float, **how: Any
 ) -> AsyncHandle[Any, Any]:
     """Make and send a job as ``Core.send``; returns its handle."""
-    job, queue = await core.send(make_job, retry_for_s, may_stay=may_stay, scope=scope)
+    job, queue = await core.send(make_job, retry_for_s, **how)
     return AsyncHandle(core, job.kind, job.id, queue)

@@ -1,8 +1,8 @@
 """Core: sends and awaits jobs in one event loop, for all clients and the HTTP API."""
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kronos_client.contract.errors import JobError
@@ -15,6 +15,17 @@ from kronos_client.settings import ClientSettings
 
 Call = Callable[..., Awaitable[Any]]
 """Runs a blocking function with its arguments on a thread, as ``asyncio.to_thread``."""
+
+
+@dataclass(eq=False)
+class Unsent:
+    """A job that is to be made and sent. ``answer`` is its queue, or why it was not enqueued."""
+
+    make_job: Callable[[], Job]
+    scope: str | None = None
+    job: Job | None = None
+    answer: str | Exception | None = None
+    is_given_up: bool = False
 
 
 class Core:
@@ -53,6 +64,7 @@ class Core:
         *,
         may_stay: bool,
         scope: str | None = None,
+        send: Callable[[Unsent], Awaitable[None]] | None = None,
     ) -> tuple[Job, str]:
         """Make a job and send it on a thread, with retries; returns the job and its queue.
 
@@ -61,33 +73,44 @@ class Core:
 
         Args:
             scope: As ``Dispatcher.shared`` takes it.
+            send: Calls ``send_all`` with this job and others.
         """
-        retries = Retries(retry_for_s)
-        is_given_up = threading.Event()
-        made: list[Job] = []
-        sent: list[Job] = []
-
-        def send_once() -> str:
-            if not made:
-                made.append(self.dispatcher.shared(make_job(), scope))
-            queue = self.dispatcher.send(made[0])
-            sent.extend(made)
-            if is_given_up.is_set():
-                self.dispatcher.try_to_cancel(made[0].id)
-            return queue
-
+        retries, one = Retries(retry_for_s), Unsent(make_job, scope)
         try:
             while True:
                 try:
-                    queue = await self.call(send_once)
-                    return made[0], queue
+                    await (send(one) if send else self.send_all([one]))
+                    if isinstance(one.answer, Exception):
+                        raise one.answer
+                    assert one.job is not None
+                    assert one.answer is not None
+                    return one.job, one.answer
                 except JobError as error:
-                    sent.extend(made)  # it may have been: ENQUEUE_UNCERTAIN
                     await asyncio.sleep(retries.pause_s(error))
         except asyncio.CancelledError:
             if not may_stay:
-                is_given_up.set()
-                if sent:  # else the thread sees the flag
+                one.is_given_up = True
+                if one.job is not None and one.answer is not None:  # else the thread sees the flag
                     cancel = self.dispatcher.try_to_cancel
-                    asyncio.get_running_loop().run_in_executor(None, cancel, sent[0].id)
+                    asyncio.get_running_loop().run_in_executor(None, cancel, one.job.id)
             raise
+
+    async def send_all(self, jobs: Sequence[Unsent]) -> None:
+        """Make jobs and send them together, on one thread."""
+        await self.call(self._send_all, jobs)
+
+    def _send_all(self, jobs: Sequence[Unsent]) -> None:
+        made = [(one, job) for one in jobs if (job := self._made(one)) is not None]
+        answers = self.dispatcher.send_all([job for _, job in made])
+        for (one, job), answer in zip(made, answers, strict=True):
+            one.answer = answer
+            if one.is_given_up and not isinstance(answer, JobError):
+                self.dispatcher.try_to_cancel(job.id)
+
+    def _made(self, one: Unsent) -> Job | None:
+        try:
+            one.job = one.job or self.dispatcher.shared(one.make_job(), one.scope)
+        except Exception as error:  # noqa: BLE001  # of an app's own objects; its caller gets it
+            one.answer = error
+            return None
+        return one.job

@@ -2,32 +2,26 @@
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
-from kombu.exceptions import OperationalError
-from redis.exceptions import RedisError
-
-from kronos_client.celery_app import make_app
-from kronos_client.contract.calibration import check_announced
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import is_shared
-from kronos_client.contract.names import CELERY_PRIORITIES, result_key
+from kronos_client.contract.names import result_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core import equal_jobs
 from kronos_client.core.job import Job
-from kronos_client.core.reachable import reachable
+from kronos_client.core.reachable import reachable, unreachable
 from kronos_client.core.retrying import Retries
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
-from kronos_client.redis.admission import Admission
-from kronos_client.redis.connection import connect
+from kronos_client.redis.admission import Admission, Sending
+from kronos_client.redis.connection import NotConfirmed, connect
 from kronos_client.redis.job_store import Ending, JobStore, NotStored
 from kronos_client.redis.routing import choose_queue, jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
-NO_WORKFLOW: Final = '{"callbacks": null, "errbacks": null, "chain": null, "chord": null}'
-"""The last part of a Celery message's body, for a task without callbacks."""
 
 
 class Dispatcher(ABC):
@@ -52,12 +46,32 @@ class Dispatcher(ABC):
             JobError: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE,
                 ENQUEUE_UNCERTAIN.
         """
+        (sent,) = self.send_all([job])
+        if isinstance(sent, JobError):
+            raise sent
+        return sent
+
+    def send_all(self, jobs: Sequence[Job]) -> list[str | JobError]:
+        """Send jobs together, each as ``send``; returns each one's queue or error."""
+        answers: list[str | JobError] = []
+        for job in jobs:
+            try:
+                answers.append(self._queue_of(job))
+            except JobError as refusal:
+                answers.append(refusal)
+        chosen = {place: queue for place, queue in enumerate(answers) if not isinstance(queue, JobError)}
+        errors = self.enqueue([(jobs[place], queue) for place, queue in chosen.items()]) if chosen else []
+        for place, error in zip(chosen, errors, strict=True):
+            answers[place] = error or answers[place]
+        return answers
+
+    def _queue_of(self, job: Job) -> str:
         names, workers = self.settings.queue_names, self.known_workers()
         if job.calibrated_model is not False:
+            from kronos_client.contract.calibration import check_announced
+
             check_announced(job.calibrated_model, workers)
-        queue = choose_queue(job.device, job.allow_fallback, workers, job.kind.task, names)
-        self.enqueue(job, queue)
-        return queue
+        return choose_queue(job.device, job.allow_fallback, workers, job.kind.task, names)
 
     def send_again(self, job: Job, retry_for_s: float, scope: str | None) -> tuple[Job, str]:
         """Send a job, with retries, as ``shared``; returns it as it was sent, and its queue."""
@@ -70,8 +84,8 @@ class Dispatcher(ABC):
                 time.sleep(retries.pause_s(error))
 
     @abstractmethod
-    def enqueue(self, job: Job, queue: str) -> None:
-        """Send a job to this queue; raises as ``send``."""
+    def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
+        """Send each job to its queue; returns its error, as ``send`` raises it, or None."""
 
     @abstractmethod
     def workers(self) -> list[AnyWorkerStatus]:
@@ -112,22 +126,23 @@ class Dispatcher(ABC):
 
 
 class RedisDispatcher(Dispatcher):
-    """Sends jobs with Celery, and keeps their records in Redis."""
+    """Sends Celery's messages, and keeps the jobs' records, in Redis."""
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings)
-        self.app: Any = make_app(settings)
         self.redis = connect(settings.redis_url.get_secret_value())
-        self._result_ttl_s = settings.result_ttl_s
         self._records = JobStore(self.redis, settings.result_ttl_s)
         self._admission = Admission(
-            self.redis, result_ttl_s=settings.result_ttl_s, max_queue_jobs=settings.max_queue_jobs
+            self.redis,
+            result_ttl_s=settings.result_ttl_s,
+            max_queue_jobs=settings.max_queue_jobs,
+            jobs_per_s=lambda queue: jobs_per_s(queue, self._workers),
+            event_exchange=settings.event_exchange,
         )
         self._workers: list[AnyWorkerStatus] = []
         self._workers_read_at = float("-inf")
 
     def close(self) -> None:
-        self.app.close()
         self.redis.close()
 
     def workers(self) -> list[AnyWorkerStatus]:
@@ -141,53 +156,12 @@ class RedisDispatcher(Dispatcher):
             self._workers_read_at = now
         return self._workers
 
-    def enqueue(self, job: Job, queue: str) -> None:
-        with reachable():
-            submitted_at = self._admission.admit(
-                job.id,
-                job.content,
-                queue,
-                lambda: jobs_per_s(queue, self.known_workers()),
-                job.priority,
-                job.kind.name,
-            )
-        if submitted_at is None:
-            return
-        try:
-            self._send(job, queue, submitted_at)
-        except (OperationalError, RedisError) as error:
-            message = (
-                f"Redis did not confirm that the job was enqueued ({type(error).__name__}); submit it again "
-                "with the same job_id"
-            )
-            raise JobError(ErrorCode.ENQUEUE_UNCERTAIN, message, None, {"job_id": job.id}) from error
-
-    def _send(self, job: Job, queue: str, submitted_at: float) -> None:
-        """Do what ``Celery.send_task`` does, with a body that is JSON already."""
-        app, task = self.app, self.app.current_worker_task  # the caller may run inside a task
-        message = app.amqp.create_task_message(
-            job.id,
-            job.kind.task,
-            reply_to=app.thread_oid,
-            create_sent_event=app.conf.task_send_sent_event,
-            root_id=task and (task.request.root_id or task.request.id),
-            parent_id=task and task.request.id,
-            # By default Celery repeats the arguments, candles and all, in headers and events.
-            argsrepr="()",
-            kwargsrepr=job.shown,
-        )
-        body = f'[[], {{"job": {job.content[:-1]}, "submitted_at": {submitted_at!r}}}}}, {NO_WORKFLOW}]'
-        with app.producer_or_acquire() as producer, producer.connection._reraise_as_library_errors():
-            app.amqp.send_task_message(
-                producer,
-                job.kind.task,
-                message._replace(body=body),
-                queue=queue,
-                priority=CELERY_PRIORITIES[job.priority],
-                retry=False,
-                content_type="application/json",
-                content_encoding="utf-8",
-            )
+    def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
+        sendings = [
+            Sending(job.id, job.content, queue, job.priority, job.kind.name, job.shown) for job, queue in jobs
+        ]
+        sent = self._admission.admit(sendings)
+        return [_error_of(one, job) for one, (job, _) in zip(sent, jobs, strict=True)]
 
     def _cancel(self, job_id: str) -> None:
         with reachable(job_id):
@@ -197,3 +171,16 @@ class RedisDispatcher(Dispatcher):
             (answer,) = self._records.end([Ending(job_id, encode_failure(job_id, NOT_BEGUN))])
             if isinstance(answer, NotStored):
                 raise answer
+
+
+def _error_of(sent: str | Exception, job: Job) -> JobError | None:
+    if isinstance(sent, str | JobError):
+        return None if isinstance(sent, str) else sent
+    error = unreachable(sent)
+    if isinstance(sent, NotConfirmed):
+        message = (
+            f"Redis did not confirm that the job was enqueued ({sent}); submit it again with the same job_id"
+        )
+        error = JobError(ErrorCode.ENQUEUE_UNCERTAIN, message, None, {"job_id": job.id})
+    error.__cause__ = sent
+    return error

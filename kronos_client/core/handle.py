@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
-from typing import Generic
+from typing import TYPE_CHECKING, Generic, TypeAlias
 
-from kronos_client.contract.backtest_results import BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune_results import FinetuneResult
-from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncHandle, closed
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.loop_thread import LoopClosed, LoopThread
 from kronos_client.core.stored import NOTHING
+
+if TYPE_CHECKING:
+    from kronos_client.contract.backtest_results import BacktestResult
+    from kronos_client.contract.finetune_results import FinetuneResult
+    from kronos_client.contract.results import ForecastResult
 
 
 class JobHandle(Generic[State, Result]):
@@ -100,9 +102,9 @@ class JobHandle(Generic[State, Result]):
         return self._thread.run(lambda core: self._on(core).forget())
 
 
-ForecastHandle = JobHandle[JobState, ForecastResult]
-FinetuneHandle = JobHandle[FinetuneState, FinetuneResult]
-BacktestHandle = JobHandle[BacktestState, BacktestResult]
+ForecastHandle: TypeAlias = JobHandle[JobState, "ForecastResult"]
+FinetuneHandle: TypeAlias = JobHandle[FinetuneState, "FinetuneResult"]
+BacktestHandle: TypeAlias = JobHandle[BacktestState, "BacktestResult"]
 
 
 @contextmanager

@@ -1,21 +1,25 @@
 """Job: a checked job, ready to be sent."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_ids import checked_job_id
 from kronos_client.contract.jobs import prepare
 from kronos_client.contract.names import Kind, Priority
-from kronos_client.core.backtest_request import BacktestJobOptions, backtest_payload
-from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions, finetune_payload
 from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.redis.job_store import canonical_json
 from kronos_client.redis.shown import shown_arguments
 from kronos_client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from kronos_client.core.backtest_request import BacktestJobOptions
+    from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
 
 IF_TOO_LARGE: Final[dict[Kind, tuple[str, str]]] = {
     "forecast": ("series", "send fewer series"),
@@ -60,6 +64,8 @@ def config_job(
     config: ConfigSource, name: str, options: FinetuneOptions, job_id: str | None, settings: ClientSettings
 ) -> Job:
     """Make and check a finetuning job. Raises JobError."""
+    from kronos_client.core.finetune_request import finetune_payload
+
     return finetune_job(finetune_payload(config, name=name, **options), job_id, settings)
 
 
@@ -67,6 +73,8 @@ def data_job(
     data: DataSource, options: BacktestJobOptions, job_id: str | None, settings: ClientSettings
 ) -> Job:
     """Make and check a backtest of candles. Raises JobError."""
+    from kronos_client.core.backtest_request import backtest_payload
+
     return backtest_job(backtest_payload(data, **options), job_id, settings)
 
 

@@ -1,20 +1,18 @@
-"""The kinds of jobs: their tasks, queues, states and results."""
+"""The kinds of jobs: their tasks, queues, states and results. Each kind's models are imported when used."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from celery import states
 from pydantic import BaseModel, ValidationError
 
-from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
-from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
+from kronos_client.contract import states
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
-from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
-from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.jobs import Limits, parse_job
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import (
     BACKTEST_TASK,
     FINETUNE_TASK,
@@ -22,8 +20,27 @@ from kronos_client.contract.names import (
     PROGRESS_STATE,
     Kind,
 )
-from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.core.stored import Stored
+
+if TYPE_CHECKING:
+    from kronos_client.contract.backtest import BacktestJob
+    from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
+    from kronos_client.contract.finetune import FinetuneJob
+    from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.forecast import ForecastJob
+    from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
+
+    AnyJob = ForecastJob | FinetuneJob | BacktestJob
+
+
+FINETUNE_PROGRESS: Final = "finetune_results.FinetuneProgress"
+BACKTEST_PROGRESS: Final = "backtest_results.BacktestProgress"
+
+
+def _contract(name: str) -> Any:
+    """A model or a function of the contract, which is imported now: most apps need one kind."""
+    module, _, what = name.rpartition(".")
+    return getattr(import_module(f"kronos_client.contract.{module}"), what)
 
 
 @dataclass(frozen=True)
@@ -55,14 +72,14 @@ class JobState(TaskState):
 class FinetuneState(TaskState):
     """A finetuning job's state; in PROGRESS with the progress of training."""
 
-    progress: FinetuneProgress = field(default_factory=FinetuneProgress)
+    progress: FinetuneProgress = field(default_factory=lambda: _contract(FINETUNE_PROGRESS)())
 
 
 @dataclass(frozen=True)
 class BacktestState(TaskState):
     """A backtest's state; in PROGRESS with the forecasts that are done."""
 
-    progress: BacktestProgress = field(default_factory=BacktestProgress)
+    progress: BacktestProgress = field(default_factory=lambda: _contract(BACKTEST_PROGRESS)())
 
 
 State = TypeVar("State", bound=TaskState)
@@ -70,18 +87,20 @@ Result = TypeVar("Result", bound=BaseModel)
 Progress = TypeVar("Progress", bound=BaseModel)
 
 
-AnyJob = ForecastJob | FinetuneJob | BacktestJob
-
-
 @dataclass(frozen=True)
 class JobKind(Generic[State, Result]):
-    """The differences between the kinds. ``parse`` raises JobError, as a worker does for such a job."""
+    """The differences between the kinds; ``parser`` and ``result_type`` are names in the contract."""
 
     name: Kind
     task: str
-    parse: Callable[[object, Limits], AnyJob]
-    result_type: type[Result]
+    parser: str
+    result_type: str
     state_of: Callable[[Stored], State]
+
+    def parse(self, payload: object, limits: Limits) -> AnyJob:
+        """Check a job. Raises JobError, as a worker does for it."""
+        job: AnyJob = _contract(self.parser)(payload, limits)
+        return job
 
     def result_of(self, stored: Stored) -> Result | None:
         """The result; None while it is still to come.
@@ -94,17 +113,13 @@ class JobKind(Generic[State, Result]):
             return None
         if stored.status != states.SUCCESS:
             raise JobError(*stored.value.args)
-        return self.result_type.model_validate(stored.value)
+        result: Result = _contract(self.result_type).model_validate(stored.value)
+        return result
 
 
 def progress_of(stored: Stored) -> dict[str, Any]:
     """The progress that the worker published; empty in any other state."""
     return stored.value if stored.status == PROGRESS_STATE and isinstance(stored.value, dict) else {}
-
-
-def _job_state(stored: Stored) -> JobState:
-    progress = read_progress(ForecastProgress, stored)
-    return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
 
 
 def read_progress(model: type[Progress], stored: Stored) -> Progress:
@@ -114,14 +129,33 @@ def read_progress(model: type[Progress], stored: Stored) -> Progress:
     return model()
 
 
+def _job_state(stored: Stored) -> JobState:
+    progress: ForecastProgress = read_progress(_contract("results.ForecastProgress"), stored)
+    return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
+
+
 def _finetune_state(stored: Stored) -> FinetuneState:
-    return FinetuneState(stored.status, read_progress(FinetuneProgress, stored))
+    return FinetuneState(stored.status, read_progress(_contract(FINETUNE_PROGRESS), stored))
 
 
 def _backtest_state(stored: Stored) -> BacktestState:
-    return BacktestState(stored.status, read_progress(BacktestProgress, stored))
+    return BacktestState(stored.status, read_progress(_contract(BACKTEST_PROGRESS), stored))
 
 
-FORECAST: Final = JobKind("forecast", FORECAST_TASK, parse_job, ForecastResult, _job_state)
-FINETUNE: Final = JobKind("finetune", FINETUNE_TASK, parse_finetune_job, FinetuneResult, _finetune_state)
-BACKTEST: Final = JobKind("backtest", BACKTEST_TASK, parse_backtest_job, BacktestResult, _backtest_state)
+FORECAST: Final[JobKind[JobState, ForecastResult]] = JobKind(
+    "forecast", FORECAST_TASK, "jobs.parse_job", "results.ForecastResult", _job_state
+)
+FINETUNE: Final[JobKind[FinetuneState, FinetuneResult]] = JobKind(
+    "finetune",
+    FINETUNE_TASK,
+    "finetune.parse_finetune_job",
+    "finetune_results.FinetuneResult",
+    _finetune_state,
+)
+BACKTEST: Final[JobKind[BacktestState, BacktestResult]] = JobKind(
+    "backtest",
+    BACKTEST_TASK,
+    "backtest.parse_backtest_job",
+    "backtest_results.BacktestResult",
+    _backtest_state,
+)

@@ -5,8 +5,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.redis.connection import connect
+from redis import Redis
+
 from kronos_client.redis.job_record import JobRecord
 from kronos_client.redis.routing import live_workers
 
@@ -24,8 +24,8 @@ class LostJobs:
             be cleared if Redis does not answer: then it may not answer workers either.
     """
 
-    def __init__(self, redis_url: str) -> None:
-        self._redis_url = redis_url
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
         self.suspects: dict[tuple[str, str], float] = {}
 
     async def among(self, records: Mapping[str, JobRecord], now: float) -> set[str]:
@@ -37,7 +37,7 @@ class LostJobs:
         """
         gone = {(job_id, one.fields["at"]): one for job_id, one in records.items() if one.is_gone(now)}
         if gone:
-            workers = await asyncio.to_thread(self._workers)
+            workers = await asyncio.to_thread(live_workers, self._redis)
             gone = {seen: record for seen, record in gone.items() if record.is_gone_for(workers)}
         since = {seen: at for seen, at in self.suspects.items() if seen in gone or seen[0] not in records}
         self.suspects = dict.fromkeys(gone, time.monotonic()) | since
@@ -46,7 +46,3 @@ class LostJobs:
             for seen, record in gone.items()
             if time.monotonic() - self.suspects[seen] >= max(SEEN_FOR_S, record.timeout_s)
         }
-
-    def _workers(self) -> list[AnyWorkerStatus]:
-        with connect(self._redis_url) as redis:
-            return live_workers(redis)

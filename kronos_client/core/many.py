@@ -1,5 +1,7 @@
 """Many: forecasts any number of items, each in its own job, a bounded number at a time."""
 
+from __future__ import annotations
+
 import asyncio
 import math
 import time
@@ -7,18 +9,22 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import checked_job_id
-from kronos_client.contract.results import ForecastResult
 from kronos_client.core.async_handle import AsyncForecastHandle, cancelled_if_left, submitted
-from kronos_client.core.core import Core
+from kronos_client.core.core import Core, Unsent
 from kronos_client.core.forecast_request import ForecastOptions, check_options
 from kronos_client.core.job import candles_job
 from kronos_client.core.reading import readable
 from kronos_client.core.retrying import Retries
 
+if TYPE_CHECKING:
+    from kronos_client.contract.results import ForecastResult
+
+MAX_TOGETHER: Final = 16
+"""Items that are sent in one call."""
 MAX_IN_FLIGHT: Final = 64
 """A worker's default number of concurrent jobs."""
 
@@ -89,8 +95,8 @@ class ManyOptions(ForecastOptions, total=False):
 class Many:
     """The loop of ``forecast_many``, for one event loop.
 
-    Items are sent one after the other: while one is refused, the next would be refused too. Each item is a
-    task until its outcome is returned.
+    While a call sends items, the next ones are collected for the next call. While ``MAX_TOGETHER`` are
+    refused, no more are taken. Each item is a task until its outcome is returned.
     """
 
     def __init__(self, core: Core, **options: Unpack[ManyOptions]) -> None:
@@ -107,7 +113,9 @@ class Many:
             raise JobError(ErrorCode.BAD_VALUE, "max_in_flight must be at least 1", "max_in_flight")
         self._tasks: list[asyncio.Task[ForecastOutcome]] = []
         self._num_taken = 0
-        self._wants_item = True
+        self._num_unsent = 0
+        self._unsent: list[Unsent] = []
+        self._sending: asyncio.Task[None] | None = None
         self._is_fed = False  # by a task of its own
         self._is_over = False
         self._error: BaseException | None = None
@@ -140,9 +148,10 @@ class Many:
             del item  # frees its memory while the next one is awaited
 
     def _has_room(self) -> bool:
-        return self._wants_item and not self._is_over and len(self._tasks) < self._max_in_flight
+        is_full = len(self._tasks) >= self._max_in_flight or self._num_unsent >= MAX_TOGETHER
+        return not is_full and not self._is_over
 
-    def _end_taking(self, taking: "asyncio.Task[None]") -> None:
+    def _end_taking(self, taking: asyncio.Task[None]) -> None:
         self._is_over = True
         self._error = None if taking.cancelled() else taking.exception()
         self._news.set()
@@ -184,7 +193,7 @@ class Many:
         task = asyncio.create_task(self._one(*split_item(item, self._num_taken, self._prefix)))
         task.add_done_callback(lambda _: self._news.set())
         self._tasks.append(task)
-        self._wants_item = False
+        self._num_unsent += 1
         self._num_taken += 1
 
     async def _one(self, outcome: ForecastOutcome, candles: Any, own: ForecastOptions) -> ForecastOutcome:
@@ -196,7 +205,9 @@ class Many:
             make_job = partial(candles_job, candles, options, outcome.job_id, self._core.settings)
             may_stay = self._prefix is not None  # its id is the caller's
             scope = None if may_stay or self._forget else ""  # others would miss a deleted result
-            handle = await submitted(self._core, make_job, self._retry_for_s, may_stay=may_stay, scope=scope)
+            handle = await submitted(
+                self._core, make_job, self._retry_for_s, may_stay=may_stay, scope=scope, send=self._send
+            )
             outcome = replace(outcome, job_id=handle.id)
             del candles, own, options, make_job
             self._send_next()
@@ -208,8 +219,22 @@ class Many:
             if handle is None:
                 self._send_next()
 
+    async def _send(self, one: Unsent) -> None:
+        """Send a job with those that are collected until the last call ends."""
+        if not self._unsent:
+            self._sending = asyncio.create_task(self._send_all(self._sending))
+        self._unsent.append(one)
+        assert self._sending is not None
+        await asyncio.shield(self._sending)
+
+    async def _send_all(self, last_call: asyncio.Task[None] | None) -> None:
+        if last_call is not None:
+            await asyncio.wait([last_call])
+        unsent, self._unsent = self._unsent, []
+        await self._core.send_all([one for one in unsent if not one.is_given_up])
+
     def _send_next(self) -> None:
-        self._wants_item = True
+        self._num_unsent -= 1
         self._news.set()
 
     async def _result(self, handle: AsyncForecastHandle) -> ForecastResult:

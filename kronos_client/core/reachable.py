@@ -4,13 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from kombu.exceptions import OperationalError
 from redis.exceptions import AuthenticationError, RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.connection import REFUSED
 
-NOT_REACHED: Final = (RedisError, OperationalError, OSError)
+NOT_REACHED: Final = (RedisError, OSError)
 
 
 @contextmanager

@@ -81,7 +81,8 @@ class ResultEvents:
         self._store = store
         self._away_for_s = away_for_s
         self._waiters: dict[str, set[_Waiter]] = {}
-        self._left: set[str] = set()
+        self._begun: list[str] = []
+        self._subscribed: set[str] = set()
         self._looker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_released = False
@@ -176,7 +177,9 @@ class ResultEvents:
         waiters = self._waiters.setdefault(job_id, set())
         waiters.add(waiter)
         self._store.start(self._on_state)
-        self._start(self._begin(job_id, is_first=len(waiters) == 1))
+        self._begun.append(job_id)
+        if len(self._begun) == 1:
+            self._start(self._begin())
         if self._looker is None or self._looker.done():
             self._looker = self._start(self._look_often())
         try:
@@ -185,7 +188,6 @@ class ResultEvents:
             waiters.discard(waiter)
             if not waiters and self._waiters.get(job_id) is waiters:
                 del self._waiters[job_id]
-                self._left.add(job_id)
 
     def _start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.create_task(work)
@@ -198,28 +200,32 @@ class ResultEvents:
         if not task.cancelled():
             task.exception()  # retrieves it; else asyncio logs that nobody did
 
-    async def _begin(self, job_id: str, *, is_first: bool) -> None:
-        if is_first and job_id in self._left:
-            self._left.discard(job_id)
-        elif is_first:
-            await self._store.subscribe(job_id)
-        await self._look([job_id])
+    async def _begin(self) -> None:
+        """Subscribe to all jobs for which waiting began in this turn of the loop, and read them."""
+        job_ids, self._begun = self._begun, []
+        if new := [job_id for job_id in dict.fromkeys(job_ids) if job_id not in self._subscribed]:
+            self._subscribed.update(new)
+            await self._store.subscribe(new)
+        await self._look(job_ids)
 
     def _on_state(self, job_id: str, stored: Stored) -> None:
         for waiter in self._waiters.get(job_id, ()):
             waiter.publish(stored)
 
     async def _look_often(self) -> None:
-        while self._waiters or self._left:
+        while self._waiters or self._subscribed:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            left, self._left = self._left, set()  # all at once, which is cheaper
+            left = self._subscribed - self._waiters.keys()  # all at once, which is cheaper
             if left:
+                self._subscribed -= left
                 await self._store.unsubscribe(list(left))
-            job_ids = list(self._waiters)
-            for start in range(0, len(job_ids), JOBS_AT_ONCE):
-                await self._look(job_ids[start : start + JOBS_AT_ONCE])
+            await self._look(list(self._waiters))
 
     async def _look(self, job_ids: Sequence[str]) -> None:
+        for start in range(0, len(job_ids), JOBS_AT_ONCE):
+            await self._look_at(job_ids[start : start + JOBS_AT_ONCE])
+
+    async def _look_at(self, job_ids: Sequence[str]) -> None:
         read_at = time.monotonic()
         try:
             found = await self._store.read(job_ids)

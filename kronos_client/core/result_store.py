@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from celery import states
+from redis import Redis as SyncRedis
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
 from redis.exceptions import RedisError
 
+from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
 from kronos_client.core.lost_jobs import LostJobs
@@ -45,8 +46,8 @@ class ResultStore(Protocol):
     def start(self, on_state: OnState) -> None:
         """Call ``on_state`` with each state published from now on. A second call does nothing."""
 
-    async def subscribe(self, job_id: str) -> None:
-        """Receive this job's states."""
+    async def subscribe(self, job_ids: Sequence[str]) -> None:
+        """Receive these jobs' states."""
 
     async def unsubscribe(self, job_ids: Sequence[str]) -> None:
         """No longer receive these jobs' states."""
@@ -65,14 +66,19 @@ class RedisResultStore:
     """The ``ResultStore`` in Redis. It misses states that are published while the connection is lost.
 
     With ``max_connections`` open, further reads wait for a free one.
+
+    Args:
+        redis: For reading which workers live, on a thread.
     """
 
-    def __init__(self, settings: ClientSettings, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self, settings: ClientSettings, redis: SyncRedis, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         url = settings.redis_url.get_secret_value()
         options, retry = pool_options(url, max_connections), Retry(ConstantBackoff(0.2), 1)
         pool = BlockingConnectionPool.from_url(**options, retry=retry)
         self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
-        self._lost_jobs = LostJobs(url)
+        self._lost_jobs = LostJobs(redis)
         self._result_ttl_s = settings.result_ttl_s
         self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
         self._listener: asyncio.Task[None] | None = None
@@ -92,8 +98,8 @@ class RedisResultStore:
             await self._pubsub.aclose()
         await self._redis.aclose()
 
-    async def subscribe(self, job_id: str) -> None:
-        await self._command(self._pubsub.subscribe, job_id)
+    async def subscribe(self, job_ids: Sequence[str]) -> None:
+        await self._command(self._pubsub.subscribe, *job_ids)
 
     async def unsubscribe(self, job_ids: Sequence[str]) -> None:
         await self._command(self._pubsub.unsubscribe, *job_ids)

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone
 from typing import Any, Final
 
 import numpy as np
@@ -53,12 +53,13 @@ def series_payload(
     if isinstance(given, str) or not isinstance(given, Iterable) or not hasattr(candles, "__getitem__"):
         expected = "a DataFrame, a mapping of columns or a list of records"
         raise JobError(ErrorCode.BAD_TYPE, f"candles must be {expected}, not {type(candles).__name__}")
-    names = {_name_of(label): label for label in given}
-    for name in COLUMNS:
-        spelt = [str(label) for label in given if _name_of(label) == name]
-        if len(spelt) > 1:
-            message = f"the columns {' and '.join(spelt)} are all {name}: keep one of them"
+    names: dict[str, Any] = {}
+    for label in given:
+        name = _name_of(label)
+        if name in names and name in COLUMNS:
+            message = f"the columns {names[name]} and {label} are both {name}: keep one of them"
             raise JobError(ErrorCode.BAD_VALUE, message, name)
+        names[name] = label
     columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
     texts = _texts(_find_timestamps(candles, names) if timestamps is None else timestamps)
     lengths = {name: len(values) for name, values in columns.items()} | {"timestamps": len(texts)}
@@ -136,7 +137,8 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         if is_odd or given.dtype.kind in NO_NUMBERS:
             raise TypeError
         with np.errstate(over="ignore"):  # too large a value becomes infinite, which the contract refuses
-            return np.asarray(values, dtype=np.float32)
+            # pandas' own missing values are objects, which only pandas converts.
+            return np.asarray(values if given.dtype.kind == "O" else given, dtype=np.float32)
     except OverflowError:  # only an integer can overflow here
         rows = enumerate(() if given is None else given)
         row = next((row for row, value in rows if isinstance(value, int) and abs(value) > MAX_FLOAT), None)
@@ -152,9 +154,22 @@ def _texts(timestamps: Any) -> list[str]:
     if is_one or not isinstance(timestamps, Iterable):
         message = f"timestamps must be a list, not {type(timestamps).__name__}"
         raise JobError(ErrorCode.BAD_TYPE, message, "timestamps")
-    if isinstance(timestamps, np.ndarray) and timestamps.dtype.kind == "M":
-        return _numpy_texts(timestamps)
+    dtype = getattr(timestamps, "dtype", None)
+    if isinstance(dtype, np.dtype) and dtype.kind == "M":
+        return _numpy_texts(np.asarray(timestamps))
+    if not isinstance(dtype, np.dtype) and hasattr(dtype, "tz"):  # pandas' times with a zone
+        times: Any = getattr(timestamps, "dt", timestamps)
+        wall, instants = (np.asarray(naive(None)) for naive in (times.tz_localize, times.tz_convert))
+        if not np.isnat(wall).any():
+            offsets = (wall - instants).astype("timedelta64[us]").tolist()
+            ends = {offset: _offset(offset) for offset in set(offsets)}
+            return [text + ends[offset] for text, offset in zip(_numpy_texts(wall), offsets, strict=True)]
     return [_text(value) for value in timestamps]
+
+
+def _offset(offset: timedelta) -> str:
+    """Such as ``+08:00``."""
+    return datetime(2000, 1, 1, tzinfo=timezone(offset)).isoformat()[len("2000-01-01T00:00:00") :]
 
 
 def _text(value: Any) -> str:
@@ -171,8 +186,9 @@ def _text(value: Any) -> str:
 def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
     """To the second; to the microsecond if any has a fraction."""
     seconds = times.astype("datetime64[s]")
-    whole = bool((seconds == times)[~np.isnat(times)].all())
-    return [str(text) for text in np.datetime_as_string(seconds if whole else times.astype("datetime64[us]"))]
+    is_whole = bool(((seconds == times) | np.isnat(times)).all())
+    texts: list[str] = np.datetime_as_string(seconds if is_whole else times.astype("datetime64[us]")).tolist()
+    return texts
 
 
 def job_series(

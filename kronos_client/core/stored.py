@@ -5,9 +5,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from celery import states
 from pydantic_core import from_json, to_json
 
+from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
 
 log = logging.getLogger(__name__)

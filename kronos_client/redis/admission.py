@@ -1,19 +1,18 @@
-"""Admission: whether a job may be enqueued, by its id's earlier use and the room in its queue.
-
-Others may be admitted between the check and the sending: a queue may exceed its limit by one job for each
-thread that enqueues at that moment.
-"""
+"""Admission: sends jobs to queues, unless their ids' earlier use or a full queue forbids it."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from redis import Redis
+from redis.exceptions import NoScriptError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.names import (
     CELERY_PRIORITIES,
+    EVENT_EXCHANGE,
     SHARED_KEY,
     Kind,
     Priority,
@@ -22,7 +21,9 @@ from kronos_client.contract.names import (
     jobs_key,
     result_key,
 )
+from kronos_client.redis.connection import ask_once
 from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
+from kronos_client.redis.message import write_message
 from kronos_client.redis.queues import TAKEN_KEY, list_key, waiting_keys
 from kronos_client.redis.scripts import read_script
 
@@ -34,62 +35,100 @@ UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
 
 
+Sent = Literal["claimed", "kept", "begun"]
+"""Why a job needs no more sending: see ``admit.lua``."""
+
+
+@dataclass(frozen=True)
+class Sending:
+    """A job to send. ``content`` is its canonical JSON, ``shown`` the arguments that Flower shows."""
+
+    job_id: str
+    content: str
+    queue: str
+    priority: Priority = "normal"
+    kind: Kind = "forecast"
+    shown: str = "{}"
+
+
 class Admission:
     """Admits jobs to queues of at most ``max_queue_jobs`` messages, all priorities and delayed ones.
 
     A tenth as many messages of cancelled jobs, up to 64 MiB, do not count.
+
+    Args:
+        jobs_per_s: A queue's throughput, called if it is full; 0 if unknown.
+        event_exchange: Where Flower and ``celery events`` receive that a job was sent.
     """
 
-    def __init__(self, redis: Redis, *, result_ttl_s: int, max_queue_jobs: int) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        *,
+        result_ttl_s: int,
+        max_queue_jobs: int,
+        jobs_per_s: Callable[[str], float] = lambda queue: 0.0,
+        event_exchange: str = EVENT_EXCHANGE,
+    ) -> None:
+        self._redis = redis
         self._result_ttl_s = result_ttl_s
         self._max_queue_jobs = max_queue_jobs
-        self._run = redis.register_script(read_script("admit"))
+        self._jobs_per_s = jobs_per_s
+        self._event_exchange = event_exchange
+        database = redis.connection_pool.connection_kwargs.get("db") or 0
+        self._event_channel = f"/{database}.{event_exchange}/task.sent"  # kombu's, of a fanout exchange
+        self._script = redis.register_script(read_script("admit"))
 
-    def admit(
-        self,
-        job_id: str,
-        payload: Mapping[str, Any] | str,
-        queue: str,
-        jobs_per_s: Callable[[], float],
-        priority: Priority = "normal",
-        kind: Kind = "forecast",
-    ) -> float | None:
-        """Record a job's content before it is enqueued.
+    def admit(self, jobs: Sequence[Sending]) -> list[Sent | Exception]:
+        """Record jobs and send their messages, in one round trip. Each one is sent whole or not at all.
 
-        A job that has ended is not computed again while its result is kept. A job under way may be enqueued
+        A job that has ended is not computed again while its result is kept. A job under way may be sent
         again, since its first outcome stands; but not if the queue is full and a worker has begun it. If it
-        is shared, it is not enqueued again once a worker has begun it, and is computed again if it failed.
-
-        Args:
-            payload: The job, or its canonical JSON.
-            jobs_per_s: The queue's throughput, called if the queue is full; 0 if unknown.
-            kind: The list of jobs that has it.
+        is shared, it is not sent again once a worker has begun it, and is computed again if it failed.
 
         Returns:
-            The time of admission; None if the job is not to be enqueued.
-
-        Raises:
-            JobError: ID_CONFLICT if the id was used for other content; QUEUE_FULL.
+            For each job why it needs no more sending, or an error: JobError ID_CONFLICT, if its id was used
+            for other content; QUEUE_FULL; NotConfirmed; or why Redis was not reached or refuses it.
         """
-        now, answer, *more = self._run(
-            keys=[
-                *(job_key(job_id), cancel_key(job_id), result_key(job_id), SHARED_KEY),
-                *(TAKEN_KEY, jobs_key(kind)),
-                *waiting_keys(queue),
-            ],
-            args=[
-                *(fingerprint(payload), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs),
-                *(list_key(queue, CELERY_PRIORITIES[priority]), job_id, MAX_LISTED),
-                "shared" if is_shared(job_id) else "",
-            ],
-        )
-        if answer == "conflict":
-            raise id_conflict(job_id)
-        if answer == "full":
+        calls = [self._call(job) for job in jobs]
+        answers = ask_once(self._redis, [("EVALSHA", self._script.sha, *call) for call in calls])
+        unknown = [place for place, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+        if unknown:
+            again = [("EVALSHA", self._script.sha, *calls[place]) for place in unknown]
+            again[0] = ("EVAL", self._script.script, *calls[unknown[0]])
+            for place, answer in zip(unknown, ask_once(self._redis, again), strict=True):
+                answers[place] = answer
+        return [self._outcome(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+
+    def _call(self, job: Sending) -> list[Any]:
+        """The number of keys, keys and arguments of the script."""
+        parts = (job.job_id, job.kind, job.content, job.shown, job.queue, job.priority)
+        keys = [
+            *(job_key(job.job_id), cancel_key(job.job_id), result_key(job.job_id), SHARED_KEY),
+            *(TAKEN_KEY, jobs_key(job.kind)),
+            *waiting_keys(job.queue),
+        ]
+        message = write_message(*parts, self._event_exchange)
+        return [
+            *(len(keys), *keys),
+            *(fingerprint(job.content), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs),
+            *(list_key(job.queue, CELERY_PRIORITIES[job.priority]), job.job_id, MAX_LISTED),
+            "shared" if is_shared(job.job_id) else "",
+            *(message.before_time, message.after_time, self._event_channel, message.event),
+        ]
+
+    def _outcome(self, job: Sending, answer: Any) -> Sent | Exception:
+        if isinstance(answer, Exception):
+            return answer
+        what, *more = answer
+        if what == "conflict":
+            return id_conflict(job.job_id)
+        if what == "full":
             (length, was_submitted), limit = more, self._max_queue_jobs
-            again_s = retry_after_s(length, limit, jobs_per_s())
-            raise queue_full(queue, length, limit, again_s, was_submitted=bool(was_submitted))
-        return float(now) if answer == "claimed" else None
+            again_s = retry_after_s(length, limit, self._jobs_per_s(job.queue))
+            return queue_full(job.queue, length, limit, again_s, was_submitted=bool(was_submitted))
+        sent: Sent = what
+        return sent
 
 
 def id_conflict(job_id: str) -> JobError:

@@ -1,11 +1,15 @@
-"""Connections to Redis for what Celery does not carry: announcements, job records, cancellation."""
+"""Connections to Redis: a pool of them, and calls that are sent once."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty
 from typing import Any, Final
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import ConstantBackoff
+from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import TimeoutError as NoAnswer
 from redis.retry import Retry
 
 from kronos_client.redis.credentials import split_credentials
@@ -70,3 +74,51 @@ def read_bytes(redis: Any, *command: str | int) -> list[Any]:
     """The answer undecoded: where a text is not UTF-8, redis-py fails in the middle of an answer."""
     answer = redis.execute_command(*command, NEVER_DECODE=True)
     return list(answer)
+
+
+class NotConfirmed(Exception):
+    """Redis may have executed a command: it was sent, and its answer is lost."""
+
+
+def ask_once(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
+    """Send commands together, and never again. An error stands in place of its answer.
+
+    It is NotConfirmed if the answer is lost. Any other means that the command was not executed.
+    """
+    pool: Any = redis.connection_pool
+    try:
+        connection = pool.get_connection()
+    except (RedisError, OSError) as error:
+        return [error] * len(commands)
+    answers, is_sent = list[Any](), False
+    try:
+        connection.check_health()
+        is_sent = True
+        # In one piece: redis-py would make a system call of each 6 kB.
+        connection.send_packed_command([b"".join(connection.pack_commands(commands))], check_health=False)
+        while len(answers) < len(commands):
+            answers.append(_answer(connection))
+    except (RedisError, OSError) as error:
+        redis._close_connection(connection)
+        lost: Exception = error
+        if is_sent:
+            lost = NotConfirmed(type(error).__name__)
+            lost.__cause__ = error
+        answers += [lost] * (len(commands) - len(answers))
+    except BaseException:
+        connection.disconnect()  # answers are left in it
+        raise
+    finally:
+        pool.release(connection)
+    return answers
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except BusyLoadingError as error:  # an answer, although it is a ConnectionError
+        return error
+    except (NoConnection, NoAnswer):
+        raise
+    except RedisError as error:
+        return error

@@ -5,12 +5,11 @@ from collections.abc import Collection
 from itertools import chain
 from typing import Any, Final
 
-from kombu.transport.redis import Channel
 from redis import Redis
 from redis.exceptions import ResponseError
 
 from kronos_client.redis.connection import read_bytes
-from kronos_client.redis.queues import list_keys
+from kronos_client.redis.queues import SEPARATOR, list_keys
 
 CELERY_QUEUE: Final = "celery"
 """The queue and exchange of an app that names none."""
@@ -24,7 +23,7 @@ def foreign_bindings(redis: Redis, queues: Collection[str]) -> list[str]:
     found = []
     for exchange in (CELERY_QUEUE, *queues):
         for member in sorted(_read(redis, "SMEMBERS", f"_kombu.binding.{exchange}")):
-            queue = member.decode(errors="replace").rpartition(Channel.sep)[2]
+            queue = member.decode(errors="replace").rpartition(SEPARATOR)[2]
             if queue != exchange and (queue in queues or exchange in queues):
                 found.append(f"the queue {queue!a} is bound to the exchange {exchange!a}")
     return found

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from kombu.transport.redis import PRIORITY_STEPS as KOMBU_STEPS
-from kombu.transport.redis import Channel
 from redis import Redis
 
 from kronos_client.contract.names import (
@@ -87,7 +85,9 @@ LARGE_PREFIX: Final = f"{KEY_PREFIX}large:"
 CANCELLED_PREFIX: Final = f"{KEY_PREFIX}cancelled:"
 """Sorted sets by list: ``lua/cancelled.lua`` documents them."""
 
-PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
+SEPARATOR: Final = "\x06\x16"
+"""kombu's, between the parts of a name."""
+PRIORITY_STEPS: Final = (0, 3, 6, 9)
 """The lowest of Celery's priority numbers in each list; 0 is served first.
 
 They are kombu's, one more than ours: messages with priority 9 from other clients need a list too.
@@ -96,7 +96,7 @@ They are kombu's, one more than ours: messages with priority 9 from other client
 
 def list_key(queue: str, step: int) -> str:
     """The list of one of ``PRIORITY_STEPS``: pushed at its left, served at its right."""
-    return f"{queue}{Channel.sep}{step}" if step else queue
+    return f"{queue}{SEPARATOR}{step}" if step else queue
 
 
 def list_keys(queue: str) -> list[str]:
@@ -116,7 +116,7 @@ def waiting_keys(queue: str) -> list[str]:
 
 def queue_and_step(key: str) -> tuple[str, int]:
     """The queue and step of a list. ``key`` may be any text, as in the next two functions."""
-    queue, _, step = key.removeprefix(LARGE_PREFIX).partition(Channel.sep)
+    queue, _, step = key.removeprefix(LARGE_PREFIX).partition(SEPARATOR)
     return queue, int(step) if step.isdecimal() else 0
 
 

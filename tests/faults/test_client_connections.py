@@ -63,8 +63,7 @@ def test_a_lost_answer_is_an_error_with_the_id_and_the_job_may_be_sent_again(
     note: Note,
 ):
     behind = make_client(proxy.url)
-    # Its name is in the message's headers alone.
-    lost = Rule(None, lambda request: request.command != "EVALSHA" and b"kronos.forecast" in request.raw)
+    lost = Rule(None, lambda request: request.script == "admit")
     proxy.rules = [lost]
     job_id = accounts.next_id()
     began = time.monotonic()

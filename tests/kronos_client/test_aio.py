@@ -152,11 +152,12 @@ def test_a_job_that_is_cancelled_on_its_way_is_not_left_unless_its_id_is_known(
         is_begun, may_go_on, sent = threading.Event(), threading.Event(), []
 
         def slowly(enqueue):
-            def slow(dispatcher, job, queue):
+            def slow(dispatcher, jobs):
                 is_begun.set()
                 assert may_go_on.wait(WAIT_S)
-                enqueue(dispatcher, job, queue)
-                sent.append(job.id)
+                errors = enqueue(dispatcher, jobs)
+                sent.extend(job.id for job, _ in jobs)
+                return errors
 
             return slow
 

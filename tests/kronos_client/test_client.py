@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from celery.app import app_or_default
-from kombu.exceptions import OperationalError
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient, JobState
@@ -19,7 +18,6 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.contract.results import ForecastResult
-from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import delivery_keys, queue_states
 from kronos_client.redis.routing import announce
@@ -27,6 +25,7 @@ from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
+from tests.faults.proxy import FaultyProxy, Rule
 from tests.ports import free_port
 from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
@@ -285,29 +284,36 @@ def test_without_redis_nothing_is_enqueued_and_the_error_says_so():
             client.workers()
 
 
-def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, redis, monkeypatch):
-    def lose_the_answer(*_: object, **__: object) -> None:
-        raise OperationalError("connection closed while writing")
-
-    monkeypatch.setattr("kombu.messaging.Producer.publish", lose_the_answer)
-    with pytest.raises(JobError) as ended:
-        client.submit(CANDLES.as_dict(), pred_len=5, job_id="my-job")
-    assert (ended.value.code, ended.value.details) == (ErrorCode.ENQUEUE_UNCERTAIN, {"job_id": "my-job"})
-
-
-def test_a_redis_that_goes_away_between_asking_and_sending_is_uncertain_too(monkeypatch):
-    with LocalRedis() as server, ForecastClient(server.url) as client:
-        admit = Admission.admit
-
-        def last_words(*arguments: Any) -> Any:
-            answer = admit(*arguments)
-            server.stop()
-            return answer
-
-        monkeypatch.setattr(Admission, "admit", last_words)
+def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_may_be_repeated(client, redis):
+    with FaultyProxy(client.redis_url) as proxy, ForecastClient(proxy.url) as behind:
+        proxy.rules = [Rule(None, lambda request: request.script == "admit")]
         with pytest.raises(JobError) as ended:
+            behind.submit(CANDLES.as_dict(), pred_len=5, job_id="my-job")
+    assert (ended.value.code, ended.value.details) == (ErrorCode.ENQUEUE_UNCERTAIN, {"job_id": "my-job"})
+    assert [message["headers"]["id"] for message in messages(redis)] == ["my-job"]
+    assert client.submit(CANDLES.as_dict(), pred_len=5, job_id="my-job").queue == CPU_QUEUE
+
+
+@pytest.mark.parametrize(
+    "error", ["OOM command not allowed", "NOPERM no", "LOADING data", "BUSY a script runs"]
+)
+def test_an_enqueue_that_redis_refuses_leaves_nothing(client, redis, error):
+    with FaultyProxy(client.redis_url) as proxy, ForecastClient(proxy.url) as behind:
+        proxy.rules = [Rule(error, lambda request: request.script == "admit")]
+        with pytest.raises(JobError) as ended:
+            behind.submit(CANDLES.as_dict(), pred_len=5, job_id="my-job")
+        assert ended.value.code == ErrorCode.BROKER_UNREACHABLE
+        assert redis.keys() == []
+        proxy.rules = []
+        assert behind.submit(CANDLES.as_dict(), pred_len=5, job_id="my-job").queue == CPU_QUEUE
+
+
+def test_a_redis_that_goes_away_before_sending_is_unreachable():
+    with LocalRedis() as server, ForecastClient(server.url) as client:
+        assert client.submit(CANDLES.as_dict(), pred_len=5).queue == CPU_QUEUE  # the workers are known now
+        server.stop()
+        with pytest.raises(JobError, match="BROKER_UNREACHABLE"):
             client.submit(CANDLES.as_dict(), pred_len=5)
-    assert ended.value.code == ErrorCode.ENQUEUE_UNCERTAIN
 
 
 def test_the_states_of_a_job_are_read_back(client, backend):

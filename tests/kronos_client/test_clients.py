@@ -146,10 +146,11 @@ def test_an_interrupt_amid_sending_leaves_no_job_whose_id_nobody_has(
     sent: list[str] = []
 
     def interrupted(enqueue):
-        def enqueue_slowly(dispatcher, job, queue):
-            enqueue(dispatcher, job, queue)
-            sent.append(job.id)
+        def enqueue_slowly(dispatcher, jobs):
+            errors = enqueue(dispatcher, jobs)
+            sent.extend(job.id for job, _ in jobs)
             time.sleep(0.5)
+            return errors
 
         return enqueue_slowly
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from kombu.exceptions import OperationalError
 
 from kronos_client.client import FinetuneState, ForecastClient
 from kronos_client.contract.columns import decode_column
@@ -213,16 +212,6 @@ def test_a_job_with_the_same_id_and_content_has_one_outcome(client, redis, backe
     assert again.wait(WAIT_S).model_dump(mode="json") == example("finetune-result")
     with pytest.raises(JobError, match="ID_CONFLICT"):
         client.finetune(CONFIG, name="another", data="a.csv", job_id="my-job")
-
-
-def test_an_enqueue_whose_answer_is_lost_is_uncertain_and_keeps_its_id(client, redis, monkeypatch):
-    def lose_the_answer(*_: object, **__: object) -> None:
-        raise OperationalError("connection closed while writing")
-
-    monkeypatch.setattr("kombu.messaging.Producer.publish", lose_the_answer)
-    with pytest.raises(JobError) as ended:
-        client.finetune(CONFIG, name="mine", data="a.csv", job_id="my-job")
-    assert (ended.value.code, ended.value.details) == (ErrorCode.ENQUEUE_UNCERTAIN, {"job_id": "my-job"})
 
 
 def test_without_redis_nothing_is_enqueued_and_the_error_says_so():

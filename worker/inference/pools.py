@@ -53,7 +53,7 @@ class WaitingThreadsPool(ThreadsPool):
         """Let all jobs end: Celery's event loop has ended, so they go on here."""
         process = current.process
         while process is not None and (len(process.jobs) or self._results):
-            if state.should_terminate:  # the shutdown has become a cold one
+            if getattr(state, "should_terminate", None):  # the shutdown has become a cold one
                 process.hand_back_at = min(process.hand_back_at, time.monotonic())
             process.run_jobs()
             time.sleep(ROUND_S)

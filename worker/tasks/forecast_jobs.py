@@ -92,6 +92,8 @@ class ForecastJobs(Jobs):
                 self._begin_at = asked_at + REQUEUE_DELAY_S
             return
         for attempt, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, RedisError):
+                store_health.refused(answer)
             self._begun[attempt.tag] = attempt
             attempt.begun(answer, asked_at)
 

@@ -19,6 +19,7 @@ from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS, list_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
+from tests.admitting import admit
 from worker.broker.deliveries import Deliveries
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -50,8 +51,7 @@ def deliveries(redis_server) -> Deliveries:
 def submit(redis: Redis, *job_ids: str) -> None:
     admission = Admission(redis, result_ttl_s=100, max_queue_jobs=100)
     for job_id in job_ids:
-        admission.admit(job_id, {}, "cpu", lambda: 0.0)
-        redis.lpush(LIST, json.dumps({"properties": {"correlation_id": job_id}}))
+        admit(admission, job_id)
 
 
 def begin(store: JobStore, deliveries: Deliveries, job_id: str = "a") -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 
@@ -32,13 +33,13 @@ class SlowDispatcher:
     def shared(self, job: Job, scope: str | None) -> Job:
         return job
 
-    def send(self, job: Job) -> str:
+    def send_all(self, jobs: Sequence[Job]) -> list[str | JobError]:
         self.is_begun.set()
         assert self.may_end.wait(WAIT_S)
         if self.refusals:
-            raise self.refusals.pop()
+            return [self.refusals.pop()]
         self.is_done.set()
-        return "cpu"
+        return ["cpu"]
 
     def try_to_cancel(self, job_id: str) -> None:
         assert job_id == JOB.id

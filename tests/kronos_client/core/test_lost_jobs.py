@@ -1,7 +1,6 @@
 """A job whose message is gone without an outcome raises LOST, and no other job does."""
 
 import asyncio
-import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -24,6 +23,7 @@ from kronos_client.redis.queues import DELIVERY_KEYS, list_key
 from kronos_client.redis.routing import announce, withdraw
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
+from tests.admitting import admit
 from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
 
@@ -55,14 +55,6 @@ def deliveries(redis: Redis, redis_server) -> Deliveries:
     return Deliveries(redis, KEYS, timeout_s=TIMEOUT_S, max_bytes=10_000)
 
 
-def submit(admission: Admission, redis: Redis, job_id: str = "a") -> bool:
-    """Admit a job, and send its message if it was not sent before."""
-    if admission.admit(job_id, {}, "cpu", lambda: 0.0) is None:
-        return False
-    redis.lpush(LIST, json.dumps({"properties": {"correlation_id": job_id}}))
-    return True
-
-
 def live(redis: Redis, queue: str = "cpu", **fields: Any) -> None:
     announce(redis, fake_worker(queue, **{"versions": {"kronos": "1"}, "node": queue} | fields))
 
@@ -77,7 +69,7 @@ def outcome_of(url: str, job_id: str = "a", num_reads: int = 20) -> str | None:
 
     async def run() -> str | None:
         reads = 0
-        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100))
+        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100), connect(url))
         read = store.read
 
         async def counted(job_ids: Any) -> list[Stored]:
@@ -106,14 +98,14 @@ async def _last(events: ResultEvents, job_id: str) -> str:
 
 
 def test_a_message_that_went_to_the_dead(redis, redis_server, admission, store, deliveries):
-    submit(admission, redis)
+    admit(admission, "a")
     tag = deliveries.take([LIST]).tag
     store.begin("a", STARTED, tag, TIMEOUT_S)
     assert outcome_of(redis_server.url) is None
     store.end([Ending("a", "", tag, "an entry")])
     assert redis.hget(job_key("a"), "at") == "none"
     assert outcome_of(redis_server.url) == ErrorCode.LOST
-    assert submit(admission, redis)
+    assert admit(admission, "a")
     assert outcome_of(redis_server.url) is None
 
 
@@ -121,7 +113,7 @@ def test_a_message_that_went_to_the_dead(redis, redis_server, admission, store, 
 def test_a_message_that_was_deleted_while_its_worker_was_dead(
     redis, redis_server, admission, store, deliveries, delay_s
 ):
-    submit(admission, redis)
+    admit(admission, "a")
     tag = deliveries.take([LIST]).tag
     store.begin("a", STARTED, tag, TIMEOUT_S)
     if delay_s is not None:
@@ -136,14 +128,14 @@ def test_a_message_that_was_deleted_while_its_worker_was_dead(
 
 def test_a_shared_job_that_is_lost_is_computed_again(redis, admission, store, deliveries):
     job_id = f"{SHARED_PREFIX}1"
-    submit(admission, redis, job_id)
+    admit(admission, job_id)
     tag = deliveries.take([LIST]).tag
     store.begin(job_id, STARTED, tag, TIMEOUT_S)
-    assert not submit(admission, redis, job_id)
+    assert not admit(admission, job_id)
     redis.hset(job_key(job_id), "at", at(redis, 2 * TIMEOUT_S - 5, TIMEOUT_S))
-    assert not submit(admission, redis, job_id)
+    assert not admit(admission, job_id)
     redis.hset(job_key(job_id), "at", at(redis, 2 * TIMEOUT_S + 5, TIMEOUT_S))
-    assert submit(admission, redis, job_id)
+    assert admit(admission, job_id)
 
 
 def test_a_delivery_that_ran_out_long_ago(redis, redis_server):
@@ -215,7 +207,7 @@ def test_a_record_of_another_type_concerns_its_own_job_only(redis, redis_server)
 
 def on_a_store(url: str, body: Callable[[RedisResultStore], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100))
+        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100), connect(url))
         await body(store)
         await store.close()
 

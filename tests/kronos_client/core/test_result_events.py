@@ -37,7 +37,9 @@ def with_events(url: str, body: Callable[[ResultEvents], Coroutine[Any, Any, Non
 
     async def run() -> None:
         settings = ClientSettings.load(redis_url=url, result_ttl_s=TTL_S)
-        events = ResultEvents(RedisResultStore(settings), **options)
+        events = ResultEvents(
+            RedisResultStore(settings, connect(settings.redis_url.get_secret_value())), **options
+        )
         try:
             async with asyncio.timeout(WAIT_S + 10):
                 await body(events)

@@ -9,6 +9,7 @@ from kronos_client.core.stored import NOTHING
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.settings import ClientSettings
+from tests.admitting import admit
 
 
 def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, redis):
@@ -18,7 +19,9 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
 
     def absence() -> str | None:
         async def read() -> str | None:
-            store = RedisResultStore(ClientSettings.load(redis_url=redis_server.url, result_ttl_s=ttl_s))
+            store = RedisResultStore(
+                ClientSettings.load(redis_url=redis_server.url, result_ttl_s=ttl_s), redis
+            )
             (stored,) = await store.read(["a"])
             await store.close()
             assert stored._replace(absence=None) == NOTHING
@@ -27,7 +30,7 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
         return asyncio.run(read())
 
     def submit() -> None:
-        admission.admit("a", {}, "cpu", lambda: 0.0)
+        admit(admission, "a")
 
     assert absence() == ErrorCode.LOST
     submit()

@@ -76,7 +76,7 @@ def test_timestamps_are_found_under_each_of_their_names(name):
 
 def test_columns_that_differ_only_in_case_are_refused():
     candles = {"open": [1.0], "high": [1.0], "low": [1.0], "close": [1.0], "Close": [50.0]}
-    with pytest.raises(JobError, match="close and Close are all close: keep one") as refused:
+    with pytest.raises(JobError, match="close and Close are both close: keep one") as refused:
         series_payload(candles | {"timestamps": ["2024-06-18"]}, "x")
     assert (refused.value.code, refused.value.field) == (ErrorCode.BAD_VALUE, "close")
 

@@ -13,6 +13,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.job_record import JobRecord
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS, list_key
+from tests.admitting import admit
 from worker.broker.deliveries import Deliveries
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -37,8 +38,7 @@ class Service:
     def send(self, job_id: str, low: bool) -> None:
         if self._messages(job_id):
             return
-        if self.admission.admit(job_id, {}, "cpu", lambda: 0.0, "low" if low else "normal") is not None:
-            self.redis.lpush(LISTS[low], json.dumps({"properties": {"correlation_id": job_id}}))
+        admit(self.admission, job_id, priority="low" if low else "normal")
 
     def take(self) -> None:
         delivery = self.deliveries.take(LISTS)

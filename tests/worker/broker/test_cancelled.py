@@ -23,6 +23,7 @@ from kronos_client.redis.queues import (
     waiting_keys,
 )
 from kronos_client.redis.scripts import read_script
+from tests.admitting import admit
 from tests.worker.broker.test_versions import RELEASE
 from worker.broker.deliveries import Deliveries
 
@@ -60,7 +61,8 @@ class Service:
         self.num_sent += 1
         job_id = str(self.num_sent)
         if is_ours:
-            assert self.admission.admit(job_id, {}, "cpu", lambda: 0.0, "low" if low else "normal")
+            assert admit(self.admission, job_id, priority="low" if low else "normal")
+            self.redis.lpop(LISTS[2 * low])  # in its place comes one of the wanted size
         self.redis.lpush(LISTS[2 * low], message(job_id, num_bytes))
         return job_id
 

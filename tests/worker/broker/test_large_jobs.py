@@ -15,6 +15,7 @@ from kronos_client.redis.queues import (
     queue_states,
     return_large,
 )
+from tests.admitting import admit
 from worker.broker.deliveries import Deliveries
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -96,15 +97,16 @@ def test_what_stands_before_a_message_of_a_first_list_is_its_own(redis, deliveri
 def test_a_job_that_is_set_aside_counts_in_the_queue_unless_it_is_cancelled(redis, deliveries):
     admission = Admission(redis, result_ttl_s=60, max_queue_jobs=3)
     for job_id in ("a", "b", "c"):
-        assert admission.admit(job_id, {}, "cpu", lambda: 0)
+        assert admit(admission, job_id)
+        redis.lpop(NORMAL)
         set_aside(redis, deliveries, job_id)
     assert redis.hget(job_key("b"), "at") == f"list {LARGE}"
     assert queue_states(redis, 3)["cpu"].lengths == {"high": 0, "normal": 3, "low": 0}
     with pytest.raises(Exception, match="its limit is 3"):
-        admission.admit("d", {}, "cpu", lambda: 0)
+        admit(admission, "d")
     JobStore(redis, 60).end([Ending("b", DONE)])
     assert queue_states(redis, 3)["cpu"].lengths["normal"] == 2
-    assert admission.admit("d", {}, "cpu", lambda: 0)
+    assert admit(admission, "d")
 
 
 def test_delayed_jobs_count_in_the_queue_and_those_that_are_due(redis, deliveries):
@@ -116,15 +118,14 @@ def test_delayed_jobs_count_in_the_queue_and_those_that_are_due(redis, deliverie
     redis.zincrby(f"kronos:delayed:{NORMAL}", -1001, redis.zrange(f"kronos:delayed:{NORMAL}", 0, 0)[0])
     assert queue_states(redis, 9)["cpu"].due == 1
     with pytest.raises(Exception, match="its limit is 2"):
-        Admission(redis, result_ttl_s=60, max_queue_jobs=2).admit("c", {}, "cpu", lambda: 0)
+        admit(Admission(redis, result_ttl_s=60, max_queue_jobs=2), "c")
 
 
 def test_the_age_of_the_oldest_job_is_that_of_its_admission(redis, deliveries):
     admission = Admission(redis, result_ttl_s=60, max_queue_jobs=9)
     for job_id, by_s in (("old", 500), ("new", 100)):
-        admission.admit(job_id, {}, "cpu", lambda: 0)
+        admit(admission, job_id)
         redis.hincrbyfloat(job_key(job_id), "admitted_at", -by_s)
-        redis.lpush(NORMAL, message(job_id))
     redis.lpush(list_key("gpu", 3), message("another client's"), "no JSON")
     states = queue_states(redis, 9)
     assert states["cpu"].oldest_s == pytest.approx(500, abs=5)
@@ -150,12 +151,12 @@ def test_large_jobs_can_be_returned_to_where_release_0_1_0_finds_them(redis, del
 def test_returned_jobs_are_found_where_they_are(redis, deliveries):
     admission = Admission(redis, result_ttl_s=60, max_queue_jobs=9)
     for job_id in ("held", "later", "a", "b"):
-        admission.admit(job_id, {}, "cpu", lambda: 0)
+        admit(admission, job_id)
+        redis.lpop(NORMAL)
         set_aside(redis, deliveries, job_id)
     held, later = deliveries.take([LARGE]), deliveries.take([LARGE])
     deliveries.put_back(later.tag, 1000)
-    admission.admit("new", {}, "cpu", lambda: 0)
-    redis.lpush(NORMAL, message("new"))
+    admit(admission, "new")
     assert return_large(redis) == 4
     assert redis.zrange(f"kronos:delayed:{NORMAL}", 0, -1) == [later.tag]
     assert not redis.exists(f"kronos:delayed:{LARGE}")

@@ -1,0 +1,112 @@
+"""How often a client asks Redis, and over how many connections."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from redis import connection as blocking
+from redis.asyncio import connection as awaited
+
+from kronos_client.aio import AsyncForecastClient
+from kronos_client.client import ForecastClient
+from kronos_client.contract.examples import example
+from kronos_client.contract.names import result_key
+from kronos_client.core.many import MAX_TOGETHER
+from kronos_model.bars.synthetic import candles
+from tests.faults.proxy import FaultyProxy
+
+CANDLES = candles(seed=1, bars=60).as_dict()
+NUM_ITEMS = 5 * MAX_TOGETHER
+
+
+class Watched:
+    """What a client at ``url`` writes to Redis; an entry is one command, or several that go together."""
+
+    def __init__(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.url = url
+        self.writes: list[bytes] = []
+        self.connections = set[Any]()
+        port = url.rpartition(":")[2].partition("/")[0]
+        for kind in (blocking.Connection, awaited.Connection):
+
+            def counted(
+                connection: Any, command: Any, *more: Any, send: Any = kind.send_packed_command, **how: Any
+            ):
+                if str(connection.port) == port:
+                    self.connections.add(connection)
+                    self.writes.append(command if isinstance(command, bytes) else b"".join(command))
+                return send(connection, command, *more, **how)
+
+            monkeypatch.setattr(kind, "send_packed_command", counted)
+
+    @property
+    def num_asked(self) -> int:
+        """How often the client waited for an answer: not for those to subscriptions."""
+        return sum(b"SUBSCRIBE\r\n" not in one for one in self.writes)
+
+
+@pytest.fixture
+def watched(settings, monkeypatch) -> Iterator[Watched]:
+    """Without reading workers and jobs again, however slow the machine is."""
+    monkeypatch.setattr("kronos_client.core.dispatcher.WORKERS_KNOWN_FOR_S", 1e9)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1e9)
+    with FaultyProxy(settings.redis_url.get_secret_value()) as proxy:
+        yield Watched(proxy.url, monkeypatch)
+
+
+@contextmanager
+def jobs_ended(backend: Any, redis: Any) -> Iterator[None]:
+    """Ends jobs, as workers would, once the client has subscribed to them: it does not look again here."""
+    is_over, ended = threading.Event(), set[str]()
+
+    def end() -> None:
+        while not is_over.wait(0.01):
+            for channel in set(redis.pubsub_channels(result_key("*"))) - ended:
+                ended.add(channel)
+                backend.mark_as_done(channel.removeprefix(result_key("")), example("forecast-result"))
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def test_a_job_takes_two_round_trips(watched, backend, redis):
+    with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
+        first = client.submit(CANDLES, pred_len=5)
+        first.wait()
+        first.state()  # after all reading for it
+        watched.writes.clear()
+        client.submit(CANDLES, pred_len=5).wait()
+        assert watched.num_asked == 2
+        assert len(watched.writes) == 3
+
+
+def test_a_batch_takes_two_round_trips(watched, backend, redis):
+    async def forecast_all() -> int:
+        async with AsyncForecastClient(watched.url) as client:
+            first = await client.submit(CANDLES, pred_len=5)
+            await first.wait()
+            await first.state()  # after all reading for it
+            watched.writes.clear()
+            run = client.forecast_many([CANDLES] * NUM_ITEMS, pred_len=5, max_in_flight=NUM_ITEMS)
+            return sum([outcome.result is not None async for outcome in run])
+
+    with jobs_ended(backend, redis):
+        assert asyncio.run(forecast_all()) == NUM_ITEMS
+    assert watched.num_asked == 2 * NUM_ITEMS // MAX_TOGETHER
+
+
+def test_a_client_has_one_connection_that_sends_and_two_that_wait(watched, backend, redis):
+    with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
+        for _ in range(3):
+            client.forecast(CANDLES, pred_len=5)
+            client.workers()
+            client.forecast_handle(client.submit(CANDLES, pred_len=5).id).cancel()
+    assert len(watched.connections) == 3
