@@ -181,7 +181,7 @@ class Backend:
             with reachable():
                 redis, queues = self.dispatcher.redis, self.settings.queue_names.all
                 num_shared = int(redis.get(SHARED_KEY) or 0)
-                states = queue_states(redis, queues)
+                states = queue_states(redis, self.settings.max_queue_jobs, queues)
                 return Pool(live_workers(redis), states, num_shared, int(redis.llen(DEAD_KEY)))
         finally:
             self._pool_read_at = time.monotonic()

@@ -25,6 +25,8 @@ def cut(text: str, max_chars: int) -> str:
 
 def printable(text: str, instead: str = "�") -> str:
     """Replace every character that could steer a terminal or break a log line."""
+    if text.isprintable():
+        return text
     return "".join(char if char.isprintable() else instead for char in text)
 
 

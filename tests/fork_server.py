@@ -29,10 +29,10 @@ from tests.waiting import WAIT_S
 
 ROOT: Final = Path(__file__).parents[1]
 WORKER: Final = (
-    "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.concurrency.prefork",
-    "celery.concurrency.solo", "celery.concurrency.thread", "celery.worker.consumer", "einops",
-    "huggingface_hub.hf_api", "huggingface_hub.hub_mixin", "kombu.transport.redis", "numpy.typing",
-    "prometheus_client", "pydantic_settings", "pythonjsonlogger.json", "safetensors.torch", "torch", "yaml",
+    "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.concurrency.thread",
+    "celery.worker.consumer", "einops", "huggingface_hub.hf_api", "huggingface_hub.hub_mixin",
+    "kombu.transport.redis", "numpy.typing", "prometheus_client", "pydantic_settings",
+    "pythonjsonlogger.json", "safetensors.torch", "torch", "yaml",
 )  # fmt: skip
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "celery": WORKER,

@@ -21,7 +21,8 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
-from worker.broker.steps import ClaimRenewal, QueueWatcher, TransportCheck
+from worker.broker.rounds import rounds
+from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
@@ -33,7 +34,15 @@ from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
 
-STEPS: Final = {ConnectionPause, GpuFailover, CapacityStep, TransportCheck, ClaimRenewal, QueueWatcher}
+STEPS: Final = {
+    ConnectionPause,
+    GpuFailover,
+    CapacityStep,
+    EventBuffer,
+    TransportCheck,
+    ClaimRenewal,
+    QueueWatcher,
+}
 app.steps["consumer"].update(STEPS)
 
 IGNORED: Final = ("pool", "concurrency", "autoscale", "time-limit", "soft-time-limit")
@@ -81,7 +90,7 @@ def _start(node: str) -> Any:
     backend = transport.backend()
     backend.store, backend.outcomes = process.job_store, process.outcomes
     transport.message_consumer().on_dead = process.metrics.messages_dead.inc
-    transport.rounds.calls.append(process.run_jobs)
+    rounds.calls.append(process.run_jobs)
     process.start()
     return process
 
@@ -92,7 +101,6 @@ def probed_device() -> dict[str, Any]:
     try:
         report = run_probe(
             [get_settings().device],
-            with_model=False,
             error_sink=lambda name, line: sys.stderr.write(f"{line}\n"),
         )
     except (ProbeError, ModuleNotFoundError) as error:
@@ -106,7 +114,7 @@ def probed_device() -> dict[str, Any]:
 @signals.worker_init.connect
 @or_exit
 def choose_pool(sender: Any, **_: Any) -> None:
-    """Use our pool, whatever the command line asks for. Celery reads these attributes just after this signal.
+    """Use our pool, whatever the command line asks for. Celery reads them just after this signal.
 
     ``worker_pool`` in the configuration is no alternative: in Celery 5.7 it overrides ``--pool``.
     """
@@ -122,7 +130,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
         log.warning("KRONOS_LOW_PRIORITY_MAX_WAIT_S is ignored: each priority has its share; unset it")
     if is_given("queues"):
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
-    sender.autoscale = None
+    sender.options["autoscale"] = None
     if is_finetuning:
         from worker.training.finetune_process import checked_data_folder, checked_model_folder
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from redis import Redis
-
 from kronos_client import __version__
 from kronos_client.contract.names import TASK_ROLES
 from kronos_client.contract.worker_status import AnyWorkerStatus, State
-from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
+from worker.broker.connecting import redis_of
 from worker.broker.outcomes import Outcomes
 from worker.broker.result_backend import CodedRedisBackend
 from worker.broker.store_health import store_health
@@ -54,7 +52,7 @@ class WorkerProcess:
         self.jobs = Jobs()
         self.is_dead = False
         self.hand_back_at = math.inf  # by time.monotonic: running forecasts go back to the queue
-        self.redis: Redis = connect(settings.redis_url.get_secret_value())
+        self.redis = redis_of(settings.redis_url.get_secret_value())
         keys = DELIVERY_KEYS[settings.role]
         given = (settings.result_ttl_s, keys, self._note_repeated, settings.max_dead_messages)
         self.job_store = JobStore(self.redis, *given)

@@ -78,7 +78,7 @@ class WorkerSettings(ServiceSettings):
         None,
         ge=0,
         description="seconds after SIGTERM in which running forecasts may end; then they go back to the "
-        "queue; default: no limit; not with `--pool prefork`",
+        "queue; default: no limit",
     )
     gpu_grace_s: float = Field(
         60,

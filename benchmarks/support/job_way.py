@@ -27,7 +27,7 @@ LOOKBACK, HORIZON = 512, 24
 NUM_SUBMITS, NUM_SINGLE, NUM_MANY, NUM_BACKLOG = 100, 100, 16, 512
 IDLE_S: Final = 6.0
 """Longer than between two renewals of claims."""
-APART: Final = ("kronos-heartbeat", "kronos-watchdog", "kronos-loader", "kronos-isolation")
+APART: Final = ("kronos-heartbeat", "kronos-watchdog", "kronos-loader", "kronos-isolated")
 """Threads for status, watchdog, loading and isolation."""
 
 Rows = Iterator[Row]

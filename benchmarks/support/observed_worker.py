@@ -17,14 +17,14 @@ STAGES: Final = {
         "kronos_client.contract.preparing:prepare",
         "worker.inference.executor:_request",
     ],
-    "state": ["worker.broker.result_backend:CodedRedisBackend.begin"],
+    "state": ["kronos_client.redis.job_store:JobStore.begin_all"],
     "events": ["celery.events.dispatcher:EventDispatcher.send"],
     "encode": [
         "kronos_client.contract.results:series_result",
-        "kronos_client.contract.results:ForecastResult.model_dump",
-        "worker.broker.result_backend:CodedRedisBackend._encoded",
+        "worker.inference.executor:Computation.result",
+        "kronos_client.core.stored:encode_state",
     ],
-    "store": ["worker.broker.outcomes:Outcomes.end"],
+    "store": ["worker.broker.outcomes:Outcomes.flush"],
 }
 """The functions in which each stage of a job's way begins."""
 

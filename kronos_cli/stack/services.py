@@ -83,12 +83,14 @@ def worker_names(num_workers: int) -> list[str]:
     return [f"worker-{number}" for number in range(1, num_workers + 1)] if num_workers > 1 else ["worker"]
 
 
-def worker_share(settings: CliSettings, index: int, num_sharing: int) -> dict[str, str]:
+def worker_share(
+    settings: CliSettings, index: int, num_sharing: int, num_kept_free: int = CORES_KEPT_FREE
+) -> dict[str, str]:
     """The variables of one worker on this machine: its metrics port, and its share of the cores."""
     share = {}
     if settings.metrics_port is not None:
         share["KRONOS_METRICS_PORT"] = str(settings.metrics_port + index)
-    threads = intra_op_threads(settings.threads, num_sharing, num_kept_free=CORES_KEPT_FREE)
+    threads = intra_op_threads(settings.threads, num_sharing, num_kept_free=num_kept_free)
     if threads is not None:
         share["KRONOS_THREADS"] = str(threads)
     return share

@@ -23,7 +23,7 @@ def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREF
     ``delayed`` jobs wait for their time; that of ``due`` ones has come. ``estimated_wait_s`` is for a new job
     of normal priority, at the rate of the last minute. It is None if there is no rate.
     """
-    states, workers = queue_states(redis, names.all), live_workers(redis)
+    states, workers = queue_states(redis, max_queue_jobs, names.all), live_workers(redis)
     queues = []
     for queue in names.all:
         state = states[queue]

@@ -1,10 +1,9 @@
 """A column of numbers on the wire: a JSON array, or base64 of little-endian float32.
 
-Both mean the same, as the model computes in float32. Base64 is shorter, and read about twice as fast.
+Both mean the same, as the model computes in float32. Base64 is shorter, and read about three times as fast.
 """
 
 import base64
-import binascii
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
@@ -12,7 +11,8 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic_core import CoreConfig, PydanticCustomError, SchemaValidator, ValidationError
+from pydantic_core.core_schema import bytes_schema
 
 from kronos_client.contract.errors import ErrorCode, JobError
 
@@ -25,11 +25,23 @@ BASE64_SCHEMA: Final = {
     "contentEncoding": "base64",
     "description": "base64 of little-endian float32, one value a bar",
 }
+_JSON_BASE64: Final = SchemaValidator(bytes_schema(), CoreConfig(val_json_bytes="base64"))
 
 
 def encode_column(values: ArrayLike) -> str:
     """Values (T,) as base64 of little-endian float32."""
     return base64.b64encode(np.ascontiguousarray(values, dtype=WIRE_DTYPE).tobytes()).decode("ascii")
+
+
+def decode_base64(text: str) -> bytes:
+    """Decode base64 of the standard alphabet, padded. Raises ValueError."""
+    # pydantic_core takes a fifth of the time. It also reads the other alphabet, escapes and missing padding.
+    if len(text) % 4 == 0 and not ("-" in text or "_" in text or "\\" in text):
+        try:
+            return bytes(_JSON_BASE64.validate_json(f'"{text}"'))
+        except ValidationError:  # also of bits that Python ignores
+            pass
+    return base64.b64decode(text, validate=True)
 
 
 def decode_column(column: str | Sequence[float], field: str = "column") -> NDArray[np.float64]:
@@ -47,8 +59,8 @@ def decode_column(column: str | Sequence[float], field: str = "column") -> NDArr
             message = f"{field} row {row} holds a number too large for a float"
             raise JobError(ErrorCode.VALUE_TOO_LARGE, message, field, {"row": row}) from None
     try:
-        data = base64.b64decode(column, validate=True)
-    except (binascii.Error, ValueError):  # ValueError: characters beyond ASCII
+        data = decode_base64(column)
+    except ValueError:
         message = f"{field} is not base64 (the standard alphabet, padded): encode it anew"
         raise JobError(ErrorCode.BAD_ENCODING, message, field) from None
     if len(data) % WIRE_DTYPE.itemsize:

@@ -1,6 +1,7 @@
 """Checks of a job's size, made before any other work on it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 from kronos_client.contract.columns import num_values
@@ -81,8 +82,8 @@ def _num_bytes(values: list[Any] | str) -> int:
     """The minimum size of these values as JSON, with a comma after each."""
     if isinstance(values, str):
         return len(values)
-    if set(map(type, values)) == {str}:  # the usual case, and several times faster
-        return sum(map(len, values)) + 3 * len(values)
+    with suppress(TypeError):  # the usual case, all texts, and ten times faster
+        return len("".join(values)) + 3 * len(values)
     return sum(len(value) + 3 if isinstance(value, str) else 2 for value in values)
 
 

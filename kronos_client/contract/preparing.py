@@ -16,7 +16,7 @@ from kronos_client.contract.limits import check_max_bars
 from kronos_model.bars.calendar.continuing import Inferred
 from kronos_model.bars.calendar.named import follow_calendar
 from kronos_model.bars.calendar.spacing import infer_future
-from kronos_model.bars.columns import to_bars
+from kronos_model.bars.columns import FloatArray, time_features, to_bars
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.missing import Filled, Missing
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
@@ -53,6 +53,11 @@ class PreparedSeries:
         """The same series with at most so many bars of lookback, the last ones."""
         columns = {name: values[-num_bars:] for name, values in self.columns.items()}
         return replace(self, columns=columns, wall=self.wall[-num_bars:])
+
+    def arrays(self) -> tuple[FloatArray, NDArray[np.int64], NDArray[np.int64]]:
+        """What a model reads: bars (T, 6), their time features (T, 5), and those of the forecast (H, 5)."""
+        stamps = time_features(np.concatenate([self.wall, self.future_wall]))
+        return to_bars(self.columns), stamps[: len(self.wall)], stamps[len(self.wall) :]
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from kronos_client.contract.path_results import (
     quantile_key,
 )
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_model.bars.columns import COLUMNS, as_columns, to_bars
+from kronos_model.bars.columns import COLUMNS, to_bars
 from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -197,4 +197,5 @@ def series_result(
 
 def _by_column(bars: NDArray[np.floating[Any]]) -> Any:
     """(…, 6) as nested lists by column."""
-    return {name: values.tolist() for name, values in as_columns(bars).items()}
+    column, others = bars.ndim - 1, range(bars.ndim - 1)
+    return dict(zip(COLUMNS, bars.transpose(column, *others).tolist(), strict=True))

@@ -193,9 +193,7 @@ class RedisDispatcher(Dispatcher):
         with reachable(job_id):
             if not self._records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
                 return
-            # No worker has begun it, and its queue may be long.
+            # No worker has begun it, and its queue may be long. The worker that takes the message drops it.
             (answer,) = self._records.end([Ending(job_id, encode_failure(job_id, NOT_BEGUN))])
             if isinstance(answer, NotStored):
                 raise answer
-            if answer == "stored":
-                self._admission.withdraw(job_id)

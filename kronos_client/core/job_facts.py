@@ -1,6 +1,7 @@
 """JobFacts: what Redis says about one job. Needs no worker."""
 
 import json
+import math
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -15,7 +16,7 @@ from kronos_client.core.kinds import progress_of
 from kronos_client.core.stored import NOTHING, read_stored
 from kronos_client.redis.connection import read_bytes
 from kronos_client.redis.job_record import JobRecord, as_number
-from kronos_client.redis.queues import TAKEN_KEY, list_name, queue_and_step, waiting_keys
+from kronos_client.redis.queues import CANCELLED_PREFIX, TAKEN_KEY, list_name, queue_and_step, waiting_keys
 from kronos_client.redis.routing import jobs_per_s, live_workers
 
 MAX_ATTEMPTS: Final = 8
@@ -42,7 +43,7 @@ class JobFacts:
     Attributes:
         where: ``held`` by a worker; ``gone`` if there is neither a message nor an outcome.
         list: Where the job waits, or was sent to, in words.
-        num_before: About how many messages come before it; None if its list is empty.
+        num_before: About how many jobs come before it, without cancelled ones; None if its list is empty.
         until: When its delay ends, or its claim unless renewed.
         left_s: About how long it waits for a worker, or for its delay, or is computed.
         num_ready: Ready workers of its queue.
@@ -84,9 +85,6 @@ def read_job(redis: Redis, job_id: str) -> JobFacts:
 
     sent_to = record.list or record.fields.get("list", "")
     queue, _ = queue_and_step(sent_to)
-    lists = waiting_keys(queue) if sent_to else []
-    get_lengths = [("LLEN", key) for key in lists]
-    num_taken, *lengths = _ask(redis, unreadable, ("HGET", TAKEN_KEY, sent_to), *get_lengths)
     rate = jobs_per_s(queue, workers)
     num_ready = sum(worker.queue == queue and worker.is_ready for worker in workers)
     bars = None
@@ -106,9 +104,7 @@ def read_job(redis: Redis, job_id: str) -> JobFacts:
         left_s = elapsed_s * (bars[1] - bars[0]) / bars[0] if bars and bars[0] > 0 else None
     elif record.at == "delayed" and record.until is not None:
         where, left_s = "delayed", record.until - now
-    elif sent_to in lists and (length := lengths[lists.index(sent_to)]):
-        place = int((record.number("place") or 0) - int(num_taken or 0))
-        num_before = sum(lengths[: lists.index(sent_to)]) + max(0, min(place, length - 1))
+    elif (num_before := _num_before(redis, unreadable, sent_to, record.number("place") or 0)) is not None:
         left_s = num_before / rate if rate else None if num_before or not num_ready else 0.0
     dead = [message for message in dead_messages(redis) if message.get("id") == job_id]
     return JobFacts(
@@ -129,6 +125,19 @@ def read_job(redis: Redis, job_id: str) -> JobFacts:
         dead_reason=dead[0].get("reason") if dead else None,
         unreadable=tuple(sorted(unreadable)),
     )
+
+
+def _num_before(redis: Redis, unreadable: set[str], sent_to: str, place: float) -> int | None:
+    num_before = 0
+    for key in waiting_keys(queue_and_step(sent_to)[0]):
+        length, num_taken = _ask(redis, unreadable, ("LLEN", key), ("HGET", TAKEN_KEY, key))
+        first, last = int(num_taken or 0), place - 1 if key == sent_to else math.inf
+        (num_cancelled,) = _ask(redis, unreadable, ("ZCOUNT", CANCELLED_PREFIX + key, first, last))
+        num = min(place - first, (length or 0) - 1) if key == sent_to else length or 0
+        num_before += max(0, int(num) - (num_cancelled or 0))
+        if key == sent_to:
+            return num_before if length else None
+    return None
 
 
 def dead_messages(redis: Redis) -> list[dict[str, Any]]:

@@ -32,20 +32,18 @@ MAX_LISTED: Final = 10_000
 """Jobs of one kind that can be listed, the newest ones."""
 UNKNOWN_RATE_RETRY_S: Final = 60
 MAX_RETRY_S: Final = 3600
-ID_BYTES: Final = 1024
-"""At the end of a message, where kombu writes the job's id."""
-MAX_STEPS: Final = 32
-"""Messages on each side of the place where one should be."""
 
 
 class Admission:
-    """Admits jobs to queues of at most ``max_queue_jobs`` messages, all priorities and delayed ones."""
+    """Admits jobs to queues of at most ``max_queue_jobs`` messages, all priorities and delayed ones.
+
+    A tenth as many messages of cancelled jobs, up to 64 MiB, do not count.
+    """
 
     def __init__(self, redis: Redis, *, result_ttl_s: int, max_queue_jobs: int) -> None:
         self._result_ttl_s = result_ttl_s
         self._max_queue_jobs = max_queue_jobs
         self._run = redis.register_script(read_script("admit"))
-        self._run_withdraw = redis.register_script(read_script("withdraw"))
 
     def admit(
         self,
@@ -92,15 +90,6 @@ class Admission:
             again_s = retry_after_s(length, limit, jobs_per_s())
             raise queue_full(queue, length, limit, again_s, was_submitted=bool(was_submitted))
         return float(now) if answer == "claimed" else None
-
-    def withdraw(self, job_id: str) -> bool:
-        """Remove the message of a job that has its outcome from its queue; returns whether it was found.
-
-        A worker that takes such a message drops it; until then it takes up room. Not found are messages of
-        other clients, and some between many of these.
-        """
-        keys = [job_key(job_id), TAKEN_KEY]
-        return bool(self._run_withdraw(keys=keys, args=[job_key(""), job_id, ID_BYTES, MAX_STEPS]))
 
 
 def id_conflict(job_id: str) -> JobError:

@@ -196,7 +196,7 @@ class JobStore:
         try:
             return self.begin_all([beginning], timeout_s, worker)[0]
         except ResponseError as error:
-            return NotStored(str(error))
+            return NotStored(f"{type(error).__name__}: {error}")
 
     def renew(
         self,
@@ -290,7 +290,7 @@ class JobStore:
         try:
             return self.end([ending])[0]
         except ResponseError as error:
-            return NotStored(str(error))
+            return NotStored(f"{type(error).__name__}: {error}")
 
     def request_cancel(self, job_id: str) -> bool:
         """Request that a job is cancelled, whether it waits or runs; returns False if it has ended."""

@@ -84,6 +84,8 @@ TAKEN_KEY: Final = f"{KEY_PREFIX}taken"
 """A hash: for each list, the number of messages ever taken off it, minus those that came back."""
 
 LARGE_PREFIX: Final = f"{KEY_PREFIX}large:"
+CANCELLED_PREFIX: Final = f"{KEY_PREFIX}cancelled:"
+"""Sorted sets by list: ``lua/cancelled.lua`` documents them."""
 
 PRIORITY_STEPS: Final[tuple[int, ...]] = tuple(KOMBU_STEPS)
 """The lowest of Celery's priority numbers in each list; 0 is served first.
@@ -163,7 +165,8 @@ class QueueState:
     """What waits in a queue.
 
     Attributes:
-        lengths: Waiting messages by priority, without delayed ones and those that workers hold.
+        lengths: Waiting messages by priority, without delayed ones, those that workers hold, and those of
+            cancelled jobs, up to the limit of these.
         delayed: Messages that wait for their time.
         due: Delayed messages whose time has come, and which no worker has taken.
         oldest_s: Seconds since the oldest waiting job was admitted; 0 if none waits or the time is unknown.
@@ -175,11 +178,12 @@ class QueueState:
     oldest_s: float
 
 
-def queue_states(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> dict[str, QueueState]:
-    """What waits in each queue."""
+def queue_states(redis: Redis, limit: int, queues: Iterable[str] = NO_PREFIX.all) -> dict[str, QueueState]:
+    """What waits in each queue. ``limit`` is the senders' ``KRONOS_MAX_QUEUE_JOBS``."""
     queues = list(queues)
     run = redis.register_script(read_script("queue_state"))
-    answers: Any = run(keys=[key for queue in queues for key in waiting_keys(queue)])
+    lists = [key for queue in queues for key in waiting_keys(queue)]
+    answers: Any = run(keys=lists, args=[limit, len(lists) // len(queues)])
     found = {}
     for queue in queues:
         keys = waiting_keys(queue)

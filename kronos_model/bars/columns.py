@@ -52,10 +52,11 @@ def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
     Raises CandleError (MISSING_COLUMN) if a price column is missing.
     """
     check_price_columns(columns)
-    prices = [np.asarray(columns[name], dtype=np.float64) for name in PRICE_COLUMNS]
-    volume = np.asarray(columns.get("volume", np.zeros_like(prices[0])), dtype=np.float64)
-    amount = np.asarray(columns.get("amount", volume * np.mean(prices, axis=0)), dtype=np.float64)
-    return np.stack([*prices, volume, amount], axis=-1).astype(np.float32)  # (T, 6)
+    given = {name: np.asarray(columns[name], dtype=np.float64) for name in COLUMNS if name in columns}
+    prices = [given[name] for name in PRICE_COLUMNS]
+    volume = given.get("volume", np.zeros_like(prices[0]))
+    amount = given["amount"] if "amount" in given else volume * np.mean(prices, axis=0)
+    return np.ascontiguousarray(np.array([*prices, volume, amount], dtype=np.float32).T)  # (T, 6)
 
 
 @dataclass(frozen=True)
@@ -114,14 +115,15 @@ def _exponents(bars: FloatArray) -> NDArray[np.int32]:
 
 def time_features(wall: NDArray[np.datetime64]) -> NDArray[np.int64]:
     """Minute, hour, weekday (Monday 0), day and month of wall-clock times: (T,) → (T, 5)."""
-    minutes = wall.astype("datetime64[m]")
-    days = minutes.astype("datetime64[D]")
-    months = days.astype("datetime64[M]")
-    since_midnight = (minutes - days).astype(np.int64)
-    weekday = (days.astype(np.int64) + 3) % 7  # 1970-01-01 was a Thursday
-    day = (days - months).astype(np.int64) + 1
+    minutes = wall.astype("datetime64[m]").astype(np.int64)
+    days = minutes // 1440
+    since_midnight = minutes - days * 1440
+    hours = since_midnight // 60
+    weekday = (days + 3) % 7  # 1970-01-01 was a Thursday
+    months = days.astype("datetime64[D]").astype("datetime64[M]")
+    day = days - months.astype("datetime64[D]").astype(np.int64) + 1
     month = months.astype(np.int64) % 12 + 1
-    return np.stack([since_midnight % 60, since_midnight // 60, weekday, day, month], axis=-1)
+    return np.stack([since_midnight - hours * 60, hours, weekday, day, month], axis=-1)
 
 
 def repair_bars(bars: FloatArray) -> FloatArray:
@@ -131,10 +133,10 @@ def repair_bars(bars: FloatArray) -> FloatArray:
     zero become zero. Open and close stay as they are.
     """
     repaired = bars.copy()
-    body = bars[..., [OPEN, CLOSE]]
-    repaired[..., HIGH] = np.maximum(bars[..., HIGH], body.max(axis=-1))
-    repaired[..., LOW] = np.minimum(bars[..., LOW], body.min(axis=-1))
-    repaired[..., [VOLUME, AMOUNT]] = np.maximum(bars[..., [VOLUME, AMOUNT]], 0)
+    opens, closes, highs, lows = (repaired[..., column] for column in (OPEN, CLOSE, HIGH, LOW))
+    np.maximum(highs, np.maximum(opens, closes), out=highs)
+    np.minimum(lows, np.minimum(opens, closes), out=lows)
+    np.maximum(repaired[..., VOLUME:], 0, out=repaired[..., VOLUME:])
     return repaired
 
 

@@ -71,15 +71,17 @@ class Filled:
         are not there are added: see ``bridge_outages``. With "error" these are counted.
         """
         num_gone, num_bars = int(self.is_gone.sum()), len(self.is_gone)
-        keep = ~self.is_gone if how == "drop" else np.maximum.accumulate(~self.is_gone)
-        num_left_out = int((~keep).sum())
-        columns = {name: values[keep] for name, values in self.columns.items()}
-        timestamps = replace(
-            timestamps,
-            texts=tuple(text for text, kept in zip(timestamps.texts, keep, strict=True) if kept),
-            wall=timestamps.wall[keep],
-            offsets_s=None if timestamps.offsets_s is None else timestamps.offsets_s[keep],
-        )
+        columns, num_left_out = self.columns, 0
+        if num_gone:
+            keep = ~self.is_gone if how == "drop" else np.maximum.accumulate(~self.is_gone)
+            num_left_out = int((~keep).sum())
+            columns = {name: values[keep] for name, values in columns.items()}
+            timestamps = replace(
+                timestamps,
+                texts=tuple(text for text, kept in zip(timestamps.texts, keep, strict=True) if kept),
+                wall=timestamps.wall[keep],
+                offsets_s=None if timestamps.offsets_s is None else timestamps.offsets_s[keep],
+            )
         warnings = []
         if num_filled := num_gone - num_left_out:
             warnings.append(

@@ -26,10 +26,23 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
     HIGH_BELOW_LOW, NEGATIVE_VOLUME (also the amount), checked in this order, each over all columns.
     """
     check_shape(columns)
+    if _are_sound(columns):
+        return
     for code, name, at_fault, defect in defects_of(columns):
         if at_fault.any():
             row = int(np.argmax(at_fault))
             raise column_error(code, name, f", row {row}: {float(columns[name][row])!r} {defect}", row=row)
+
+
+def _are_sound(columns: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether ``defects_of`` finds nothing, in a third of the time."""
+    table = np.array([*columns.values()])  # (C, T)
+    for name, low, high in zip(columns, table.min(axis=1).tolist(), table.max(axis=1).tolist(), strict=True):
+        if not 0 <= low <= high <= LARGEST.get(name, MAX_MAGNITUDE):  # also of NaN
+            return False
+        if name in PRICE_COLUMNS and np.float32(low) == 0:
+            return False
+    return not (columns["high"] < columns["low"]).any()
 
 
 def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
@@ -65,11 +78,13 @@ def impossible_prices(
 
 def impossible_warning(columns: Mapping[str, NDArray[Any]], times: Sequence[str]) -> str | None:
     """A warning that names the first bar whose open or close lies outside low to high."""
-    found = [(np.flatnonzero(at_fault), name, text) for _, name, at_fault, text in impossible_prices(columns)]
-    if not (bars := set(np.concatenate([rows for rows, *_ in found]).tolist())):
+    opens, closes = columns["open"], columns["close"]
+    is_odd = (np.maximum(opens, closes) > columns["high"]) | (np.minimum(opens, closes) < columns["low"])
+    if not (num_odd := int(is_odd.sum())):
         return None
+    found = [(np.flatnonzero(at_fault), name, text) for _, name, at_fault, text in impossible_prices(columns)]
     row, name, text = min((rows[0], name, text) for rows, name, text in found if len(rows))
-    count = "1 bar has" if len(bars) == 1 else f"{len(bars):,} bars have"
+    count = "1 bar has" if num_odd == 1 else f"{num_odd:,} bars have"
     first = f"at {times[row]}, {name} {columns[name][row]} {text}"
     return f"{count} an open or close outside low to high: {first}"
 

@@ -91,10 +91,10 @@ class Fleet:
         self.workers.append(worker)
         return worker
 
-    def start(self, *arguments: str, num_processes: int = 1, **settings: str) -> Worker:
+    def start(self, *arguments: str, **settings: str) -> Worker:
         """Start one and wait until it is ready."""
         worker = self.begin(*arguments, **settings)
-        worker.wait_until_ready(num_processes)
+        worker.wait_until_ready()
         return worker
 
     @property

@@ -134,12 +134,11 @@ def test_the_fault_of_a_checkpoint_is_one_line(spoiled: Callable[[str], Path], n
 
 CELERY = ("celery", "-A", "worker.app", "worker")
 OWN = ("kronos_cli", "worker")
-PREFORK = ("--pool", "prefork", "--concurrency", "2")
 STARTS = [
     ("truncated", CELERY, ("--loglevel", "WARNING")),
-    ("html", OWN, PREFORK),
-    ("shape", CELERY, PREFORK),
-    ("no-folder", CELERY, ("--pool", "solo")),
+    ("html", OWN, ()),
+    ("shape", CELERY, ()),
+    ("no-folder", CELERY, ()),
     ("config-html", OWN, ()),
 ]
 NUM_SHORT = 2
@@ -191,15 +190,14 @@ def spoil_registered(folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(content)
 
 
-@pytest.mark.parametrize("arguments", [(), ("--pool", "prefork", "--concurrency", "1")])
-def test_a_registered_model_that_was_changed_is_no_workers_own(fleet: Fleet, tmp_path: Path, arguments):
+def test_a_registered_model_that_was_changed_is_no_workers_own(fleet: Fleet, tmp_path: Path):
     spoil_registered(register(tmp_path / "models", "desk"))
     settings = {
         "KRONOS_MODEL": "desk",
         "KRONOS_TOKENIZER": "",
         "KRONOS_MODEL_FOLDER": str(tmp_path / "models"),
     }
-    worker = fleet.begin(*arguments, command=CELERY, **settings)
+    worker = fleet.begin(command=CELERY, **settings)
     assert_refused(worker, ErrorCode.CHECKPOINT_INVALID, "SHA-256")
 
 

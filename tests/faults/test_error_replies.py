@@ -24,7 +24,7 @@ def test_workers_outlive_every_error_of_every_command(
 ):
     workers = [
         fleet.begin(KRONOS_REDIS_URL=proxy.url),
-        fleet.begin("--pool", "solo", KRONOS_REDIS_URL=proxy.url),
+        fleet.begin(KRONOS_REDIS_URL=proxy.url),
         fleet.begin(
             KRONOS_REDIS_URL=proxy.url, KRONOS_ROLE="finetune", KRONOS_MODEL_FOLDER=str(tmp_path / "models")
         ),
@@ -67,10 +67,7 @@ def test_a_changed_password_is_read_from_its_file_without_a_restart(
 
     change_to("one-s3cret")
     write("one-s3cret")
-    workers = [
-        fleet.start(*pool, KRONOS_REDIS_URL="", KRONOS_REDIS_URL_FILE=str(file))
-        for pool in (("--pool", "threads"), ("--pool", "solo"))
-    ]
+    workers = [fleet.start(KRONOS_REDIS_URL="", KRONOS_REDIS_URL_FILE=str(file)) for _ in range(2)]
     monkeypatch.setenv("KRONOS_REDIS_URL_FILE", str(file))
     with ForecastClient(settings=WorkerSettings.load()) as app:
         assert accounts.submit(app, "small").wait(WAIT_S).series

@@ -67,7 +67,6 @@ def until_reached(call: Callable[[], object]) -> None:
                 raise
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo"])
 def test_forecasts(
     fleet: Fleet,
     redis: RedisUnderFault,
@@ -76,13 +75,12 @@ def test_forecasts(
     make_client: MakeClient,
     make_accounts: Callable[[], Accounts],
     size: tuple[int, float],
-    pool: str,
 ) -> None:
     behind = make_client(client_proxy.url)
 
     def run(case: Case) -> None:
         if not fleet.running:
-            fleet.start("--pool", pool, KRONOS_REDIS_URL=proxy.url)
+            fleet.start(KRONOS_REDIS_URL=proxy.url)
         (client_proxy if case.is_client else proxy).rules = [case.rule()]
         accounts = make_accounts()
         try:

@@ -1,7 +1,5 @@
 """Workers that are killed with jobs in hand: others do their jobs, and none counts as failed."""
 
-import os
-import signal
 import time
 
 import pytest
@@ -87,22 +85,6 @@ def await_full(
         f"wanted {NUM_IN_FLIGHT // 2} jobs in hand, {MIN_FRESH} of them for the first time, and "
         f"{num_waiting} in the queue; there are {found} and {num_queued(redis)}\n{fleet.logs()}"
     )
-
-
-def test_kills_of_prefork_children_cost_no_job(
-    fleet: Fleet, accounts: Accounts, client: ForecastClient, at_length: bool
-):
-    worker = fleet.start("--pool", "prefork", "--concurrency", "2", num_processes=2, PACE_S="0.03")
-    for _ in range(3 if at_length else 1):
-        accounts.submit_many(client, "endless", 1)
-        accounts.submit_many(client, "small", 10)
-        await_true(lambda: len(accounts.in_hand(worker.node)) >= 1, "a child has a job")
-        (job_id, *_) = accounts.in_hand(worker.node)
-        node = accounts.listener.events[job_id][-1].node or worker.node
-        pids = {entry["node"]: entry["pid"] for entry in worker.announcements()}
-        os.kill(pids.get(node) or next(iter(pids.values())), signal.SIGKILL)
-        accounts.settle()
-    accounts.assert_balanced()
 
 
 def test_kills_cost_no_job_if_a_worker_serves_another_queue(

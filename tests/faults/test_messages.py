@@ -8,7 +8,6 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import pytest
 from celery import Celery
 
 from kronos_client.client import ForecastHandle
@@ -93,20 +92,10 @@ def rss_mb(worker: Worker) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-@pytest.mark.parametrize(
-    "pool",
-    [
-        "threads",
-        pytest.param("prefork", marks=pytest.mark.at_length),
-        pytest.param("solo", marks=pytest.mark.at_length),
-    ],
-)
 def test_unreadable_messages_are_answered_or_buried_and_the_worker_goes_on(
-    pool: str, redis: RedisUnderFault, fleet: Fleet, make_client: MakeClient, candles, tmp_path: Path
+    redis: RedisUnderFault, fleet: Fleet, make_client: MakeClient, candles, tmp_path: Path
 ) -> None:
-    num_children = 2 if pool == "prefork" else 1
-    concurrency = ["--concurrency", "2"] if pool == "prefork" else []
-    worker = fleet.start("--pool", pool, *concurrency, num_processes=num_children)
+    worker = fleet.start()
     client = make_client()
     marker = tmp_path / "unpickled"
     bad = signed(marker)
@@ -135,8 +124,7 @@ def test_unreadable_messages_are_answered_or_buried_and_the_worker_goes_on(
     assert rss_mb(worker) < before_mb + 200
     await_empty(lambda: redis.connection.keys("kronos.*unacked"), "unacknowledged messages", fleet)
     assert not redis.connection.exists(*list_keys("cpu"))
-    if pool != "prefork":  # whose parent, which reads messages, has no metrics
-        assert worker.read_metrics()["kronos_messages_dead_total"] == num_expected
+    assert worker.read_metrics()["kronos_messages_dead_total"] == num_expected
     log = worker.log.read_text()
     assert "\x1b[31m" not in log
     assert max(map(len, log.splitlines())) < 2000

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from redis import Redis
 
 from kronos_client.client import ForecastClient
@@ -42,7 +41,7 @@ def two_workers(fleet: Fleet, redis: RedisUnderFault, at_length: bool, **setting
     settings |= {"KRONOS_REDIS_URL": f"redis://{USER}:{PASSWORD}@{place}"}
     if at_length:
         settings["KRONOS_VISIBILITY_TIMEOUT_S"] = "60"
-    for worker in [fleet.begin("--pool", pool, **settings) for pool in ("threads", "solo")]:
+    for worker in [fleet.begin(**settings) for _ in range(2)]:
         worker.wait_until_ready()
 
 
@@ -160,11 +159,8 @@ def test_workers_that_start_in_a_full_redis_work_off_what_fills_it(
     assert_all_ended_well(accounts, fleet, 1)
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo"])
-def test_a_worker_that_waits_for_redis_ends_on_sigterm(
-    fleet: Fleet, redis: RedisUnderFault, pool: str
-) -> None:
-    worker = fleet.start("--pool", pool)
+def test_a_worker_that_waits_for_redis_ends_on_sigterm(fleet: Fleet, redis: RedisUnderFault) -> None:
+    worker = fleet.start()
     set_rights(redis, may_store=True)
     with Redis.from_url(f"redis://{USER}:{PASSWORD}@{redis.url.rpartition('@')[2]}") as other:
         other.acl_setuser("default", enabled=True, reset=True)
@@ -174,13 +170,12 @@ def test_a_worker_that_waits_for_redis_ends_on_sigterm(
     assert worker.end() == 0
 
 
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_worker_ends_on_sigterm_although_redis_refuses_its_outcome(
-    fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient, pool: str
+    fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient
 ) -> None:
     set_rights(redis, may_store=True)
     url = f"redis://{USER}:{PASSWORD}@{redis.url.rpartition('@')[2]}"
-    worker = fleet.start("--pool", pool, KRONOS_REDIS_URL=url)
+    worker = fleet.start(KRONOS_REDIS_URL=url)
     (handle,) = accounts.submit_many(client, "long", 1)
     await_true(lambda: accounts.num_starts(handle.id), "the job runs")
     redis.connection.acl_setuser(USER, enabled=True, commands=["-setex"])

@@ -174,10 +174,10 @@ def test_mixed_load_with_random_faults(
     soak_s = float(os.environ.get("KRONOS_SOAK_S") or (LONG_SOAK_S if at_length else SOAK_S))
     seed = int(os.environ.get("KRONOS_SOAK_SEED") or SEED)
     dice = random.Random(seed)
-    # So few threads that the first jobs below start all of them.
-    for worker in [fleet.begin("--concurrency", "16") for _ in range(2)]:
+    # So few jobs at once that the first ones below use all that a worker ever needs.
+    for worker in [fleet.begin(KRONOS_MAX_JOBS="16") for _ in range(2)]:
         worker.wait_until_ready()
-    for form in ("wide", "long", "small"):  # all threads, slots and buffers are used once
+    for form in ("wide", "long", "small"):  # all slots and buffers are used once
         accounts.submit_many(make_client(), form, 150)
     accounts.settle()
     faults = Faults(fleet, redis, accounts, dice)

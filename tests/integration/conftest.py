@@ -58,13 +58,12 @@ class WorkerUnderTest:
         workers = live_workers(self._redis)
         return [worker.as_json() for worker in workers if worker.node.startswith(self.node)]
 
-    def wait_until_ready(self, num_processes: int = 1) -> "WorkerUnderTest":
+    def wait_until_ready(self) -> "WorkerUnderTest":
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
-            states = [worker["state"] for worker in self.announcements()]
-            if states.count("ready") == num_processes:
+            if [worker["state"] for worker in self.announcements()] == ["ready"]:
                 return self
             time.sleep(0.05)
         pytest.fail(f"the worker is not ready:\n{self.log.read_text()}")

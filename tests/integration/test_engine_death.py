@@ -20,11 +20,9 @@ def start_dying(start_worker: StartWorker, tmp_path):
     return start
 
 
-@pytest.mark.parametrize(("pool", "fault"), [("threads", "die"), ("solo", "die"), ("threads", "lose-device")])
-def test_the_worker_ends_and_another_one_does_the_job(
-    start_worker, start_dying, client, candles, pool, fault
-):
-    dying = start_dying("--pool", pool, fault=fault).wait_until_ready()
+@pytest.mark.parametrize("fault", ["die", "lose-device"])
+def test_the_worker_ends_and_another_one_does_the_job(start_worker, start_dying, client, candles, fault):
+    dying = start_dying(fault=fault).wait_until_ready()
     handles = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(3)]
     assert dying.process.wait(WAIT_S) == EXIT_STATUS
     log = dying.log.read_text()
@@ -43,14 +41,3 @@ def test_the_worker_ends_even_if_its_shutdown_hangs(start_worker, start_dying, c
     healthy = start_worker(**SETTINGS).wait_until_ready()
     assert handle.wait(WAIT_S).worker == healthy.node
     healthy.stop()
-
-
-def test_a_prefork_child_leaves_after_its_job_and_the_next_one_does_it(start_dying, client, candles):
-    worker = start_dying("--pool", "prefork", "--concurrency", "1").wait_until_ready()
-    (before,) = worker.announcements()
-    handles = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(3)]
-    assert len({tuple(handle.wait(WAIT_S).series[0].mean["close"]) for handle in handles}) == 3
-    (after,) = worker.announcements()
-    assert (after["pid"] == before["pid"], after["state"], after["jobs_failed"]) == (False, "ready", 0)
-    assert "WorkerLostError" not in worker.log.read_text()
-    assert worker.stop() == 0

@@ -25,7 +25,7 @@ def app(redis: LocalRedis) -> Iterator[Celery]:
 
 
 def test_a_job_becomes_a_registered_model_and_forecasts_go_on_meanwhile(bench, redis, start_worker, candles):
-    worker = bench.worker().wait_until_ready()
+    worker = bench.worker("--pool", "prefork", "--concurrency", "4", "--autoscale", "4,2").wait_until_ready()
     (announced,) = worker.announcements()
     assert (announced["role"], announced["queue"], announced["device"]) == ("finetune", "cpu.finetune", "cpu")
     await_true(lambda: "ready: role=finetune device=cpu" in worker.log.read_text(), "it logs what it runs on")

@@ -125,21 +125,3 @@ def test_metrics_status_and_progress_show_the_load(
     end(large)
     await_true(lambda: metrics_of(port)[f'kronos_sequences_running{{model="{model}"}}'] == 0)
     worker.stop()
-
-
-def test_each_child_of_prefork_serves_its_own_metrics(
-    start_worker: StartWorker, client: ForecastClient, candles
-):
-    port = free_port(2)
-    worker = start_worker(
-        "--pool", "prefork", "--concurrency", "2", KRONOS_METRICS_PORT=str(port)
-    ).wait_until_ready(2)
-    for handle in [client.submit(candles[:40], pred_len=3) for _ in range(6)]:
-        handle.wait(WAIT_S)
-
-    def num_done() -> float:
-        name = 'kronos_jobs_total{code="",outcome="done"}'
-        return sum(metrics_of(port + index).get(name, 0) for index in (0, 1))
-
-    await_true(lambda: num_done() == 6)  # a job is counted once its outcome is stored
-    worker.stop()

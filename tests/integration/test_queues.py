@@ -76,7 +76,7 @@ def test_jobs_begin_in_the_order_of_their_priorities(redis, start, connection, c
     )
     app.send_task(FORECAST_TASK, kwargs={"job": plain_job(candles)}, queue="cpu", task_id="high-plain")
     begun += ["low-plain", "high-plain"]
-    assert queue_states(connection)["cpu"].lengths == {"high": 4, "normal": 3, "low": 4}
+    assert queue_states(connection, 1000)["cpu"].lengths == {"high": 4, "normal": 3, "low": 4}
 
     port = free_port()
     start(KRONOS_METRICS_PORT=str(port)).wait_until_ready()
@@ -139,7 +139,7 @@ def test_small_jobs_end_before_many_large_ones_and_large_ones_are_taken_later(
     second = large_key(list_key("cpu", 3))
     num_waiting = connection.llen(second)
     assert 1 <= num_waiting <= 2
-    assert queue_states(connection)["cpu"].lengths["normal"] == num_waiting
+    assert queue_states(connection, 1000)["cpu"].lengths["normal"] == num_waiting
     large[0].cancel()
     deadline = time.monotonic() + WAIT_S
     while connection.llen(second) == num_waiting:
@@ -147,18 +147,6 @@ def test_small_jobs_end_before_many_large_ones_and_large_ones_are_taken_later(
         time.sleep(0.05)
     for one in large[1:]:
         one.cancel()
-    assert worker.stop() == 0
-
-
-@pytest.mark.parametrize("pool", ["solo", "prefork"])
-def test_a_worker_that_takes_one_job_at_a_time_takes_large_ones_from_second_lists(
-    start_worker, connection, client, candles, pool
-):
-    large = client.submit([candles[:40]] * 5, pred_len=2, sample_count=30)
-    message = connection.lpop(list_key("cpu", 3))
-    connection.lpush(large_key(list_key("cpu", 3)), f"{time.time():.6f}\n{message}")
-    worker = start_worker("--pool", pool, "--concurrency", "1", OMP_NUM_THREADS="1")
-    assert len(large.wait(WAIT_S).series) == 5
     assert worker.stop() == 0
 
 

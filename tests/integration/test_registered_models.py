@@ -168,7 +168,7 @@ def test_a_model_that_is_deleted_serves_on_and_is_refused_by_a_worker_that_start
     worker.stop()
     register(registry, PARITY, "kept", "job-kept")
     own = {"KRONOS_MODEL": "kept", "KRONOS_TOKENIZER": "", "KRONOS_MODEL_FOLDER": str(folder)}
-    start_worker("--pool", "prefork", "--concurrency", "1", **own).wait_until_ready()
+    start_worker(**own).wait_until_ready()
     assert refusal(client, candles, "gone").code == ErrorCode.MODEL_NOT_ALLOWED
     result = forecast(client, candles, None)
     assert (result.model.id, result.model.revision) == ("kept", "1")

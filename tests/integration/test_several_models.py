@@ -90,13 +90,3 @@ def test_more_bars_than_the_named_model_can_see_are_refused_by_the_worker(worker
     with pytest.raises(JobError) as refused:
         client.forecast(candles[:40], pred_len=129, model=TINY, timeout_s=WAIT_S)
     assert (refused.value.code, refused.value.field) == (ErrorCode.PRED_LEN_TOO_LONG, "pred_len")
-
-
-def test_prefork_children_share_the_threads_and_serve_further_models(start_worker, worker, client, candles):
-    worker.stop()
-    arguments = ("--pool", "prefork", "--concurrency", "2")
-    prefork = start_worker(*arguments, KRONOS_MODELS=TINY, KRONOS_THREADS="3").wait_until_ready(2)
-    handles = [client.submit(candles[:40], pred_len=3, model=model) for model in (TINY, OWN) * 3]
-    assert [handle.wait(WAIT_S).model.id for handle in handles] == [TINY, OWN] * 3
-    assert {child["threads"] for child in prefork.announcements()} == {3}
-    assert prefork.stop() == 0

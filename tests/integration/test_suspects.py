@@ -49,12 +49,11 @@ def watched(tmp_path: Path) -> Watched:
 
 @pytest.fixture
 def start(start_worker: StartWorker, watched: Watched) -> Callable[..., WorkerUnderTest]:
-    def start(*arguments: str) -> WorkerUnderTest:
+    def start() -> WorkerUnderTest:
         return start_worker(
             "--loglevel",
             "INFO",
             *WATCH,
-            *arguments,
             KRONOS_VISIBILITY_TIMEOUT_S="3",
             WATCHED_ENGINE=str(watched.folder),
         )
@@ -68,10 +67,10 @@ def keep_running(start) -> Iterator[Callable[..., None]]:
     is_over = threading.Event()
     threads: list[threading.Thread] = []
 
-    def keep(*arguments: str) -> None:
+    def keep() -> None:
         def run() -> None:
             while not is_over.is_set():
-                worker = start(*arguments)
+                worker = start()
                 while not is_over.wait(0.1) and worker.process.poll() is None:
                     pass
             worker.stop()
@@ -109,7 +108,7 @@ def test_a_job_that_ends_every_process_ends_coded_and_its_neighbours_well(
     watched.let(what, POISON)
     poison = client.submit(candles[:40], pred_len=3, seed=POISON)
     neighbours = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(1, 9)]
-    keep_running("--pool", "threads")
+    keep_running()
     with pytest.raises(JobError) as ended:
         poison.wait(WAIT_S)
     assert ended.value.code == ErrorCode.WORKER_LOST
@@ -117,23 +116,6 @@ def test_a_job_that_ends_every_process_ends_coded_and_its_neighbours_well(
     assert len({tuple(one.wait(WAIT_S).series[0].mean["close"]) for one in neighbours}) == len(neighbours)
     assert len(watched.pids(POISON)) == len(set(watched.pids(POISON))) == 4
     assert_nothing_is_left(redis)
-
-
-@pytest.mark.at_length
-def test_a_prefork_child_that_is_killed_fails_nothing_and_poison_ends_coded(
-    start, watched: Watched, client: ForecastClient, redis: LocalRedis, candles
-):
-    worker = start("--pool", "prefork", "--concurrency", "1").wait_until_ready()
-    watched.let("crash", POISON)
-    poison = client.submit(candles[:40], pred_len=3, seed=POISON)
-    neighbours = [client.submit(candles[:40], pred_len=3, seed=seed) for seed in range(1, 4)]
-    with pytest.raises(JobError) as ended:
-        poison.wait(WAIT_S)
-    assert ended.value.code == ErrorCode.WORKER_LOST
-    assert len({tuple(one.wait(WAIT_S).series[0].mean["close"]) for one in neighbours}) == len(neighbours)
-    assert worker.process.poll() is None
-    assert_nothing_is_left(redis)
-    assert worker.stop() == 0
 
 
 def test_a_healthy_job_whose_workers_were_killed_twice_gives_what_it_always_gives(

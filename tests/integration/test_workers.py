@@ -4,8 +4,10 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import time
+import urllib.request
 
 import pytest
 from redis import Redis
@@ -15,12 +17,13 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.tables.status import status_table
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.worker_status import WORKER_STATUS
+from kronos_client.contract.worker_status import WORKER_STATUS, ForecastWorkerStatus
 from kronos_client.redis.queues import DELIVERY_KEYS
-from kronos_client.redis.routing import announce, withdraw
+from kronos_client.redis.routing import announce, live_workers, withdraw
 from kronos_client.testing import fake_worker
+from kronos_model.devices.cores import num_cores
 from tests import fork_server
-from tests.integration.conftest import PACED, StartWorker, WorkerUnderTest
+from tests.integration.conftest import PACED, PARITY_SETTINGS, StartWorker, WorkerUnderTest
 from tests.ports import free_port
 from tests.waiting import WAIT_S, await_true
 
@@ -36,29 +39,76 @@ def render_table(workers: list[dict]) -> None:
     Console(file=io.StringIO()).print(status_table(workers))
 
 
+IGNORED = {
+    "threads": ("--pool", "threads"),
+    "prefork": ("--pool", "prefork", "--concurrency", "2"),
+    "solo": ("--pool", "solo", "--time-limit", "1", "--soft-time-limit", "1"),
+    "autoscale": ("--autoscale", "4,2", "-c", "auto"),
+}
+
+
 @pytest.mark.parametrize(
-    ("command", "arguments", "num_processes", "may_fork"),
+    ("command", "arguments", "may_fork"),
     [
-        ((), (), 1, False),
-        (KRONOS, (), 1, True),
-        (KRONOS, ("--pool", "prefork", "--concurrency", "2"), 2, False),
-        ((), ("--pool", "solo"), 1, True),
+        ((), (), False),
+        (KRONOS, (), True),
+        (KRONOS, IGNORED["prefork"], True),
+        *(((), arguments, True) for arguments in IGNORED.values()),
     ],
-    ids=["celery", "kronos", "kronos-prefork", "celery-solo"],
+    ids=["celery", "kronos", "kronos-prefork", *IGNORED],
 )
 def test_every_way_to_start_forecasts_announces_and_stops(
-    start_worker: StartWorker, client: ForecastClient, candles, command, arguments, num_processes, may_fork
+    start_worker: StartWorker, client: ForecastClient, candles, command, arguments, may_fork
 ):
-    worker = start_worker(*arguments, command=command, may_fork=may_fork).wait_until_ready(num_processes)
-    announced = worker.announcements()
-    assert {entry["pid"] for entry in announced}.isdisjoint({worker.process.pid}) == (num_processes > 1)
-    assert {(entry["queue"], entry["device"]) for entry in announced} == {("cpu", "cpu")}
+    worker = start_worker(*arguments, command=command, may_fork=may_fork).wait_until_ready()
+    (announced,) = worker.announcements()
+    assert announced["pid"] == worker.process.pid
+    assert (announced["queue"], announced["device"]) == ("cpu", "cpu")
     handles = [client.submit(candles[:40], pred_len=3, seed=1) for _ in range(4)]
-    results = [handle.wait(WAIT_S) for handle in handles]
-    assert {result.worker for result in results} <= {entry["node"] for entry in announced}
-    assert worker.log.read_text().count("ready: role=forecast device=cpu") == num_processes
+    assert {handle.wait(WAIT_S).worker for handle in handles} == {announced["node"]}
+    log = worker.log.read_text()
+    assert log.count("ready: role=forecast device=cpu") == 1
+    ignored = [line for line in log.splitlines() if ": ignored, since" in line]
+    assert len(ignored) == bool(arguments)
+    assert all(option in ignored[0] for option in arguments if option.startswith("--"))
     assert worker.stop() == 0
     assert worker.announcements() == []
+
+
+def test_several_processes_are_workers_of_their_own_that_share_cores_and_one_signal(
+    redis, client, candles, tmp_path
+):
+    log, port = tmp_path / "log", free_port(2)
+    settings = {"KRONOS_REDIS_URL": redis.url, "KRONOS_METRICS_PORT": str(port), "OMP_NUM_THREADS": ""}
+    connection = Redis.from_url(redis.url, decode_responses=True)
+
+    def ready() -> dict[int, ForecastWorkerStatus]:
+        return {one.pid: one for one in live_workers(connection) if one.is_ready}
+
+    with log.open("w") as output:
+        command = [*KRONOS, "--processes", "2", "--pool", "prefork"]
+        environment = os.environ | PARITY_SETTINGS | settings
+        several = fork_server.Process(command, environment, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        await_true(lambda: len(ready()) == 2, "both are ready")
+        workers = ready()
+        assert several.pid not in workers
+        assert {one.threads for one in workers.values()} == {max(1, num_cores() // 2)}
+        for index in (0, 1):
+            urllib.request.urlopen(f"http://127.0.0.1:{port + index}/metrics", timeout=5).close()
+        killed = min(workers)
+        os.kill(killed, signal.SIGKILL)
+        await_true(lambda: len(ready().keys() - {killed}) == 2, "another one took its place")
+        handles = [client.submit(candles[:40], pred_len=3, seed=1) for _ in range(8)]
+        nodes = {one.node for one in ready().values()}
+        assert {handle.wait(WAIT_S).worker for handle in handles} <= nodes
+        several.send_signal(signal.SIGTERM)
+        assert several.wait(WAIT_S) == 0, log.read_text()
+        assert ready().keys() <= {killed}  # until its announcement expires
+        assert "worker-1 | " in log.read_text()
+    finally:
+        several.kill()  # its workers end too
+        connection.flushdb()  # the killed one's announcement
 
 
 def test_status_shows_the_warning_of_a_worker_without_its_gpu(start_worker, client, candles, redis):
@@ -133,19 +183,18 @@ def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client
 
 
 @pytest.mark.parametrize(
-    ("pool", "settings", "expected"),
+    ("settings", "expected"),
     [
-        ("threads", {"KRONOS_MODEL": "/nowhere/at-all"}, "/nowhere/at-all"),
-        ("prefork", {"KRONOS_MODEL": "/nowhere/at-all"}, "/nowhere/at-all"),
-        ("threads", {"KRONOS_TOKENIZER": "kronos-tiny"}, "CHECKPOINT_MISMATCH"),
-        ("threads", {"KRONOS_DEVICE": "tpu"}, "cuda:N"),
-        ("threads", {"KRONOS_MAX_JOBS": "many"}, "KRONOS_MAX_JOBS"),
-        ("threads", {"KRONOS_REDIS_URL": "junk"}, "KRONOS_REDIS_URL"),
+        ({"KRONOS_MODEL": "/nowhere/at-all"}, "/nowhere/at-all"),
+        ({"KRONOS_TOKENIZER": "kronos-tiny"}, "CHECKPOINT_MISMATCH"),
+        ({"KRONOS_DEVICE": "tpu"}, "cuda:N"),
+        ({"KRONOS_MAX_JOBS": "many"}, "KRONOS_MAX_JOBS"),
+        ({"KRONOS_REDIS_URL": "junk"}, "KRONOS_REDIS_URL"),
     ],
-    ids=["missing", "missing-prefork", "mismatch", "device", "setting", "url"],
+    ids=["missing", "mismatch", "device", "setting", "url"],
 )
-def test_a_worker_that_cannot_serve_stops_with_one_line(start_worker, pool, settings, expected):
-    worker = start_worker("--pool", pool, "--concurrency", "1", command=KRONOS, **settings)
+def test_a_worker_that_cannot_serve_stops_with_one_line(start_worker, settings, expected):
+    worker = start_worker(command=KRONOS, **settings)
     assert worker.process.wait(WAIT_S) != 0
     log = worker.log.read_text()
     assert expected in log

@@ -106,7 +106,7 @@ class Claims:
         return True
 
     def renew(self, claims: Mapping[str, str], others: Iterable[str] = ()) -> None:
-        """As ``JobStore.renew``. Also renews claims that prefork children of this worker hold."""
+        """As ``JobStore.renew``, and take away the claims that have ended."""
         with self._lock:
             held = dict(self._held)  # the answer says nothing of a claim that is granted after the request
         asked_at = time.monotonic()

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from functools import cache
 from typing import Any, Final
 
 from celery import bootsteps
@@ -11,6 +12,7 @@ from celery.worker.state import maybe_shutdown
 from redis import Redis
 
 from kronos_client import celery_app
+from kronos_client.redis.connection import connect
 
 MIN_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 2.0
@@ -18,6 +20,12 @@ MAX_PAUSE_S: Final = 2.0
 STABLE_S: Final = 5.0
 """A connection that lived so long is replaced without a pause."""
 POLL_S: Final = 0.1
+
+
+@cache
+def redis_of(url: str) -> Redis:
+    """This process's connections to a Redis, in one pool; answers are bytes."""
+    return connect(url, decode_responses=False)
 
 
 class Connection(celery_app.Connection):

@@ -19,7 +19,7 @@ from kronos_model.text import escaped
 from worker.broker.deliveries import MAX_TAKEN, Asked, Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
 from worker.broker.outcomes import Outcomes
-from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, num_paths_of
+from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, needs_thread, num_paths_of
 from worker.broker.store_health import store_health
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ TASKS: Final = frozenset((*TASK_ROLES, STATUS_TASK))
 """The tasks that a message may name. Celery's built-in tasks could run ours without any checks."""
 CHECK_INTERVAL_S: Final = 1.0
 """Seconds between checks of an idle worker for messages, in case a notification was lost."""
+NO_THREAD_DELAY_S: Final = 1.0
 MAX_DELAY_S: Final = 7 * 24 * 3600
 """Seconds that a message may wait for its ETA: its job's record does not live longer."""
 MAX_TAKEN_AT_ONCE: Final = 100
@@ -191,6 +192,9 @@ class MessageConsumer:
                 delivery.source, num_paths
             ):
                 self.deliveries.set_aside(delivery.tag)
+                return num_paths
+            if needs_thread(message.arguments) and not rooms_now().has_thread:
+                self.deliveries.put_back(delivery.tag, NO_THREAD_DELAY_S)
                 return num_paths
             cost = cost_of(message.payload["headers"]["task"], message.arguments)
             self._order.note_taken(delivery.source, cost)

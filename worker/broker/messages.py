@@ -6,8 +6,6 @@ for one of our tasks, in JSON, with checked headers only. For the layout see doc
 Protocol".
 """
 
-import base64
-import binascii
 import json
 import math
 import re
@@ -15,10 +13,14 @@ from collections.abc import Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC
+from itertools import accumulate
 from typing import Any, Final
 
+import numpy as np
 from celery.utils.time import maybe_iso8601
+from pydantic_core import from_json
 
+from kronos_client.contract.columns import decode_base64
 from kronos_client.contract.job_ids import can_be_answered, is_job_id
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.redis.shown import shown_arguments
@@ -119,23 +121,26 @@ def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
 
 def _parse(text: bytes, what: str) -> Any:
     """Parse JSON in UTF-8 only, as kombu does. Python would accept other encodings."""
-    if text.count(b"[") + text.count(b"{") > MAX_CONTAINERS:
+    codes = np.frombuffer(text, np.uint8)
+    num_opened = np.count_nonzero(codes | 0x20 == ord("{"))  # "[" becomes "{" too
+    if num_opened > MAX_CONTAINERS:
         raise BadMessage(f"{what} has more than {MAX_CONTAINERS} arrays and objects")
-    if _depth(text) > MAX_DEPTH:
+    if num_opened > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise BadMessage(f"{what} is nested more than {MAX_DEPTH} deep")
+    is_underscore = codes == ord("_")
     try:
-        return json.loads(text.decode(), object_hook=_plain)
+        # pydantic_core reads the same in half the time, but has no hook, and refuses half characters.
+        if b"\\" in text or (is_underscore[1:] & is_underscore[:-1]).any():
+            return json.loads(text.decode(), object_hook=_plain)
+        return from_json(text, cache_strings="keys")
     except (ValueError, RecursionError):  # ValueError: also for other encodings and huge numbers
         raise BadMessage(f"{what} is not JSON in UTF-8") from None
 
 
 def _depth(text: bytes) -> int:
     """How deep the brackets are nested, including those in strings."""
-    depth = deepest = 0
-    for bracket in text.translate(None, NO_BRACKETS):
-        depth += 1 if bracket in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
+    steps = (1 if bracket in b"[{" else -1 for bracket in text.translate(None, NO_BRACKETS))
+    return max(accumulate(steps, initial=0))
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
@@ -161,8 +166,8 @@ def _body(envelope: Mapping[str, Any], headers: Mapping[str, Any], properties: M
     if encoding not in ("base64", None):
         raise BadMessage("its body_encoding is not base64")
     try:
-        body = base64.b64decode(text, validate=True) if encoding else text.encode()
-    except (binascii.Error, ValueError):
+        body = decode_base64(text) if encoding else text.encode()
+    except ValueError:
         raise BadMessage("its body is not base64") from None
     return _parse(body, "its body")
 
@@ -208,7 +213,7 @@ def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and (not isinstance(value, int) or not 0 <= value < 2**31):
             raise BadMessage(f"its {name} is not a number of at least 0")
         checked[name] = 0 if value is None and name == "retries" else value
-    # Celery would use this machine's clock, and only the prefork pool its time limits. Ours work in any pool.
+    # Celery would use this machine's clock, and its threads have no time limits.
     checked |= {"expires": None, "timelimit": [None, None], "time_limit_s": _time_limit_s(headers)}
     checked["origin"] = _text(headers.get("origin"), MAX_REPR_CHARS)
     return checked

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
-from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery import states
 from celery.backends.redis import RedisBackend
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.stored import encode_state
-from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Begun, Ending, JobStore
+from worker.broker.connecting import redis_of
 from worker.broker.outcomes import Outcomes
 from worker.broker.store_health import store_health
 from worker.config import DELIVERY_KEYS_SETTING
@@ -45,7 +44,7 @@ class CodedRedisBackend(RedisBackend):
         app: Any = self.app  # type: ignore[attr-defined]
         ttl_s: int = self.expires  # type: ignore[attr-defined]
         # Not Celery's client, which waits for each silent connection in turn.
-        redis = connect(app.conf.broker_url)
+        redis = redis_of(app.conf.broker_url)
         return JobStore(redis, ttl_s, app.conf.get(DELIVERY_KEYS_SETTING))
 
     @cached_property
@@ -140,8 +139,5 @@ def coded(error: BaseException) -> JobError:
     """The error itself if it has a code, else the one that replaces it; its traceback stays in the log."""
     if isinstance(error, JobError):
         return error
-    if isinstance(error, TimeLimitExceeded | SoftTimeLimitExceeded):
-        text = "the job took longer than the worker's --time-limit; ask for less, or have it raised"
-        return JobError(ErrorCode.DEADLINE, text)
     text = f"the worker failed ({type(error).__name__}); see its log, and report it with the job's id"
     return JobError(ErrorCode.INTERNAL, text)

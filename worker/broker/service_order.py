@@ -53,12 +53,14 @@ class Rooms:
         max_small_paths: Jobs of more paths are large.
         num_paths: Paths that would get slots at once, at least 1.
         num_bytes: Bytes of messages that there is room for.
+        has_thread: Whether there is a thread for a job with callbacks or a chain.
     """
 
     of_class: tuple[Room, ...] = (Room(True, Large.ANY),) * NUM_CLASSES
     max_small_paths: int = 1
     num_paths: int = 1
     num_bytes: int = 0
+    has_thread: bool = True
 
     def __bool__(self) -> bool:
         return any(any(room) for room in self.of_class)
@@ -125,6 +127,11 @@ def cost_of(task: str, payload: Any) -> int:
     job = payload[1].get("job")
     num_bars = horizon_of(job) if isinstance(job, Mapping) else None
     return min(num_paths_of(payload) * max(1, num_bars or 1), MAX_COST)
+
+
+def needs_thread(payload: Any) -> bool:
+    """Whether the job in a message body has callbacks or a chain."""
+    return any((payload[2] or {}).values())
 
 
 def num_paths_of(payload: Any) -> int:

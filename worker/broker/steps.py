@@ -13,13 +13,18 @@ from kronos_client.redis.foreign_apps import foreign_bindings
 from kronos_client.redis.queues import waiting_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
+from worker.broker.connecting import redis_of
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import QueueWatch
+from worker.broker.rounds import rounds
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
 
 MAX_INTERVAL_S: Final = 1.0
+EVENTS_INTERVAL_S: Final = 0.05
+MAX_EVENTS: Final = 500
+"""In one message, sent after ``EVENTS_INTERVAL_S`` at the latest while Celery's event loop runs."""
 AFTER: Final = ("celery.worker.consumer.tasks:Tasks",)
 
 
@@ -38,6 +43,30 @@ class TransportCheck(bootsteps.StartStopStep):
             log.critical("%s", error)
             raise SystemExit(1) from None
         self._is_checked = True
+
+
+class EventBuffer(bootsteps.StartStopStep):
+    """Sends many events in one message. Celery (5.7) sends 24, and in each round of its event loop."""
+
+    requires = ("celery.worker.consumer.events:Events",)
+
+    def start(self, consumer: Any) -> None:
+        if (hub := consumer.hub) is None:
+            return
+        self._is_due = False
+
+        def flush() -> None:
+            self._is_due = False
+            if consumer.event_dispatcher:
+                consumer.event_dispatcher.flush()
+
+        def flush_soon() -> None:  # on any thread
+            if not self._is_due:
+                self._is_due = True
+                hub.call_soon(lambda: hub.call_later(EVENTS_INTERVAL_S, flush))
+
+        consumer.event_dispatcher.buffer_limit = MAX_EVENTS
+        consumer.event_dispatcher.on_send_buffered = flush_soon
 
 
 class ClaimRenewal(bootsteps.StartStopStep):
@@ -80,7 +109,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)
             self._claims.on_tick()
-            transport.rounds.run(unless_within_s=MAX_INTERVAL_S)
+            rounds.run(unless_within_s=MAX_INTERVAL_S)
         except RedisError as error:
             log.warning("claims on running jobs could not be renewed, trying again: %s", error)
         except Exception:  # the next renewal must be tried
@@ -96,7 +125,7 @@ class QueueWatcher(bootsteps.StartStopStep):
         super().__init__(parent, **kwargs)
         settings = get_settings()
         self._queues = settings.queue_names.of_role(settings.role)
-        self._redis = connect(settings.redis_url.get_secret_value())
+        self._redis = redis_of(settings.redis_url.get_secret_value())
         keys = [key for queue in self._queues for key in waiting_keys(queue)]
         redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
         self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().notify())

@@ -11,7 +11,6 @@ commands.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -24,13 +23,13 @@ from kombu.utils.limits import TokenBucket
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.names import TASK_ROLES
-from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.app import app
-from worker.broker.connecting import Client, Connection
+from worker.broker.connecting import Client, Connection, redis_of
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
+from worker.broker.rounds import rounds
 from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
 
@@ -90,7 +89,7 @@ def message_consumer() -> MessageConsumer:
     """The consumer of this process."""
     settings = get_settings()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
-    client = connect(settings.redis_url.get_secret_value(), decode_responses=False)
+    client = redis_of(settings.redis_url.get_secret_value())
     keys, timeout_s = DELIVERY_KEYS[settings.role], settings.visibility_timeout_s
     deliveries = Deliveries(client, keys, timeout_s=timeout_s, max_bytes=max_bytes)
     return MessageConsumer(deliveries, max_bytes, backend().outcomes)
@@ -239,25 +238,6 @@ class Channel(redis.Channel):
         if client is None and (shared is None or shared.connection_pool is not self.pool):
             shared = self._shared_client = self._create_client()  # a reconnect makes a new pool
         yield shared if client is None else client
-
-
-class Rounds:
-    """Calls of the rounds of Celery's event loop, after messages were taken and before it waits."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], object]] = []
-        self._last = 0.0
-
-    def run(self, *, unless_within_s: float = 0.0) -> None:
-        """Make the calls, unless the last round is not longer ago than this."""
-        if time.monotonic() - self._last < unless_within_s:
-            return
-        for call in self.calls:
-            call()
-        self._last = time.monotonic()
-
-
-rounds: Final = Rounds()
 
 
 class Poller(redis.MultiChannelPoller):

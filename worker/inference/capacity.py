@@ -16,7 +16,7 @@ from celery.worker import state
 from kronos_client.redis.queues import rank_of
 from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.scheduling.shares import CLASS_RATIO
-from worker.broker.service_order import NUM_CLASSES, Large, Room, Rooms, num_paths_of
+from worker.broker.service_order import NUM_CLASSES, Large, Room, Rooms, needs_thread, num_paths_of
 
 MAX_HELD_BYTES: Final = 64 * 2**20
 """Messages of the jobs held, for the lowest class. A parsed message may take ten times as much memory."""
@@ -56,6 +56,7 @@ class _Held:
     rank: int  # of its priority class; 0 is the highest
     num_paths: int
     num_bytes: int
+    needs_thread: bool = False
     is_admitted: bool = False  # whether an engine's load counts it
 
 
@@ -89,10 +90,12 @@ class Capacity:
         self._next_wake = 0.0
         self._wake: Callable[[], object] = lambda: None
 
-    def take(self, job_id: str, num_paths: int, num_bytes: int = 0, rank: int = 0) -> None:
+    def take(
+        self, job_id: str, num_paths: int, num_bytes: int = 0, rank: int = 0, *, needs_thread: bool = False
+    ) -> None:
         """Note a received job, its class and the size of its message."""
         with self._lock:
-            self._held[job_id] = _Held(rank, num_paths, num_bytes)
+            self._held[job_id] = _Held(rank, num_paths, num_bytes, needs_thread)
             if rank in self._late_ranks:
                 part = min(1.0, num_paths / self._max_small_paths)
                 self._full_since, self._next_wake = time.monotonic() - (1 - part) * LATE_S, 0.0
@@ -128,7 +131,9 @@ class Capacity:
                 self._late_ranks.add(rank)
         num_held_paths, num_bytes = sum(one.num_paths for one in held), sum(one.num_bytes for one in held)
         free = min(slots - num_held_paths, self._max_jobs - len(held)) if has_room else 1
-        return Rooms(tuple(rooms), self._max_small_paths, max(1, free), max(0, MAX_HELD_BYTES - num_bytes))
+        has_thread = sum(one.needs_thread for one in held) < MAX_CALLBACK_JOBS
+        num_bytes = max(0, MAX_HELD_BYTES - num_bytes)
+        return Rooms(tuple(rooms), self._max_small_paths, max(1, free), num_bytes, has_thread)
 
     def _late_room(self, held: list[_Held], rank: int, slots: int) -> Room:
         """The room of a full worker for a class: its engine shares slots out fairly."""
@@ -203,4 +208,5 @@ class CapacityStep(bootsteps.StartStopStep):
     def _take(self, request: Any) -> None:
         message = request.message  # Celery has already decoded it
         rank = rank_of((request.delivery_info or {}).get("priority"))
-        self._capacity.take(request.id, num_paths_of(message.payload), len(message.body), rank)
+        given = (request.id, num_paths_of(message.payload), len(message.body), rank)
+        self._capacity.take(*given, needs_thread=needs_thread(message.payload))

@@ -22,7 +22,6 @@ from kronos_client.contract.results import (
 )
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
-from kronos_model.bars.columns import time_features, to_bars
 from kronos_model.engine.generation import Generation, Priority, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
@@ -61,7 +60,7 @@ def compute(
                 computation.cancel()
             elif (progress := computation.new_progress()) is not None:
                 context.report_progress(progress)
-        return computation.result()
+        return computation.result().model_dump(mode="json")
 
 
 class Computation:
@@ -146,8 +145,8 @@ class Computation:
         series = () if self._early is None else self._early.of(run.generations)
         return ForecastProgress(bars_done=self._reported, bars_total=run.num_bars_total, series=series)
 
-    def result(self) -> dict[str, Any]:
-        """The result as JSON, once the job has ended.
+    def result(self) -> ForecastResult:
+        """The result, once the job has ended.
 
         Raises:
             JobError: The job ends with this error.
@@ -160,7 +159,7 @@ class Computation:
         warnings = sampling_warnings(job)
         if self._device_warning is not None:
             warnings = [self._device_warning, *warnings]
-        result = ForecastResult(
+        return ForecastResult(
             series=tuple(
                 series_result(one, Forecast(generation.paths, one.seed), job.output, self._calibration)
                 for one, generation in zip(self._series, generations, strict=True)
@@ -174,7 +173,6 @@ class Computation:
             timings_ms=_timings(generations, self._waited_s, self._loading_s, total_s),
             warnings=tuple(warnings),
         )
-        return result.model_dump(mode="json")
 
     def close(self) -> None:
         """Leave the engine and the model to others."""
@@ -227,11 +225,12 @@ def _generations_of(run: JobRun) -> list[Generation]:
 
 
 def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
+    bars, stamps, future_stamps = series.arrays()
     return SeriesRequest(
-        bars=to_bars(series.columns),
-        stamps=time_features(series.wall),
-        future_stamps=time_features(series.future_wall),
-        sampling=SamplingParams(**job.sampling.model_dump() | {"seed": series.seed}),
+        bars=bars,
+        stamps=stamps,
+        future_stamps=future_stamps,
+        sampling=SamplingParams(**vars(job.sampling) | {"seed": series.seed}),
         deadline=deadline,
         context_policy=job.context_policy,
         streams=job.output.stream,

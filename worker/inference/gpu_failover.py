@@ -11,8 +11,8 @@ from typing import Any
 from celery import bootsteps
 from redis.exceptions import RedisError
 
-from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, is_gpu_ready, live_workers
+from worker.broker.connecting import redis_of
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class GpuFailover(bootsteps.StartStopStep):
     def __init__(self, parent: Any, **kwargs: Any) -> None:
         super().__init__(parent, **kwargs)
         settings = get_settings()
-        self._redis = connect(settings.redis_url.get_secret_value())
+        self._redis = redis_of(settings.redis_url.get_secret_value())
         self._names = settings.queue_names
         self._cpu_queue, self._gpu_queue = self._names.of_role("forecast")
         self._grace_s = settings.gpu_grace_s

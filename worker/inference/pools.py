@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.thread import TaskPool as ThreadsPool
+from celery.worker import state
 from click.core import ParameterSource
 
 from worker.process import current
@@ -52,6 +53,8 @@ class WaitingThreadsPool(ThreadsPool):
         """Let all jobs end: Celery's event loop has ended, so they go on here."""
         process = current.process
         while process is not None and (len(process.jobs) or self._results):
+            if state.should_terminate:  # the shutdown has become a cold one
+                process.hand_back_at = min(process.hand_back_at, time.monotonic())
             process.run_jobs()
             time.sleep(ROUND_S)
         super().on_stop()

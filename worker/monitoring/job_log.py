@@ -4,6 +4,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from kronos_client.contract.errors import JobError
 
 log = logging.getLogger(__name__)
@@ -13,10 +15,12 @@ COPIED: Final = ("device", "device_warning", "queue", "worker", "timings_ms", "n
 
 
 def log_job(task: str, job_id: str, outcome: Any, node: str, device: str) -> None:
-    """Log a job that ended with this result, as JSON, or error."""
+    """Log a job that ended with this result, a model or as JSON, or error."""
     how = "failed" if isinstance(outcome, JobError) else "done"
     fields: dict[str, Any] = {"job_id": job_id, "task": task, "outcome": how}
     fields |= {"worker": node, "device": device}
+    if isinstance(outcome, BaseModel):
+        outcome = outcome.model_dump(mode="json", include={*COPIED, "model"})
     if isinstance(outcome, Mapping):
         fields |= {name: outcome[name] for name in COPIED if outcome.get(name) is not None}
         model = outcome.get("model")

@@ -95,8 +95,11 @@ JOB_TASK: Final[dict[str, Any]] = {
 
 
 def einfo_of(error: Exception) -> ExceptionInfo:
-    """An error as Celery's requests take it."""
-    return ExceptionInfo((type(error), error, error.__traceback__))
+    """An error as Celery's requests take it: it must have a traceback, so it must have been raised."""
+    try:
+        raise error
+    except Exception:  # noqa: BLE001  it is any
+        return ExceptionInfo()
 
 
 class Attempt:

@@ -76,10 +76,6 @@ def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]
     """Load a model that jobs may name. Returns at once; ``state`` is loading, ready or failed."""
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
-    try:
-        process = current_process()
-        models, device, warning = process.models, str(process.device), process.device_warning
-    except RuntimeError:  # prefork: the children hold the models, and this command reaches only their parent
-        reason = "the worker cannot load models by request: run it with --pool threads, or send it a job"
-        return failed(JobError(ErrorCode.MODEL_CAPACITY, reason, "model"))
-    return {"device": device, "device_warning": warning, **_requests.answer(models, model, ask)}
+    process = current_process()
+    answer = _requests.answer(process.models, model, ask)
+    return {"device": str(process.device), "device_warning": process.device_warning, **answer}

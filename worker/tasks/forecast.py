@@ -13,10 +13,12 @@ from celery.app.task import Context
 
 from kronos_client.contract.names import FORECAST_TASK
 from worker.app import app
+from worker.broker.service_order import needs_thread
 from worker.inference.pools import HandedOver
 from worker.process import current_process
 from worker.tasks.attempt import JOB_TASK, ClaimedRequest
-from worker.tasks.forecast_jobs import ForecastAttempt, ForecastJobs
+from worker.tasks.forecast_attempt import ForecastAttempt
+from worker.tasks.forecast_jobs import ForecastJobs
 
 
 @cache
@@ -34,9 +36,9 @@ class ForecastRequest(ClaimedRequest, HandedOver):
     _payload: Any
 
     def hand_over(self) -> bool:
-        args, kwargs, embed = self._payload
-        if any((embed or {}).values()):  # callbacks, chain
+        if needs_thread(self._payload):
             return False
+        args, kwargs, _ = self._payload
         jobs, context = forecast_jobs(), Context(self.request_dict)
         jobs.add(ForecastAttempt(jobs, context, args, kwargs, request=self))
         return True

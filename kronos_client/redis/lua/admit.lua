@@ -5,6 +5,7 @@
 -- include: now
 -- include: outcome
 -- include: places
+-- include: queue_length
 local record, cancel_request, result, num_shared = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local taken, jobs = KEYS[5], KEYS[6] -- then the queue's lists
 local fingerprint = ARGV[1]
@@ -15,8 +16,8 @@ local job_id, max_listed = ARGV[6], tonumber(ARGV[7])
 local is_shared = ARGV[8] ~= '' -- its senders do not know each other
 
 local length = 0
-for index = 7, #KEYS do
-    length = length + redis.call('LLEN', KEYS[index]) + redis.call('ZCARD', 'kronos:delayed:' .. KEYS[index])
+for position, num_waiting in ipairs(lengths_of({unpack(KEYS, 7)}, max_length)) do
+    length = length + num_waiting + redis.call('ZCARD', 'kronos:delayed:' .. KEYS[6 + position])
 end
 local holder, ended_at, received_at, at = unpack(
     redis.call('HMGET', record, 'fingerprint', 'ended_at', 'received_at', 'at'))
@@ -49,7 +50,7 @@ end
 if ended_at or redis.call('EXISTS', record) == 0 then
     redis.call('DEL', cancel_request) -- it concerned an earlier job with this id
 end
--- How many messages come before it, counted from the first that the list ever had: see withdraw.lua.
+-- How many messages come before it, counted from the first that the list ever had: see cancelled.lua.
 local place = redis.call('LLEN', list) + (redis.call('HGET', taken, list) or 0)
 redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place, 'at', 'list ' .. list,
     'admitted_at', now_text)

@@ -26,7 +26,6 @@ local function begin(result, record, cancel_request, job_id, tag, state, fingerp
     if redis.call('HEXISTS', record, 'ended_at') == 1 then -- its outcome is no longer kept: start over
         redis.call('HDEL', record, 'ended_at', 'ended_by', 'received_at', 'worked_s', 'fingerprint', 'lost',
             'lost_alone', 'put_off', 'attempts')
-        redis.call('DEL', cancel_request)
     end
     if fingerprint ~= '' and redis.call('HSETNX', record, 'fingerprint', fingerprint) == 0 and
             redis.call('HGET', record, 'fingerprint') ~= fingerprint then

@@ -1,5 +1,5 @@
 -- Ends jobs: stores and publishes their outcomes, and removes their messages and claims, in one call. Nothing else
--- removes the message of a job, but for withdraw.lua once the outcome is stored.
+-- removes the message of a job.
 --
 -- Returns for each job:
 --   stored    its outcome is stored, by this call or by an earlier one for the same delivery; the message is removed
@@ -13,16 +13,29 @@
 -- include: outcome
 -- include: claims
 -- include: places
+-- include: cancelled
+-- include: job_of
 -- include: may_write
 local result_ttl_s, record_ttl_s, max_dead = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local num_jobs = (#ARGV - 3) / 3 -- of each the tag; its outcome, or ''; its entry for the dead messages, or ''
 local unacked, index, claims, dead = unpack(KEYS, 3 * num_jobs + 1) -- missing in clients, which take no messages
 
+-- Whether the message of a job that ends waits where the job's record says; if so, it is noted.
+local function waits(record, at, place)
+    local list = string.match(at or '', '^list (.*)$')
+    local message = list and place and redis.call('LINDEX', list, num_taken_off(list) - place - 1)
+    local job_id = string.sub(record, #'kronos:job:' + 1)
+    if message and job_of(message) == job_id then
+        note_cancelled(job_id, list, place, #message)
+        return true
+    end
+end
+
 local function store(result, record, cancel_request, tag, outcome)
     local is_record = redis.call('TYPE', record).ok == 'hash'
-    local holder, ended_by
+    local holder, ended_by, at, place
     if is_record then
-        holder, ended_by = unpack(redis.call('HMGET', record, 'holder', 'ended_by'))
+        holder, ended_by, at, place = unpack(redis.call('HMGET', record, 'holder', 'ended_by', 'at', 'place'))
     end
     local is_new = not has_outcome(result)
     if is_new and outcome == '' then
@@ -36,13 +49,17 @@ local function store(result, record, cancel_request, tag, outcome)
     end
     if is_new or (tag ~= '' and holder == tag) then -- the latter if an earlier call failed here
         redis.call('PUBLISH', result, redis.call('GET', result))
-        redis.call('DEL', cancel_request)
         if is_record then
             redis.call('HSET', record, 'ended_at', now_text, 'ended_by', tag, 'at', 'none')
             redis.call('HDEL', record, 'holder', 'renewed_at')
             redis.call('EXPIRE', record, record_ttl_s)
             ended_by = tag
         end
+    end
+    local is_noted, is_waiting = pcall(waits, record, is_new and at, place)
+    -- The request stays as long as the message: a worker may take it when the outcome is no longer kept.
+    if (is_new or tag ~= '') and not (is_noted and is_waiting) then
+        redis.call('DEL', cancel_request)
     end
     if is_new or (tag ~= '' and ended_by == tag) then
         return 'stored'

@@ -2,7 +2,7 @@
 --   'list LIST'                 waits on this list
 --   'delayed UNTIL LIST'        waits until then, and goes to this list
 --   'held UNTIL TIMEOUT_S TAG'  taken by a worker, as this delivery; put back if not renewed until then
---   'none'                      removed
+--   'none'                      removed, or left on its list by a job that has its outcome
 local function note_place(job_id, place)
     local record = 'kronos:job:' .. job_id
     if job_id ~= '' and redis.call('TYPE', record).ok == 'hash' then

@@ -51,7 +51,10 @@ SHORTEST_BREAK: Final = DAY // 96
 
 def common_spacing(clock: NDArray[np.int64]) -> int:
     """The most frequent distance between neighbours; the smallest of several."""
-    distances, counts = np.unique(np.diff(clock), return_counts=True)
+    gaps = clock[1:] - clock[:-1]
+    if len(gaps) and (gaps == gaps[0]).all():  # the usual case, in a quarter of the time
+        return int(gaps[0])
+    distances, counts = np.unique(gaps, return_counts=True)
     return int(distances[counts.argmax()])
 
 
@@ -63,25 +66,27 @@ def bridge_outages(
     A gap of less than a day is bridged if other days have a bar at each of the missing times. It is also
     bridged if it is shorter than any break, and no other day of the lookback could show whether it recurs.
     """
-    gaps = np.diff(clock)
+    gaps = clock[1:] - clock[:-1]  # np.diff takes three times as long
+    if (gaps == spacing).all():
+        return clock
     num_missing = gaps // spacing - 1
     is_candidate = (gaps > spacing) & (gaps < DAY) & (gaps % spacing == 0) & (num_missing <= len(clock))
-    seen = set((clock % DAY).tolist())
-    added = [clock]
+    seen, times = set((clock % DAY).tolist()), clock.tolist()  # Python's numbers, faster one by one
+    added: list[range] = []
     num_added, num_unknown = 0, 0
-    for index in np.flatnonzero(is_candidate):
-        missing = np.arange(clock[index] + spacing, clock[index + 1], spacing)
-        if int(missing[0]) % DAY in seen:
-            is_outage = all(at % DAY in seen for at in missing.tolist())
+    for index in np.flatnonzero(is_candidate).tolist():
+        missing = range(times[index] + spacing, times[index + 1], spacing)
+        if missing[0] % DAY in seen:
+            is_outage = all(at % DAY in seen for at in missing)
         else:
             num_unknown += 1
-            is_outage = len(missing) * spacing < shortest_break and _is_passed_once(clock, int(missing[0]))
+            is_outage = len(missing) * spacing < shortest_break and _is_passed_once(clock, missing[0])
         if is_outage:
             added.append(missing)
             num_added += len(missing)
         if num_added > len(clock) or num_unknown > MAX_BREAKS:
             return clock  # gaps are normal in this series; the limit also bounds the work
-    return np.sort(np.concatenate(added))
+    return np.sort(np.concatenate([clock, *added])) if added else clock
 
 
 def _is_passed_once(clock: NDArray[np.int64], at: int) -> bool:

@@ -64,9 +64,8 @@ def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None
 def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Inferred:
     wall = lookback.wall.astype(np.int64)
     days = wall // DAY
-    is_daily = bool(np.all(np.diff(days) > 0))
-    clock = common_clock(wall)
-    if is_daily and clock is not None:
+    is_daily = bool((days[1:] > days[:-1]).all())
+    if is_daily and (clock := common_clock(wall)) is not None:
         for find, name in RULES:
             future_days = find(days, num_bars)
             if future_days is not None:
@@ -74,7 +73,9 @@ def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Infer
                     raise OverflowError
                 return Inferred(at_walls(lookback, future_days * DAY + clock, zone), name)
     instants = instants_of(lookback, zone)
-    spacing = _constant_spacing(instants) or _constant_spacing(wall)
+    spacing = _constant_spacing(instants)
+    if spacing is None and np.ptp(wall - instants):  # offsets that change
+        spacing = _constant_spacing(wall)
     if spacing is not None:
         future = at_spacing(lookback, int(instants[-1]), spacing, num_bars, zone)
         return Inferred(future, "the lookback's spacing, without breaks", _warn_of_breaks(lookback, future))
@@ -155,7 +156,7 @@ def _common_step(values: NDArray[np.int64]) -> int | None:
 def _constant_spacing(clock: NDArray[np.int64]) -> int | None:
     spacing = common_spacing(clock)
     bridged = bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing))  # at least a single bar
-    return spacing if np.all(np.diff(bridged) == spacing) else None
+    return spacing if (bridged[1:] - bridged[:-1] == spacing).all() else None
 
 
 def _nearly_all(fits: ArrayLike) -> bool:

@@ -5,6 +5,7 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from kronos_client.contract.examples import example
 from kronos_client.contract.names import DEAD_KEY, job_key, jobs_key
 from kronos_client.redis.queues import large_key
 from kronos_client.redis.routing import announce
@@ -87,3 +88,9 @@ def test_requests_are_counted_by_route(http):
     for name in ("kronos_http_request_seconds_count", "kronos_request_duration_seconds_count"):
         assert found[name, ("GET", "/v1/forecasts/{job_id}")] == 3
     assert not any("such" in "".join(labels) for _, labels in found)
+
+
+def test_cancelled_jobs_do_not_wait(http):
+    job_ids = [http.post("/v1/forecasts", json=example("forecast-job")).json()["id"] for _ in range(2)]
+    http.delete(f"/v1/forecasts/{job_ids[0]}")
+    assert read(http)["kronos_queue_jobs", ("normal", "cpu")] == 1

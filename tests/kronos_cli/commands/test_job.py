@@ -98,6 +98,12 @@ def test_a_waiting_job_has_its_place_and_about_how_long_it_takes(redis, store, d
     live(redis, jobs_per_s=0.1)
     assert facts() | {"num_before": 4, "left_s": 40.0, "num_ready": 1} == facts()
     assert "about 40 s" in shown()
+    for job_id, num_before in (("z", 3), ("c", 3)):
+        JobStore(redis, 100).end([Ending(job_id, '{"status": "FAILURE"}')])
+        assert facts()["num_before"] == num_before
+    begin(store, deliveries, "y")
+    begin(store, deliveries, "z")
+    assert facts()["num_before"] == 2
 
 
 def test_a_large_job_that_was_set_aside(redis, deliveries):

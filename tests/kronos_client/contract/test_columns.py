@@ -43,6 +43,28 @@ def test_what_is_not_base64_is_refused(column: str) -> None:
     assert "base64" in caught.value.message
 
 
+ODD_CHARACTERS = st.sampled_from([*'A9+/=-_"\\u \né\0\ud800', ""])
+
+
+@given(
+    values=arrays(np.float32, st.integers(1, 9), elements=st.floats(width=32)),
+    changes=st.lists(st.tuples(st.integers(0, 47), ODD_CHARACTERS), max_size=3),
+)
+def test_base64_is_read_as_python_reads_it(values: np.ndarray, changes: list[tuple[int, str]]) -> None:
+    column = encode_column(values)
+    for place, char in changes:
+        column = column[:place] + char + column[place + 1 :]
+    try:
+        expected = base64.b64decode(column, validate=True)
+    except ValueError:
+        expected = b"broken"
+    if len(expected) % 4:
+        with pytest.raises(JobError, match="BAD_ENCODING"):
+            decode_column(column)
+    else:
+        np.testing.assert_array_equal(decode_column(column), np.frombuffer(expected, "<f4"))
+
+
 @pytest.mark.parametrize("num_bytes", [1, 3, 5, 6, 7, 4001])
 def test_broken_values_are_refused(num_bytes: int) -> None:
     with pytest.raises(JobError) as caught:

@@ -6,7 +6,7 @@ import pytest
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.jobs import Limits, PreparedSeries, parse_job, prepare
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, time_features
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, time_features, to_bars
 from kronos_model.seeds import derive_series_seed, seed_from_text
 from tests.kronos_client.contract.contract_jobs import job, series, timestamps, without
 
@@ -52,6 +52,17 @@ def test_prepared_arrays_are_read_only() -> None:
     for values in (*one.columns.values(), one.wall, one.future_wall):
         with pytest.raises(ValueError, match="read-only"):
             values[0] = values[1]
+
+
+def test_the_arrays_of_a_model_are_those_of_its_last_bars() -> None:
+    one = prepared(job())[0].last(7)
+
+    bars, stamps, future_stamps = one.arrays()
+
+    np.testing.assert_array_equal(bars, to_bars(one.columns))
+    np.testing.assert_array_equal(stamps, time_features(one.wall))
+    np.testing.assert_array_equal(future_stamps, time_features(one.future_wall))
+    assert (len(bars), len(stamps), len(future_stamps)) == (7, 7, 5)
 
 
 @pytest.mark.parametrize("suffix", ["", "Z", "+08:00"])

@@ -1,6 +1,5 @@
 """Which jobs are admitted to a queue, and the errors of the others."""
 
-import json
 import threading
 
 import pytest
@@ -17,7 +16,7 @@ from kronos_client.contract.names import (
 )
 from kronos_client.redis.admission import MAX_RETRY_S, UNKNOWN_RATE_RETRY_S, Admission, retry_after_s
 from kronos_client.redis.job_store import Ending, JobStore
-from kronos_client.redis.queues import TAKEN_KEY, delivery_keys, list_key, list_keys
+from kronos_client.redis.queues import delivery_keys, list_key, list_keys
 from tests.waiting import WAIT_S
 
 LIMIT = 10
@@ -167,37 +166,6 @@ def test_senders_at_once_exceed_the_limit_by_at_most_one_each(admission, redis):
         thread.join()
     assert LIMIT <= len(num_admitted) <= LIMIT - 1 + num_threads
     assert redis.llen(CPU_QUEUE) == len(num_admitted) == 16
-
-
-@pytest.mark.parametrize("order", [range(20, 200), range(199, 19, -1), [150, 30, 199, 20, 90]])
-def test_messages_of_ended_jobs_are_found_wherever_they_wait(redis, records, order):
-    """A worker takes twenty and puts five back; every fifth message is of another client."""
-    admission = Admission(redis, result_ttl_s=100, max_queue_jobs=1000)
-    lane = list_key(CPU_QUEUE, 3)
-    for number in range(200):
-        if number % 5 == 0:
-            redis.lpush(lane, json.dumps({"properties": {"correlation_id": f"theirs {number}"}}))
-        admit(admission, str(number))
-        redis.lpush(lane, json.dumps({"properties": {"correlation_id": str(number)}}))
-    taken = [redis.rpop(lane) for _ in range(24)]
-    redis.rpush(lane, *taken[-1:-6:-1])
-    redis.hset(TAKEN_KEY, lane, 19)
-    for number in order:
-        records.end([Ending(str(number), DONE)])
-        assert admission.withdraw(str(number))
-        assert not admission.withdraw(str(number))
-    ids = [json.loads(text)["properties"]["correlation_id"] for text in redis.lrange(lane, 0, -1)]
-    assert not {str(number) for number in order} & set(ids)
-    assert len(ids) == 240 - 19 - len(order)
-    assert redis.hget(TAKEN_KEY, lane) == str(19 + len(order))
-
-
-def test_the_message_of_a_job_without_outcome_stays(admission, redis):
-    admit(admission, "a")
-    redis.lpush(list_key(CPU_QUEUE, 3), json.dumps({"properties": {"correlation_id": "a"}}))
-    assert not admission.withdraw("a")
-    assert not admission.withdraw("unknown")
-    assert redis.llen(list_key(CPU_QUEUE, 3)) == 1
 
 
 def test_a_shared_job_is_sent_until_a_worker_has_it_and_again_if_it_failed(admission, records, redis):

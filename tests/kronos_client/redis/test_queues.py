@@ -62,11 +62,11 @@ def test_lengths_are_counted_by_queue_and_priority(redis):
     for key, num in zip(list_keys(CPU_QUEUE), (1, 2, 3, 4), strict=True):
         redis.lpush(key, *[json.dumps({})] * num)
     redis.lpush(list_key(GPU_FINETUNE_QUEUE, 3), "x")
-    lengths = {queue: state.lengths for queue, state in queue_states(redis).items()}
+    lengths = {queue: state.lengths for queue, state in queue_states(redis, 100).items()}
     assert list(lengths) == list(NO_PREFIX.all)
     assert lengths[CPU_QUEUE] == {"high": 1, "normal": 2, "low": 7}
     assert lengths[GPU_FINETUNE_QUEUE] == {"high": 0, "normal": 1, "low": 0}
-    assert queue_states(redis, [GPU_QUEUE])[GPU_QUEUE].lengths == {"high": 0, "normal": 0, "low": 0}
+    assert queue_states(redis, 100, [GPU_QUEUE])[GPU_QUEUE].lengths == {"high": 0, "normal": 0, "low": 0}
 
 
 @pytest.mark.parametrize(

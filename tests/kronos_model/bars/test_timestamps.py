@@ -69,13 +69,20 @@ def test_a_text_that_is_no_timestamp_is_refused_with_its_row(text: str) -> None:
 @settings(max_examples=300, deadline=None)
 def test_reading_many_equals_reading_each(data: st.DataObject) -> None:
     """All written alike, or one of them in another form or wrong."""
-    form = data.draw(st.sampled_from(["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S"]))
-    offset = data.draw(st.sampled_from(["", "Z", "+08:00", "-0330"])) if "%H" in form else ""
+    second = "%Y-%m-%dT%H:%M:%S"
+    forms = ["%Y-%m-%d", "%Y-%m-%d %H:%M", second, f"{second}.%f", f"{second}.%f789"]
+    form = data.draw(st.sampled_from(forms))
+    alike = [[""], ["Z"], ["+08:00", "+00:00", "+12:45"], ["-0330", "-0400"], ["+01"]]
+    offsets = st.sampled_from(data.draw(st.sampled_from(alike)) if "%H" in form else [""])
     times = data.draw(st.lists(st.datetimes(min_value=datetime(1000, 1, 1)), min_size=1, max_size=6))
-    texts = [time.strftime(form) + offset for time in times]
+    texts = [time.strftime(form) + data.draw(offsets) for time in times]
     odd = st.sampled_from(["2024-02-30", "0000-01-01", "", "2024-06-18T09:35:10.5", "a\nb", texts[0] + "\n"])
+    place = data.draw(st.integers(0, len(texts[0]) - 1))
+    changed = st.sampled_from("0123456789-+:.,TZ \n\0é").map(
+        lambda char: texts[0][:place] + char + texts[0][place + 1 :]
+    )
     if data.draw(st.booleans()):
-        texts.insert(data.draw(st.integers(0, len(texts))), data.draw(odd))
+        texts.insert(data.draw(st.integers(0, len(texts))), data.draw(odd | changed))
 
     def reading(parse: Callable[[list[str]], Timestamps]) -> tuple[object, ...]:
         try:

@@ -2,10 +2,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
-from kronos_model.bars.validation import check_candles
+from kronos_model.bars.validation import check_candles, defects_of
 from kronos_model.errors import CandleError
 
 Columns = dict[str, NDArray[Any]]
@@ -139,6 +141,22 @@ def test_a_close_outside_high_and_low_is_accepted(columns: Columns) -> None:
     columns["open"][9] = columns["low"][9] - 1
 
     check_candles(columns)
+
+
+LARGE = [1e17, 1.1e17, 1e34, 1.1e34, 1e300, -1e300, np.inf, -np.inf, np.nan]
+VALUES = st.sampled_from([1.0, 1.5, 0.0, -0.0, -1.0, 2.0**-150, 2.0**-149, 1e-300, *LARGE])
+
+
+@given(rows=st.lists(st.tuples(*[st.just(1.0) | VALUES] * len(COLUMNS)), min_size=1, max_size=4))
+def test_what_is_refused_is_the_first_defect(rows: list[tuple[float, ...]]) -> None:
+    candles = dict(zip(COLUMNS, np.array(rows).T, strict=True))
+    with np.errstate(over="ignore"):
+        found = [(code, name) for code, name, at_fault, _ in defects_of(candles) if at_fault.any()]
+    if found:
+        error = refusal_of(candles)
+        assert (error.code, error.field) == found[0]
+    else:
+        check_candles(candles)
 
 
 @pytest.mark.parametrize("name", ["volume", "amount"])

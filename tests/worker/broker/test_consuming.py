@@ -48,6 +48,7 @@ class Bench:
         self.trouble: Exception | None = None
         self.room = 1000
         self.classes = 3
+        self.has_thread = True
         connection = connect(url, decode_responses=False)
         self.deliveries = Deliveries(connection, KEYS, timeout_s=60, max_bytes=5000)
         self.outcomes = NotedOutcomes(JobStore(connection, 60, KEYS))
@@ -70,7 +71,8 @@ class Bench:
 
     def rooms(self) -> Rooms:
         num_open = self.classes if self.room > len(self.handed_over) else 0
-        return Rooms(tuple(ANY if rank < num_open else Room() for rank in range(NUM_CLASSES)))
+        of_class = tuple(ANY if rank < num_open else Room() for rank in range(NUM_CLASSES))
+        return Rooms(of_class, has_thread=self.has_thread)
 
     def hand_over(self, delivery, queue, step, message) -> None:
         self.handed_over.append((queue, step, message))
@@ -317,3 +319,17 @@ def test_due_messages_of_a_lower_class_have_their_turn_too(bench):
         bench.send(sized(f"high-{number}", 1))
     bench.room = 10
     assert "low" in bench.take()
+
+
+def test_a_job_with_callbacks_waits_for_a_thread_and_others_do_not(bench):
+    signature = {"task": "theirs", "args": [], "kwargs": {}, "options": {}}
+    linked = message(body=[[], {"job": {}}, {"callbacks": [signature]}], headers={"id": "linked"})
+    bench.has_thread = False
+    for value in (linked, named("plain")):
+        bench.send(value)
+    assert bench.take() == ["plain"]
+    assert bench.num_unacked == 2
+    bench.has_thread = True
+    for tag in bench.redis.zrange(key := "kronos:delayed:cpu", 0, -1):
+        bench.redis.zadd(key, {tag: 0})
+    assert bench.take() == ["linked"]

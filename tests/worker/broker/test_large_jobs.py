@@ -6,6 +6,7 @@ from redis import Redis
 from kronos_client.contract.names import job_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
+from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import (
     DELIVERY_KEYS,
     TAKEN_KEY,
@@ -20,6 +21,7 @@ KEYS = DELIVERY_KEYS["forecast"]
 NORMAL = list_key("cpu", 3)
 LARGE = large_key(NORMAL)
 TIMEOUT_S = 60.0
+DONE = '{"status": "FAILURE"}'
 
 
 @pytest.fixture
@@ -91,28 +93,28 @@ def test_what_stands_before_a_message_of_a_first_list_is_its_own(redis, deliveri
     assert taken(deliveries, NORMAL, min_age_s=30) == [b"1.5\nx"]
 
 
-def test_a_job_that_is_set_aside_counts_in_the_queue_and_can_be_withdrawn(redis, deliveries):
+def test_a_job_that_is_set_aside_counts_in_the_queue_unless_it_is_cancelled(redis, deliveries):
     admission = Admission(redis, result_ttl_s=60, max_queue_jobs=3)
     for job_id in ("a", "b", "c"):
         assert admission.admit(job_id, {}, "cpu", lambda: 0)
         set_aside(redis, deliveries, job_id)
     assert redis.hget(job_key("b"), "at") == f"list {LARGE}"
-    assert queue_states(redis)["cpu"].lengths == {"high": 0, "normal": 3, "low": 0}
+    assert queue_states(redis, 3)["cpu"].lengths == {"high": 0, "normal": 3, "low": 0}
     with pytest.raises(Exception, match="its limit is 3"):
         admission.admit("d", {}, "cpu", lambda: 0)
-    redis.hset(job_key("b"), "ended_at", 1)
-    assert admission.withdraw("b")
-    assert taken(deliveries, LARGE) == [message(job_id).encode() for job_id in ("a", "c")]
+    JobStore(redis, 60).end([Ending("b", DONE)])
+    assert queue_states(redis, 3)["cpu"].lengths["normal"] == 2
+    assert admission.admit("d", {}, "cpu", lambda: 0)
 
 
 def test_delayed_jobs_count_in_the_queue_and_those_that_are_due(redis, deliveries):
     redis.lpush(NORMAL, *"ab")
     for delay_s in (1000, 2000):
         deliveries.put_back(deliveries.take([NORMAL]).tag, delay_s)
-    state = queue_states(redis)["cpu"]
+    state = queue_states(redis, 9)["cpu"]
     assert (sum(state.lengths.values()), state.delayed, state.due) == (0, 2, 0)
     redis.zincrby(f"kronos:delayed:{NORMAL}", -1001, redis.zrange(f"kronos:delayed:{NORMAL}", 0, 0)[0])
-    assert queue_states(redis)["cpu"].due == 1
+    assert queue_states(redis, 9)["cpu"].due == 1
     with pytest.raises(Exception, match="its limit is 2"):
         Admission(redis, result_ttl_s=60, max_queue_jobs=2).admit("c", {}, "cpu", lambda: 0)
 
@@ -124,12 +126,12 @@ def test_the_age_of_the_oldest_job_is_that_of_its_admission(redis, deliveries):
         redis.hincrbyfloat(job_key(job_id), "admitted_at", -by_s)
         redis.lpush(NORMAL, message(job_id))
     redis.lpush(list_key("gpu", 3), message("another client's"), "no JSON")
-    states = queue_states(redis)
+    states = queue_states(redis, 9)
     assert states["cpu"].oldest_s == pytest.approx(500, abs=5)
     assert states["gpu"].oldest_s == 0
     redis.delete(job_key("old"))
     redis.lpush(job_key("old"), "another app's")
-    assert queue_states(redis)["cpu"].oldest_s == 0
+    assert queue_states(redis, 9)["cpu"].oldest_s == 0
 
 
 def test_large_jobs_can_be_returned_to_where_release_0_1_0_finds_them(redis, deliveries):
@@ -147,11 +149,12 @@ def test_large_jobs_can_be_returned_to_where_release_0_1_0_finds_them(redis, del
 
 def test_returned_jobs_are_found_where_they_are(redis, deliveries):
     admission = Admission(redis, result_ttl_s=60, max_queue_jobs=9)
-    for job_id in ("a", "b", "later", "held", "new"):
+    for job_id in ("held", "later", "a", "b"):
         admission.admit(job_id, {}, "cpu", lambda: 0)
-    set_aside(redis, deliveries, "held", "later", "a", "b")
+        set_aside(redis, deliveries, job_id)
     held, later = deliveries.take([LARGE]), deliveries.take([LARGE])
     deliveries.put_back(later.tag, 1000)
+    admission.admit("new", {}, "cpu", lambda: 0)
     redis.lpush(NORMAL, message("new"))
     assert return_large(redis) == 4
     assert redis.zrange(f"kronos:delayed:{NORMAL}", 0, -1) == [later.tag]
@@ -159,9 +162,9 @@ def test_returned_jobs_are_found_where_they_are(redis, deliveries):
     place = redis.hget(job_key("later"), "at")
     assert (place[:8], place.split(" ", 2)[2]) == ("delayed ", NORMAL)
     deliveries.put_back(held.tag)
-    for job_id in ("b", "held"):
-        redis.hset(job_key(job_id), "ended_at", 1)
-        assert admission.withdraw(job_id)
-    assert taken(deliveries, NORMAL) == [message(job_id).encode() for job_id in ("a", "new")]
+    for job_id, num_left in (("b", 3), ("held", 2), ("new", 1)):
+        JobStore(redis, 60).end([Ending(job_id, DONE)])
+        assert queue_states(redis, 100)["cpu"].lengths["normal"] == num_left
+    assert len(taken(deliveries, NORMAL)) == 4
     redis.zadd(f"kronos:delayed:{NORMAL}", {later.tag: 1})
     assert taken(deliveries, NORMAL) == [message("later").encode()]

@@ -13,6 +13,7 @@ from kronos_client.contract.names import FORECAST_TASK
 from worker.broker.consuming import TASKS
 from worker.broker.messages import (
     MAX_CONTAINERS,
+    MAX_DEPTH,
     MAX_REPR_CHARS,
     BadMessage,
     read_message,
@@ -212,6 +213,65 @@ def test_any_field_value_is_read_or_refused(part, name, value):
         assert all(str(header).isprintable() for header in payload["headers"].values())
     assert len(reason) < 400
     assert not reason or reason.isprintable()
+
+
+def body_of(text: bytes) -> list[Any] | str:
+    """The body that is read from this JSON text, or why it is refused."""
+    try:
+        return read(message() | {"body": base64.b64encode(text).decode()}).arguments
+    except BadMessage as error:
+        return str(error)
+
+
+CHARACTERS = st.characters(exclude_categories=[]) | st.sampled_from(["\ud800", "_", "\\", '"', "\0"])
+KEYS = st.text(CHARACTERS, max_size=8) | st.sampled_from(["a", "__type__", "__type"])
+NUMBERS = st.integers() | st.floats() | st.sampled_from([10**400, -0.0, 1e308, 5e-324])
+VALUES = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(CHARACTERS, max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
+ODD_CODES = st.sampled_from(b'0123456789eE+-.,:[]{}"\\u_ nN\n\0\xc3\x80')
+ODD_BYTES = ODD_CODES.map(lambda code: bytes([code])) | st.sampled_from([b"", b"NaN", b"1e999"])
+CHANGES = st.lists(st.tuples(st.integers(0, 60), ODD_BYTES), max_size=3)
+
+
+@given(value=VALUES, ascii_only=st.booleans(), changes=CHANGES)
+def test_a_body_is_read_as_pythons_json_reads_it(
+    value: Any, ascii_only: bool, changes: list[tuple[int, bytes]]
+) -> None:
+    text = json.dumps([[], {"job": value}, {}], ensure_ascii=ascii_only).encode(errors="surrogatepass")
+    for place, odd in changes:
+        text = text[:place] + odd + text[place + 1 :]
+    try:
+        expected = json.loads(text.decode())
+    except ValueError:
+        assert "is not JSON in UTF-8" in body_of(text) or "__type__" in body_of(text)
+        return
+    found = body_of(text)
+    if isinstance(found, list):
+        assert repr(found) == repr(expected)
+        assert '"__type__"' not in json.dumps(found)
+    else:
+        assert "not JSON" not in found
+
+
+def test_of_a_field_that_is_there_twice_the_last_counts() -> None:
+    assert body_of(b'[[], {"job": {"a": 1, "b": 2, "a": 3}}, {}]') == [[], {"job": {"a": 3, "b": 2}}, {}]
+
+
+@pytest.mark.parametrize("key", ['"__type__"', '"\\u005f_type__"', '"__typ\\u0065__"'])
+def test_an_object_with_a_type_is_refused_however_it_is_written(key: str) -> None:
+    assert "__type__" in body_of(f'[[], {{"job": [{{{key}: 1}}]}}, {{}}]'.encode())
+
+
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a": ', "}")])
+def test_a_body_may_be_nested_as_deep_as_the_limit(opening: str, closing: str) -> None:
+    def nested(depth: int) -> bytes:
+        return f'[[], {{"job": {opening * depth}1{closing * depth}}}, {{}}]'.encode()
+
+    assert isinstance(body_of(nested(MAX_DEPTH - 2)), list)
+    assert body_of(nested(MAX_DEPTH - 1)) == f"its body is nested more than {MAX_DEPTH} deep"
 
 
 @given(st.binary(max_size=200))

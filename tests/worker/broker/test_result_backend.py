@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from billiard.exceptions import SoftTimeLimitExceeded, TimeLimitExceeded
 from celery import Celery, states
 from celery.app.task import Context
 from celery.app.trace import build_tracer
@@ -20,7 +19,7 @@ from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import delivery_keys
 from tests.waiting import WAIT_S
-from worker.broker.result_backend import CodedRedisBackend, coded
+from worker.broker.result_backend import CodedRedisBackend
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
@@ -89,10 +88,6 @@ def test_any_other_exception_gets_a_code_and_shows_nothing_of_the_machine(app, r
     message = assert_coded(meta, ErrorCode.INTERNAL)
     assert "ZeroDivisionError" in message[1]
     assert "path.py" not in json.dumps(meta)
-
-
-def test_a_job_that_the_pool_ended_for_its_time_missed_a_deadline():
-    assert coded(TimeLimitExceeded(5)).code == coded(SoftTimeLimitExceeded(5)).code == ErrorCode.DEADLINE
 
 
 def test_states_are_where_celerys_own_clients_look(app):

@@ -142,18 +142,16 @@ def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(capacit
 class FakeConsumer:
     """The part of Celery's consumer that the step uses, with kombu's own count of deliveries."""
 
-    def __init__(self, capacity: Capacity | None, prefetch_count: int = 4) -> None:
-        self.controller = SimpleNamespace(concurrency=64)
-        if capacity is not None:
-            self.controller.capacity = capacity
+    def __init__(self, capacity: Capacity) -> None:
+        self.controller = SimpleNamespace(capacity=capacity)
         self.on_task_message: set[Any] = set()
         self.calls: list[Any] = []
         self.hub = SimpleNamespace(call_soon=self.calls.append)
-        self.connect(prefetch_count)
+        self.connect()
 
-    def connect(self, prefetch_count: int = 4) -> None:
+    def connect(self) -> None:
         channel = SimpleNamespace(do_restore=False, rooms=lambda: ALL_ROOM)
-        channel.qos = QoS(channel, prefetch_count)
+        channel.qos = QoS(channel)
         self.task_consumer = SimpleNamespace(channel=channel)
 
     @property
@@ -185,14 +183,6 @@ def test_the_consumer_takes_jobs_while_there_is_room(capacity):
     assert not consumer.can_consume
     del state.requests["b"]
     assert consumer.can_consume
-
-
-def test_the_pools_concurrency_stays_the_bound(capacity):
-    consumer = FakeConsumer(capacity, prefetch_count=2)
-    CapacityStep(None).start(consumer)
-    for job in "ab":
-        consumer.receive(job, 1)
-    assert not consumer.can_consume
 
 
 def test_held_jobs_count_on_the_next_connection_too(capacity):

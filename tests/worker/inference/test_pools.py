@@ -1,15 +1,31 @@
-"""A task that fails outside of Celery's tracer."""
+"""The pool of a worker, for the tasks that need a thread."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 from billiard.einfo import ExceptionInfo
 
 from tests.waiting import WAIT_S
-from worker.inference.pools import WaitingThreadsPool
+from worker.inference.pools import HandedOver, WaitingThreadsPool
 
 
-def apply(target) -> list[ExceptionInfo]:
+class FakeRequest:
+    """The part of Celery's request that the pool uses."""
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Nothing."""
+
+
+class NeedsNoThread(FakeRequest, HandedOver):
+    def __init__(self, is_handed_over: bool) -> None:
+        self.is_handed_over = is_handed_over
+
+    def hand_over(self) -> bool:
+        return self.is_handed_over
+
+
+def apply(target: Callable[[], object], request: FakeRequest | None = None) -> list[ExceptionInfo]:
     """The errors that Celery's request receives when the pool is done."""
     errors: list[ExceptionInfo] = []
     pool = WaitingThreadsPool(1)
@@ -18,11 +34,18 @@ def apply(target) -> list[ExceptionInfo]:
         (),
         {},
         callback=lambda result: None,
-        accept_callback=lambda pid, started: None,
+        accept_callback=(request or FakeRequest()).on_accepted,
         error_callback=errors.append,
     )
     pool.on_stop()
     return errors
+
+
+@pytest.mark.parametrize("is_handed_over", [True, False])
+def test_a_request_that_is_handed_over_gets_no_thread(is_handed_over):
+    ran: list[bool] = []
+    apply(lambda: ran.append(True), NeedsNoThread(is_handed_over))
+    assert ran == ([] if is_handed_over else [True])
 
 
 def test_a_task_that_fails_outside_of_the_tracer_is_reported():

@@ -1,4 +1,4 @@
-"""A worker that can no longer compute ends, for any main thread. Each test runs its own process."""
+"""A worker that can no longer compute ends. Each test runs its own process."""
 
 import subprocess
 import sys
@@ -12,24 +12,6 @@ PRELUDE = (
 )
 STUCK = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nending.end_worker()\ntime.sleep(60)\n"
 ORDERLY = "signal.signal(signal.SIGTERM, lambda *_: exit(3))\nending.end_worker()\ntime.sleep(60)\n"
-CHILD = """
-import billiard
-
-def child():
-    # As in a pool's child: the inbox is read again only after the job.
-    ending.end_child()
-    try:
-        billiard.current_process().inq.get_payload()
-    except OSError:
-        raise SystemExit(4)
-
-context = billiard.get_context("fork")
-process = context.Process(target=child)
-process.inq = context.SimpleQueue()
-process.start()
-process.join()
-exit(process.exitcode)
-"""
 
 
 def run(script: str, grace_s: float) -> subprocess.CompletedProcess[str]:
@@ -51,8 +33,3 @@ def test_a_process_that_ignores_the_signal_ends_after_the_grace():
 def test_a_process_that_ends_in_order_is_left_to_it():
     ended = run(ORDERLY, grace_s=30)
     assert (ended.returncode, ended.stderr) == (3, "")
-
-
-def test_a_child_finds_no_further_job():
-    ended = run(CHILD, grace_s=30)
-    assert (ended.returncode, ended.stderr) == (4, "")

@@ -8,7 +8,6 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ModelInfo
-from worker.process import current
 from worker.tasks import controls
 
 INFO = ModelInfo(id="m", revision=None, tokenizer_id="m", tokenizer_revision=None)
@@ -73,8 +72,3 @@ def test_asks_beyond_what_may_wait_are_refused():
 )
 def test_arguments_of_another_form_are_refused(arguments):
     assert controls.load_model(None, **arguments)["error"]["code"] == "BAD_VALUE"
-
-
-def test_a_worker_whose_children_hold_the_models_says_so(monkeypatch):
-    monkeypatch.setattr(current, "process", None)
-    assert controls.load_model(None, model="m", ask="a")["error"]["code"] == "MODEL_CAPACITY"

@@ -27,9 +27,10 @@ from worker.broker.claims import Claims
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import DiedInEngine
+from worker.inference.isolation import isolated_run
 from worker.inference.isolation.isolation import NotNow, Unavailable
 from worker.process import current
-from worker.tasks import attempt, forecast, forecast_jobs
+from worker.tasks import attempt, forecast, forecast_attempt, forecast_jobs
 from worker.tasks.attempt import Requeued
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -100,7 +101,7 @@ class ScriptedComputation:
 def computation(monkeypatch):
     monkeypatch.setattr(ScriptedComputation, "jobs", [], raising=False)
     monkeypatch.setattr(ScriptedComputation, "end", None)
-    monkeypatch.setattr(forecast_jobs, "Computation", ScriptedComputation)
+    monkeypatch.setattr(forecast_attempt, "Computation", ScriptedComputation)
     return ScriptedComputation
 
 
@@ -121,7 +122,7 @@ def deliver(settings, process, computation, monkeypatch):
                 id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}, **headers
             )
             given, waiter = {"job": example("forecast-job") | (payload or {})}, Future[dict[str, Any]]()
-            jobs.add(forecast_jobs.ForecastAttempt(jobs, request, (), given, waiter=waiter))
+            jobs.add(forecast_attempt.ForecastAttempt(jobs, request, (), given, waiter=waiter))
             while not waiter.done():
                 jobs.run()
             assert len(jobs) == 0
@@ -274,16 +275,16 @@ def test_a_suspect_that_could_not_be_computed_comes_again_later(deliver, process
 
 def test_a_suspect_that_can_never_be_computed_ends_with_the_reason(deliver, process, redis):
     make_suspect(redis)
-    for delivery in range(1, forecast_jobs.MAX_POSTPONED + 1):
+    for delivery in range(1, isolated_run.MAX_POSTPONED + 1):
         process.isolation.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
-        with pytest.raises(Requeued if delivery < forecast_jobs.MAX_POSTPONED else JobError) as ended:
+        with pytest.raises(Requeued if delivery < isolated_run.MAX_POSTPONED else JobError) as ended:
             deliver(str(delivery))
     assert ended.value.code == ErrorCode.OUT_OF_MEMORY
 
 
 def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, redis, monkeypatch):
     make_suspect(redis)
-    monkeypatch.setattr(forecast_jobs, "LATE_GRACE_S", 0.05)
+    monkeypatch.setattr(isolated_run, "LATE_GRACE_S", 0.05)
 
     def compute(*arguments: Any) -> None:
         context = arguments[-1]

@@ -27,9 +27,10 @@ from tests.published import published_states
 from worker.broker import outcomes, transport
 from worker.broker.claims import Claims
 from worker.broker.deliveries import Asked, Deliveries
-from worker.tasks import forecast_jobs
+from worker.tasks import forecast_attempt, forecast_jobs
 from worker.tasks.attempt import Requeued
-from worker.tasks.forecast_jobs import ForecastAttempt, ForecastJobs
+from worker.tasks.forecast_attempt import ForecastAttempt
+from worker.tasks.forecast_jobs import ForecastJobs
 
 KEYS = DELIVERY_KEYS["forecast"]
 QUEUE = "cpu"
@@ -178,10 +179,11 @@ class Worker:
 def patched(monkeypatch):
     monkeypatch.setattr(transport, "backend", lambda: None)
     monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(wake=lambda: None))
-    monkeypatch.setattr(forecast_jobs, "Computation", ScriptedComputation)
+    monkeypatch.setattr(forecast_attempt, "Computation", ScriptedComputation)
     job = read_job(example("forecast-job"), Limits())
-    monkeypatch.setattr(forecast_jobs, "read_job", lambda *_: job)  # a few ms for each
-    monkeypatch.setattr(forecast_jobs, "REQUEUE_DELAY_S", 0.0)
+    monkeypatch.setattr(forecast_attempt, "read_job", lambda *_: job)  # a few ms for each
+    for module in (forecast_attempt, forecast_jobs):
+        monkeypatch.setattr(module, "REQUEUE_DELAY_S", 0.0)
     monkeypatch.setattr(outcomes, "PAUSES", ConstantBackoff(0))
 
 

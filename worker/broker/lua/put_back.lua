@@ -1,6 +1,7 @@
 -- Puts a taken message back at the end of its list that is served next. Copied before it is removed, and after all
 -- that Redis may refuse: so it is neither lost nor copied again and again.
 -- include: places
+-- include: cancelled
 local function put_back(unacked, index, claims, taken, tag)
     local held = redis.call('HGET', unacked, tag)
     local _, job_id = claim_of(claims, tag)
@@ -9,8 +10,9 @@ local function put_back(unacked, index, claims, taken, tag)
         local source = string.sub(held, 1, newline - 1)
         redis.call('ZREM', 'kronos:delayed:' .. source, tag)
         redis.call('RPUSH', source, string.sub(held, newline + 1))
-        pcall(redis.call, 'HINCRBY', taken, source, -1)
-        pcall(note_place, job_id, 'list ' .. source)
+        pcall(cancelled_on, source)
+        local _, place = pcall(redis.call, 'HINCRBY', taken, source, -1)
+        pcall(note_listed, job_id, source, place, #held - newline)
     else
         pcall(note_gone, job_id, tag, index)
     end

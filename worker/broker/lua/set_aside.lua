@@ -3,6 +3,7 @@
 -- there twice, not lost.
 -- include: now
 -- include: places
+-- include: cancelled
 -- include: may_write
 local unacked, index, claims, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local tag, prefix = ARGV[1], ARGV[2]
@@ -15,12 +16,7 @@ if held then
     local _, job_id = claim_of(claims, tag)
     local place = redis.call('LLEN', list) + (redis.call('HGET', taken, list) or 0) -- as in admit.lua
     redis.call('LPUSH', list, now_text .. string.sub(held, newline))
-    pcall(note_place, job_id, 'list ' .. list)
-    pcall(function()
-        if job_id ~= '' and redis.call('HEXISTS', 'kronos:job:' .. job_id, 'place') == 1 then
-            redis.call('HSET', 'kronos:job:' .. job_id, 'list', list, 'place', place)
-        end
-    end)
+    pcall(note_listed, job_id, list, place, #held - newline)
 end
 redis.call('ZREM', index, tag)
 redis.call('HDEL', claims, tag)
