@@ -219,11 +219,11 @@ class ForecastAttempt(Attempt):
         )
 
     def _ended(self, outcome: Outcome, answer: Ended | RedisError) -> None:
-        """The outcome is stored, or will not be: then the message is delivered again."""
+        """The outcome is stored, or it will not be: then another worker has the job, or will get it."""
         self._jobs.forget(self)
         self._process.claims.drop(self._tag)
         request, runtime_s = self._celery_request, time.monotonic() - self._began_at
-        if isinstance(answer, RedisError):
+        if isinstance(answer, RedisError) or answer == "held":
             state.task_ready(request)
         elif isinstance(outcome, JobError):
             task_log.info("Task %s[%s] raised expected: %r", request.name, self._job_id, outcome)

@@ -152,10 +152,8 @@ def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(setting
     assert announced(redis) is None
 
 
-@pytest.mark.parametrize(("threads", "num_processes", "expected"), [(7, 2, 7), (None, 2, 3)])
-def test_the_engines_thread_alone_computes_in_parallel(
-    settings, monkeypatch, threads, num_processes, expected
-):
+@pytest.mark.parametrize(("threads", "expected"), [(7, 7), (None, 6)])
+def test_the_engines_thread_alone_computes_in_parallel(settings, monkeypatch, threads, expected):
     events: list[object] = []
     load_pair = model_loader.load_pair
     owner = "kronos-engine"
@@ -168,7 +166,7 @@ def test_the_engines_thread_alone_computes_in_parallel(
         model_loader, "load_pair", lambda *a, **k: events.append("load") or load_pair(*a, **k)
     )
     worker = ForecastProcess(settings.model_copy(update={"threads": threads}), NODE)
-    worker.start(num_processes)
+    worker.start()
     worker.stop()
     assert events == [(threading.current_thread().name, 1), "load", (owner, expected)]
     assert worker.status().threads == expected
