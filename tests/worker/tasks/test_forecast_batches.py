@@ -176,9 +176,17 @@ class Worker:
 
 
 @pytest.fixture
-def patched(monkeypatch):
+def woken(monkeypatch):
+    """Has an entry for each time that the worker had its loop run soon."""
+    woken: list[bool] = []
+    consumer = SimpleNamespace(wake=lambda: woken.append(True))
+    monkeypatch.setattr(transport, "message_consumer", lambda: consumer)
+    return woken
+
+
+@pytest.fixture
+def patched(monkeypatch, woken):
     monkeypatch.setattr(transport, "backend", lambda: None)
-    monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(wake=lambda: None))
     monkeypatch.setattr(forecast_attempt, "Computation", ScriptedComputation)
     job = read_job(example("forecast-job"), Limits())
     monkeypatch.setattr(forecast_attempt, "read_job", lambda *_: job)  # a few ms for each
@@ -257,3 +265,20 @@ def test_a_job_that_ended_is_freed_at_once_without_garbage_collection(redis, red
         assert [one() for one in computations] == [None, None]
     finally:
         gc.enable()
+
+
+def test_the_loop_runs_again_while_jobs_are_to_begin_and_once_there_is_room(
+    redis, redis_server, patched, woken
+):
+    worker = Worker(redis_server.url, 100, Fault())
+    send(redis, 100)
+    worker.take()
+    for num_begun, runs_again in ((64, True), (100, False)):
+        woken.clear()
+        worker.jobs.run()
+        assert (len(worker.computations), bool(woken)) == (num_begun, runs_again)
+    worker.computations[0].end()
+    worker.jobs.run()
+    woken.clear()
+    worker.outcomes.flush()
+    assert woken
