@@ -16,6 +16,7 @@ from tests.waiting import WAIT_S, await_true
 NUM_IN_FLIGHT, MIN_FRESH = 32, 12
 NUM_QUEUED, NUM_QUEUED_SHORT = 100, 20
 NUM_KILLS, NUM_SHORT = 5, 2
+BATCH = 64
 ROOM = {"KRONOS_MAX_JOBS": str(NUM_IN_FLIGHT), "KRONOS_MAX_SLOTS": str(NUM_IN_FLIGHT)}
 PACE_S, LONG_PACE_S = "0.06", "0.2"
 """Slow enough that few jobs end while the queue fills, which is longer in a long test."""
@@ -85,6 +86,25 @@ def await_full(
         f"wanted {NUM_IN_FLIGHT // 2} jobs in hand, {MIN_FRESH} of them for the first time, and "
         f"{num_waiting} in the queue; there are {found} and {num_queued(redis)}\n{fleet.logs()}"
     )
+
+
+@pytest.mark.parametrize("moment", ["taken", "begun", "ended"])
+def test_a_kill_amid_a_backlog_that_is_taken_in_batches_costs_no_job(
+    fleet: Fleet, redis: RedisUnderFault, accounts: Accounts, client: ForecastClient, moment: str
+):
+    room = {"KRONOS_MAX_JOBS": str(BATCH), "KRONOS_MAX_SLOTS": str(BATCH), "PACE_S": PACE_S}
+    accounts.submit_many(client, "small", 2 * BATCH)
+    victim = fleet.begin(**room)
+    reached = {
+        "taken": lambda: max(redis.held().values(), default=0) >= BATCH // 2,
+        "begun": lambda: len(accounts.in_hand(victim.node)) >= BATCH // 2,
+        "ended": lambda: len(accounts.ended()) >= 1,
+    }
+    await_true(reached[moment], f"jobs are {moment}")
+    victim.kill()
+    assert accounts.open()
+    fleet.start(**room)
+    accounts.assert_balanced()
 
 
 def test_kills_cost_no_job_if_a_worker_serves_another_queue(

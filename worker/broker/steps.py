@@ -16,7 +16,7 @@ from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import QueueWatch
-from worker.broker.rounds import rounds
+from worker.broker.rounds import call_soon, rounds
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class EventBuffer(bootsteps.StartStopStep):
         def flush_soon() -> None:  # on any thread
             if not self._is_due:
                 self._is_due = True
-                hub.call_soon(lambda: hub.call_later(EVENTS_INTERVAL_S, flush))
+                call_soon(hub, lambda: hub.call_later(EVENTS_INTERVAL_S, flush))
 
         consumer.event_dispatcher.buffer_limit = MAX_EVENTS
         consumer.event_dispatcher.on_send_buffered = flush_soon
@@ -132,7 +132,7 @@ class QueueWatcher(bootsteps.StartStopStep):
 
     def start(self, consumer: Any) -> None:
         if consumer.hub is not None:
-            transport.message_consumer().wake_by(lambda: consumer.hub.call_soon(lambda: None))
+            transport.message_consumer().wake_by(lambda: call_soon(consumer.hub))
         self._watch.start()
         for binding in foreign_bindings(self._redis, self._queues):
             log.warning("%s, perhaps by another app; then set KRONOS_QUEUE_PREFIX", binding)

@@ -100,6 +100,8 @@ def einfo_of(error: Exception) -> ExceptionInfo:
         raise error
     except Exception:  # noqa: BLE001  it is any
         return ExceptionInfo()
+    finally:
+        error.__traceback__ = None  # its frames refer to it, and to the job's tensors
 
 
 class Attempt:

@@ -236,3 +236,4 @@ class ForecastAttempt(Attempt):
     def _close(self) -> None:
         if self._computation is not None:
             self._computation.close()
+            self._computation = None  # it refers to this: its tensors would wait for Python's collector

@@ -54,8 +54,9 @@ class ForecastJobs(Jobs):
         transport.message_consumer().wake()
 
     def forget(self, attempt: ForecastAttempt) -> None:
-        """A job has ended here."""
+        """A job has ended here: there is room for another."""
         self._begun.pop(attempt.tag, None)
+        transport.message_consumer().wake()
 
     def run(self) -> None:
         """Begin, go on with and end jobs, as far as that is possible now."""
@@ -70,7 +71,7 @@ class ForecastJobs(Jobs):
                 self._check()
         finally:
             self._running.release()
-        if self._changed:
+        if self._changed or (self._received and time.monotonic() >= self._begin_at):
             transport.message_consumer().wake()
 
     def _begin(self) -> None:
