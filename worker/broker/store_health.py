@@ -32,7 +32,7 @@ OTHERWISE: Final = "see Redis's log"
 
 
 class StoreHealth:
-    """Notes refusals. Logs one line a minute while nothing is stored. May be shared by threads."""
+    """Notes refusals. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -43,11 +43,18 @@ class StoreHealth:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing can be stored, and what to do; None if there was no refusal, or only for a moment."""
+        """Why nothing can be stored, and what to do; None if there was no refusal, or only for a moment.
+
+        Whoever shows it first, and after each minute, logs it.
+        """
         with self._lock:
             since, now = self._refused_since, time.monotonic()
-            is_over = since is None or now < since + PATIENCE_S or now > self._refused_at + LASTS_S
-            return None if is_over else self._reason
+            if since is None or now < since + PATIENCE_S or now > self._refused_at + LASTS_S:
+                return None
+            if now >= self._next_log:
+                self._next_log = now + LOG_INTERVAL_S
+                log.error("%s. This worker keeps what it computed, and tries again", self._reason)
+            return self._reason
 
     def refused(self, error: BaseException) -> None:
         """Note that Redis refused to let this process take, begin or end a job."""
@@ -57,11 +64,8 @@ class StoreHealth:
         with self._lock:
             self._reason = f"Redis refuses what this worker writes ({escaped(shown, MAX_CHARS)}); {remedy}"
             if self._refused_since is None or now > self._refused_at + LASTS_S:
-                self._refused_since, self._next_log = now, max(self._next_log, now + PATIENCE_S)
+                self._refused_since = now
             self._refused_at = now
-            if now >= self._next_log:
-                self._next_log = now + LOG_INTERVAL_S
-                log.error("%s. This worker keeps what it computed, and tries again", self._reason)
 
     def accepted(self) -> None:
         """Note that an outcome was stored."""

@@ -36,9 +36,10 @@ def lines(caplog):
 
 
 def test_one_line_a_minute_while_nothing_is_stored(clock, lines):
-    health = StoreHealth()
+    health, began = StoreHealth(), clock.now
     for _ in range(1300):  # two minutes and more
         health.refused(ResponseError("BUSY Redis is busy running a script"))
+        assert (health.problem is None) == (clock.now < began + 3)  # as it is announced
         clock.now += 0.1
     assert len(lines()) == 3
     assert len(set(lines())) == 1
