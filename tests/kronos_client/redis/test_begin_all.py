@@ -53,7 +53,9 @@ class Bench:
             redis.set(record, "an app's")
             return
         redis.hset(record, "fingerprint", "other" if kind == "conflict" else "content")
-        if kind == "ended":
+        if kind == "conflict":
+            redis.hset(record, "at", "held")
+        elif kind == "ended":
             redis.set(result_key(job_id), DONE)
         elif kind == "held":
             self.take(f"holder-{job_id}", job_id)
@@ -88,6 +90,7 @@ class Bench:
             assert self.redis.get(job_key(one.job_id)) == "an app's"
         else:
             assert (answer, holder) == (kind, None)
+            assert not self.redis.hexists(job_key(one.job_id), "at")
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=64))

@@ -64,22 +64,6 @@ def test_a_taken_message_is_noted_and_any_bytes_come_back_whole(redis, deliverie
     assert take_all(deliveries) == [message]
 
 
-def test_a_command_that_is_sent_twice_takes_one_message(redis, deliveries, monkeypatch):
-    redis.lpush(NORMAL, "1", "2")
-    monkeypatch.setattr("worker.broker.deliveries.uuid.uuid4", lambda: type("", (), {"hex": "same"}))
-    first, again = deliveries.take(LISTS), deliveries.take(LISTS)
-    assert first == again
-    assert redis.llen(NORMAL) == 1
-
-
-def test_both_ends_of_a_too_large_message_are_read(redis, deliveries):
-    redis.lpush(NORMAL, b"a" * SHOWN_BYTES + b"-" * 10_000 + b"z" * SHOWN_BYTES)
-    delivery = deliveries.take(LISTS)
-    assert not delivery.is_whole
-    assert delivery.num_bytes == 10_000 + 2 * SHOWN_BYTES
-    assert delivery.message == b"a" * SHOWN_BYTES + b"z" * SHOWN_BYTES
-
-
 def test_an_acknowledged_message_is_gone(redis, deliveries):
     redis.lpush(NORMAL, "1")
     tag = deliveries.take(LISTS).tag
