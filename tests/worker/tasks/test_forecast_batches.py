@@ -218,7 +218,7 @@ def holders(redis: Redis, job_ids: list[str]) -> set[str]:
 @pytest.mark.parametrize("error", [Killed, ConnectionError])
 @pytest.mark.parametrize("batch_size", list(NUM_JOBS))
 @settings(max_examples=60)
-@given(at_step=st.integers(0, 80), num_computed=st.sampled_from([1, 7, 64]))
+@given(at_step=st.integers(0, 80) | st.integers(81, 800), num_computed=st.sampled_from([1, 7, 64]))
 def test_each_job_has_one_outcome_whatever_fails_between_two_steps(
     redis, redis_server, patched, batch_size, error, at_step, num_computed
 ):
