@@ -8,6 +8,8 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from redis.exceptions import RedisError
@@ -65,7 +67,9 @@ class ForecastJobs(Jobs):
         try:
             self._begin()
             for _ in range(min(len(self._changed), MAX_AT_ONCE)):
-                self._changed.popleft().advance()
+                attempt = self._changed.popleft()
+                with _logged(attempt):
+                    attempt.advance()
             if time.monotonic() >= self._check_at:
                 self._check_at = time.monotonic() + CHECK_INTERVAL_S
                 self._check()
@@ -96,7 +100,8 @@ class ForecastJobs(Jobs):
             if isinstance(answer, RedisError):
                 store_health.refused(answer)
             self._begun[attempt.tag] = attempt
-            attempt.begun(answer, asked_at)
+            with _logged(attempt):
+                attempt.begun(answer, asked_at)
 
     def _check(self) -> None:
         """What is due about once a second: cancellations, hand-overs, progress."""
@@ -107,11 +112,23 @@ class ForecastJobs(Jobs):
             cancelled = store.cancelled([attempt.job_id for attempt in attempts])
         except RedisError as error:
             log.warning("Redis failed, cancellations are noticed late: %s", error)
-        progress = [(attempt, attempt.check(attempt.job_id in cancelled)) for attempt in attempts]
-        reported = [Ending(one.job_id, encode_state(one.job_id, PROGRESS_STATE, done.as_json()), one.tag)
-                    for one, done in progress if done is not None]  # fmt: skip
+        reported = []
+        for attempt in attempts:
+            with _logged(attempt):
+                if (progress := attempt.check(attempt.job_id in cancelled)) is not None:
+                    state = encode_state(attempt.job_id, PROGRESS_STATE, progress.as_json())
+                    reported.append(Ending(attempt.job_id, state, attempt.tag))
         try:
             for first in range(0, len(reported), MAX_AT_ONCE):
                 store.store_states(reported[first : first + MAX_AT_ONCE])
         except RedisError as error:
             log.warning("the jobs' progress could not be stored: %s", error)
+
+
+@contextmanager
+def _logged(attempt: ForecastAttempt) -> Iterator[None]:
+    """Keeps a defect that ends not even its own job from the others."""
+    try:
+        yield
+    except Exception:
+        log.exception("job %s: it could not go on because of a defect", attempt.job_id)
