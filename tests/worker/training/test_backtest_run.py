@@ -42,9 +42,10 @@ class Client(FakeForecastClient):
         self.on_job: Any = lambda: None
         enqueue = self._memory.enqueue
 
-        def send(job: Any, queue: str) -> None:
-            self.on_job()
-            enqueue(job, queue)
+        def send(jobs: Any) -> Any:
+            for _ in jobs:
+                self.on_job()
+            return enqueue(jobs)
 
         self._memory.enqueue = send  # type: ignore[method-assign]
 
