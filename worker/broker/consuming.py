@@ -112,6 +112,8 @@ class MessageConsumer:
             if not deliveries:
                 return
             num_taken += len(deliveries)
+            if not deliveries[0].others:
+                break  # these begin before the next look
         self._wake()
 
     def _take(self, lists: Mapping[str, float], rooms: Rooms, *, holds_others: bool) -> list[Delivery]:

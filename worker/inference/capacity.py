@@ -129,8 +129,8 @@ class Capacity:
             elif is_late and slots:
                 rooms[rank] = self._late_room(held, rank, slots)
                 self._late_ranks.add(rank)
-        num_held_paths, num_bytes = sum(one.num_paths for one in held), sum(one.num_bytes for one in held)
-        free = min(slots - num_held_paths, self._max_jobs - len(held)) if has_room else 1
+        num_bytes = sum(one.num_bytes for one in held)
+        free = self._num_jobs_allowed(held, loads) - len(held) if has_room else 1
         has_thread = sum(one.needs_thread for one in held) < MAX_CALLBACK_JOBS
         num_bytes = max(0, MAX_HELD_BYTES - num_bytes)
         return Rooms(tuple(rooms), self._max_small_paths, max(1, free), num_bytes, has_thread)
@@ -165,8 +165,14 @@ class Capacity:
         if free_slots(fullest) <= 0 < max(map(free_slots, loads)):
             is_anyone_waiting = num_coming > 0 or any(load.waiting for load in loads)
             return not is_anyone_waiting and len(held) < sum(load.slots for load in loads)
+        return len(held) < self._num_jobs_allowed(held, loads)
+
+    def _num_jobs_allowed(self, held: list[_Held], loads: list[EngineLoad]) -> int:
+        """The jobs that may be held, by the fullest engine's slots and the limit on jobs."""
+        num_coming = sum(one.num_paths for one in held if not one.is_admitted)
+        fullest = min(loads, key=free_slots)
         num_paths = num_coming + fullest.running + fullest.waiting
-        return len(held) < num_jobs_allowed(len(held), num_paths, fullest.slots)
+        return min(num_jobs_allowed(len(held), num_paths, fullest.slots), self._max_jobs)
 
     def wake_by(self, wake: Callable[[], object]) -> None:
         """Set the function to call, on the engine's thread, when room appears before a job ends."""
