@@ -151,7 +151,7 @@ def assert_nothing_lost(redis: Redis, sent: list[str]) -> None:
 
 
 FORBIDDEN = [
-    "-rpop", "-hset", "-zadd", "-zrem", "-hdel", "-hget", "-hincrby", "-llen", "-lindex", "-exists",
+    "-ltrim", "-hset", "-zadd", "-zrem", "-hdel", "-hget", "-hincrby", "-llen", "-lindex", "-exists",
     "resetkeys ~t.* ~cpu*", "resetkeys ~cpu* ~kronos:*", "resetkeys ~t.* ~kronos:*",
 ]  # fmt: skip
 

@@ -121,7 +121,7 @@ FORBIDDEN = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("forbidden", ["-rpop", "-hset", "-zadd", "-rpush", "-zrem", "-hdel"])
+@pytest.mark.parametrize("forbidden", ["-ltrim", "-hset", "-zadd", "-rpush", "-zrem", "-hdel"])
 def test_a_message_that_cannot_be_moved_is_not_copied(redis, redis_server, bench, forbidden):
     url = f"redis://teller:secret@{redis_server.url.rpartition('@')[2]}"
     teller = Deliveries(connect(url, decode_responses=False), KEYS, timeout_s=60, max_bytes=10_000)

@@ -67,7 +67,8 @@ local function take(tag, message)
         redis.call('HSET', unacked, tag, source .. '\n' .. message)
         redis.call('HSET', claims, tag, timeout_s .. ' ' .. job_id)
         redis.call('ZADD', index, now, tag)
-        redis.call('RPOP', source) -- last: what Redis refuses before leaves the message on its list
+        -- Last: what Redis refuses before leaves the message on its list. RPOP would copy the message once more.
+        redis.call('LTRIM', source, 0, -2)
     end)
     if not is_moved then -- else each take would leave another copy
         redis.call('ZREM', index, tag)
