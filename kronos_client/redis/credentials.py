@@ -23,6 +23,10 @@ class UrlCredentials(CredentialProvider):
         user, password = unquote(parts.username or ""), unquote(parts.password or "")
         return (user, password) if user else (password,) if password else ()
 
+    def __json__(self) -> str:
+        """What a worker's ``inspect stats`` shows, which Flower reads too: no password."""
+        return "from the URL of Redis"
+
     async def get_credentials_async(self) -> Any:
         """The same for redis-py's asyncio client."""
         return self.get_credentials()

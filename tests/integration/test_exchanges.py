@@ -14,7 +14,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.celery_app import make_app
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import DEAD_KEY
+from kronos_client.contract.names import DEAD_KEY, FORECAST_TASK
 from kronos_client.settings import ClientSettings
 from tests import fork_server
 from tests.integration.conftest import StartWorker, WorkerUnderTest
@@ -52,6 +52,19 @@ def ask(app: Celery, worker: WorkerUnderTest, command: str, **arguments: Any) ->
         command, arguments, [worker.node], reply=True, timeout=WAIT_S, limit=1
     )  # fmt: skip
     return answer[worker.node]
+
+
+def test_celery_can_inspect_the_worker(worker, app, client, candles):
+    handle = client.submit(candles[:40], pred_len=3)
+    handle.wait(WAIT_S)
+    inspect = app.control.inspect([worker.node], timeout=WAIT_S, limit=1)
+    stats = inspect.stats()[worker.node]
+    assert stats["total"][FORECAST_TASK] >= 1
+    assert "@" not in str(stats["broker"])
+    for ask_for in (inspect.active, inspect.reserved, inspect.scheduled, inspect.revoked):
+        assert ask_for() == {worker.node: []}, ask_for
+    for ask_for in (inspect.registered, inspect.conf, inspect.report, inspect.active_queues):
+        assert ask_for()[worker.node], ask_for
 
 
 def test_another_apps_commands_reach_no_worker(worker, app, other_app, redis, client, candles):
