@@ -203,7 +203,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
 def announce_ready(**_: Any) -> None:
     """Announce that this worker takes jobs."""
     if current.process is not None:
-        current.process.ready()
+        rounds.once.append(current.process.ready)
 
 
 @signals.after_setup_logger.connect

@@ -158,6 +158,7 @@ def test_the_process_loads_and_its_device_is_its_queue(monkeypatch, queue):
     assert process.calls == ["node@host", "start"]
     assert current_process() is process
     lifecycle.announce_ready()
+    lifecycle.rounds.once.pop()()  # by Celery's event loop, which then has subscribed to control commands
     lifecycle.drain()
     lifecycle.stop()
     assert process.calls[2:] == ["ready", "drain", "stop"]

@@ -10,12 +10,16 @@ class Rounds:
 
     def __init__(self) -> None:
         self.calls: list[Callable[[], object]] = []
+        self.once: list[Callable[[], object]] = []
+        """Made once, by the next round of the loop itself: then it has subscribed to control commands."""
         self._last = 0.0
 
     def run(self, *, unless_within_s: float = 0.0) -> None:
         """Make the calls, unless the last round is not longer ago than this."""
         if time.monotonic() - self._last < unless_within_s:
             return
+        while self.once and unless_within_s == 0.0:
+            self.once.pop()()
         for call in self.calls:
             call()
         self._last = time.monotonic()
