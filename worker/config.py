@@ -21,7 +21,7 @@ DELIVERY_KEYS_SETTING: Final = "kronos_delivery_keys"
 BOTH_IMPORT: Final = ("celery_controls", "status", "wrong_role")
 IMPORTS: Final[dict[Role, tuple[str, ...]]] = {
     "forecast": (*BOTH_IMPORT, "forecast", "controls"),
-    "finetune": (*BOTH_IMPORT, "long_jobs"),
+    "finetune": (*BOTH_IMPORT, "finetune", "backtest"),
 }
 
 

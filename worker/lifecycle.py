@@ -224,7 +224,6 @@ def drain(sig: str | None = None, **_: Any) -> None:
     is_first, current.is_draining = not current.is_draining, True
     if is_first and current.process is not None:
         current.process.outcomes.keep_for(get_settings().visibility_timeout_s)
-    if current.process is not None and is_first:
         current.process.drain()
 
 

@@ -12,7 +12,7 @@ import json
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from redis import Redis
 from redis.exceptions import ResponseError
@@ -35,6 +35,8 @@ LOST_BEFORE_SUSPECT: Final = 2
 
 SCRIPTS: Final = ("begin", "state", "end", "renew_claims", "release", "count", "cancel")
 
+Job = TypeVar("Job")
+Answer = TypeVar("Answer")
 OnRepeated = Callable[[str], object]
 """Called with the tag of a delivery."""
 
@@ -184,19 +186,9 @@ class JobStore:
                 keys=[*self._delivery_keys, *of_jobs],
                 args=[self._result_ttl_s, MAX_WAIT_S, timeout_s, worker, *args],
             )
-        except ResponseError:
-            if len(beginnings) == 1:
-                raise
-            return [self._begin_alone(one, timeout_s, worker) for one in beginnings]  # as in ``end``
-        return [_begun(one.job_id, answer) for one, answer in zip(beginnings, answers, strict=True)]
-
-    def _begin_alone(
-        self, beginning: Beginning, timeout_s: float, worker: str
-    ) -> Begun | JobError | NotStored:
-        try:
-            return self.begin_all([beginning], timeout_s, worker)[0]
         except ResponseError as error:
-            return NotStored(f"{type(error).__name__}: {error}")
+            return _each_alone(lambda one: self.begin_all([one], timeout_s, worker), beginnings, error)
+        return [_begun(one.job_id, answer) for one, answer in zip(beginnings, answers, strict=True)]
 
     def renew(
         self,
@@ -275,22 +267,14 @@ class JobStore:
                 keys=[*keys, *self._delivery_keys, *[DEAD_KEY for _ in self._delivery_keys[:1]]],
                 args=[self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead, *args],
             )
-        except ResponseError:
-            if len(endings) == 1:
-                raise
-            return [self._end_alone(one) for one in endings]  # Redis 7 refuses all for the keys of one
+        except ResponseError as error:
+            return _each_alone(lambda one: self.end([one]), endings, error)
         ended: list[Ended | NotStored] = []
         for one, answer in zip(endings, map(_text, answers), strict=True):
             if answer in ("repeated", "held"):
                 self._on_repeated(one.tag)
             ended.append(NotStored(answer.removeprefix("error ")) if answer.startswith("error ") else answer)
         return ended
-
-    def _end_alone(self, ending: Ending) -> Ended | NotStored:
-        try:
-            return self.end([ending])[0]
-        except ResponseError as error:
-            return NotStored(f"{type(error).__name__}: {error}")
 
     def request_cancel(self, job_id: str) -> bool:
         """Request that a job is cancelled, whether it waits or runs; returns False if it has ended."""
@@ -304,6 +288,24 @@ class JobStore:
         """Those of these jobs whose cancellation was requested."""
         found: Any = self._redis.mget([cancel_key(job_id) for job_id in job_ids]) if job_ids else ()
         return {job_id for job_id, value in zip(job_ids, found, strict=True) if value is not None}
+
+
+def _each_alone(
+    call: Callable[[Job], list[Answer]], jobs: Sequence[Job], refusal: ResponseError
+) -> list[Answer | NotStored]:
+    """The answers of one call a job, after Redis refused them together: Redis 7 does for the keys of one.
+
+    Raises the refusal if there is only one job.
+    """
+    if len(jobs) == 1:
+        raise refusal
+    answers: list[Answer | NotStored] = []
+    for job in jobs:
+        try:
+            answers += call(job)
+        except ResponseError as error:
+            answers.append(NotStored(f"{type(error).__name__}: {error}"))
+    return answers
 
 
 def _begun(job_id: str, answer: Any) -> Begun | JobError | NotStored:

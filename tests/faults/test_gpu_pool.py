@@ -3,7 +3,6 @@
 The GPU worker is an announcement: routing and standing in know GPU workers by nothing else.
 """
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,7 +13,7 @@ from tests.faults.accounting import Accounts
 from tests.faults.conftest import MakeClient
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
-from tests.waiting import WAIT_S, await_true
+from tests.waiting import WAIT_S, await_true, repeated
 
 NODE = "gpu@test"
 STATUS = fake_worker("gpu", node=NODE)
@@ -23,22 +22,11 @@ STATUS = fake_worker("gpu", node=NODE)
 @contextmanager
 def gpu_worker(redis: RedisUnderFault) -> Iterator[None]:
     """Announces itself as long as the block lasts, and takes no job."""
-    is_over = threading.Event()
-
-    def renew() -> None:
-        while True:
-            announce(redis.connection, STATUS)
-            if is_over.wait(1):
-                return
-
-    thread = threading.Thread(target=renew, daemon=True)
     announce(redis.connection, STATUS)
-    thread.start()
     try:
-        yield
+        with repeated(lambda: announce(redis.connection, STATUS), every_s=1):
+            yield
     finally:
-        is_over.set()
-        thread.join()
         withdraw(redis.connection, NODE)
 
 

@@ -160,18 +160,15 @@ class Capacity:
 
     def _has_room(self, held: list[_Held], loads: list[EngineLoad]) -> bool:
         """Whether another job would get free slots."""
-        num_coming = sum(one.num_paths for one in held if not one.is_admitted)
-        fullest = min(loads, key=free_slots)
-        if free_slots(fullest) <= 0 < max(map(free_slots, loads)):
-            is_anyone_waiting = num_coming > 0 or any(load.waiting for load in loads)
+        if min(map(free_slots, loads)) <= 0 < max(map(free_slots, loads)):
+            is_anyone_waiting = _num_coming(held) > 0 or any(load.waiting for load in loads)
             return not is_anyone_waiting and len(held) < sum(load.slots for load in loads)
         return len(held) < self._num_jobs_allowed(held, loads)
 
     def _num_jobs_allowed(self, held: list[_Held], loads: list[EngineLoad]) -> int:
         """The jobs that may be held, by the fullest engine's slots and the limit on jobs."""
-        num_coming = sum(one.num_paths for one in held if not one.is_admitted)
         fullest = min(loads, key=free_slots)
-        num_paths = num_coming + fullest.running + fullest.waiting
+        num_paths = _num_coming(held) + fullest.running + fullest.waiting
         return min(num_jobs_allowed(len(held), num_paths, fullest.slots), self._max_jobs)
 
     def wake_by(self, wake: Callable[[], object]) -> None:
@@ -192,6 +189,11 @@ class Capacity:
 
     def observe_generation(self, model_id: str, generation: object) -> None:
         """Nothing: ``observe_step`` is enough."""
+
+
+def _num_coming(held: list[_Held]) -> int:
+    """Paths of jobs that are in no engine yet."""
+    return sum(one.num_paths for one in held if not one.is_admitted)
 
 
 class CapacityStep(bootsteps.StartStopStep):

@@ -1,1 +1,1 @@
-"""The Celery tasks. Each file has the name of its task; finetuning workers' tasks are in ``long_jobs.py``."""
+"""The Celery tasks. Each file has the name of its task."""

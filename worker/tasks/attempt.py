@@ -116,8 +116,8 @@ class Attempt:
         self._process = process
         self._request = request
         self._backend = backend
-        self._job_id = str(request.id)
-        self._tag = tag_of(request)
+        self.job_id = str(request.id)
+        self.tag = tag_of(request)
 
     @property
     def _queue(self) -> str:
@@ -156,19 +156,19 @@ class Attempt:
             raise answer
         if answer == "ended":
             # Delivered again after it ended, or submitted twice: the first outcome stays.
-            self._backend.outcomes.end(Ending(self._job_id, "", self._tag))
+            self._backend.outcomes.end(Ending(self.job_id, "", self.tag))
             raise Ignore
         if answer == "conflict":
             reason = "another job has this id and is under way"
-            transport.message_consumer().bury(self._tag, self._job_id, reason)
+            transport.message_consumer().bury(self.tag, self.job_id, reason)
             raise Ignore
         if answer.held_s > 0:
             raise Requeued("another worker has the job", delay_s=answer.held_s + HELD_MARGIN_S)
-        return answer, self._process.claims.hold(self._job_id, self._tag, asked_at, on_tick)
+        return answer, self._process.claims.hold(self.job_id, self.tag, asked_at, on_tick)
 
     def _requeued(self, reason: str, delay_s: float = 0.0, *, is_lost: bool = False) -> Requeued:
         """Release the claim. ``is_lost`` counts this attempt as one whose process died."""
-        self._process.claims.release(self._job_id, self._tag, reason, is_lost=is_lost)
+        self._process.claims.release(self.job_id, self.tag, reason, is_lost=is_lost)
         return Requeued(reason, delay_s=delay_s)
 
 

@@ -78,18 +78,10 @@ class ForecastAttempt(Attempt):
         self._began_at = time.monotonic()
         self._is_settled = False
 
-    @property
-    def job_id(self) -> str:
-        return self._job_id
-
-    @property
-    def tag(self) -> str:
-        return self._tag
-
     def beginning(self) -> Beginning:
         """What begins the job in Redis."""
         started = {"pid": os.getpid(), "hostname": self._process.node}
-        return Beginning(self._job_id, encode_state(self._job_id, states.STARTED, started), self._tag)
+        return Beginning(self.job_id, encode_state(self.job_id, states.STARTED, started), self.tag)
 
     def begun(self, answer: Begun | JobError | RedisError, asked_at: float) -> None:
         """Start the job, unless this delivery may not."""
@@ -134,9 +126,9 @@ class ForecastAttempt(Attempt):
         if self._waiter is not None:
             self._waiter.set_exception(error)
             return
-        self._process.claims.drop(self._tag)
+        self._process.claims.drop(self.tag)
         if isinstance(error, Requeued) and store_health.problem is None:  # else one line a minute says that
-            log.info("job %s goes back to the queue: %s", self._job_id, error)
+            log.info("job %s goes back to the queue: %s", self.job_id, error)
         self._celery_request.on_success((True, einfo_of(error), 0.0))
 
     def _start(self, receipt: Receipt) -> None:
@@ -152,10 +144,10 @@ class ForecastAttempt(Attempt):
 
         if receipt.is_suspect:
             left_s = None if job.deadline_s is None else job.deadline_s - receipt.waited_s(job.submitted_at)
-            given = (self._process, self._job_id, self._tag, payload, receipt, self._queue)
+            given = (self._process, self.job_id, self.tag, payload, receipt, self._queue)
             self._isolated = IsolatedRun(*given, left_s, on_change)
             return
-        given_job = (self._job_id, job, receipt, self._queue, self._priority)
+        given_job = (self.job_id, job, receipt, self._queue, self._priority)
         self._computation = Computation(self._process, *given_job, on_change)
         self.advance()
 
@@ -174,7 +166,7 @@ class ForecastAttempt(Attempt):
         except ENDINGS as error:
             self._fail(error)
         except Exception as error:  # an error without a code would send its traceback to the caller
-            log.exception("job %s failed because of a defect in this software", self._job_id)
+            log.exception("job %s failed because of a defect in this software", self.job_id)
             self._settle(coded(error))
 
     def _fail(self, error: Exception) -> None:
@@ -208,11 +200,11 @@ class ForecastAttempt(Attempt):
                 self._waiter.set_result(as_json)
             return
         if isinstance(outcome, JobError):
-            encoded = encode_failure(self._job_id, outcome)
+            encoded = encode_failure(self.job_id, outcome)
         else:
-            encoded = encode_state(self._job_id, states.SUCCESS, outcome, self._request)
+            encoded = encode_state(self.job_id, states.SUCCESS, outcome, self._request)
         self._backend.outcomes.put(
-            Ending(self._job_id, encoded, self._tag),
+            Ending(self.job_id, encoded, self.tag),
             lambda answer: self._ended(outcome, answer),
             task=FORECAST_TASK,
             outcome=outcome,
@@ -221,16 +213,16 @@ class ForecastAttempt(Attempt):
     def _ended(self, outcome: Outcome, answer: Ended | RedisError) -> None:
         """The outcome is stored, or it will not be: then another worker has the job, or will get it."""
         self._jobs.forget(self)
-        self._process.claims.drop(self._tag)
+        self._process.claims.drop(self.tag)
         request, runtime_s = self._celery_request, time.monotonic() - self._began_at
         if isinstance(answer, RedisError) or answer == "held":
             state.task_ready(request)
         elif isinstance(outcome, JobError):
-            task_log.info("Task %s[%s] raised expected: %r", request.name, self._job_id, outcome)
+            task_log.info("Task %s[%s] raised expected: %r", request.name, self.job_id, outcome)
             request.on_success((True, einfo_of(outcome), runtime_s))
         else:
             shown = "a forecast"
-            task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self._job_id, runtime_s, shown)
+            task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self.job_id, runtime_s, shown)
             request.on_success((False, shown, runtime_s))
 
     def _close(self) -> None:

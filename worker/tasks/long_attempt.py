@@ -48,9 +48,9 @@ class LongAttempt(Attempt):
             # What is not a job has no fingerprint: it gets its error even if the id is in use.
             content = fingerprint(job) if isinstance(job, Mapping) else ""
             asked_at, given = time.monotonic(), (self._process.claims.timeout_s, content, self._process.node)
-            begun = self._backend.begin(self._job_id, self._request, *given)
+            begun = self._backend.begin(self.job_id, self._request, *given)
             receipt, claim = self._claimed(begun, asked_at, self._check_and_report)
-            known = (self._process, self._job_id, job_of(args, kwargs), content, receipt, self._queue)
+            known = (self._process, self.job_id, job_of(args, kwargs), content, receipt, self._queue)
             self._run = self._make_run(*known, self._time_limit_s)
             return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
         except Interrupted as interrupted:
@@ -66,7 +66,7 @@ class LongAttempt(Attempt):
         except (Ignore, Requeued, JobError):
             raise
         except Exception as error:  # an error without a code would send its traceback to the caller
-            log.exception("job %s failed because of a defect in this software", self._job_id)
+            log.exception("job %s failed because of a defect in this software", self.job_id)
             raise coded(error) from None
         finally:
             self._process.training = None
@@ -75,7 +75,7 @@ class LongAttempt(Attempt):
         run = self._run
         if run is None:
             return
-        if self._process.job_store.is_cancelled(self._job_id):
+        if self._process.job_store.is_cancelled(self.job_id):
             run.is_cancelled = True
         now = time.monotonic()
         # Progress that has not changed for long is stored again, so that it does not expire.
@@ -84,4 +84,4 @@ class LongAttempt(Attempt):
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.store_result(self._job_id, self._reported, PROGRESS_STATE, request=self._request)
+            self._backend.store_result(self.job_id, self._reported, PROGRESS_STATE, request=self._request)

@@ -1,7 +1,6 @@
 """How often a client asks Redis, and over how many connections."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from kronos_client.contract.names import result_key
 from kronos_client.core.many import MAX_TOGETHER
 from kronos_model.bars.synthetic import candles
 from tests.faults.proxy import FaultyProxy
+from tests.waiting import repeated
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 NUM_ITEMS = 5 * MAX_TOGETHER
@@ -60,21 +60,15 @@ def watched(settings, monkeypatch) -> Iterator[Watched]:
 @contextmanager
 def jobs_ended(backend: Any, redis: Any) -> Iterator[None]:
     """Ends jobs, as workers would, once the client has subscribed to them: it does not look again here."""
-    is_over, ended = threading.Event(), set[str]()
+    ended = set[str]()
 
     def end() -> None:
-        while not is_over.wait(0.01):
-            for channel in set(redis.pubsub_channels(result_key("*"))) - ended:
-                ended.add(channel)
-                backend.mark_as_done(channel.removeprefix(result_key("")), example("forecast-result"))
+        for channel in set(redis.pubsub_channels(result_key("*"))) - ended:
+            ended.add(channel)
+            backend.mark_as_done(channel.removeprefix(result_key("")), example("forecast-result"))
 
-    thread = threading.Thread(target=end)
-    thread.start()
-    try:
+    with repeated(end, every_s=0.01):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def test_a_job_takes_two_round_trips(watched, backend, redis):

@@ -75,12 +75,18 @@ def test_a_server_that_never_answers_is_given_up(monkeypatch):
             connect(f"redis://127.0.0.1:{port}/0").ping()
 
 
+def idle_connections(client):
+    """Three in the client's pool."""
+    pool = client.connection_pool
+    connections = [pool.get_connection() for _ in range(3)]
+    for one in connections:
+        pool.release(one)
+    return connections
+
+
 def test_a_connection_that_falls_silent_takes_the_idle_ones_along(redis_server, monkeypatch):
     with connect(redis_server.url) as client:
-        pool = client.connection_pool
-        connections = [pool.get_connection() for _ in range(3)]
-        for connection in connections:
-            pool.release(connection)
+        connections = idle_connections(client)
         sockets = [connection._sock for connection in connections]
         real = type(connections[-1]).read_response
         silent = [TimeoutError("silent")]
@@ -98,10 +104,7 @@ def test_a_connection_that_falls_silent_takes_the_idle_ones_along(redis_server, 
 
 def test_no_connection_is_closed_that_a_thread_may_take(redis_server, monkeypatch):
     with connect(redis_server.url) as client:
-        pool = client.connection_pool
-        connections = [pool.get_connection() for _ in range(3)]
-        for connection in connections:
-            pool.release(connection)
+        pool, connections = client.connection_pool, idle_connections(client)
         real = type(connections[0]).disconnect
         closed = []
 

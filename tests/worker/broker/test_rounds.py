@@ -18,3 +18,15 @@ def test_a_call_in_a_round_has_the_loop_run_again_without_a_wait():
         next(loop)
     assert len(calls) >= 4
     assert all(polls)  # each ended by an event
+
+
+def test_what_is_made_once_waits_for_the_loop_itself():
+    made, calls = [], []
+    own = rounds.Rounds()
+    own.once.append(lambda: made.append(True))
+    own.calls.append(lambda: calls.append(True))
+    own.run(unless_within_s=1)  # by a thread that stands in for the loop
+    assert (len(made), len(calls)) == (0, 1)
+    for _ in range(2):
+        own.run()
+    assert (len(made), len(calls)) == (1, 3)
