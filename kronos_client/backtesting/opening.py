@@ -28,10 +28,6 @@ MAX_NAME_CHARS: Final = 100
 """Of an instrument in the name of its temporary file."""
 
 
-LookbackOf = Callable[[str, int], int | None]
-"""Returns the bars that a model reads by default for a horizon."""
-
-
 class BacktestInput(NamedTuple):
     """What a backtest reads; ``skipped`` and ``remarks`` as of ``BacktestPlan``."""
 
@@ -67,15 +63,14 @@ def begin_backtest(
     given = plain(**options)
     read = partial(read_candles, candles, given.pop("reading", NO_OPTIONS))
     folder = given.pop("model_folder", None)
-    lookback_of = partial(known_lookback, folder and ModelRegistry(folder))
-    return open_backtest(read, Path(output), workers(), lookback_of, **given)
+    return open_backtest(read, Path(output), workers(), folder and ModelRegistry(folder), **given)
 
 
 def open_backtest(
     read: Callable[[], BacktestInput],
     folder: Path,
     workers: Sequence[AnyWorkerStatus],
-    lookback_of: LookbackOf = lambda model, horizon: None,
+    registry: "ModelRegistry | None" = None,
     *,
     models: str | Sequence[str | None] | None = None,
     lookback: int | Literal["auto"] | None = None,
@@ -85,7 +80,7 @@ def open_backtest(
     """Find the lookback, read the instruments, and open what an earlier run left in the folder.
 
     Args:
-        lookback_of: As of ``find_lookback``.
+        registry: Has the lookback of versions that no worker has loaded.
         options: The other ``BacktestOptions``.
     """
     models = (None,) if models is None else (models,) if isinstance(models, str) else tuple(models)
@@ -93,15 +88,11 @@ def open_backtest(
         lookback = None if fresh else earlier_lookback(folder)
     if lookback is None:
         horizon = options.get("horizon", BacktestOptions.horizon)
-        lookback = find_lookback(workers, models, horizon, lookback_of)
+        lookback = find_lookback(workers, models, horizon, registry)
     candles = read()
     asked: Any = {"lookback": lookback, "models": models, **options}
-    return BacktestRun(
-        BacktestPlan(candles.instruments, BacktestOptions(**asked), candles.skipped, candles.remarks),
-        folder,
-        workers,
-        fresh=fresh,
-    )
+    plan = BacktestPlan(candles.instruments, BacktestOptions(**asked), candles.skipped, candles.remarks)
+    return BacktestRun(plan, folder, workers, fresh=fresh)
 
 
 def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInput:
@@ -134,50 +125,39 @@ def find_lookback(
     workers: Sequence[AnyWorkerStatus],
     models: Sequence[str | None],
     horizon: int,
-    lookback_of: LookbackOf = lambda model, horizon: None,
+    registry: "ModelRegistry | None" = None,
 ) -> int:
-    """The most bars that all these models read by default, from the workers' announcements.
-
-    Args:
-        lookback_of: Returns the lookback of a model that no worker has loaded, if it is known.
+    """The most bars that all these models read by default.
 
     Raises:
-        JobError: MISSING_FIELD if no live worker holds one of the models.
+        JobError: MISSING_FIELD if one of them is neither held by a live worker nor registered or bundled.
     """
     found = []
     for name in models:
-        lookbacks = filter(None, (_lookback_of(worker, name, horizon) for worker in workers))
-        lookback = next(lookbacks, None)
-        if lookback is None and name is not None:
-            lookback = lookback_of(name, horizon)
-        if lookback is None:
+        known = _announced(workers, name) or _on_disk(name, registry)
+        if known.get("max_context") is None:
             holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
             spelling = "check its spelling and version, " if name else ""
             message = f"{holds}, so its lookback is unknown: {spelling}start one, or give the lookback"
             raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
-        found.append(lookback)
+        trained, least = known.get("lookback"), known.get("min_lookback")
+        found.append(auto_lookback(trained, known["max_context"], horizon, least))
     return min(found)
 
 
-def known_lookback(registry: "ModelRegistry | None", name: str, horizon: int) -> int | None:
-    """The lookback of a model that no worker has loaded, if it is registered or bundled."""
+def _announced(workers: Sequence[AnyWorkerStatus], name: str | None) -> dict[str, Any]:
+    """What a worker that holds a model announces about it; empty without one."""
+    held = (
+        one for worker in workers if isinstance(worker, ForecastWorkerStatus) for one in worker.named(name)
+    )
+    return next((model.model_dump() for model in held if model.max_context is not None), {})
+
+
+def _on_disk(name: str | None, registry: "ModelRegistry | None") -> Mapping[str, Any]:
+    """The metadata of a registered or bundled model; empty for others."""
     from kronos_model.checkpoints.source import bundled_names, read_metadata  # huggingface_hub
 
-    registered = None if registry is None else registry.resolve(name)
+    registered = registry.resolve(name) if registry is not None and name is not None else None
     if registered is not None:
-        known = registered.metadata.model_dump()
-    else:
-        known = read_metadata(name) if name in bundled_names() else {}
-    if (max_context := known.get("max_context")) is None:
-        return None
-    return auto_lookback(known.get("lookback"), max_context, horizon, known.get("min_lookback"))
-
-
-def _lookback_of(worker: AnyWorkerStatus, name: str | None, horizon: int) -> int | None:
-    if not isinstance(worker, ForecastWorkerStatus):
-        return None
-    for index, model in enumerate(worker.models):
-        is_wanted = index == 0 if name is None else model.id == name  # the worker's own is the first
-        if is_wanted and model.max_context is not None:
-            return auto_lookback(model.lookback, model.max_context, horizon, model.min_lookback)
-    return None
+        return registered.metadata.model_dump()
+    return read_metadata(name) if name in bundled_names() else {}

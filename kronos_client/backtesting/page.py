@@ -2,7 +2,7 @@
 
 import html
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
-from kronos_client.backtesting.plan import BacktestPlan
-from kronos_client.backtesting.store import ForecastStore
+from kronos_client.backtesting.store import Forecasts
 from kronos_model.bars.columns import CLOSE
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.evaluation.scores import INTERVALS
@@ -66,18 +66,10 @@ SCORES: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
 }
 
 
-def write_page(
-    path: Path,
-    report: Mapping[str, Any],
-    plan: BacktestPlan,
-    store: ForecastStore,
-    names: Sequence[str],
-    windows: Sequence[int],
-) -> None:
+def write_page(path: Path, report: Mapping[str, Any], forecasts: Forecasts) -> None:
     """Write the page of a report."""
     models: Mapping[str, Any] = report["models"]
-    options = plan.options
-    instruments = len(plan.instruments)
+    options, instruments = forecasts.plan.options, len(forecasts.plan.instruments)
     parts = [
         "<h1>Backtest</h1>",
         f"<p>{report['num_windows']} windows of {instruments} instrument{'s' * (instruments > 1)}: "
@@ -98,24 +90,25 @@ def write_page(
     parts += ["<h2>Calibration</h2><div class=charts>", _drawn(_draw_reliability, models)]
     parts += [_drawn(_draw_pit, models), "</div><h2>By horizon</h2><div class=charts>"]
     parts += [_drawn(_draw_coverage, models), _drawn(_draw_error, models | report["naive"]), "</div>"]
-    losses = window_losses(plan, store, windows)
+    losses = window_losses(forecasts)
     order = np.argsort(losses)[: np.isfinite(losses).sum()]  # NaN last
     for title, chosen in (("Best", order[:SHOWN_WINDOWS]), ("Worst", order[::-1][:SHOWN_WINDOWS])):
-        parts.append(f"<h2>{title} windows of {html.escape(names[0])}</h2><div class=charts>")
-        parts += [_drawn(_draw_window, plan, store, windows[int(index)]) for index in chosen]
+        parts.append(f"<h2>{title} windows of {html.escape(forecasts.names[0])}</h2><div class=charts>")
+        parts += [_drawn(_draw_window, forecasts, forecasts.windows[index]) for index in chosen]
         parts.append("</div>")
     content = "\n".join(parts)
     path.write_text(PAGE.format(style=STYLE, content=content), encoding="utf-8")
 
 
-def window_losses(plan: BacktestPlan, store: ForecastStore, windows: Sequence[int]) -> np.ndarray[Any, Any]:
+def window_losses(forecasts: Forecasts) -> NDArray[np.float64]:
     """The first model's median error in each window, in mean one-bar changes of its lookback.
 
     NaN if the lookback's close never changes.
     """
     losses = []
-    for window, closes in zip(windows, store.closes(0, windows), strict=True):
-        bars, _ = plan.bars(window)
+    plan, windows = forecasts.plan, forecasts.windows
+    for window, closes in zip(windows, forecasts.store.closes(0, windows), strict=True):
+        bars = plan.window(window).bars
         past, actual = np.split(bars[:, CLOSE].astype(np.float64), [plan.options.lookback])
         scale = np.abs(np.diff(past)).mean() or np.nan
         losses.append(np.abs(np.median(closes, axis=0) - actual).mean() / scale)
@@ -203,19 +196,19 @@ def _draw_error(axes: Axes, forecasters: Mapping[str, Any]) -> None:
     axes.set(title="CRPS, scaled", xlabel="bars ahead")
 
 
-def _draw_window(axes: Axes, plan: BacktestPlan, store: ForecastStore, window: int) -> None:
-    lookback = plan.options.lookback
-    bars, wall = plan.bars(window)
-    shown = bars[max(0, lookback - SHOWN_LOOKBACK_BARS) :]
+def _draw_window(axes: Axes, forecasts: Forecasts, window: int) -> None:
+    options, instrument = forecasts.plan.options, forecasts.plan.window(window)
+    lookback = options.lookback
+    shown = instrument.bars[max(0, lookback - SHOWN_LOOKBACK_BARS) :]
     begins = min(lookback, SHOWN_LOOKBACK_BARS)
     opens, highs, lows, closes = shown[:, :4].T
     at = np.arange(len(shown)) - begins
     axes.vlines(at, lows, highs, color=INK, linewidth=0.6)
     colours = np.where(closes >= opens, RISING, FALLING)
     axes.bar(at, closes - opens, bottom=opens, width=0.7, color=colours)
-    low, median, high = path_quantiles(next(store.closes(0, [window])), (0.1, 0.5, 0.9))
-    ahead = np.arange(plan.options.horizon)
+    low, median, high = path_quantiles(next(forecasts.store.closes(0, [window])), (0.1, 0.5, 0.9))
+    ahead = np.arange(options.horizon)
     axes.fill_between(ahead, low, high, color=MODEL_COLOURS[0], alpha=0.2, linewidth=0)
     axes.plot(ahead, median, color=MODEL_COLOURS[0], linewidth=1.2)
     axes.axvline(-0.5, color=FAINT, linewidth=0.9, linestyle="--")
-    axes.set(title=f"{plan.instrument_of(window).name}, {wall[lookback]}", xlabel="bars from the cut")
+    axes.set(title=f"{instrument.name}, {instrument.wall[lookback]}", xlabel="bars from the cut")

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import Any, Final
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kronos_client.contract.backtest import check_models
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.instrument import Instrument
-from kronos_model.bars.timestamps import write_times
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.evaluation.window_times import WindowTimes, window_times
 from kronos_model.seeds import MAX_SEED
@@ -22,6 +21,7 @@ from kronos_model.seeds import MAX_SEED
 WINDOWS_PER_JOB: Final = 4
 """Enough to share a job's overhead; few enough to lose little when a run is stopped."""
 DEFAULT_WINDOWS: Final = 40
+LEAST: Final = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2, "seed": 0}
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,22 @@ class BacktestOptions:
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        times = {name: value.isoformat() if value else None for name, value in self._times().items()}
+        times = {name: time and time.isoformat() for name, time in self.times.items()}
         return asdict(self) | times | {"models": list(self.models)}
 
-    def _times(self) -> dict[str, date | None]:
+    @property
+    def times(self) -> dict[str, date | None]:
+        """``start`` and ``end``."""
         return {"start": self.start, "end": self.end}
 
 
 @dataclass(frozen=True, eq=False)
 class BacktestPlan:
     """The windows of a backtest, numbered by instrument and time.
+
+    Attributes:
+        skipped: Files that cannot be used, and why.
+        remarks: What a reader of the report must know about the candles.
 
     Raises:
         JobError: An option cannot be used, or no instrument is long enough.
@@ -70,60 +76,50 @@ class BacktestPlan:
     instruments: Sequence[Instrument]
     options: BacktestOptions
     skipped: Mapping[str, str] = field(default_factory=dict)
-    """Files that cannot be used, and why."""
     remarks: Sequence[str] = ()
-    """What a reader of the report must know about the candles."""
 
     def __post_init__(self) -> None:
         options = self.options
-        at_least = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2, "seed": 0}
-        for name, least in at_least.items():
+        for name, least in LEAST.items():
             value = getattr(options, name)
             if value is None and name in ("windows", "stride"):
                 continue
             if not isinstance(value, int) or isinstance(value, bool):
-                raise JobError(ErrorCode.BAD_TYPE, f"{name} must be a whole number, not {value!r}", name)
+                raise _refusal(name, f"must be a whole number, not {value!r}", ErrorCode.BAD_TYPE)
             if value < least:
-                raise JobError(ErrorCode.BAD_VALUE, f"{name} must be at least {least}, not {value}", name)
+                raise _refusal(name, f"must be at least {least}, not {value}")
         if options.seed > MAX_SEED:
-            raise JobError(
-                ErrorCode.BAD_VALUE, f"seed must be at most {MAX_SEED}, not {options.seed}", "seed"
-            )
-        for name in ("start", "end"):
-            self._check_time(name)
+            raise _refusal("seed", f"must be at most {MAX_SEED}, not {options.seed}")
+        for name, time in options.times.items():
+            if time is None:
+                continue
+            if not isinstance(time, date) or time != time:  # NaT
+                raise _refusal(name, f"must be a date or datetime, not {time!r}", ErrorCode.BAD_TYPE)
+            if _is_aware(time) and not all(one.is_aware for one in self.instruments):
+                remedy = "give a time as the candles write it"
+                raise _refusal(name, f"has a time zone, and the candles have none: {remedy}")
         check_models(options.models)
         if not len(self.windows):
-            needed = options.lookback + options.horizon
-            longest = max((len(one) for one in self.instruments), default=0)
-            between = " between these times" if options.start or options.end else ""
+            between = " between these times" if any(options.times.values()) else ""
+            longest = max(map(len, self.instruments), default=0)
             raise JobError(
                 ErrorCode.INVALID_INPUT,
                 f"no window fits: a lookback of {options.lookback} and a horizon of {options.horizon} need "
-                f"{needed} bars{between}, and the longest instrument has {longest}",
+                f"{self._num_bars} bars{between}, and the longest instrument has {longest}",
                 "lookback",
             )
 
-    def _check_time(self, name: str) -> None:
-        time = getattr(self.options, name)
-        if time is None:
-            return
-        if not isinstance(time, date) or time != time:  # NaT
-            raise JobError(ErrorCode.BAD_TYPE, f"{name} must be a date or datetime, not {time!r}", name)
-        if _is_aware(time) and not all(one.is_aware for one in self.instruments):
-            text = f"{name} has a time zone, and the candles have none: give a time as the candles write it"
-            raise JobError(ErrorCode.BAD_VALUE, text, name)
+    @property
+    def _num_bars(self) -> int:
+        """Bars of a window."""
+        return self.options.lookback + self.options.horizon
 
     @cached_property
     def windows(self) -> Windows:
         """The windows by instrument and first bar of the lookback."""
-        index, start = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
-        for number, instrument in enumerate(self.instruments):
-            cuts = self._cuts(instrument)
-            index.append(np.full(len(cuts), number, dtype=np.int32))
-            start.append(cuts - self.options.lookback)
-        return Windows(
-            np.concatenate([*index, np.empty(0, np.int32)]), np.concatenate([*start, np.empty(0, np.int64)])
-        )
+        cuts = [self._cuts(instrument) for instrument in self.instruments]
+        index = np.repeat(np.arange(len(cuts), dtype=np.int32), [len(each) for each in cuts])
+        return Windows(index, np.concatenate([np.empty(0, np.int64), *cuts]) - self.options.lookback)
 
     def _cuts(self, instrument: Instrument) -> NDArray[np.int64]:
         """Positions of the first bars to forecast, ascending."""
@@ -158,42 +154,28 @@ class BacktestPlan:
 
     def jobs(self) -> list[range]:
         """The windows of each job."""
-        number = len(self.windows)
-        return [
-            range(first, min(first + WINDOWS_PER_JOB, number)) for first in range(0, number, WINDOWS_PER_JOB)
-        ]
+        windows = range(len(self.windows))
+        return [windows[first : first + WINDOWS_PER_JOB] for first in windows[::WINDOWS_PER_JOB]]
 
-    def bars(self, window: int) -> tuple[NDArray[np.float32], NDArray[np.datetime64]]:
-        """All bars of a window with their wall-clock times, lookback first."""
-        instrument, rows = self.instrument_of(window), self._rows(window)
-        return instrument.bars[rows], instrument.wall[rows]
-
-    def texts(self, window: int) -> list[str]:
-        """The times of all bars of a window, with offsets if the candles have them: an hour may repeat."""
-        one, rows = self.instrument_of(window), self._rows(window)
-        return list(write_times(one.wall[rows], one.instants[rows], one.is_aware))
-
-    def _rows(self, window: int) -> slice:
-        start = int(self.windows.start[window])
-        return slice(start, start + self.options.lookback + self.options.horizon)
-
-    def instrument_of(self, window: int) -> Instrument:
-        """The instrument of a window."""
-        return self.instruments[int(self.windows.instrument_index[window])]
+    def window(self, number: int) -> Instrument:
+        """The bars of a window, lookback first, with their instrument's name."""
+        one = self.instruments[int(self.windows.instrument_index[number])]
+        first = int(self.windows.start[number])
+        rows = slice(first, first + self._num_bars)
+        return replace(one, bars=one.bars[rows], wall=one.wall[rows], instants=one.instants[rows])
 
     def describe_instruments(self) -> list[dict[str, Any]]:
         """Each instrument's name, bars, times and number of windows."""
-        counts = np.bincount(self.windows.instrument_index, minlength=len(self.instruments))
+        counts = np.bincount(self.windows.instrument_index, minlength=len(self.instruments)).tolist()
         return [
-            {
-                "name": one.name,
-                "bars": len(one),
-                "first": str(one.wall[0]),
-                "last": str(one.wall[-1]),
-                "windows": int(count),
-            }
+            {"name": one.name, "bars": len(one), "first": str(one.wall[0]), "last": str(one.wall[-1])}
+            | {"windows": count}
             for one, count in zip(self.instruments, counts, strict=True)
         ]
+
+
+def _refusal(name: str, why: str, code: ErrorCode = ErrorCode.BAD_VALUE) -> JobError:
+    return JobError(code, f"{name} {why}", name)
 
 
 def _is_aware(time: date) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kronos_client.backtesting.page import write_page
-from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
-from kronos_client.backtesting.store import LEVELS, ForecastStore
+from kronos_client.backtesting.store import LEVELS, Forecasts
 from kronos_model.atomic_write import atomic_write, disk_errors
-from kronos_model.bars.columns import CLOSE, COLUMNS, as_columns
+from kronos_model.bars.columns import CLOSE, as_columns
 from kronos_model.evaluation.calibration import references
 from kronos_model.evaluation.naive import NUM_SAMPLES, infer_season, why_not_seasonal
 from kronos_model.evaluation.report import WindowBatch, make_report
@@ -22,23 +22,19 @@ BATCH_WINDOWS: Final = 128
 """The most windows that are scored at once."""
 BATCH_CLOSES: Final = 2**22
 """The most sampled closes of one forecaster that are scored at once: 32 MiB in each array."""
+PARTS: Final = ("anchor", "scale", "actual", *(f"q{level}" for level in LEVELS))
+"""What the table of forecasts has of each column."""
 
 
 def write_report(
-    plan: BacktestPlan,
-    store: ForecastStore,
-    names: Sequence[str],
-    windows: Sequence[int],
-    failed: Mapping[str, Any],
-    folder: Path,
-    on_batch: Callable[[], object],
+    forecasts: Forecasts, failed: Mapping[str, Any], folder: Path, on_batch: Callable[[], object]
 ) -> dict[str, Any]:
-    """Score these windows, write the three files, and return the content of report.json."""
+    """Score the forecasts, write the three files, and return the content of report.json."""
+    plan, windows = forecasts.plan, forecasts.windows
     season = infer_season(*(one.wall for one in plan.instruments))
     no_season = why_not_seasonal(plan.options.lookback, season)
-    batches = _batches(plan, store, names, windows, on_batch)
-    report = make_report(
-        batches,
+    scores = make_report(
+        _scored(forecasts, on_batch),
         plan.times.of(windows),
         season=None if no_season else season,
         seed=plan.options.seed,
@@ -52,77 +48,64 @@ def write_report(
             "files": dict(plan.skipped),
         },
         "remarks": list(plan.remarks),
-        "model_info": {name: store.about(f"model {index}", None) for index, name in enumerate(names)},
+        "model_info": {
+            name: forecasts.store.about(f"model {model}", None) for model, name in enumerate(forecasts.names)
+        },
         "no_seasonal": no_season,
-    } | report
+    } | scores
     with disk_errors(folder), atomic_write(folder / "forecasts.parquet") as staging:
-        _write_forecasts(staging, plan, store, names, windows, on_batch)
+        tables = _tables(forecasts, on_batch)
+        first = next(tables)
+        with pq.ParquetWriter(staging, first.schema) as writer:
+            for table in chain([first], tables):
+                writer.write_table(table)
     with disk_errors(folder), atomic_write(folder / "report.html") as staging:
-        write_page(staging, report, plan, store, names, windows)
+        write_page(staging, report, forecasts)
     with disk_errors(folder), atomic_write(folder / "report.json") as staging:
         staging.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return report
 
 
-def _batches(
-    plan: BacktestPlan,
-    store: ForecastStore,
-    names: Sequence[str],
-    windows: Sequence[int],
-    on_batch: Callable[[], object],
-) -> Iterator[WindowBatch]:
-    lookback = plan.options.lookback
-    for some in _in_batches(windows, plan.options):
-        on_batch()
-        closes = np.stack([plan.bars(window)[0][:, CLOSE] for window in some]).astype(np.float64)
+def _scored(forecasts: Forecasts, on_batch: Callable[[], object]) -> Iterator[WindowBatch]:
+    plan = forecasts.plan
+    for windows in _batches(forecasts, on_batch):
+        closes = np.stack([plan.window(window).bars[:, CLOSE] for window in windows]).astype(np.float64)
+        past, actual = np.split(closes, [plan.options.lookback], axis=1)
         samples = {
-            name: np.stack(list(store.closes(model, some))).astype(np.float64)
-            for model, name in enumerate(names)
+            name: forecasts.closes(model, windows).astype(np.float64)
+            for model, name in enumerate(forecasts.names)
         }
-        yield WindowBatch(closes[:, :lookback], closes[:, lookback:], samples)
+        yield WindowBatch(past, actual, samples)
 
 
-def _write_forecasts(
-    path: Path,
-    plan: BacktestPlan,
-    store: ForecastStore,
-    names: Sequence[str],
-    windows: Sequence[int],
-    on_batch: Callable[[], object],
-) -> None:
+def _tables(forecasts: Forecasts, on_batch: Callable[[], object]) -> Iterator[pa.Table]:
     """One row for each model, window and forecast bar."""
-    lookback, horizon = plan.options.lookback, plan.options.horizon
-    quantile_parts = [f"q{level}" for level in LEVELS]
-    parts = ("anchor", "scale", "actual", *quantile_parts)
-    schema = pa.schema(
-        [(name, pa.string()) for name in ("model", "instrument", "timestamp")]
-        + [(name, pa.int32()) for name in ("window", "step")]
-        + [("close_mean", pa.float32())]
-        + [(f"{column}_{part}", pa.float32()) for column in COLUMNS for part in parts]
-    )
-    with pq.ParquetWriter(path, schema) as writer:
-        for model, name in enumerate(names):
-            for some in _in_batches(windows, plan.options):
-                on_batch()
-                bars, wall = map(np.stack, zip(*map(plan.bars, some), strict=True))
-                columns: dict[str, Any] = {
-                    "model": [name] * (len(some) * horizon),
-                    "instrument": np.repeat([plan.instrument_of(window).name for window in some], horizon),
-                    "timestamp": wall[:, lookback:].astype(str).ravel(),
-                    "window": np.repeat(np.asarray(some), horizon),
-                    "step": np.tile(np.arange(1, horizon + 1), len(some)),
-                    "close_mean": np.stack([paths.mean(axis=0) for paths in store.closes(model, some)]),
-                }
-                values = [np.repeat(one[:, None], horizon, 1) for one in references(bars[:, :lookback])]
-                quantiles = np.stack(list(store.quantiles(model, some)), axis=1)  # (num_levels, W, H, 6)
-                for part, of_part in zip(parts, [*values, bars[:, lookback:], *quantiles], strict=True):
-                    columns |= {f"{column}_{part}": one for column, one in as_columns(of_part).items()}
-                flat = {title: np.ravel(column) for title, column in columns.items()}
-                writer.write_table(pa.table(flat, schema=schema))
+    plan, lookback, horizon = forecasts.plan, forecasts.plan.options.lookback, forecasts.plan.options.horizon
+    for model, name in enumerate(forecasts.names):
+        for windows in _batches(forecasts, on_batch):
+            shown = [plan.window(window) for window in windows]
+            past, actual = np.split(np.stack([one.bars for one in shown]), [lookback], axis=1)
+            columns: dict[str, Any] = {
+                "model": np.full(actual.shape[:2], name),
+                "instrument": np.repeat([one.name for one in shown], horizon),
+                "timestamp": np.stack([one.wall[lookback:] for one in shown]).astype(str),
+                "window": np.repeat(np.asarray(windows, np.int32), horizon),
+                "step": np.tile(np.arange(1, horizon + 1, dtype=np.int32), len(windows)),
+                "close_mean": forecasts.closes(model, windows).mean(axis=1),
+            }
+            references_of_bars = (np.repeat(each[:, None], horizon, axis=1) for each in references(past))
+            quantiles = np.stack(list(forecasts.store.quantiles(model, windows)), axis=1)
+            parts = np.stack([*references_of_bars, actual, *quantiles]).astype(np.float32)  # (P, W, H, 6)
+            for column, of_column in as_columns(parts).items():
+                columns |= {f"{column}_{part}": one for part, one in zip(PARTS, of_column, strict=True)}
+            yield pa.table({title: np.ravel(values) for title, values in columns.items()})
 
 
-def _in_batches(windows: Sequence[int], options: BacktestOptions) -> Iterator[Sequence[int]]:
+def _batches(forecasts: Forecasts, on_batch: Callable[[], object]) -> Iterator[Sequence[int]]:
+    """The windows, as many at once as memory has room for."""
+    options, windows = forecasts.plan.options, forecasts.windows
     each = max(options.samples, NUM_SAMPLES) * options.horizon
     number = min(BATCH_WINDOWS, max(1, BATCH_CLOSES // each))
     for first in range(0, len(windows), number):
+        on_batch()
         yield windows[first : first + number]

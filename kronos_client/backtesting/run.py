@@ -8,13 +8,14 @@ from typing import Any, Final
 import numpy as np
 
 from kronos_client.backtesting.plan import WINDOWS_PER_JOB, BacktestPlan
-from kronos_client.backtesting.store import ForecastStore
+from kronos_client.backtesting.store import Forecasts, ForecastStore
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.forecast_request import ForecastOptions
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
-from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.columns import COLUMNS, as_columns
+from kronos_model.bars.timestamps import write_times
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
 
@@ -73,14 +74,19 @@ class BacktestRun:
             for number, windows in enumerate(self._jobs):
                 if self._done[model].issuperset(windows):
                     continue
-                future = [self._plan.texts(window)[options.lookback :] for window in windows]
+                shown = [self._plan.window(window) for window in windows]
+                times = [list(write_times(one.wall, one.instants, one.is_aware)) for one in shown]
+                series = [
+                    as_columns(one.bars[: options.lookback]) | {"timestamps": texts[: options.lookback]}
+                    for one, texts in zip(shown, times, strict=True)
+                ]
                 yield (
                     (model, number),
-                    [self._series(window) for window in windows],
+                    series,
                     {
                         "model": name,
                         "lookback": options.lookback,
-                        "future_timestamps": future,
+                        "future_timestamps": [texts[options.lookback :] for texts in times],
                         "sample_count": options.samples,
                         "seed": derive_series_seed(options.seed, number),
                         "quantiles": (),
@@ -139,12 +145,6 @@ class BacktestRun:
                 "output",
             )
 
-    def _series(self, window: int) -> dict[str, Any]:
-        bars, _ = self._plan.bars(window)
-        past = bars[: self._plan.options.lookback]
-        columns: dict[str, Any] = {name: past[:, index] for index, name in enumerate(COLUMNS)}
-        return columns | {"timestamps": self._plan.texts(window)[: len(past)]}
-
     def names(self) -> list[str]:
         """The models' names in the report: as asked, or the id of the workers' own."""
         asked = self._plan.options.models
@@ -164,9 +164,8 @@ class BacktestRun:
         if not common:
             reason = next(iter(self.failed.values()), {"message": "no window was forecast"})["message"]
             raise JobError(ErrorCode.INVALID_INPUT, f"there is nothing to score: {reason}")
-        return write_report(
-            self._plan, self._store, self.names(), sorted(common), self.failed, self._folder, on_batch
-        )
+        forecasts = Forecasts(self._plan, self._store, self.names(), sorted(common))
+        return write_report(forecasts, self.failed, self._folder, on_batch)
 
 
 def _max_in_flight(workers: Sequence[AnyWorkerStatus], samples: int) -> int:

@@ -2,14 +2,16 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_client.backtesting.plan import BacktestPlan
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import CLOSE, COLUMNS, FloatArray
 from kronos_model.forecast import path_quantiles
@@ -61,12 +63,6 @@ class ForecastStore:
                 "output",
             )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Close the file."""
         self._database.close()
@@ -115,6 +111,25 @@ class ForecastStore:
         except (OSError, sqlite3.Error) as error:
             text = f"{self._path} cannot be written: {error}; make room, or choose another folder"
             raise JobError(ErrorCode.DISK_FULL, text, "output") from error
+
+
+@dataclass(frozen=True)
+class Forecasts:
+    """What a report is made of.
+
+    Attributes:
+        names: The models', as the report has them.
+        windows: Those that every model has forecast.
+    """
+
+    plan: BacktestPlan
+    store: ForecastStore
+    names: Sequence[str]
+    windows: Sequence[int]
+
+    def closes(self, model: int, windows: Sequence[int]) -> FloatArray:
+        """The sampled closes of some windows, (W, S, H)."""
+        return np.stack(list(self.store.closes(model, windows)))
 
 
 def _bytes(values: NDArray[Any]) -> bytes:

@@ -117,13 +117,8 @@ def check_announced(model: str | None, workers: Iterable[AnyWorkerStatus]) -> No
     Raises:
         JobError: NOT_CALIBRATED.
     """
-    announced = [worker.models for worker in workers if isinstance(worker, ForecastWorkerStatus)]
-    held = [
-        one
-        for models in announced
-        for one in (models[:1] if model is None else models)
-        if one.state == "ready" and model in (None, one.id)
-    ]
+    holders = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
+    held = [one for worker in holders for one in worker.named(model) if one.state == "ready"]
     if held and not any(one.calibration for one in held):
         raise _no_calibration(held[0].id)
 

@@ -1,5 +1,6 @@
 """A worker's status: what it announces in Redis every few seconds, and what ``kronos.status`` answers."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -102,6 +103,10 @@ class ForecastWorkerStatus(WorkerStatus):
     max_models: int = 1
     limits: dict[str, int] = Field(default={}, description="the most that a job may have, by setting")
     dtype: str = ""
+
+    def named(self, model: str | None) -> Sequence[ModelStatus]:
+        """Its models of a name; for None its own."""
+        return self.models[:1] if model is None else [one for one in self.models if one.id == model]
 
 
 class TrainingStatus(StatusModel):

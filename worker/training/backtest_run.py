@@ -10,11 +10,10 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import aclosing, closing
-from functools import partial
 from typing import Any, Final
 
 from kronos_client.aio import AsyncForecastClient
-from kronos_client.backtesting.opening import BacktestInput, known_lookback, open_backtest
+from kronos_client.backtesting.opening import BacktestInput, open_backtest
 from kronos_client.backtesting.run import BacktestRun
 from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult, BacktestTimings
@@ -96,8 +95,7 @@ class BacktestJobRun(LongRun):
         self._show("reading")
         names = {"models", "windows", "stride", "lookback", "horizon", "samples", "seed"}
         asked: dict[str, Any] = self._job.model_dump(include=names) | self._job.moments
-        lookback_of = partial(known_lookback, self._process.registry)
-        run = open_backtest(self._read, self._folder.run, workers, lookback_of, **asked)
+        run = open_backtest(self._read, self._folder.run, workers, self._process.registry, **asked)
         with closing(run):
             is_resumed = run.num_done > 0
             await self._forecast(client, run)

@@ -7,7 +7,8 @@ from click.testing import CliRunner
 
 from kronos_cli.commands import backtest as command
 from kronos_cli.main import cli
-from kronos_client.backtesting.opening import known_lookback
+from kronos_client.backtesting.opening import find_lookback
+from kronos_client.contract.errors import JobError
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.testing import FakeForecastClient
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
@@ -63,9 +64,10 @@ def test_a_lookback_that_nobody_announces_is_asked_for(client, file, tmp_path):
 def test_a_version_that_no_worker_has_loaded_is_read_as_the_model_folder_says(tmp_path):
     registry, kept = ModelRegistry(tmp_path), {"max_context": 64, "lookback": 24}
     registry.register(BUNDLED_FOLDER / "kronos-tiny", "mine", job_id="", fingerprint="", metadata=kept)
-    assert known_lookback(registry, "mine@1", 4) == 24
-    assert known_lookback(registry, "mine@2", 4) is None
-    assert known_lookback(None, "mine@1", 4) is None
+    assert find_lookback([], ["mine@1"], 4, registry) == 24
+    for name, known in (("mine@2", registry), ("mine@1", None)):
+        with pytest.raises(JobError, match=f"no live worker holds the model {name}"):
+            find_lookback([], [name], 4, known)
 
 
 def test_fresh_deletes_forecasts_only_for_a_backtest_that_begins(client, file, tmp_path):

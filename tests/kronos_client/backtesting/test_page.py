@@ -32,7 +32,9 @@ def test_windows_of_a_close_that_never_changes_are_neither_best_nor_worst(tmp_pa
     for name in ("_draw_reliability", "_draw_pit", "_draw_coverage", "_draw_error"):
         monkeypatch.setattr(page_module, name, lambda *_: None)
     monkeypatch.setattr(
-        page_module, "_draw_window", lambda _, plan, __, window: drawn.append(plan.instrument_of(window).name)
+        page_module,
+        "_draw_window",
+        lambda _, forecasts, window: drawn.append(forecasts.plan.window(window).name),
     )
     flat = CANDLES["a"].assign(open=10.0, high=10.0, low=10.0, close=10.0)
     with FakeForecastClient() as client:

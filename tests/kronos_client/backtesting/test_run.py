@@ -20,6 +20,7 @@ from kronos_client.backtesting.run import BacktestRun
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
+from kronos_model.bars.timestamps import write_times
 
 OPTIONS = {"lookback": 40, "horizon": 5, "windows": 12, "samples": 8}
 
@@ -252,7 +253,8 @@ def test_bounds_with_a_zone_are_instants_and_others_wall_clock_times():
     hours = walk(1).set_index(pd.date_range("2024-03-01", periods=300, freq="h", tz=zone, name="timestamps"))
 
     def first(start: datetime) -> str:
-        return plan_of({"a": hours}, stride=1, start=start).texts(0)[40]
+        window = plan_of({"a": hours}, stride=1, start=start).window(0)
+        return write_times(window.wall, window.instants, window.is_aware)[40]
 
     assert (
         first(datetime(2024, 3, 5)) == first(datetime(2024, 3, 5, tzinfo=zone)) == "2024-03-05T00:00:00-05:00"
