@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kronos_client.aio import AsyncForecastClient
     from kronos_client.client import ForecastClient
-    from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
+    from kronos_client.contract.backtest import BacktestProgress, BacktestResult
     from kronos_client.contract.errors import ErrorCode, JobError
-    from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
     from kronos_client.contract.model_info import CalibrationInfo
     from kronos_client.contract.path_results import Distribution, EventChance, PathStatistics
     from kronos_client.contract.results import ForecastResult, SeriesForecast
@@ -30,9 +30,9 @@ __version__ = "0.1.0"
 _MODULES = {
     "aio": "AsyncForecastClient",
     "client": "ForecastClient",
-    "contract.backtest_results": "BacktestProgress BacktestResult",
+    "contract.backtest": "BacktestProgress BacktestResult",
     "contract.errors": "ErrorCode JobError",
-    "contract.finetune_results": "FinetuneProgress FinetuneResult",
+    "contract.finetune": "FinetuneProgress FinetuneResult",
     "contract.model_info": "CalibrationInfo",
     "contract.path_results": "Distribution EventChance PathStatistics",
     "contract.results": "ForecastResult SeriesForecast",

@@ -25,10 +25,9 @@ from typing import Any, Final
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract import states
-from kronos_client.contract.backtest import BacktestJob
-from kronos_client.contract.backtest_results import BacktestResult
+from kronos_client.contract.backtest import BacktestJob, BacktestResult
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.finetune_results import FinetuneResult
+from kronos_client.contract.finetune import FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role

@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field, ValidationError
 from api_stub.job_state import JobProblem, State, problem_of, state_of
 from api_stub.routes.paging import NEXT
 from kronos_client.contract import states
-from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
+from kronos_client.contract.backtest import BacktestProgress, BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job_list import ListedJob
 from kronos_client.core.kinds import progress_of, read_progress

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kronos_cli.tables.parts import duration, simple_table
-from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
 from kronos_client.core.kinds import FinetuneState
 
 BAR_CHARS = 40

@@ -1,8 +1,8 @@
-"""A backtest as a job: its fields, and reading one from outside."""
+"""A backtest as a job: its fields, its progress and its result, and reading one from outside."""
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -13,6 +13,7 @@ from kronos_client.contract.job_data import JobData
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import read_fields
 from kronos_client.contract.limits import check_data_payload, check_most
+from kronos_client.contract.model_info import ResultModel
 from kronos_client.contract.names import SCHEMA_VERSION, Priority
 from kronos_client.contract.preparing import prepare_instruments
 from kronos_model.evaluation.naive import NAIVE_TITLES
@@ -89,6 +90,35 @@ class BacktestJob(WireModel):
         """``start`` and ``end``."""
         given = {"start": self.start, "end": self.end}
         return {name: text and read_moment(text) for name, text in given.items()}  # type: ignore[misc]
+
+
+class BacktestProgress(ResultModel):
+    """The stored meta of a job with state PROGRESS. Unknown values are null."""
+
+    stage: Literal["reading", "waiting", "forecasting", "scoring"] | None = Field(
+        default=None, description="waiting: for a forecast worker"
+    )
+    forecasts_done: int | None = Field(default=None, description="of windows times models")
+    forecasts_total: int | None = None
+    seconds_left: float | None = Field(default=None, description="of the forecasts, as estimated")
+
+
+class BacktestTimings(ResultModel):
+    """Milliseconds."""
+
+    queued: float = Field(ge=0, description="from submission to the first start")
+    total: float = Field(ge=0, description="from submission to the result")
+
+
+class BacktestResult(ResultModel):
+    """The result of a backtest."""
+
+    report: dict[str, Any] = Field(description="the content of report.json: see docs/use/backtesting.md")
+    queue: str
+    worker: str
+    timings_ms: BacktestTimings
+    num_attempts: int = Field(ge=1, description="how often it was started")
+    resumed: bool = Field(description="whether it continued from forecasts of an earlier attempt")
 
 
 def parse_backtest_job(payload: object, limits: Limits) -> BacktestJob:

@@ -83,21 +83,18 @@ def check_calibrated(job: ForecastJob, name: str, calibration: Calibration | Non
         raise _no_calibration(name)
     drawn = job.sampling.model_dump()
     low, high = calibration.levels[0], calibration.levels[-1]
-    found: list[tuple[str, str]] = []  # field, and what it must be
-    if job.lookback not in ("auto", calibration.lookback):
-        found.append(("lookback", f"a lookback of {calibration.lookback} bars, or auto"))
-    if job.horizon > calibration.horizon:
-        found.append(("pred_len", f"at most {calibration.horizon} bars ahead"))
-    if drawn["sample_count"] < calibration.sample_count:
-        found.append(("sampling.sample_count", f"{calibration.sample_count} paths or more"))
-    for field, value in DRAWN_AS.items():
-        if drawn[field] != value:
-            found.append((f"sampling.{field}", f"a {field} of {value}"))
-    if not all(low <= level <= high for level in job.output.quantiles):
-        found.append(("output.quantiles", f"quantiles from {low} to {high}"))
-    if found:
-        field, must = found[0]
-        raise _refusal(f"{field}: {name} is calibrated for {must}", field, calibration)
+    num_bars, horizon, num_paths = calibration.lookback, calibration.horizon, calibration.sample_count
+    is_inside = all(low <= level <= high for level in job.output.quantiles)
+    needs = [
+        ("lookback", job.lookback in ("auto", num_bars), f"a lookback of {num_bars} bars, or auto"),
+        ("pred_len", job.horizon <= horizon, f"at most {horizon} bars ahead"),
+        ("sampling.sample_count", drawn["sample_count"] >= num_paths, f"{num_paths} paths or more"),
+        *((f"sampling.{one}", drawn[one] == value, f"a {one} of {value}") for one, value in DRAWN_AS.items()),
+        ("output.quantiles", is_inside, f"quantiles from {low} to {high}"),
+    ]
+    for field, is_met, need in needs:
+        if not is_met:
+            raise _refusal(f"{field}: {name} is calibrated for {need}", field, calibration)
     return calibration
 
 

@@ -1,4 +1,4 @@
-"""A finetuning job: its fields, and reading one from outside."""
+"""A finetuning job: its fields, its progress and its result, and reading one from outside."""
 
 import json
 import re
@@ -15,6 +15,7 @@ from kronos_client.contract.job_data import JobData
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import read_fields
 from kronos_client.contract.limits import check_data_payload, check_most
+from kronos_client.contract.model_info import ResultModel, Texts
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
 from kronos_client.contract.preparing import PreparedInstrument, prepare_instruments
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
@@ -91,23 +92,81 @@ class FinetuneJob(WireModel):
         """
         data = self.config.get("data", {})
         if not isinstance(data, dict):
-            raise _invalid("config.data", f"config.data must be an object, not {excerpt(data)}")
+            raise _invalid("config.data", f"must be an object, not {excerpt(data)}")
+        not_here = "cannot be set in a job: leave it out;"
         if "path" in data:
-            raise _invalid(
-                "config.data.path",
-                "config.data.path cannot be set in a job: leave it out; data names the files",
-            )
+            raise _invalid("config.data.path", f"{not_here} data names the files")
         if self.config.get("training_device", "auto") != "auto":
-            field = "config.training_device"
-            raise _invalid(field, f"{field} cannot be set in a job: leave it out; the job's device sets it")
+            raise _invalid("config.training_device", f"{not_here} the job's device sets it")
         placed = self.config | {"data": data | {"path": data_path}, "training_device": device}
         try:
             return parse_config(placed)
         except FinetuningConfigError as error:
             if error.field in (None, "config"):  # the error concerns several fields
-                raise _invalid("config", error.message) from None
-            location = tuple(str(error.field).split("."))
-            raise _invalid(f"config.{dotted(location)}", f"config.{error.message}") from None
+                raise _refusal("config", error.message) from None
+            location = ("config", *str(error.field).split("."))
+            raise _refusal(dotted(location), f"config.{error.message}") from None
+
+
+class FinetuneProgress(ResultModel):
+    """The stored meta of a job with state PROGRESS. Unknown values are null."""
+
+    stage: str | None = Field(default=None, description="tokenizer, predictor, or evaluation after them")
+    stage_index: int | None = Field(default=None, description="of the stage, from 0")
+    num_stages: int | None = None
+    epoch: int | None = Field(default=None, description="that is trained now, from 1")
+    num_epochs: int | None = None
+    step: int | None = Field(
+        default=None,
+        description="optimiser steps done in the stage; bars that are forecast in the evaluation",
+    )
+    num_steps: int | None = None
+    loss: float | None = None
+    learning_rate: float | None = None
+    validation_loss: float | None = Field(default=None, description="after the last epoch")
+    best_validation_loss: float | None = Field(default=None, description="of the stage so far")
+    seconds_left: float | None = Field(default=None, description="of the stage, as estimated")
+    device: str | None = None
+    warnings: Texts | None = Field(default=None, description="for people, about the candles")
+
+
+class FinetunedModel(ResultModel):
+    """The registered model. Jobs name it by ``id``, or by ``name`` if no other version was promoted."""
+
+    name: str
+    version: int = Field(ge=1)
+    id: str = Field(description="name@version")
+
+
+class FinetuneTimings(ResultModel):
+    """Milliseconds."""
+
+    queued: float = Field(ge=0, description="from submission to the first start of training")
+    training: float = Field(ge=0, description="in training processes, over all known attempts")
+    total: float = Field(ge=0, description="from submission to the result")
+
+
+class FinetuneResult(ResultModel):
+    """The result of a finetuning job."""
+
+    model: FinetunedModel
+    parent: dict[str, Any] = Field(description="what training started from, with its revision")
+    metrics: dict[str, Any] = Field(description="of each stage, such as its best validation loss")
+    evaluation: dict[str, Any] | None = Field(
+        description="model, starting point and naive forecasts on the held-out end; null if left out"
+    )
+    verdict: Texts = Field(
+        default=(), description="the evaluation in plain sentences, also if the model is worse"
+    )
+    data: dict[str, Any] = Field(description="what was read: instruments, bars, gaps, dropped rows and why")
+    device: str = Field(description="that trained it, such as cpu or cuda:0")
+    device_warning: str | None = Field(default=None, description="why it is not the requested device")
+    queue: str
+    worker: str
+    warnings: Texts = ()
+    timings_ms: FinetuneTimings
+    num_attempts: int = Field(ge=1, description="how often training was started")
+    resumed: bool = Field(description="whether training continued from a save of an earlier attempt")
 
 
 def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
@@ -140,19 +199,17 @@ def _check_config_size(config: object) -> None:
             size += len(part.encode())
             check_most(size, MAX_CONFIG_BYTES, "config", "bytes: leave fields out")
     except (RecursionError, TypeError, ValueError):  # ValueError: a lone surrogate; thousands of digits
-        message = "config cannot be written as JSON: it is nested too deeply, or holds invalid text"
-        raise _invalid("config", message) from None
+        why = "cannot be written as JSON: it is nested too deeply, or holds invalid text"
+        raise _invalid("config", why) from None
 
 
 def _check_start(config: FinetuneConfig) -> None:
     for part in ("model", "tokenizer"):
+        field, name = f"config.start.{part}", getattr(config.start, part)
         revision = getattr(config.start, f"{part}_revision")
         if revision is not None and _REVISION.fullmatch(revision) is None:
-            field = f"config.start.{part}_revision"
-            raise _invalid(field, f"{field} must be a branch, tag or commit, not {excerpt(revision)}")
-        name = getattr(config.start, part)
+            raise _invalid(f"{field}_revision", f"must be a branch, tag or commit, not {excerpt(revision)}")
         if isinstance(name, str) and _LOADABLE.fullmatch(name) is None:
-            field = f"config.start.{part}"
             allowed = "the name of a bundled or registered model, or a hub id that the worker allows"
             message = f"{field} must be {allowed}, not {excerpt(name)}"
             raise JobError(ErrorCode.MODEL_NOT_ALLOWED, message, field)
@@ -165,32 +222,35 @@ def _check_demand(config: FinetuneConfig, limits: Limits) -> None:
         if isinstance(shape, PredictorShape | TokenizerShape):
             what = "parameters of a model from scratch"
             check_most(_num_parameters(shape), MAX_PARAMETERS, f"config.start.{part}", what)
-    samples, limit = config.evaluation.sample_count, limits.max_sample_count
-    check_most(samples, limit, "config.evaluation.sample_count", "sample paths a window")
+    field, samples = "config.evaluation.sample_count", config.evaluation.sample_count
+    check_most(samples, limits.max_sample_count, field, "sample paths a window")
 
 
 def _num_parameters(shape: PredictorShape | TokenizerShape) -> int:
     """Roughly: the parameters of its blocks and of its token tables."""
-    num_layers, tokens = 1, 0
     if isinstance(shape, PredictorShape):
-        num_layers += shape.n_layers
-        tokens = 2**shape.s1_bits + 2**shape.s2_bits
+        num_blocks, tokens = shape.n_layers, (1 << shape.s1_bits) + (1 << shape.s2_bits)
     else:
-        num_layers += shape.n_enc_layers + shape.n_dec_layers
-    return num_layers * shape.d_model * (4 * shape.d_model + 3 * shape.ff_dim) + 2 * tokens * shape.d_model
+        num_blocks, tokens = shape.n_enc_layers + shape.n_dec_layers, 0
+    of_block = shape.d_model * (4 * shape.d_model + 3 * shape.ff_dim)
+    return (1 + num_blocks) * of_block + 2 * tokens * shape.d_model
 
 
 def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ...]) -> None:
     """Refuse at once candles that do not give a window to each part."""
     for field in ("columns", "id_column", "date_format", "decimal"):
         if getattr(config.data, field):
-            raise _invalid(f"config.data.{field}", f"config.data.{field} is for files: leave it out")
+            raise _invalid(f"config.data.{field}", "is for files: leave it out")
     try:
         split_windows([one.as_instrument() for one in instruments], config.data)
     except (TrainingDataError, FinetuningConfigError) as error:
         field = "data.instruments" if error.field == "data.path" else f"config.{error.field}"
-        raise JobError(error.code, escaped(error.message, MAX_MESSAGE_CHARS), field) from None
+        raise _refusal(field, error.message, error.code) from None
 
 
-def _invalid(field: str, message: str) -> JobError:
-    return JobError(ErrorCode.INVALID_CONFIG, escaped(message, MAX_MESSAGE_CHARS), field)
+def _invalid(field: str, why: str) -> JobError:
+    return _refusal(field, f"{field} {why}")
+
+
+def _refusal(field: str, message: str, code: str = ErrorCode.INVALID_CONFIG) -> JobError:
+    return JobError(code, escaped(message, MAX_MESSAGE_CHARS), field)

@@ -3,11 +3,9 @@
 import json
 from typing import Any, Final
 
-from kronos_client.contract.backtest import BacktestJob
-from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
+from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult
 from kronos_client.contract.examples import FILES, example
-from kronos_client.contract.finetune import FinetuneJob
-from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.results import ErrorReport, ForecastProgress, ForecastResult
 from kronos_client.contract.worker_status import WORKER_STATUS

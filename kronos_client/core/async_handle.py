@@ -12,8 +12,8 @@ from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobS
 from kronos_client.core.stored import NOTHING, Stored
 
 if TYPE_CHECKING:
-    from kronos_client.contract.backtest_results import BacktestResult
-    from kronos_client.contract.finetune_results import FinetuneResult
+    from kronos_client.contract.backtest import BacktestResult
+    from kronos_client.contract.finetune import FinetuneResult
     from kronos_client.contract.results import ForecastResult
 
 

@@ -2,11 +2,9 @@
 
 import numpy as np
 
-from kronos_client.contract.backtest import BacktestJob
-from kronos_client.contract.backtest_results import BacktestResult, BacktestTimings
+from kronos_client.contract.backtest import BacktestJob, BacktestResult, BacktestTimings
 from kronos_client.contract.examples import example
-from kronos_client.contract.finetune import FinetuneJob
-from kronos_client.contract.finetune_results import FinetunedModel, FinetuneResult, FinetuneTimings
+from kronos_client.contract.finetune import FinetunedModel, FinetuneJob, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, prepare
 from kronos_client.contract.model_info import CalibrationInfo, ModelInfo

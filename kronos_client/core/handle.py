@@ -13,8 +13,8 @@ from kronos_client.core.loop_thread import LoopClosed, LoopThread
 from kronos_client.core.stored import NOTHING
 
 if TYPE_CHECKING:
-    from kronos_client.contract.backtest_results import BacktestResult
-    from kronos_client.contract.finetune_results import FinetuneResult
+    from kronos_client.contract.backtest import BacktestResult
+    from kronos_client.contract.finetune import FinetuneResult
     from kronos_client.contract.results import ForecastResult
 
 

@@ -23,18 +23,16 @@ from kronos_client.contract.names import (
 from kronos_client.core.stored import Stored
 
 if TYPE_CHECKING:
-    from kronos_client.contract.backtest import BacktestJob
-    from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
-    from kronos_client.contract.finetune import FinetuneJob
-    from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult
+    from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, FinetuneResult
     from kronos_client.contract.forecast import ForecastJob
     from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 
     AnyJob = ForecastJob | FinetuneJob | BacktestJob
 
 
-FINETUNE_PROGRESS: Final = "finetune_results.FinetuneProgress"
-BACKTEST_PROGRESS: Final = "backtest_results.BacktestProgress"
+FINETUNE_PROGRESS: Final = "finetune.FinetuneProgress"
+BACKTEST_PROGRESS: Final = "backtest.BacktestProgress"
 
 
 def _contract(name: str) -> Any:
@@ -149,13 +147,13 @@ FINETUNE: Final[JobKind[FinetuneState, FinetuneResult]] = JobKind(
     "finetune",
     FINETUNE_TASK,
     "finetune.parse_finetune_job",
-    "finetune_results.FinetuneResult",
+    "finetune.FinetuneResult",
     _finetune_state,
 )
 BACKTEST: Final[JobKind[BacktestState, BacktestResult]] = JobKind(
     "backtest",
     BACKTEST_TASK,
     "backtest.parse_backtest_job",
-    "backtest_results.BacktestResult",
+    "backtest.BacktestResult",
     _backtest_state,
 )

@@ -22,21 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from kronos_client.contract.names import MODEL_NAME
-from kronos_client.contract.refusals import first_reason
-from kronos_client.registry.lock import locked
+from kronos_client.registry.model_folder import entries_in, is_inside, locked, reading, reason_of, sha256_of
 from kronos_client.registry.promotions import read_promotions
 from kronos_client.registry.registered_model import (
     FILES,
     METADATA_NAME,
     Metadata,
     RegisteredModel,
-    is_inside,
     read_registered,
-    reason_of,
-    sha256_of,
 )
 from kronos_model.atomic_write import atomic_write, sweep, sync
 from kronos_model.checkpoints.source import bundled_names
@@ -140,11 +134,9 @@ class ModelRegistry:
             DiskFull: No permission to write.
         """
         match = _REFERENCE.fullmatch(reference)
-        if (
-            match is None
-            or not match["version"]
-            or int(match["version"]) not in self._versions(match["name"])
-        ):
+        if match is None or not match["version"]:
+            return False
+        if int(match["version"]) not in self._versions(match["name"]):
             return False
         folder = self.folder / match["name"] / match["version"]
         try:
@@ -169,9 +161,8 @@ class ModelRegistry:
     def list(self) -> Sequence[RegisteredModel | DamagedModel]:
         """Every version, by name and newest first. Raises CheckpointError if the folder cannot be read."""
         found: list[RegisteredModel | DamagedModel] = []
-        for name in sorted(
-            filter(re.compile(MODEL_NAME).fullmatch, entries_in(self.folder, "registered models"))
-        ):
+        entries = entries_in(self.folder, "registered models")
+        for name in sorted(filter(re.compile(MODEL_NAME).fullmatch, entries)):
             try:
                 versions = self._versions(name)
             except CheckpointError as error:
@@ -222,10 +213,8 @@ class ModelRegistry:
                 message = f"{name} has version {MAX_VERSION}, the highest possible: choose another name"
                 raise FinetuningConfigError(message, field="name")
             known = {"name": name, "version": version, "created_at": created_at}
-            try:
+            with reading("The metadata"):
                 content = Metadata.model_validate({**given, **known, "trained": True})
-            except ValidationError as error:
-                raise CheckpointError(f"The metadata cannot be used: {first_reason(error)}.") from None
             with atomic_write(staging / METADATA_NAME) as path:
                 path.write_text(content.model_dump_json(indent=2), encoding="utf-8")
             # Written before the version: a crash in between skips a number, and never uses one twice.
@@ -256,16 +245,6 @@ class ModelRegistry:
                     model.verify()
                     return model
         return None
-
-
-def entries_in(folder: Path, what: str) -> Sequence[str]:
-    """Names in a folder; none if it does not exist. Errors name ``what``, not the path."""
-    try:
-        return [entry.name for entry in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise CheckpointError(f"The folder of {what} cannot be read: {reason_of(error)}.") from error
 
 
 def copy_checkpoint(checkpoint: Path, staging: Path) -> dict[str, str]:

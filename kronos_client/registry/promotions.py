@@ -1,17 +1,16 @@
 """Which version a name alone means: the record of promotions, and what a backtest must say before one."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveInt, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveInt, TypeAdapter
 
-from kronos_client.contract.refusals import first_reason
-from kronos_client.registry.lock import locked
-from kronos_client.registry.registered_model import RegisteredModel, reason_of
+from kronos_client.registry.model_folder import locked, reading
+from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.atomic_write import atomic_write, disk_errors
-from kronos_model.errors import CheckpointError
 
 FILE: Final = "promotions.json"
 
@@ -32,14 +31,9 @@ _PROMOTIONS: Final = TypeAdapter(list[Promotion])
 def read_promotions(folder: Path) -> Sequence[Promotion]:
     """The promotions of the name with this folder, first to last; raises CheckpointError if it is damaged."""
     what = f"{FILE} of the registered model {folder.name}"
-    try:
+    with reading(what, " Delete it."), suppress(FileNotFoundError, NotADirectoryError):
         return _PROMOTIONS.validate_json((folder / FILE).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise CheckpointError(f"{what} cannot be read: {reason_of(error)}.") from error
-    except ValidationError as error:
-        raise CheckpointError(f"{what} cannot be used: {first_reason(error)}. Delete it.") from None
+    return []
 
 
 def promote(model: RegisteredModel, *, forced: bool) -> None:

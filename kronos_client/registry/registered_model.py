@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveFloat, PositiveInt, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveFloat, PositiveInt
 
 from kronos_client.contract.calibration import Calibration
-from kronos_client.contract.refusals import first_reason
+from kronos_client.registry.model_folder import is_inside, reading, sha256_of
 from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
@@ -69,12 +69,12 @@ class RegisteredModel:
             path, what = self.folder / name, f"{name} of the registered model {self.reference}"
             if not is_inside(self.folder, path):
                 raise CheckpointError(f"{what} is a link that leads out of it. Register the model again.")
-            try:
-                sha256 = sha256_of(path)
-            except FileNotFoundError as error:
-                raise CheckpointMissing(f"The registered model {self.reference} has no {name}.") from error
-            except OSError as error:
-                raise CheckpointError(f"{what} cannot be read: {reason_of(error)}.") from error
+            with reading(what):
+                try:
+                    sha256 = sha256_of(path)
+                except FileNotFoundError as error:
+                    message = f"The registered model {self.reference} has no {name}."
+                    raise CheckpointMissing(message) from error
             if sha256 != self.metadata.sha256.get(name):
                 raise CheckpointError(
                     f"{what} was changed since it was registered: its SHA-256 differs. "
@@ -95,38 +95,16 @@ def read_registered(root: Path, name: str, version: int) -> RegisteredModel:
     path, what = folder / METADATA_NAME, f"{METADATA_NAME} of the {model}"
     if not is_inside(root, path):
         raise CheckpointError(f"The {model} is a link that leads out of the folder.")
-    try:
-        content = path.read_bytes()
+    with reading(what):
+        try:
+            content = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError) as error:
+            message = f"The {model} has no {METADATA_NAME}: it was partly deleted. Delete its folder."
+            raise CheckpointMissing(message) from error
         metadata = Metadata.model_validate_json(content)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        message = f"The {model} has no {METADATA_NAME}: it was partly deleted. Delete its folder."
-        raise CheckpointMissing(message) from error
-    except OSError as error:
-        raise CheckpointError(f"{what} cannot be read: {reason_of(error)}.") from error
-    except ValidationError as error:
-        raise CheckpointError(f"{what} cannot be used: {first_reason(error)}.") from None
     if (metadata.name, metadata.version) != (name, version):
         raise CheckpointError(
             f"{what} belongs to {metadata.name}@{metadata.version}: the folder was moved or copied. "
             "Restore its place."
         )
     return RegisteredModel(name, version, folder, hashlib.sha256(content).hexdigest(), metadata)
-
-
-def is_inside(folder: Path, path: Path) -> bool:
-    """Whether a path, with all links followed, lies in a folder. It need not exist."""
-    try:
-        return path.resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # links in a circle
-        return False
-
-
-def reason_of(error: OSError) -> str:
-    """The system's message, without the path that the error's own text has."""
-    return error.strerror or type(error).__name__
-
-
-def sha256_of(path: Path) -> str:
-    """A file's SHA-256, in hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,8 +14,7 @@ from kronos_client.client import FinetuneState, ForecastClient
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
-from kronos_client.contract.finetune import parse_finetune_job
-from kronos_client.contract.finetune_results import FinetuneProgress
+from kronos_client.contract.finetune import FinetuneProgress, parse_finetune_job
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import (
     CPU_FINETUNE_QUEUE,

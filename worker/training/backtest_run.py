@@ -15,8 +15,13 @@ from typing import Any, Final
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.backtesting.opening import BacktestInput, open_backtest
 from kronos_client.backtesting.run import BacktestRun
-from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
-from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult, BacktestTimings
+from kronos_client.contract.backtest import (
+    BacktestJob,
+    BacktestProgress,
+    BacktestResult,
+    BacktestTimings,
+    parse_backtest_job,
+)
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.preparing import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus

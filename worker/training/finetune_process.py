@@ -12,7 +12,7 @@ from typing import Any
 
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
-from kronos_client.registry.job_folder import RUNS
+from kronos_client.registry.model_folder import RUNS
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.settings import SettingsError
 from kronos_model.devices.cores import num_cores

@@ -4,9 +4,15 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kronos_client.contract import finetune_results as results
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
+from kronos_client.contract.finetune import (
+    FinetunedModel,
+    FinetuneJob,
+    FinetuneProgress,
+    FinetuneResult,
+    FinetuneTimings,
+    parse_finetune_job,
+)
 from kronos_client.contract.limits import check_most
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import why_elsewhere
@@ -110,7 +116,7 @@ class FinetuneRun(LongRun):
         elif event["event"] == "data":
             self._data_warnings = event.get("warnings", [])
         elif event["event"] == "progress":
-            progress = {name: event.get(name) for name in results.FinetuneProgress.model_fields}
+            progress = {name: event.get(name) for name in FinetuneProgress.model_fields}
             self.progress = progress | {"device": self._device, "warnings": self._data_warnings or None}
             self._show(progress)
 
@@ -153,8 +159,8 @@ class FinetuneRun(LongRun):
             raise self._failed(JobError.from_kronos(error)) from None
         evaluation = metadata.get("evaluation") or {}
         warning = self._device_warning or self._child_warning
-        result = results.FinetuneResult(
-            model=results.FinetunedModel(name=model.name, version=model.version, id=model.reference),
+        result = FinetuneResult(
+            model=FinetunedModel(name=model.name, version=model.version, id=model.reference),
             parent=metadata["parent"],
             metrics=metadata["metrics"],
             evaluation=evaluation,
@@ -165,7 +171,7 @@ class FinetuneRun(LongRun):
             queue=self._queue,
             worker=self._process.node,
             warnings=tuple(self._data_warnings if warning is None else [warning, *self._data_warnings]),
-            timings_ms=results.FinetuneTimings(
+            timings_ms=FinetuneTimings(
                 queued=self._queued_ms,
                 training=round((self._receipt.worked_s + self._elapsed_s) * 1000, 3),
                 total=self._total_ms,

@@ -9,12 +9,10 @@ import jsonschema
 import pytest
 from pydantic import BaseModel
 
-from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
-from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult
+from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult, parse_backtest_job
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import JOB_ID, example
-from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
-from kronos_client.contract.finetune_results import FinetuneProgress, FinetuneResult
+from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, FinetuneResult, parse_finetune_job
 from kronos_client.contract.jobs import ForecastJob, Limits, parse_job, prepare
 from kronos_client.contract.results import ErrorReport, ForecastResult
 from kronos_client.contract.schemas import as_text, documents

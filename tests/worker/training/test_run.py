@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune_results import FinetuneProgress
+from kronos_client.contract.finetune import FinetuneProgress
 from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
