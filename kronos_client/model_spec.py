@@ -1,6 +1,11 @@
 """How an operator names models: ``MODEL`` or ``MODEL=TOKENIZER``, each may end in ``@REVISION``. No torch."""
 
+import re
 from dataclasses import dataclass
+from typing import Final
+
+_PART: Final = r"\s*(?P<{0}>[^=@\s][^=@]*?)(?:@(?P<{0}_revision>[^=]*[^=\s]))?\s*"
+_ENTRY: Final = re.compile(_PART.format("model") + f"(?:={_PART.format('tokenizer')})?")
 
 
 @dataclass(frozen=True)
@@ -22,22 +27,13 @@ class ModelSpec:
 def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
     """Read a list of models separated by commas, by their names in jobs. Raises ValueError."""
     names: dict[str, ModelSpec] = {}
-    for entry in (text or "").split(","):
-        if not entry.strip():
-            continue
-        first, has_tokenizer, second = entry.partition("=")
-        model, model_revision = _split_revision(first, entry)
-        tokenizer, tokenizer_revision = _split_revision(second, entry) if has_tokenizer else (None, None)
-        if model in names:
-            raise ValueError(f"{model!r} is listed twice: remove one")
-        names[model] = ModelSpec(model, tokenizer, model_revision, tokenizer_revision)
+    for entry in filter(None, map(str.strip, (text or "").split(","))):
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            raise ValueError(
+                f"{entry!r} is not a model's name; write MODEL, MODEL=TOKENIZER or MODEL@REVISION"
+            )
+        if match["model"] in names:
+            raise ValueError(f"{match['model']!r} is listed twice: remove one")
+        names[match["model"]] = ModelSpec(**match.groupdict())
     return names
-
-
-def _split_revision(part: str, entry: str) -> tuple[str, str | None]:
-    name, has_revision, revision = part.strip().partition("@")
-    if not name or "=" in part or (has_revision and not revision):
-        raise ValueError(
-            f"{entry.strip()!r} is not a model's name; write MODEL, MODEL=TOKENIZER or MODEL@REVISION"
-        )
-    return name, revision or None

@@ -48,13 +48,14 @@ class _Windows:
     actual: NDArray[np.float64]
     anchor: NDArray[np.float64]
     scale: NDArray[np.float64]
-    begins: list[str]
+    begins: NDArray[np.str_]
 
     def __len__(self) -> int:
         return len(self.begins)
 
-    def part(self, windows: slice) -> "_Windows":
-        each = self.actual[windows], self.anchor[windows], self.scale[windows], self.begins[windows]
+    def part(self, windows: slice | NDArray[np.int64]) -> "_Windows":
+        """Some of the windows."""
+        each = (values[windows] for values in (self.actual, self.anchor, self.scale, self.begins))
         return _Windows(self.quantiles[:, windows], *each)
 
     def fit(self) -> Correction:
@@ -121,11 +122,8 @@ def _read(file: Path, model: str, column: str, horizon: int) -> _Windows:
         table[title].to_numpy().astype(np.float64).reshape(-1, horizon) for title in titles[1:]
     )
     order = np.argsort(begins, kind="stable")
-    order = order[np.isfinite(scale[order, 0])]
-    return _Windows(
-        np.stack([each[order] for each in quantiles]),
-        actual[order], anchor[order, 0], scale[order, 0], begins[order].tolist(),
-    )  # fmt: skip
+    windows = _Windows(np.stack(quantiles), actual, anchor[:, 0], scale[:, 0], begins)
+    return windows.part(order[np.isfinite(windows.scale[order])])
 
 
 def _check(columns: Mapping[ColumnName, _Windows]) -> str:

@@ -5,6 +5,7 @@ import io
 from collections.abc import Callable, Mapping
 from itertools import cycle
 from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 import numpy as np
@@ -25,26 +26,7 @@ SHOWN_WINDOWS: Final = 3
 """The best and the worst windows that are drawn, of the first model."""
 SHOWN_LOOKBACK_BARS: Final = 60
 
-STYLE: Final = """
-:root { color-scheme: light; font: 15px/1.5 system-ui, sans-serif; color: #2b2d35 }
-body { max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.15rem; margin-top: 2rem }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-caption { text-align: left; color: #5b606b }
-th, td { padding: .25rem .8rem; border-bottom: 1px solid #d8dbe2; text-align: right; white-space: nowrap }
-th:first-child, td:first-child { text-align: left; padding-left: 0 }
-.worse { color: #b3261e; font-weight: 600 } .better { color: #1b7a5a; font-weight: 600 }
-.charts { display: flex; flex-wrap: wrap; gap: 1rem } .charts svg { max-width: 100%; height: auto }
-.scroll { overflow-x: auto }
-"""
-
-PAGE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Backtest</title><style>{style}</style></head>
-<body>
-{content}
-</body></html>
-"""
+PAGE: Final = Path(__file__).with_name("page.html")
 
 CAPTION: Final = (
     "Scaled: in mean changes of the close from bar to bar of each window's lookback. Of the first three, "
@@ -84,8 +66,8 @@ def write_page(path: Path, report: Mapping[str, Any], forecasts: Forecasts) -> N
     if remarks := report["remarks"]:
         parts.append(f"<p>{html.escape('. '.join(remarks))}.</p>")
     for name, model in models.items():
-        lines = [_verdict_line(line) for line in model["verdict"]]
-        parts.append(f"<h2>{html.escape(name)}</h2><ul>{''.join(lines)}</ul>")
+        lines = "".join(map(_verdict_line, model["verdict"]))
+        parts.append(f"<h2>{html.escape(name)}</h2><ul>{lines}</ul>")
     parts += ["<h2>Scores</h2>", _score_table(report)]
     parts += ["<h2>Calibration</h2><div class=charts>", _drawn(_draw_reliability, models)]
     parts += [_drawn(_draw_pit, models), "</div><h2>By horizon</h2><div class=charts>"]
@@ -96,8 +78,8 @@ def write_page(path: Path, report: Mapping[str, Any], forecasts: Forecasts) -> N
         parts.append(f"<h2>{title} windows of {html.escape(forecasts.names[0])}</h2><div class=charts>")
         parts += [_drawn(_draw_window, forecasts, forecasts.windows[index]) for index in chosen]
         parts.append("</div>")
-    content = "\n".join(parts)
-    path.write_text(PAGE.format(style=STYLE, content=content), encoding="utf-8")
+    page = Template(PAGE.read_text(encoding="utf-8"))
+    path.write_text(page.substitute(content="\n".join(parts)), encoding="utf-8")
 
 
 def window_losses(forecasts: Forecasts) -> NDArray[np.float64]:
@@ -184,15 +166,9 @@ def _draw_error(axes: Axes, forecasters: Mapping[str, Any]) -> None:
     colours = cycle(MODEL_COLOURS)
     styles = dict(zip(NAIVE_TITLES, ("-", "--", ":", "-."), strict=True))
     for name, one in forecasters.items():
-        losses = [np.nan if loss is None else loss for loss in one["by_horizon"]["crps_scaled"]]
-        is_naive = name in styles
-        axes.plot(
-            range(1, len(losses) + 1),
-            losses,
-            color=FAINT if is_naive else next(colours),
-            linestyle=styles.get(name, "-"),
-            label=NAIVE_TITLES.get(name, name),
-        )
+        losses = np.array(one["by_horizon"]["crps_scaled"], dtype=np.float64)  # NaN for None
+        look: Any = {"color": FAINT if name in styles else next(colours), "linestyle": styles.get(name, "-")}
+        axes.plot(range(1, len(losses) + 1), losses, label=NAIVE_TITLES.get(name, name), **look)
     axes.set(title="CRPS, scaled", xlabel="bars ahead")
 
 
