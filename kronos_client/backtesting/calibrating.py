@@ -55,7 +55,7 @@ class _Windows:
 
     def part(self, windows: slice | NDArray[np.int64]) -> "_Windows":
         """Some of the windows."""
-        each = (values[windows] for values in (self.actual, self.anchor, self.scale, self.begins))
+        each = self.actual[windows], self.anchor[windows], self.scale[windows], self.begins[windows]
         return _Windows(self.quantiles[:, windows], *each)
 
     def fit(self) -> Correction:
@@ -80,18 +80,17 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
         file = folder / "forecasts.parquet"
         columns = {column: _read(file, name, column, asked["horizon"]) for column in get_args(ColumnName)}
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowInvalid) as error:
-        raise _refusal(
-            f"{folder} has no backtest that can be read ({error}): run `kronos backtest` first"
-        ) from None
+        text = f"{folder} has no backtest that can be read ({error}): run `kronos backtest` first"
+        raise _refusal(text) from None
     close = columns["close"]
     if len(close) < MIN_WINDOWS:
         raise _refusal(f"a calibration needs {MIN_WINDOWS} windows, not {len(close)}: ask for more")
     fits = {column: windows.fit() for column, windows in columns.items() if len(windows) >= MIN_WINDOWS}
+    bars = {name: asked[name] for name in ("lookback", "horizon")}
     return CalibrationFit(
         calibration=Calibration(
             method="split_conformal",
-            lookback=asked["lookback"],
-            horizon=asked["horizon"],
+            **bars,
             sample_count=asked["samples"],
             num_windows=len(close),
             first=close.begins[0],
@@ -103,8 +102,7 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
         ),
         model=ModelInfo.model_validate(infos[name]),
         evaluation={
-            "lookback": asked["lookback"],
-            "horizon": asked["horizon"],
+            **bars,
             "num_windows": report["num_windows"],
             **without_steps({"models": {name: report["models"][name]}, "naive": report["naive"]}),
         },
@@ -160,7 +158,7 @@ def _held_later(windows: _Windows) -> _Held | None:
     before = late.quantiles[[LEVELS.index(level) for level in INTERVAL]]
     after = corrected(INTERVAL, before, LEVELS, fit, late.anchor, late.scale)
     held, held_after = (
-        ((low <= late.actual) & (late.actual <= high)).mean() for low, high in (before, after)
+        np.mean((low <= late.actual) & (late.actual <= high)) for low, high in (before, after)
     )
     width, width_after = (((high - low) / late.scale[:, None]).mean() for low, high in (before, after))
     return _Held(float(held), float(held_after), float(width_after / width) if width else 1.0, fit.weight)

@@ -108,14 +108,14 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInp
             except CandleFileError as error:
                 raise JobError(error.code, error.message, error.field, error.details) from error
             return BacktestInput(instruments, report.skipped, report.remarks)
-        names: dict[str, str] = {}
+        names = {
+            f"{index} {quote(str(name), safe='')[:MAX_NAME_CHARS]}": str(name)  # shown in errors
+            for index, name in enumerate(candles)
+        }
         with TemporaryDirectory() as folder:
-            files: list[str] = []
-            for name, frame in candles.items():
-                file = f"{len(files)} {quote(str(name), safe='')[:MAX_NAME_CHARS]}"  # shown in errors
-                names[file] = str(name)
-                files.append(f"{folder}/{file}.parquet")
-                frame.to_parquet(files[-1])
+            files = [f"{folder}/{name}.parquet" for name in names]
+            for file, frame in zip(files, candles.values(), strict=True):
+                frame.to_parquet(file)
             instruments, report = read_instruments(files, reading)
         named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
         return BacktestInput(sorted(named, key=lambda one: one.name), {}, report.remarks)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import cycle
 from pathlib import Path
 from string import Template
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from matplotlib import rc_context
@@ -14,11 +14,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from kronos_client.backtesting.store import Forecasts
 from kronos_model.bars.columns import CLOSE
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.evaluation.scores import INTERVALS
 from kronos_model.forecast import path_quantiles
+
+if TYPE_CHECKING:
+    from kronos_client.backtesting.run import BacktestRun
 
 MODEL_COLOURS: Final = ("#3d5a98", "#e07a5f", "#2a9d8f", "#8a5a9e")
 RISING, FALLING, INK, FAINT = "#2a9d8f", "#e07a5f", "#2b2d35", "#9aa0ac"
@@ -48,10 +50,10 @@ SCORES: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
 }
 
 
-def write_page(path: Path, report: Mapping[str, Any], forecasts: Forecasts) -> None:
+def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> None:
     """Write the page of a report."""
     models: Mapping[str, Any] = report["models"]
-    options, instruments = forecasts.plan.options, len(forecasts.plan.instruments)
+    options, instruments = run.plan.options, len(run.plan.instruments)
     parts = [
         "<h1>Backtest</h1>",
         f"<p>{report['num_windows']} windows of {instruments} instrument{'s' * (instruments > 1)}: "
@@ -72,24 +74,24 @@ def write_page(path: Path, report: Mapping[str, Any], forecasts: Forecasts) -> N
     parts += ["<h2>Calibration</h2><div class=charts>", _drawn(_draw_reliability, models)]
     parts += [_drawn(_draw_pit, models), "</div><h2>By horizon</h2><div class=charts>"]
     parts += [_drawn(_draw_coverage, models), _drawn(_draw_error, models | report["naive"]), "</div>"]
-    losses = window_losses(forecasts)
+    losses, windows = window_losses(run), run.windows
     order = np.argsort(losses)[: np.isfinite(losses).sum()]  # NaN last
     for title, chosen in (("Best", order[:SHOWN_WINDOWS]), ("Worst", order[::-1][:SHOWN_WINDOWS])):
-        parts.append(f"<h2>{title} windows of {html.escape(forecasts.names[0])}</h2><div class=charts>")
-        parts += [_drawn(_draw_window, forecasts, forecasts.windows[index]) for index in chosen]
+        parts.append(f"<h2>{title} windows of {html.escape(run.names()[0])}</h2><div class=charts>")
+        parts += [_drawn(_draw_window, run, windows[index]) for index in chosen]
         parts.append("</div>")
     page = Template(PAGE.read_text(encoding="utf-8"))
     path.write_text(page.substitute(content="\n".join(parts)), encoding="utf-8")
 
 
-def window_losses(forecasts: Forecasts) -> NDArray[np.float64]:
+def window_losses(run: "BacktestRun") -> NDArray[np.float64]:
     """The first model's median error in each window, in mean one-bar changes of its lookback.
 
     NaN if the lookback's close never changes.
     """
     losses = []
-    plan, windows = forecasts.plan, forecasts.windows
-    for window, closes in zip(windows, forecasts.store.closes(0, windows), strict=True):
+    plan, windows = run.plan, run.windows
+    for window, closes in zip(windows, run.store.closes(0, windows), strict=True):
         bars = plan.window(window).bars
         past, actual = np.split(bars[:, CLOSE].astype(np.float64), [plan.options.lookback])
         scale = np.abs(np.diff(past)).mean() or np.nan
@@ -172,8 +174,8 @@ def _draw_error(axes: Axes, forecasters: Mapping[str, Any]) -> None:
     axes.set(title="CRPS, scaled", xlabel="bars ahead")
 
 
-def _draw_window(axes: Axes, forecasts: Forecasts, window: int) -> None:
-    options, instrument = forecasts.plan.options, forecasts.plan.window(window)
+def _draw_window(axes: Axes, run: "BacktestRun", window: int) -> None:
+    options, instrument = run.plan.options, run.plan.window(window)
     lookback = options.lookback
     shown = instrument.bars[max(0, lookback - SHOWN_LOOKBACK_BARS) :]
     begins = min(lookback, SHOWN_LOOKBACK_BARS)
@@ -182,7 +184,7 @@ def _draw_window(axes: Axes, forecasts: Forecasts, window: int) -> None:
     axes.vlines(at, lows, highs, color=INK, linewidth=0.6)
     colours = np.where(closes >= opens, RISING, FALLING)
     axes.bar(at, closes - opens, bottom=opens, width=0.7, color=colours)
-    low, median, high = path_quantiles(next(forecasts.store.closes(0, [window])), (0.1, 0.5, 0.9))
+    low, median, high = path_quantiles(next(run.store.closes(0, [window])), (0.1, 0.5, 0.9))
     ahead = np.arange(options.horizon)
     axes.fill_between(ahead, low, high, color=MODEL_COLOURS[0], alpha=0.2, linewidth=0)
     axes.plot(ahead, median, color=MODEL_COLOURS[0], linewidth=1.2)

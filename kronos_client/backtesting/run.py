@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from kronos_client.backtesting.plan import WINDOWS_PER_JOB, BacktestPlan
-from kronos_client.backtesting.store import Forecasts, ForecastStore
+from kronos_client.backtesting.store import ForecastStore
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
@@ -42,58 +42,59 @@ class BacktestRun:
     ) -> None:
         max_in_flight = _max_in_flight(workers, plan.options.samples)
         self.sending: Any = {"in_order": False, "forget": True, "max_in_flight": max_in_flight}
-        self._plan = plan
-        self._folder = folder
-        self._store = ForecastStore(folder, plan.fingerprint, fresh=fresh)
-        self._store.about("lookback", plan.options.lookback)
+        self.plan, self.folder = plan, folder
+        self.store = ForecastStore(folder, plan.fingerprint, fresh=fresh)
+        self.store.about("lookback", plan.options.lookback)
         self._jobs = plan.jobs()
-        self._done = [self._store.done(model) for model in range(len(plan.options.models))]
+        self._done = [self.store.done(model) for model in range(len(plan.options.models))]
         self.failed: dict[str, dict[str, Any]] = {}
 
     @property
     def num_forecasts(self) -> int:
         """All forecasts of the backtest: windows times models."""
-        return len(self._plan.windows) * len(self._done)
+        return len(self.plan.windows) * len(self._done)
 
     @property
     def num_done(self) -> int:
         """Forecasts that are on disk."""
         return sum(map(len, self._done))
 
+    @property
+    def windows(self) -> Sequence[int]:
+        """The windows that every model has forecast."""
+        return sorted(set.intersection(*self._done))
+
     def close(self) -> None:
         """Close the store."""
-        self._store.close()
+        self.store.close()
 
     def items(self) -> Iterator[Item]:
         """The jobs that are left, as ``forecast_many`` takes them: ordinary jobs of low priority.
 
         A job's content depends on the plan alone, so a forecast is the same whatever run computes it.
         """
-        options = self._plan.options
+        options = self.plan.options
         for model, name in enumerate(options.models):  # one after the other: each takes room in the workers
             for number, windows in enumerate(self._jobs):
                 if self._done[model].issuperset(windows):
                     continue
-                shown = [self._plan.window(window) for window in windows]
+                shown = [self.plan.window(window) for window in windows]
                 times = [list(write_times(one.wall, one.instants, one.is_aware)) for one in shown]
                 series = [
                     as_columns(one.bars[: options.lookback]) | {"timestamps": texts[: options.lookback]}
                     for one, texts in zip(shown, times, strict=True)
                 ]
-                yield (
-                    (model, number),
-                    series,
-                    {
-                        "model": name,
-                        "lookback": options.lookback,
-                        "future_timestamps": [texts[options.lookback :] for texts in times],
-                        "sample_count": options.samples,
-                        "seed": derive_series_seed(options.seed, number),
-                        "quantiles": (),
-                        "paths": True,
-                        "priority": "low",
-                    },
-                )
+                asked: ForecastOptions = {
+                    "model": name,
+                    "lookback": options.lookback,
+                    "future_timestamps": [texts[options.lookback :] for texts in times],
+                    "sample_count": options.samples,
+                    "seed": derive_series_seed(options.seed, number),
+                    "quantiles": (),
+                    "paths": True,
+                    "priority": "low",
+                }
+                yield (model, number), series, asked
 
     def passes(self) -> Iterator[Iterator[Item]]:
         """The jobs that are left, and once more those that failed.
@@ -115,12 +116,10 @@ class BacktestRun:
         """
         key: Any = outcome.key  # of ``items``
         model, number = key
-        if outcome.error is not None:
-            if outcome.error.code in FATAL_CODES:
-                raise outcome.error
-            failure = self.failed.setdefault(
-                outcome.error.code, {"windows": 0, "message": outcome.error.message}
-            )
+        if (error := outcome.error) is not None:
+            if error.code in FATAL_CODES:
+                raise error
+            failure = self.failed.setdefault(error.code, {"windows": 0, "message": error.message})
             failure["windows"] += len(self._jobs[number])
             return
         result = outcome.unwrap()
@@ -130,25 +129,25 @@ class BacktestRun:
             for one in result.series
             if one.paths is not None
         ]
-        self._store.put(model, zip(self._jobs[number], paths, strict=True))
+        self.store.put(model, zip(self._jobs[number], paths, strict=True))
         self._done[model].update(self._jobs[number])
 
     def _check_model(self, model: int, info: ModelInfo) -> None:
         """Refuse to mix the forecasts of two models, for example after the workers' model was changed."""
         own = info.model_dump(mode="json")
-        before = self._store.about(f"model {model}", own)
+        before = self.store.about(f"model {model}", own)
         if before != own:
             raise JobError(
                 ErrorCode.INVALID_INPUT,
-                f"the workers' model is {_model_text(own)}, and the forecasts in {self._folder} are of "
+                f"the workers' model is {_model_text(own)}, and the forecasts in {self.folder} are of "
                 f"{_model_text(before)}: choose another folder, or start anew",
                 "output",
             )
 
     def names(self) -> list[str]:
         """The models' names in the report: as asked, or the id of the workers' own."""
-        asked = self._plan.options.models
-        own = str(self._store.about(f"model {asked.index(None)}", None)["id"]) if None in asked else ""
+        asked = self.plan.options.models
+        own = str(self.store.about(f"model {asked.index(None)}", None)["id"]) if None in asked else ""
         if own in asked or own in NAIVE_TITLES:
             own += " (workers' own)"
         return [name or own for name in asked]
@@ -160,12 +159,10 @@ class BacktestRun:
         """
         from kronos_client.backtesting.reporting import write_report  # SciPy and Matplotlib
 
-        common = set.intersection(*self._done)
-        if not common:
+        if not self.windows:
             reason = next(iter(self.failed.values()), {"message": "no window was forecast"})["message"]
             raise JobError(ErrorCode.INVALID_INPUT, f"there is nothing to score: {reason}")
-        forecasts = Forecasts(self._plan, self._store, self.names(), sorted(common))
-        return write_report(forecasts, self.failed, self._folder, on_batch)
+        return write_report(self, on_batch)
 
 
 def _max_in_flight(workers: Sequence[AnyWorkerStatus], samples: int) -> int:

@@ -2,21 +2,24 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_client.backtesting.plan import BacktestPlan
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import CLOSE, COLUMNS, FloatArray
 from kronos_model.forecast import path_quantiles
 
 FILE: Final = "forecasts.sqlite"
+TABLES: Final = """
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE IF NOT EXISTS forecasts (model INTEGER, window INTEGER, num_paths INTEGER, closes BLOB,
+    quantiles BLOB, PRIMARY KEY (model, window));
+"""
 LEVELS: Final = (0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 """Quantile levels stored for each column. All paths of the close are stored."""
 
@@ -48,12 +51,7 @@ class ForecastStore:
             if fresh:
                 self._path.unlink(missing_ok=True)
             self._database = sqlite3.connect(self._path, check_same_thread=False)
-            with self._database:
-                self._database.execute("CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT)")
-                self._database.execute(
-                    "CREATE TABLE IF NOT EXISTS forecasts (model INTEGER, window INTEGER, "
-                    "num_paths INTEGER, closes BLOB, quantiles BLOB, PRIMARY KEY (model, window))"
-                )
+            self._database.executescript(TABLES)
             known = self.about("fingerprint", fingerprint)
         if known != fingerprint:
             self.close()
@@ -111,25 +109,6 @@ class ForecastStore:
         except (OSError, sqlite3.Error) as error:
             text = f"{self._path} cannot be written: {error}; make room, or choose another folder"
             raise JobError(ErrorCode.DISK_FULL, text, "output") from error
-
-
-@dataclass(frozen=True)
-class Forecasts:
-    """What a report is made of.
-
-    Attributes:
-        names: The models', as the report has them.
-        windows: Those that every model has forecast.
-    """
-
-    plan: BacktestPlan
-    store: ForecastStore
-    names: Sequence[str]
-    windows: Sequence[int]
-
-    def closes(self, model: int, windows: Sequence[int]) -> FloatArray:
-        """The sampled closes of some windows, (W, S, H)."""
-        return np.stack(list(self.store.closes(model, windows)))
 
 
 def _bytes(values: NDArray[Any]) -> bytes:

@@ -34,7 +34,7 @@ def test_windows_of_a_close_that_never_changes_are_neither_best_nor_worst(tmp_pa
     monkeypatch.setattr(
         page_module,
         "_draw_window",
-        lambda _, forecasts, window: drawn.append(forecasts.plan.window(window).name),
+        lambda _, run, window: drawn.append(run.plan.window(window).name),
     )
     flat = CANDLES["a"].assign(open=10.0, high=10.0, low=10.0, close=10.0)
     with FakeForecastClient() as client:
