@@ -19,8 +19,8 @@ from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
 from api_stub.routes.scopes import SCHEME
 from kronos_client.contract import states
-from kronos_client.contract.examples import JOB_ID, example
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.schemas import JOB_ID, example
 from kronos_client.core.stored import Stored
 
 TEMPLATE: Final = "#/components/schemas/{model}"

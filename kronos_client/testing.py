@@ -29,8 +29,7 @@ from kronos_client.contract.backtest import BacktestJob, BacktestResult
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.job_ids import is_shared
-from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role
+from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role, is_shared
 from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core

@@ -34,8 +34,7 @@ from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.job_ids import is_shared
-from kronos_client.contract.names import MAX_ID_CHARS
+from kronos_client.contract.names import MAX_ID_CHARS, is_shared
 from kronos_client.core.job import checked_job
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind, progress_of
 from kronos_client.core.stored import NOTHING

@@ -18,7 +18,7 @@ from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
 from api_stub.routes.scopes import needs
 from api_stub.routes.tables import AS_TABLES, table_response
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import is_shared
+from kronos_client.contract.names import is_shared
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job import Job
 from kronos_client.core.stored import Stored

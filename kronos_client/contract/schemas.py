@@ -1,18 +1,28 @@
-"""The wire's JSON schemas and examples, as they are published."""
+"""The wire's JSON schemas, and examples of jobs, results and an error, as they are published."""
 
 import json
+from pathlib import Path
 from typing import Any, Final
 
 from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult
-from kronos_client.contract.examples import FILES, example
 from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.results import ErrorReport, ForecastProgress, ForecastResult
 from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_model.finetuning.config import FinetuneConfig
 
+FILES: Final = Path(__file__).parent / "example_files"
+"""The examples. No model computed them."""
+JOB_ID: Final = "0f6f8a3e-2b1c-4d55-9a57-1c3f0d9b6a10"
+"""The example job's id; the seeds in its result are made from it."""
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 REFERENCE: Final = "#/$defs/{model}"
+
+
+def example(name: str) -> dict[str, Any]:
+    """The example ``name``, such as ``forecast-job``, of ``FILES``."""
+    content: dict[str, Any] = json.loads((FILES / f"{name}.json").read_text(encoding="utf-8"))
+    return content
 
 
 def documents() -> dict[str, dict[str, Any]]:

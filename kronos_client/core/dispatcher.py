@@ -7,8 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import is_shared
-from kronos_client.contract.names import result_key
+from kronos_client.contract.names import is_shared, result_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core import equal_jobs
 from kronos_client.core.job import Job

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from kronos_client.contract.job_ids import SHARED_PREFIX
 from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.names import SHARED_PREFIX
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.job import Job
 from kronos_client.core.kinds import FORECAST

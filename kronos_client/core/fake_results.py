@@ -3,7 +3,6 @@
 import numpy as np
 
 from kronos_client.contract.backtest import BacktestJob, BacktestResult, BacktestTimings
-from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import FinetunedModel, FinetuneJob, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, prepare
@@ -11,6 +10,7 @@ from kronos_client.contract.model_info import CalibrationInfo, ModelInfo
 from kronos_client.contract.path_results import sampling_warnings
 from kronos_client.contract.preparing import PreparedSeries
 from kronos_client.contract.results import ForecastResult, Timings, series_result
+from kronos_client.contract.schemas import example
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.forecast import Forecast

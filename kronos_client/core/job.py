@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.job_ids import checked_job_id
 from kronos_client.contract.jobs import prepare
-from kronos_client.contract.names import Kind, Priority
+from kronos_client.contract.names import Kind, Priority, checked_job_id
 from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.redis.job_store import canonical_json

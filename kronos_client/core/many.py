@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import checked_job_id
+from kronos_client.contract.names import checked_job_id
 from kronos_client.core.async_handle import AsyncForecastHandle, cancelled_if_left, submitted
 from kronos_client.core.core import Core, Unsent
 from kronos_client.core.forecast_request import ForecastOptions, check_options

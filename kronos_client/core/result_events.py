@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import is_job_id, is_shared
+from kronos_client.contract.names import is_job_id, is_shared
 from kronos_client.core.reachable import NOT_REACHED, is_refused, reachable, unanswered, unreachable
 from kronos_client.core.result_store import ResultStore
 from kronos_client.core.stored import LOST, NOTHING, Stored

@@ -9,7 +9,6 @@ from redis import Redis
 from redis.exceptions import NoScriptError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import is_shared
 from kronos_client.contract.names import (
     CELERY_PRIORITIES,
     EVENT_EXCHANGE,
@@ -17,6 +16,7 @@ from kronos_client.contract.names import (
     Kind,
     Priority,
     cancel_key,
+    is_shared,
     job_key,
     jobs_key,
     result_key,

@@ -15,8 +15,8 @@ from api_stub.backend import Backend
 from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key, result_key
+from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_client.redis.routing import announce
 

@@ -11,8 +11,8 @@ import pytest
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
+from kronos_client.contract.schemas import example
 from tests.api_process import ApiUnderTest
 from tests.api_stub.conftest import series
 

@@ -13,9 +13,9 @@ from kronos_client.aio import AsyncForecastClient
 from kronos_client.celery_app import make_app
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import GPU_QUEUE, PROGRESS_STATE, job_key
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.schemas import example
 from kronos_client.core.async_handle import AsyncHandle
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings

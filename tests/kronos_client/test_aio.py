@@ -12,8 +12,8 @@ import pytest
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import result_key
+from kronos_client.contract.schemas import example
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import JobState
 from kronos_client.core.result_store import RedisResultStore

@@ -15,9 +15,9 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient, JobState
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, FORECAST_TASK, GPU_QUEUE, PROGRESS_STATE, cancel_key
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.schemas import example
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import delivery_keys, queue_states
 from kronos_client.redis.routing import announce

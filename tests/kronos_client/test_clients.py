@@ -9,8 +9,8 @@ import pytest
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
+from kronos_client.contract.schemas import example
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import JobState
 from kronos_model.bars.synthetic import candles

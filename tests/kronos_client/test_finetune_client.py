@@ -13,7 +13,6 @@ import pytest
 from kronos_client.client import FinetuneState, ForecastClient
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import FinetuneProgress, parse_finetune_job
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import (
@@ -23,6 +22,7 @@ from kronos_client.contract.names import (
     PROGRESS_STATE,
     cancel_key,
 )
+from kronos_client.contract.schemas import example
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles

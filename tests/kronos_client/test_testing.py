@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import GPU_QUEUE
 from kronos_client.contract.results import ForecastResult, SeriesForecast
+from kronos_client.contract.schemas import example
 from kronos_client.core.fake_results import STAND_IN
 from kronos_client.core.kinds import JobState
 from kronos_client.settings import ClientSettings

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from tests.page.conftest import RoutedVisit, wait_until
 from tests.page.test_routed import CLOSES, DAYS, WORKER, end, problem, with_file
 

@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api_stub.main import create_app
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from kronos_client.registry.model_folder import output_folder
 from tests.api_stub.conftest import ADDRESS
 

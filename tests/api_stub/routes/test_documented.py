@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from api_stub.routes import documented
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from tests.api_stub.conftest import series
 
 

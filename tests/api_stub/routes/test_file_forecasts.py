@@ -3,7 +3,7 @@
 import pytest
 
 from api_stub.routes import candles
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from tests.api_stub.conftest import series
 
 URL = "/v1/forecasts/file"

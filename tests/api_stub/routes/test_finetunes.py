@@ -1,6 +1,6 @@
 """The routes of finetuning jobs."""
 
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 
 URL = "/v1/finetunes"
 

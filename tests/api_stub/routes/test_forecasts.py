@@ -6,9 +6,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api_stub.main import create_app
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.schemas import example
 from kronos_client.redis.routing import announce
 from tests.api_stub.conftest import ADDRESS, STATUS
 from tests.api_stub.middleware.test_guards import KEY, OTHER_KEY, with_keys

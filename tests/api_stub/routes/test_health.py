@@ -12,7 +12,7 @@ from api_stub import backend
 from api_stub.main import create_app
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from kronos_client.redis import connection
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker

@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api_stub.main import create_app
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import jobs_key
+from kronos_client.contract.schemas import example
 from tests.api_stub.conftest import ADDRESS
 
 FORECASTS = "/v1/forecasts"

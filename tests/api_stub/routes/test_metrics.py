@@ -5,8 +5,8 @@ import time
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import DEAD_KEY, job_key, jobs_key
+from kronos_client.contract.schemas import example
 from kronos_client.redis.queues import large_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker

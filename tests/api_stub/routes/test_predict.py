@@ -12,9 +12,9 @@ from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import SingleRequest
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import result_key
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.schemas import example
 from kronos_client.core.stored import NOTHING, read_stored
 from kronos_client.redis.routing import announce
 from tests.api_stub.conftest import ADDRESS, STATUS, asgi_answer, series

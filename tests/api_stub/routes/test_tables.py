@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from api_stub.routes.tables import WRITERS, preferred
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from tests.api_stub.conftest import series
 
 CSV, PARQUET, ARROW = WRITERS

@@ -18,9 +18,9 @@ from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import FinetuneResult
 from kronos_client.contract.names import CPU_FINETUNE_QUEUE, PROGRESS_STATE, cancel_key
+from kronos_client.contract.schemas import example
 from kronos_client.core.handle import JobHandle
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce

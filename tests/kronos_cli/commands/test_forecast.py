@@ -17,7 +17,7 @@ from kronos_cli.files.inputs import Source
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.testing import FakeForecastClient, fake_worker
 from kronos_model.bars.files.options import ReadOptions

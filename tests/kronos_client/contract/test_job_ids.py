@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import checked_job_id, is_job_id
+from kronos_client.contract.names import checked_job_id, is_job_id
 
 
 @pytest.mark.parametrize("job_id", ["a", "order-4711", "größe 7", "x" * 200])

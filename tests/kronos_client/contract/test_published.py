@@ -11,11 +11,10 @@ from pydantic import BaseModel
 
 from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult, parse_backtest_job
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import JOB_ID, example
 from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, FinetuneResult, parse_finetune_job
 from kronos_client.contract.jobs import ForecastJob, Limits, parse_job, prepare
 from kronos_client.contract.results import ErrorReport, ForecastResult
-from kronos_client.contract.schemas import as_text, documents
+from kronos_client.contract.schemas import JOB_ID, as_text, documents, example
 from tests.waiting import WAIT_S
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -115,7 +114,7 @@ def test_the_contract_is_imported_without_torch() -> None:
         "import importlib, pkgutil, kronos_client.contract\n"
         "names = [module.name for module in pkgutil.iter_modules(kronos_client.contract.__path__)]\n"
         "for name in names: importlib.import_module(f'kronos_client.contract.{name}')\n"
-        "from kronos_client.contract.examples import JOB_ID, example\n"
+        "from kronos_client.contract.schemas import JOB_ID, example\n"
         "from kronos_client.contract.jobs import Limits, parse_job, prepare\n"
         "print(len(names), len(prepare(parse_job(example('forecast-job'), Limits()), JOB_ID, Limits())))"
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from kronos_client.core.core import Core
 from kronos_client.core.job import Job, forecast_job
 from kronos_client.settings import ClientSettings

@@ -3,8 +3,8 @@
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
-from kronos_client.contract.job_ids import is_shared
+from kronos_client.contract.names import is_shared
+from kronos_client.contract.schemas import example
 from kronos_client.core.equal_jobs import shared
 from kronos_client.core.job import finetune_job, forecast_job
 from kronos_client.settings import ClientSettings

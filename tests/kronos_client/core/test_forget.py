@@ -7,9 +7,9 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import job_key
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.schemas import example
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import delivery_keys
 from kronos_model.bars.synthetic import candles

@@ -10,8 +10,7 @@ from redis.asyncio.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import SHARED_PREFIX
-from kronos_client.contract.names import job_key, result_key
+from kronos_client.contract.names import SHARED_PREFIX, job_key, result_key
 from kronos_client.core import lost_jobs, result_events
 from kronos_client.core.result_events import ResultEvents
 from kronos_client.core.result_store import RedisResultStore

@@ -11,8 +11,8 @@ from redis.asyncio import connection as awaited
 
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
-from kronos_client.contract.examples import example
 from kronos_client.contract.names import result_key
+from kronos_client.contract.schemas import example
 from kronos_client.core.many import MAX_TOGETHER
 from kronos_model.bars.synthetic import candles
 from tests.faults.proxy import FaultyProxy

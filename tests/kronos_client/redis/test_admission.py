@@ -12,13 +12,13 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_ids import SHARED_PREFIX
 from kronos_client.contract.names import (
     CPU_FINETUNE_QUEUE,
     CPU_QUEUE,
     EVENT_EXCHANGE,
     GPU_QUEUE,
     SHARED_KEY,
+    SHARED_PREFIX,
     job_key,
     jobs_key,
 )

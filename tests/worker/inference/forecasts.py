@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from kronos_client.contract.examples import example
 from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.schemas import example
 
 
 def result(close: float = 10.0, **changes: Any) -> ForecastResult:

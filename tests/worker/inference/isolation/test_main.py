@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.examples import example
+from kronos_client.contract.schemas import example
 from kronos_model.errors import CheckpointMissing
 from worker.inference.isolation import __main__ as main
 from worker.inference.isolation.isolation import EXIT_IDLE
