@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kronos_client.backtesting.store import LEVELS
+from kronos_client.backtesting.store import LEVELS, PARTS
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -112,8 +112,7 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
 
 def _read(file: Path, model: str, column: str, horizon: int) -> _Windows:
     """The windows of a model in which the column has a scale."""
-    parts = ["anchor", "scale", "actual", *(f"q{level}" for level in LEVELS)]
-    titles = ["timestamp", *(f"{column}_{part}" for part in parts)]
+    titles = ["timestamp", *(f"{column}_{part}" for part in PARTS)]
     table = pq.read_table(file, columns=titles, filters=[("model", "==", model)])
     begins = np.array(table["timestamp"].to_pylist()[::horizon])
     anchor, scale, actual, *quantiles = (

@@ -74,7 +74,7 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> Non
     parts += ["<h2>Calibration</h2><div class=charts>", _drawn(_draw_reliability, models)]
     parts += [_drawn(_draw_pit, models), "</div><h2>By horizon</h2><div class=charts>"]
     parts += [_drawn(_draw_coverage, models), _drawn(_draw_error, models | report["naive"]), "</div>"]
-    losses, windows = window_losses(run), run.windows
+    losses, windows = window_losses(run), run.common_windows
     order = np.argsort(losses)[: np.isfinite(losses).sum()]  # NaN last
     for title, chosen in (("Best", order[:SHOWN_WINDOWS]), ("Worst", order[::-1][:SHOWN_WINDOWS])):
         parts.append(f"<h2>{title} windows of {html.escape(run.names()[0])}</h2><div class=charts>")
@@ -90,7 +90,7 @@ def window_losses(run: "BacktestRun") -> NDArray[np.float64]:
     NaN if the lookback's close never changes.
     """
     losses = []
-    plan, windows = run.plan, run.windows
+    plan, windows = run.plan, run.common_windows
     for window, closes in zip(windows, run.store.closes(0, windows), strict=True):
         bars = plan.window(window).bars
         past, actual = np.split(bars[:, CLOSE].astype(np.float64), [plan.options.lookback])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kronos_client.backtesting.page import write_page
-from kronos_client.backtesting.store import LEVELS
+from kronos_client.backtesting.store import PARTS
 from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.bars.columns import CLOSE, as_columns
 from kronos_model.evaluation.calibration import references
@@ -24,13 +24,11 @@ BATCH_WINDOWS: Final = 128
 """The most windows that are scored at once."""
 BATCH_CLOSES: Final = 2**22
 """The most sampled closes of one forecaster that are scored at once: 32 MiB in each array."""
-PARTS: Final = ("anchor", "scale", "actual", *(f"q{level}" for level in LEVELS))
-"""What the table of forecasts has of each column."""
 
 
 def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str, Any]:
     """Score the forecasts of a run, write the three files, and return the content of report.json."""
-    plan, folder, names, windows = run.plan, run.folder, run.names(), run.windows
+    plan, folder, names, windows = run.plan, run.folder, run.names(), run.common_windows
     season = infer_season(*(one.wall for one in plan.instruments))
     no_season = why_not_seasonal(plan.options.lookback, season)
     season = None if no_season else season
@@ -96,7 +94,7 @@ def _tables(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[pa.T
 
 def _batches(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[Sequence[int]]:
     """The windows, as many at once as memory has room for."""
-    options, windows = run.plan.options, run.windows
+    options, windows = run.plan.options, run.common_windows
     each = max(options.samples, NUM_SAMPLES) * options.horizon
     number = min(BATCH_WINDOWS, max(1, BATCH_CLOSES // each))
     for first in range(0, len(windows), number):

@@ -60,7 +60,7 @@ class BacktestRun:
         return sum(map(len, self._done))
 
     @property
-    def windows(self) -> Sequence[int]:
+    def common_windows(self) -> Sequence[int]:
         """The windows that every model has forecast."""
         return sorted(set.intersection(*self._done))
 
@@ -159,7 +159,7 @@ class BacktestRun:
         """
         from kronos_client.backtesting.reporting import write_report  # SciPy and Matplotlib
 
-        if not self.windows:
+        if not self.common_windows:
             reason = next(iter(self.failed.values()), {"message": "no window was forecast"})["message"]
             raise JobError(ErrorCode.INVALID_INPUT, f"there is nothing to score: {reason}")
         return write_report(self, on_batch)

@@ -22,6 +22,8 @@ CREATE TABLE IF NOT EXISTS forecasts (model INTEGER, window INTEGER, num_paths I
 """
 LEVELS: Final = (0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.9, 0.95)
 """Quantile levels stored for each column. All paths of the close are stored."""
+PARTS: Final = ("anchor", "scale", "actual", *(f"q{level}" for level in LEVELS))
+"""What forecasts.parquet has of each column, such as ``close_anchor``."""
 
 
 def earlier_lookback(folder: Path) -> int | None:
