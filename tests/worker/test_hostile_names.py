@@ -23,8 +23,7 @@ from worker.inference.engine_thread import EngineThread
 from worker.inference.model_cache import ModelCache
 from worker.settings import WorkerSettings
 from worker.tasks.attempt import job_of
-from worker.training.data_folder import DataFolder
-from worker.training.start_models import StartModels
+from worker.training.job_inputs import DataFolder, StartModels
 
 LIMITS = Limits()
 SECRET = "what-no-job-may-see"

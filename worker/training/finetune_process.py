@@ -5,12 +5,10 @@ this one: they send forecasts to other workers, and score them. A worker has one
 """
 
 import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
 from kronos_client.registry.job_folder import RUNS
 from kronos_client.registry.model_registry import ModelRegistry
@@ -19,8 +17,7 @@ from kronos_model.devices.cores import num_cores
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
-from worker.training.data_folder import DataFolder
-from worker.training.start_models import StartModels
+from worker.training.job_inputs import DataFolder, StartModels
 
 
 class FinetuneProcess(WorkerProcess):
@@ -38,25 +35,15 @@ class FinetuneProcess(WorkerProcess):
         self.data_folder = checked_data_folder(settings)
         self.device = str(device["device"])
         self.device_warning = device["warning"]
-        self.is_draining = threading.Event()
         self.max_processes, self.processes_limit = _most_processes(device, settings.device)
         # Known only as of the start, since this process does not use the device.
         unknown = dict.fromkeys(("memory_free_bytes", "utilisation_percent"))
         self._description = device["description"] | unknown
         super().__init__(settings, node, FinetuneMetrics(lambda: self.training))
 
-    @property
-    def limits(self) -> Limits:
-        return self.settings.limits()
-
     def start(self) -> None:
         super().start()
         self.serve_metrics()
-
-    def drain(self) -> None:
-        """Announce that this worker takes no more jobs, and stop its job. Safe in a signal handler."""
-        super().drain()
-        self.is_draining.set()
 
     def status(self) -> FinetuneWorkerStatus:
         return FinetuneWorkerStatus(

@@ -26,8 +26,6 @@ from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config import parse_config
 
-DATA_LINK: Final = "data"
-START_LINKS: Final = "start"
 CANDLES: Final = "candles"
 INSTRUMENT_COLUMN: Final = "instrument"
 TIME_COLUMN: Final = "timestamps"

@@ -3,7 +3,7 @@
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from worker.training.data_folder import DataFolder
+from worker.training.job_inputs import DataFolder
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
-from worker.training.start_models import StartModels
+from worker.training.job_inputs import StartModels
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
 
