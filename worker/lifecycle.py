@@ -23,12 +23,12 @@ from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
 from worker.broker.rounds import rounds
 from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
+from worker.config import node_name
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_worker
-from worker.monitoring.node_name import node_name
 from worker.process import current
 from worker.settings import explain, get_settings
 

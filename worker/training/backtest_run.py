@@ -78,12 +78,11 @@ class BacktestJobRun(LongRun):
         lookback_of = partial(known_lookback, self.process.registry)
         run = open_backtest(self._read, self._folder.run, workers, lookback_of, **options)
         with closing(run):
-            is_resumed = run.num_done > 0
+            self._is_resumed = run.num_done > 0
             await self._forecast(client, run)
             self._report("scoring", run)
             report = run.report(on_batch=self._check)
-        timings_ms = self._timings_ms()
-        result = self._completed(BacktestResult, report=report, timings_ms=timings_ms, resumed=is_resumed)
+        result = self._completed(BacktestResult, report=report)
         self._folder.drop_forecasts()
         return result
 

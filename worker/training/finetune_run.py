@@ -18,13 +18,12 @@ from kronos_model.finetuning.launching import training_command, training_environ
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
 from kronos_model.text import escaped, without_paths
-from worker.training.job_inputs import JobInputs
-from worker.training.long_run import MAX_STARTS_AT_SAVE, RESULT_FILE, LongRun, Stop
+from worker.training.job_folder import CONFIG_FILE, RESULT_FILE
+from worker.training.job_inputs import without_links, write_inputs
+from worker.training.long_run import MAX_STARTS_AT_SAVE, LongRun, Stop
 
 log = logging.getLogger(__name__)
 
-FILES: Final = ("--config", "config.json", "--output", "run")
-"""In the job's folder."""
 STATUS_FIELDS: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
 NICENESS: Final = 10
 """Lower priority than forecasts on the same machine."""
@@ -70,7 +69,6 @@ class FinetuneRun(LongRun):
     _job: FinetuneJob
     _child_warning: str | None = None
     _data_warnings: tuple[str, ...] = ()
-    _is_resumed = False
 
     def _earlier_result(self) -> dict[str, Any] | None:
         if (content := self._folder.read(RESULT_FILE)) is None:
@@ -92,8 +90,8 @@ class FinetuneRun(LongRun):
         given = (job.device, process.device, process.device_warning)
         self._device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback, role="finetune")
         self._device = process.device
-        self._inputs = JobInputs(job, self._folder, process.data_folder, process.start_models)
-        self._notes = self._inputs.write(self._notes)
+        allowed = (process.data_folder, process.start_models)
+        self._notes = write_inputs(job, self._notes, self._folder, *allowed)
 
     def _work(self) -> dict[str, Any]:
         """Train, by one process after another while each saves before it is killed. Register the model."""
@@ -169,7 +167,8 @@ class FinetuneRun(LongRun):
         processes, device = self._job.processes, self.process.device
         if processes > 1:
             device = device.partition(":")[0]  # each process has its own GPU
-        arguments = [*FILES, "--device", device, "--progress", "json", "--supervised"]
+        arguments = ["--config", CONFIG_FILE, "--output", self._folder.run.name, "--device", device]
+        arguments += ["--progress", "json", "--supervised"]
         return training_command(arguments, processes=processes)
 
     def _on_event(self, event: Event) -> None:
@@ -190,7 +189,7 @@ class FinetuneRun(LongRun):
         self.process.training = TrainingStatus(job_id=self.job_id, name=self._job.name, **facts)
 
     def _register(self, done: Event) -> dict[str, Any]:
-        metadata = self._inputs.without_links(done["metadata"], self._notes)
+        metadata = without_links(done["metadata"], self._job, self._notes)
         model = self.process.registry.register(
             self._folder.root / done["checkpoint"],
             self._job.name,
@@ -200,7 +199,6 @@ class FinetuneRun(LongRun):
         )
         evaluation = metadata.get("evaluation") or {}
         warning = self._device_warning or self._child_warning
-        training_s = self.receipt.worked_s + self._elapsed_s
         result = self._completed(
             FinetuneResult,
             model=FinetunedModel(name=model.name, version=model.version, id=model.reference),
@@ -212,8 +210,6 @@ class FinetuneRun(LongRun):
             device=self._device,
             device_warning=warning,
             warnings=self._data_warnings if warning is None else (warning, *self._data_warnings),
-            timings_ms=self._timings_ms() | {"training": round(training_s * 1000, 3)},
-            resumed=self._is_resumed,
         )
         self._folder.keep_result()
         return result

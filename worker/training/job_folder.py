@@ -26,6 +26,8 @@ from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config import parse_config
 
+CONFIG_FILE: Final = "config.json"
+RESULT_FILE: Final = "result.json"
 CANDLES: Final = "candles"
 INSTRUMENT_COLUMN: Final = "instrument"
 TIME_COLUMN: Final = "timestamps"
@@ -175,7 +177,7 @@ class JobFolder:
     def _max_context(self) -> dict[str, int]:
         """``max_context`` as in a completed run's metadata; empty if only the hub has it."""
         with suppress(KronosError):  # the checkpoint also loads without it
-            config = parse_config(self.read("config.json") or {})
+            config = parse_config(self.read(CONFIG_FILE) or {})
             if config.max_context is not None:
                 return {"max_context": config.max_context}
             if not isinstance(config.start.model, str):

@@ -15,7 +15,7 @@ from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import DEFAULT_MODEL, FinetuneConfig
 from kronos_model.text import excerpt
 from worker.settings import WorkerSettings
-from worker.training.job_folder import CANDLES, INSTRUMENT_COLUMN, JobFolder, JobNotes
+from worker.training.job_folder import CANDLES, CONFIG_FILE, INSTRUMENT_COLUMN, JobFolder, JobNotes
 
 Part = Literal["model", "tokenizer"]
 PARTS: Final[tuple[Part, ...]] = ("model", "tokenizer")
@@ -133,62 +133,56 @@ def with_start(config: FinetuneConfig, fields: Mapping[Any, str | None]) -> Fine
     return config.model_copy(update={"start": config.start.model_copy(update=fields)})
 
 
-@dataclass(frozen=True)
-class JobInputs:
-    """The config of a job's training process, its candles, and links to data and models."""
+def write_inputs(
+    job: FinetuneJob, notes: JobNotes, folder: JobFolder, data_folder: DataFolder, start_models: StartModels
+) -> JobNotes:
+    """Write the config of a job's training process, its candles, and links to data and models.
 
-    job: FinetuneJob
-    folder: JobFolder
-    data_folder: DataFolder
-    start_models: StartModels
+    Every worker writes the same files. The returned notes pin the job's start models.
 
-    def write(self, notes: JobNotes) -> JobNotes:
-        """Write the files, the same ones on every worker. The returned notes pin the job's start models.
+    Raises:
+        JobError: The job may not read its data, or may not start from its models.
+    """
+    data = job.data
+    for path in data.paths:
+        data_folder.check(path)
+    if data.instruments is not None:
+        config = job.finetune_config(CANDLES)
+        columns = {"id_column": INSTRUMENT_COLUMN}
+        config = config.model_copy(update={"data": config.data.model_copy(update=columns)})
+    else:
+        config = job.finetune_config(tuple(f"{DATA_LINK}/{path}" for path in data.paths))
+    config, registered = start_models.check(with_start(config, notes.start))
+    references = {part: model.reference for part, model in registered.items()}
+    notes = replace(notes, start=notes.start | references)
+    folder.write_notes(notes)
+    links = {part: f"{START_LINKS}/{reference}" for part, reference in references.items()}
+    for part, model in registered.items():
+        folder.link(links[part], model.folder)
+    config = with_start(config, links)
+    if "model" in registered and config.max_context is None:
+        config = config.model_copy(update={"max_context": registered["model"].metadata.max_context})
+    if data.instruments is not None:
+        folder.write_candles(prepare_instruments(data.instruments))
+    elif data_folder.root is not None:
+        folder.link(DATA_LINK, data_folder.root)
+    folder.write(CONFIG_FILE, config.model_dump(mode="json"))
+    return notes
 
-        Raises:
-            JobError: The job may not read its data, or may not start from its models.
-        """
-        data, root = self.job.data, self.data_folder.root
-        for path in data.paths:
-            self.data_folder.check(path)
-        is_inline = data.instruments is not None
-        config = self.job.finetune_config(
-            CANDLES if is_inline else tuple(f"{DATA_LINK}/{path}" for path in data.paths)
-        )
-        if is_inline:
-            columns = {"id_column": INSTRUMENT_COLUMN}
-            config = config.model_copy(update={"data": config.data.model_copy(update=columns)})
-        config, registered = self.start_models.check(with_start(config, notes.start))
-        references = {part: model.reference for part, model in registered.items()}
-        notes = replace(notes, start=notes.start | references)
-        self.folder.write_notes(notes)
-        links = {part: f"{START_LINKS}/{reference}" for part, reference in references.items()}
-        for part, model in registered.items():
-            self.folder.link(links[part], model.folder)
-        config = with_start(config, links)
-        if "model" in registered and config.max_context is None:
-            max_context = registered["model"].metadata.max_context
-            config = config.model_copy(update={"max_context": max_context})
-        if data.instruments is not None:
-            self.folder.write_candles(prepare_instruments(data.instruments))
-        elif root is not None:
-            self.folder.link(DATA_LINK, root)
-        self.folder.write("config.json", config.model_dump(mode="json"))
-        return notes
 
-    def without_links(self, metadata: Mapping[str, Any], notes: JobNotes) -> dict[str, Any]:
-        """A trained model's metadata, with the job's own names in place of links."""
-        references = {f"{START_LINKS}/{reference}": reference for reference in notes.start.values()}
+def without_links(metadata: Mapping[str, Any], job: FinetuneJob, notes: JobNotes) -> dict[str, Any]:
+    """A trained model's metadata, with the job's own names in place of links."""
+    references = {f"{START_LINKS}/{reference}": reference for reference in notes.start.values()}
 
-        def named(parts: Mapping[str, Any]) -> dict[str, Any]:
-            # A part that is trained from scratch has a shape and no name.
-            return {
-                part: references.get(name, name) if isinstance(name, str) else name
-                for part, name in parts.items()
-            }
-
-        config = metadata["config"] | {
-            "start": named(metadata["config"]["start"]),
-            "data": metadata["config"]["data"] | {"path": self.job.data.path},
+    def named(parts: Mapping[str, Any]) -> dict[str, Any]:
+        # A part that is trained from scratch has a shape and no name.
+        return {
+            part: references.get(name, name) if isinstance(name, str) else name
+            for part, name in parts.items()
         }
-        return {**metadata, "parent": named(metadata["parent"]), "config": config}
+
+    config = metadata["config"] | {
+        "start": named(metadata["config"]["start"]),
+        "data": metadata["config"]["data"] | {"path": job.data.path},
+    }
+    return {**metadata, "parent": named(metadata["parent"]), "config": config}

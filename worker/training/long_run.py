@@ -15,13 +15,12 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.errors import KronosError
 from worker.broker.claims import Claim
 from worker.training.finetune_process import FinetuneProcess
-from worker.training.job_folder import JobFolder, JobNotes
+from worker.training.job_folder import RESULT_FILE, JobFolder, JobNotes
 
 MAX_STARTS_AT_SAVE: Final = 5
 """Starts at one save. They are the only trace of a process that died with its worker."""
 RETRY_DELAY_S: Final = 1.0
 """Without this delay, a job that cannot run now would come back at once, again and again."""
-RESULT_FILE: Final = "result.json"
 
 
 class Stop(StrEnum):
@@ -71,6 +70,7 @@ class LongRun(ABC):
         self._time_limit_s = min(self.time_limit_s, settings.finetune_time_limit_s or math.inf)
         self.is_cancelled = self.receipt.is_cancelled
         self.progress: dict[str, Any] | None = None
+        self._is_resumed = False  # from what an earlier attempt saved
         self._folder = JobFolder(self.process.model_folder, self.job_id)
         self._job: Any = self.parse(self.payload, settings.limits())
         self._waited_s = self.receipt.waited_s(self._job.submitted_at)
@@ -115,21 +115,23 @@ class LongRun(ABC):
         """Remove what only a later attempt would need, and return the error for the sender."""
 
     def _completed(self, kind: Callable[..., ResultModel], **fields: Any) -> dict[str, Any]:
-        """The job's result, which is on disk too, for a worker that gets the job again."""
+        """The job's result. A file has it too, for a worker that gets the job again."""
+        elapsed_s = time.monotonic() - self._began
+        times_s = {
+            "queued": self._notes.queued_s,
+            "training": self.receipt.worked_s + elapsed_s,  # ignored by a backtest's result
+            "total": max(0.0, self._waited_s) + elapsed_s,
+        }
         result = kind(
-            queue=self.queue, worker=self.process.node, num_attempts=self._notes.num_starts, **fields
+            queue=self.queue,
+            worker=self.process.node,
+            timings_ms={name: round(time_s * 1000, 3) for name, time_s in times_s.items()},
+            num_attempts=self._notes.num_starts,
+            resumed=self._is_resumed,
+            **fields,
         ).model_dump(mode="json")
         self._folder.write(RESULT_FILE, result)
         return result
-
-    def _timings_ms(self) -> dict[str, float]:
-        """Milliseconds from the submission: to the first start, and until now."""
-        total_s = max(0.0, self._waited_s) + self._elapsed_s
-        return {"queued": round(self._notes.queued_s * 1000, 3), "total": round(total_s * 1000, 3)}
-
-    @property
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self._began
 
     def _note(self, **changes: Any) -> None:
         """Change the job's notes on disk, unless another worker may soon have the job."""
@@ -156,11 +158,12 @@ class LongRun(ABC):
 
     def _final_stop(self) -> Stop | None:
         """Why the job must end for good, if it must."""
+        elapsed_s = time.monotonic() - self._began
         if self.is_cancelled:
             return Stop.CANCELLED
-        if self._waited_s + self._elapsed_s >= (self._job.deadline_s or math.inf):
+        if self._waited_s + elapsed_s >= (self._job.deadline_s or math.inf):
             return Stop.DEADLINE
-        if self.receipt.worked_s + self._elapsed_s >= self._time_limit_s:
+        if self.receipt.worked_s + elapsed_s >= self._time_limit_s:
             return Stop.TIME_LIMIT
         return None
 
