@@ -5,7 +5,7 @@ import math
 import os
 import time
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob, parse_finetune_job
@@ -39,21 +39,6 @@ LACKS_MEMORY: Final = (
     "most likely for lack of memory: lower batch_size, lookback or num_workers, or give the worker more "
     "memory"
 )
-
-
-class TrainingEnd(NamedTuple):
-    """How a training process ended.
-
-    Attributes:
-        event: Its last event if that was ``done`` or ``error``, else None; see
-            ``kronos_model/finetuning/reporting.py``.
-        stop: Why it was stopped, or None.
-        exit_status: -N if signal N ended it.
-    """
-
-    event: Event | None
-    stop: Stop | None
-    exit_status: int
 
 
 class FinetuneRun(LongRun):
@@ -101,31 +86,28 @@ class FinetuneRun(LongRun):
             if (stop := self._stop_reason()) is not None:
                 raise self._stopped(stop)
             self._count_start()
-            end = self._train()
-            event = end.event
-            if end.stop is None and (event is not None or end.exit_status == EXIT_STOPPED):
-                self._uncount_start()
-            if not self._claim.is_safe:
-                raise self._stopped(Stop.CLAIM)
-            if event is not None and event["event"] == "done":
+            event, exit_status = self._train()
+            if event is None:
+                if (saved_at_ns := self._folder.saved_at_ns()) == killed_at_ns:
+                    raise _killed_error(exit_status)
+                killed_at_ns = saved_at_ns
+                log.warning("the training process ended with status %d, starting it again", exit_status)
+            elif event["event"] == "done":
                 return self._register(event)
-            if event is not None:
-                if event["code"] != ErrorCode.RUN_LOCKED or time.monotonic() > locked_until:
-                    raise training_error(event, self._job)
+            elif event["code"] == ErrorCode.RUN_LOCKED and time.monotonic() <= locked_until:
                 log.warning("another training process still uses the run's folder, trying again")
                 time.sleep(LOCK_RETRY_S)
-                continue
-            if end.stop is not None:
-                raise self._stopped(end.stop)
-            if (saved_at_ns := self._folder.saved_at_ns()) == killed_at_ns:
-                raise _killed_error(end.exit_status)
-            killed_at_ns = saved_at_ns
-            log.warning("the training process ended with status %d, starting it again", end.exit_status)
+            else:
+                raise training_error(event, self._job)
 
-    def _train(self) -> TrainingEnd:
+    def _train(self) -> tuple[Event | None, int]:
         """Run one training process. It ends at the latest with this process (see ``JsonChild``).
 
-        If it is to stop, it gets the time to save, and does not count as killed.
+        If the job must stop, the process gets the time to save, and does not count as killed.
+
+        Returns:
+            Its event ``done`` or ``error`` (see ``kronos_model/finetuning/reporting.py``), None if it ended
+            without one; and its exit status, -N if signal N ended it.
         """
         settings = self.process.settings
         try:
@@ -160,8 +142,15 @@ class FinetuneRun(LongRun):
             exit_status = ended.exit_status
         finally:
             child.stop()
-        is_final = last is not None and last["event"] in ("done", "error")
-        return TrainingEnd(last if is_final else None, stop, exit_status)
+        if last is not None and last["event"] not in ("done", "error"):
+            last = None
+        if stop is None and (last is not None or exit_status == EXIT_STOPPED):
+            self._uncount_start()
+        if not self._claim.is_safe:
+            stop, last = Stop.CLAIM, None
+        if stop is not None and last is None:
+            raise self._stopped(stop)
+        return last, exit_status
 
     def _command(self) -> list[str]:
         processes, device = self._job.processes, self.process.device

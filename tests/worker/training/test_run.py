@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,7 +20,7 @@ from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded
 from worker.training import finetune_run
 from worker.training.finetune_process import FinetuneProcess
-from worker.training.finetune_run import FinetuneRun, TrainingEnd
+from worker.training.finetune_run import FinetuneRun
 from worker.training.job_folder import JobFolder, JobNotes
 from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted, Stop
 
@@ -68,6 +68,14 @@ def a_run(process: FinetuneProcess, time_limit_s: float = math.inf, **fields: An
     receipt = Receipt(now, now, False, worked_s=2.0)
     job = payload(**fields)
     return FinetuneRun(process, "job", job, fingerprint(job), receipt, "cpu.finetune", time_limit_s)
+
+
+class TrainingEnd(NamedTuple):
+    """How a process ends: its last event, why the job must stop, and its exit status."""
+
+    event: dict[str, Any] | None
+    stop: Stop | None
+    exit_status: int
 
 
 class FakeTraining:

@@ -18,7 +18,7 @@ from tests.processes import await_end
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
 from worker.training import finetune_run
-from worker.training.finetune_run import FinetuneRun, TrainingEnd
+from worker.training.finetune_run import FinetuneRun
 from worker.training.job_folder import JobNotes
 from worker.training.long_run import Interrupted, Stop
 
@@ -61,8 +61,8 @@ class Supervised(FinetuneRun):
         self.script = script
         return self.run(self.claim)
 
-    def train(self, script: str, *, grace_s: int = 10) -> TrainingEnd:
-        """One process."""
+    def train(self, script: str, *, grace_s: int = 10) -> tuple[Any, int]:
+        """One process: its last event and exit status."""
         self.script, self._claim = script, self.claim
         self._notes = JobNotes("fingerprint", {}, 0.0)
         self.process.settings = self.process.settings.model_copy(update={"finetune_grace_s": grace_s})
@@ -97,12 +97,12 @@ send("progress", step=1); send("done", checkpoint="c"); sys.exit(0)
 """
     end = supervised.train(script)
     assert [event["event"] for event in supervised.events] == ["progress", "done"]
-    assert end == TrainingEnd({"event": "done", "checkpoint": "c"}, None, 0)
+    assert end == ({"event": "done", "checkpoint": "c"}, 0)
 
 
 def test_its_own_error_is_its_end(supervised):
-    end = supervised.train('send("error", code="DISK_FULL", message="m"); sys.exit(1)')
-    assert (end.event["code"], end.exit_status) == ("DISK_FULL", 1)
+    event, exit_status = supervised.train('send("error", code="DISK_FULL", message="m"); sys.exit(1)')
+    assert (event["code"], exit_status) == ("DISK_FULL", 1)
     assert supervised.num_starts == 1
 
 
@@ -134,7 +134,8 @@ signal.signal(signal.SIGTERM, lambda *_: wanted.set())
 send("progress"); wanted.wait(); saved.write_text("x"); send("stopped"); sys.exit(75)
 """
     supervised.on_event = lambda _: setattr(supervised, "stop", Stop.CANCELLED)
-    assert supervised.train(script) == TrainingEnd(None, Stop.CANCELLED, 75)
+    with pytest.raises(JobError, match="CANCELLED"):
+        supervised.train(script)
     assert supervised._folder.saved_at_ns() > 0
 
 
@@ -145,8 +146,7 @@ signal.signal(signal.SIGTERM, lambda *_: wanted.set())
 send("progress"); wanted.wait(); send("done")
 """
     supervised.on_event = lambda _: setattr(supervised, "stop", Stop.DRAINED)
-    end = supervised.train(script)
-    assert (end.event, end.stop) == ({"event": "done"}, Stop.DRAINED)
+    assert supervised.train(script) == ({"event": "done"}, 0)
 
 
 IGNORES_STOP = (
@@ -156,7 +156,9 @@ IGNORES_STOP = (
 
 def test_training_that_ignores_the_stop_is_killed_after_its_grace(supervised):
     supervised.on_event = lambda _: setattr(supervised, "stop", Stop.DEADLINE)
-    assert supervised.train(IGNORES_STOP, grace_s=1) == TrainingEnd(None, Stop.DEADLINE, -9)
+    with pytest.raises(JobError, match="DEADLINE"):
+        supervised.train(IGNORES_STOP, grace_s=1)
+    assert await_end(supervised.events[0]["pid"])
 
 
 def test_training_that_must_end_is_killed_at_once(supervised):
@@ -164,7 +166,9 @@ def test_training_that_must_end_is_killed_at_once(supervised):
         supervised.stop, supervised.claim.is_running_out = Stop.CLAIM, True
 
     supervised.on_event = end
-    assert supervised.train(IGNORES_STOP, grace_s=600) == TrainingEnd(None, Stop.CLAIM, -9)
+    with pytest.raises(Interrupted, match="claim could not be renewed"):
+        supervised.train(IGNORES_STOP, grace_s=600)
+    assert await_end(supervised.events[0]["pid"])
 
 
 def test_an_earlier_stop_starts_nothing(supervised):
@@ -180,7 +184,8 @@ signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
 while True: send("progress")
 """
     supervised.on_event = lambda _: setattr(supervised, "stop", Stop.CANCELLED)
-    assert supervised.train(script).stop == Stop.CANCELLED
+    with pytest.raises(JobError, match="CANCELLED"):
+        supervised.train(script)
 
 
 def test_training_waits_for_a_locked_folder(supervised, monkeypatch):
@@ -208,7 +213,8 @@ def test_the_kernel_kills_training_first_if_memory_runs_out(supervised):
 signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
 send("progress", pid=os.getpid()); time.sleep(600)
 """
-    supervised.train(script)
+    with pytest.raises(JobError, match="CANCELLED"):
+        supervised.train(script)
     assert seen == ["1000"]
 
 
@@ -229,7 +235,7 @@ import subprocess
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 send("progress", pid=child.pid); send("done"); sys.stdout.flush(); os._exit(0)
 """
-    assert supervised.train(script).event == {"event": "done"}
+    assert supervised.train(script)[0] == {"event": "done"}
     assert await_end(supervised.events[0]["pid"])
 
 
