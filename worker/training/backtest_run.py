@@ -110,9 +110,9 @@ class BacktestJobRun(LongRun):
 
     def _check(self) -> None:
         """Raise Interrupted or JobError if the backtest must stop."""
-        if (stop := self._stop_reason()) is not None:
+        if (stop := self._reason_to_stop()) is not None:
             self._uncount_start()
-            raise self._stopped(stop)
+            raise stop
 
     def _read(self) -> BacktestInput:
         """The job's instruments."""

@@ -20,7 +20,7 @@ from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
 from kronos_model.text import escaped, without_paths
 from worker.training.job_folder import CONFIG_FILE, RESULT_FILE
 from worker.training.job_inputs import without_links, write_inputs
-from worker.training.long_run import MAX_STARTS_AT_SAVE, LongRun, Stop
+from worker.training.long_run import CLAIM_LOST, MAX_STARTS_AT_SAVE, Interrupted, LongRun
 
 log = logging.getLogger(__name__)
 
@@ -83,8 +83,8 @@ class FinetuneRun(LongRun):
         killed_at_ns: int | None = None
         locked_until = time.monotonic() + LOCK_WAIT_S
         while True:
-            if (stop := self._stop_reason()) is not None:
-                raise self._stopped(stop)
+            if (stop := self._reason_to_stop()) is not None:
+                raise stop
             self._count_start()
             event, exit_status = self._train()
             if event is None:
@@ -121,7 +121,7 @@ class FinetuneRun(LongRun):
             )
         except LocalStackError as error:
             raise self._handed_back(error) from error
-        stop: Stop | None = None
+        stop: JobError | Interrupted | None = None
         kill_at = math.inf
         last: Event | None = None
         try:
@@ -131,7 +131,7 @@ class FinetuneRun(LongRun):
                 if (event := child.next_event(POLL_S)) is not None:
                     last = event
                     self._on_event(event)
-                if stop is None and (stop := self._stop_reason()) is not None:
+                if stop is None and (stop := self._reason_to_stop()) is not None:
                     log.info("stopping the training process: %s", stop)
                     self._uncount_start()  # now: this process may be killed before it has ended
                     child.terminate()
@@ -147,9 +147,9 @@ class FinetuneRun(LongRun):
         if stop is None and (last is not None or exit_status == EXIT_STOPPED):
             self._uncount_start()
         if not self._claim.is_safe:
-            stop, last = Stop.CLAIM, None
+            raise self._interrupted(CLAIM_LOST)
         if stop is not None and last is None:
-            raise self._stopped(stop)
+            raise stop
         return last, exit_status
 
     def _command(self) -> list[str]:

@@ -5,7 +5,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, ClassVar, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -19,18 +18,9 @@ from worker.training.job_folder import RESULT_FILE, JobFolder, JobNotes
 
 MAX_STARTS_AT_SAVE: Final = 5
 """Starts at one save. They are the only trace of a process that died with its worker."""
+CLAIM_LOST: Final = "its claim could not be renewed"
 RETRY_DELAY_S: Final = 1.0
 """Without this delay, a job that cannot run now would come back at once, again and again."""
-
-
-class Stop(StrEnum):
-    """Why a job must stop early."""
-
-    CANCELLED = "the job was cancelled"
-    DEADLINE = "the job's deadline has passed"
-    TIME_LIMIT = "KRONOS_FINETUNE_TIME_LIMIT_S has passed"
-    DRAINED = "the worker shuts down"
-    CLAIM = "its claim could not be renewed"
 
 
 class Interrupted(Exception):
@@ -89,15 +79,14 @@ class LongRun(ABC):
         self._notes = earlier or JobNotes(self.fingerprint, {}, queued_s=max(0.0, self._waited_s))
         if earlier is not None and (result := self._earlier_result()) is not None:
             return result
-        if (stop := self._final_stop()) is not None:
-            raise self._failed(self._stop_error(stop))
+        if (error := self._ending_error()) is not None:
+            raise self._failed(error)
         self._prepare()
         try:
             return self._work()
-        except JobError as error:
+        except (JobError, KronosError) as failure:
+            error = failure if isinstance(failure, JobError) else JobError.from_kronos(failure)
             raise self._failed(error) from None
-        except KronosError as error:
-            raise self._failed(JobError.from_kronos(error)) from None
 
     def _earlier_result(self) -> dict[str, Any] | None:
         """The result of a worker that died before it stored the job's outcome."""
@@ -156,38 +145,27 @@ class LongRun(ABC):
         self._uncount_start()
         return Interrupted(str(error), RETRY_DELAY_S)
 
-    def _final_stop(self) -> Stop | None:
-        """Why the job must end for good, if it must."""
-        elapsed_s = time.monotonic() - self._began
+    def _ending_error(self) -> JobError | None:
+        """The error of a job that was cancelled, missed its deadline, or reached its time limit."""
+        elapsed_s, deadline_s = time.monotonic() - self._began, self._job.deadline_s
         if self.is_cancelled:
-            return Stop.CANCELLED
-        if self._waited_s + elapsed_s >= (self._job.deadline_s or math.inf):
-            return Stop.DEADLINE
+            return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
+        if deadline_s is not None and self._waited_s + elapsed_s >= deadline_s:
+            late = f"the job was not done within its deadline of {deadline_s} s"
+            return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or ask for less", "deadline_s")
         if self.receipt.worked_s + elapsed_s >= self._time_limit_s:
-            return Stop.TIME_LIMIT
+            late = f"the job took longer than its time limit of {self._time_limit_s:g} s"
+            remedy = "raise the job's time_limit or the worker's KRONOS_FINETUNE_TIME_LIMIT_S"
+            return JobError(ErrorCode.DEADLINE, f"{late}; ask for less, or {remedy}")
         return None
 
-    def _stop_reason(self) -> Stop | None:
-        """Why this worker must stop the job, if it must."""
+    def _reason_to_stop(self) -> JobError | Interrupted | None:
+        """What to raise if this worker must stop the job now."""
         if not self._claim.is_safe:
-            return Stop.CLAIM
-        if (stop := self._final_stop()) is not None:
-            return stop
-        return Stop.DRAINED if self.process.state == "draining" else None
+            return self._interrupted(CLAIM_LOST)
+        if (error := self._ending_error()) is not None:
+            return error
+        return self._interrupted("the worker shuts down") if self.process.state == "draining" else None
 
-    def _stopped(self, stop: Stop) -> JobError | Interrupted:
-        """What a job that must stop raises."""
-        if stop in (Stop.DRAINED, Stop.CLAIM):
-            return Interrupted(f"{self.continues}: {stop}")
-        return self._stop_error(stop)
-
-    def _stop_error(self, stop: Stop) -> JobError:
-        """The error of a job that was cancelled, missed its deadline, or reached its time limit."""
-        if stop is Stop.CANCELLED:
-            return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
-        if stop is Stop.DEADLINE:
-            late = f"the job was not done within its deadline of {self._job.deadline_s} s"
-            return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or ask for less", "deadline_s")
-        late = f"the job took longer than its time limit of {self._time_limit_s:g} s"
-        remedy = "ask for less, or raise the job's time_limit or the worker's KRONOS_FINETUNE_TIME_LIMIT_S"
-        return JobError(ErrorCode.DEADLINE, f"{late}; {remedy}")
+    def _interrupted(self, why: str) -> Interrupted:
+        return Interrupted(f"{self.continues}: {why}")

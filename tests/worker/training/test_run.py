@@ -22,7 +22,7 @@ from worker.training import finetune_run
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.finetune_run import FinetuneRun
 from worker.training.job_folder import JobFolder, JobNotes
-from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted, Stop
+from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
 METADATA = {
@@ -64,6 +64,7 @@ def payload(**fields: Any) -> dict[str, Any]:
 
 
 def a_run(process: FinetuneProcess, time_limit_s: float = math.inf, **fields: Any) -> FinetuneRun:
+    process.state = "ready"
     now = time.time()
     receipt = Receipt(now, now, False, worked_s=2.0)
     job = payload(**fields)
@@ -71,11 +72,31 @@ def a_run(process: FinetuneProcess, time_limit_s: float = math.inf, **fields: An
 
 
 class TrainingEnd(NamedTuple):
-    """How a process ends: its last event, why the job must stop, and its exit status."""
+    """How a process ends: its last event, what has stopped it, and its exit status."""
 
     event: dict[str, Any] | None
-    stop: Stop | None
+    stop: Callable[[FinetuneRun], object]
     exit_status: int
+
+
+def not_stopped(run: FinetuneRun) -> None: ...
+
+
+def cancelled(run: FinetuneRun) -> None:
+    run.is_cancelled = True
+
+
+def late(run: FinetuneRun) -> None:
+    run._job = run._job.model_copy(update={"deadline_s": 1.0})
+    run._waited_s = 2.0
+
+
+def drained(run: FinetuneRun) -> None:
+    run.process.drain()
+
+
+def claim_lost(run: FinetuneRun) -> None:
+    run._claim.is_safe = False  # type: ignore[misc]
 
 
 class FakeTraining:
@@ -105,8 +126,7 @@ class FakeTraining:
         end = next(self._ends)
         if isinstance(end, BaseException):
             raise end
-        if end.stop is not None:
-            self._run._stop_reason = lambda: end.stop  # type: ignore[method-assign]
+        end.stop(self._run)
         events: list[dict[str, Any]] = []
         if self._resumed is not None:
             started = {"event": "started", "device": "cpu", "device_warning": None}
@@ -115,7 +135,8 @@ class FakeTraining:
                 {"event": "data", "warnings": ["few bars"]},
                 {"event": "progress", "stage": "tokenizer"},
             ]
-        return FakeChild([*events, *filter(None, [end.event])], end.exit_status, self._after_start)
+        events += [] if end.event is None else [end.event]
+        return FakeChild([None, *events], end.exit_status, self._after_start)
 
 
 class FakeChild:
@@ -152,7 +173,12 @@ def go(
 
 
 def done(process: FinetuneProcess) -> TrainingEnd:
-    return TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": METADATA}, None, 0)
+    return TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": METADATA}, not_stopped, 0)
+
+
+def failed(field: str) -> TrainingEnd:
+    error = {"event": "error", "code": "DISK_FULL", "message": "m", "field": field}
+    return TrainingEnd(error, not_stopped, 1)
 
 
 def test_the_arguments_of_training_and_the_registered_model(process, monkeypatch):
@@ -195,7 +221,7 @@ def test_more_processes_than_the_machine_has_cores_are_refused(process, monkeypa
 def test_a_model_from_scratch_is_registered_with_its_shape(process, monkeypatch):
     shape = {"d_model": 16}
     metadata = METADATA | {"config": {"start": {"model": shape}, "data": {"path": ["data/a.csv"]}}}
-    end = TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": metadata}, None, 0)
+    end = TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": metadata}, not_stopped, 0)
     go(monkeypatch, a_run(process), end)
     assert process.registry.resolve("mine").metadata.config["start"] == {"model": shape}
 
@@ -234,7 +260,7 @@ def test_a_damaged_model_is_not_the_result(process, monkeypatch):
 
 def test_a_later_worker_starts_from_the_same_version_of_the_parent(process, monkeypatch):
     with pytest.raises(Interrupted):
-        go(monkeypatch, a_run(process), TrainingEnd(None, Stop.DRAINED, 75))
+        go(monkeypatch, a_run(process), TrainingEnd(None, drained, 75))
     process.registry.register(BUNDLED, "parent", job_id="q", fingerprint="f", metadata={"max_context": 64})
     result, training = go(monkeypatch, a_run(process), done(process), resumed=True)
     assert (
@@ -246,22 +272,12 @@ def test_a_later_worker_starts_from_the_same_version_of_the_parent(process, monk
 @pytest.mark.parametrize(
     ("end", "code", "field"),
     [
-        (TrainingEnd(None, Stop.CANCELLED, 75), ErrorCode.CANCELLED, None),
-        (TrainingEnd(None, Stop.DEADLINE, 75), ErrorCode.DEADLINE, "deadline_s"),
-        (TrainingEnd(None, None, -9), ErrorCode.OUT_OF_MEMORY, "config"),
-        (TrainingEnd(None, None, -11), ErrorCode.INTERNAL, None),
-        (
-            TrainingEnd({"event": "error", "code": "DISK_FULL", "message": "m", "field": "seed"}, None, 1),
-            ErrorCode.DISK_FULL,
-            "config.seed",
-        ),
-        (
-            TrainingEnd(
-                {"event": "error", "code": "DISK_FULL", "message": "m", "field": "data.path"}, None, 1
-            ),
-            ErrorCode.DISK_FULL,
-            "data.path",
-        ),
+        (TrainingEnd(None, cancelled, 75), ErrorCode.CANCELLED, None),
+        (TrainingEnd(None, late, 75), ErrorCode.DEADLINE, "deadline_s"),
+        (TrainingEnd(None, not_stopped, -9), ErrorCode.OUT_OF_MEMORY, "config"),
+        (TrainingEnd(None, not_stopped, -11), ErrorCode.INTERNAL, None),
+        (failed("seed"), ErrorCode.DISK_FULL, "config.seed"),
+        (failed("data.path"), ErrorCode.DISK_FULL, "data.path"),
     ],
 )
 def test_each_end_is_a_code_that_names_the_best_checkpoint(process, monkeypatch, end, code, field):
@@ -288,7 +304,7 @@ def test_a_model_that_cannot_be_registered_is_kept_and_registered_when_the_job_i
     needed = [folder_of(process).run / name for name in ("config.json", "data.json", "parent.json")]
     for path in needed:
         path.write_text("{}")
-    end = TrainingEnd({"event": "done", "checkpoint": "run/checkpoint", "metadata": METADATA}, None, 0)
+    end = TrainingEnd({"event": "done", "checkpoint": "run/checkpoint", "metadata": METADATA}, not_stopped, 0)
     with monkeypatch.context() as patch:
         patch.setattr(process.registry, "register", refuse)
         with pytest.raises(JobError) as ended:
@@ -321,7 +337,7 @@ def test_a_job_that_ends_its_worker_each_time_ends_with_a_code(process, monkeypa
 
 def test_a_killed_start_counts_even_if_the_job_is_stopped_later(process, monkeypatch):
     with pytest.raises(Interrupted):
-        go(monkeypatch, a_run(process), TrainingEnd(None, None, -9), after_start=process.drain)
+        go(monkeypatch, a_run(process), TrainingEnd(None, not_stopped, -9), after_start=process.drain)
     assert starts_at_save(process) == 1
 
 
@@ -333,15 +349,15 @@ def test_a_folder_that_cannot_be_cleaned_up_does_not_hide_the_jobs_error(process
 
     monkeypatch.setattr(JobFolder, "keep_best", refuse)
     with pytest.raises(JobError, match="CANCELLED"):
-        go(monkeypatch, run, TrainingEnd(None, Stop.CANCELLED, 75))
+        go(monkeypatch, run, TrainingEnd(None, cancelled, 75))
 
 
 @pytest.mark.parametrize(
     "end",
     [
-        TrainingEnd(None, Stop.DRAINED, -9),
-        TrainingEnd(None, None, 75),
-        TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, None, 1),
+        TrainingEnd(None, drained, -9),
+        TrainingEnd(None, not_stopped, 75),
+        TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, not_stopped, 1),
         LocalStackError("no more processes"),
     ],
 )
@@ -349,14 +365,14 @@ def test_a_start_that_the_worker_ended_or_that_did_not_train_does_not_count(proc
     monkeypatch.setattr(finetune_run, "LOCK_RETRY_S", 0.0)
     for _ in range(MAX_STARTS_AT_SAVE + 1):
         with pytest.raises(Interrupted):
-            go(monkeypatch, a_run(process), end, TrainingEnd(None, Stop.DRAINED, 75))
+            go(monkeypatch, a_run(process), end, TrainingEnd(None, drained, 75))
         assert starts_at_save(process) == 0
 
 
 def test_unreported_starts_are_no_attempts_and_without_a_save_nothing_is_resumed(process, monkeypatch):
     for resumed in (None, None, False):
         with pytest.raises(Interrupted):
-            go(monkeypatch, a_run(process), TrainingEnd(None, Stop.DRAINED, 75), resumed=resumed)
+            go(monkeypatch, a_run(process), TrainingEnd(None, drained, 75), resumed=resumed)
     result, _ = go(monkeypatch, a_run(process), done(process))
     assert (result["num_attempts"], result["resumed"]) == (2, False)
 
@@ -368,11 +384,11 @@ def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypa
 
 def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
     with pytest.raises(Interrupted):
-        go(monkeypatch, a_run(process), TrainingEnd(None, None, -9), held=claim(is_running_out=True))
+        go(monkeypatch, a_run(process), TrainingEnd(None, not_stopped, -9), held=claim(is_running_out=True))
     assert folder_of(process).notes(fingerprint(payload())).num_starts == 0
 
 
-@pytest.mark.parametrize("stop", [None, Stop.CLAIM, Stop.CANCELLED])
+@pytest.mark.parametrize("stop", [not_stopped, claim_lost, cancelled])
 def test_without_its_claim_a_job_is_interrupted_for_any_end_of_training(process, monkeypatch, stop):
     held = claim()
     end = done(process)._replace(stop=stop)

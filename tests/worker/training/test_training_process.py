@@ -20,7 +20,7 @@ from worker.settings import WorkerSettings
 from worker.training import finetune_run
 from worker.training.finetune_run import FinetuneRun
 from worker.training.job_folder import JobNotes
-from worker.training.long_run import Interrupted, Stop
+from worker.training.long_run import CLAIM_LOST, Interrupted
 
 PREAMBLE = """
 import json, os, signal, sys, threading, time
@@ -31,6 +31,10 @@ Path("starts").write_text("x" * (count + 1))
 saved = Path("run/predictor/state.safetensors")
 saved.parent.mkdir(parents=True, exist_ok=True)
 """
+
+
+CANCELLED = JobError(ErrorCode.CANCELLED, "the job was cancelled")
+DRAINED = Interrupted("the worker shuts down")
 
 
 class Supervised(FinetuneRun):
@@ -48,7 +52,7 @@ class Supervised(FinetuneRun):
         self.folder.mkdir(parents=True)
         self.script = ""
         self.events: list[dict[str, Any]] = []
-        self.stop: Stop | None = None
+        self.stop: JobError | Interrupted | None = None
         self.on_event: Callable[[dict[str, Any]], object] = lambda _: None
         self.claim: Any = SimpleNamespace(is_safe=True, is_running_out=False)
 
@@ -74,7 +78,7 @@ class Supervised(FinetuneRun):
     def _command(self) -> list[str]:
         return [sys.executable, "-c", PREAMBLE + self.script]
 
-    def _stop_reason(self) -> Stop | None:
+    def _reason_to_stop(self) -> JobError | Interrupted | None:
         return self.stop
 
     def _on_event(self, event: Any) -> None:
@@ -133,7 +137,7 @@ wanted = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: wanted.set())
 send("progress"); wanted.wait(); saved.write_text("x"); send("stopped"); sys.exit(75)
 """
-    supervised.on_event = lambda _: setattr(supervised, "stop", Stop.CANCELLED)
+    supervised.on_event = lambda _: setattr(supervised, "stop", CANCELLED)
     with pytest.raises(JobError, match="CANCELLED"):
         supervised.train(script)
     assert supervised._folder.saved_at_ns() > 0
@@ -145,7 +149,7 @@ wanted = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: wanted.set())
 send("progress"); wanted.wait(); send("done")
 """
-    supervised.on_event = lambda _: setattr(supervised, "stop", Stop.DRAINED)
+    supervised.on_event = lambda _: setattr(supervised, "stop", DRAINED)
     assert supervised.train(script) == ({"event": "done"}, 0)
 
 
@@ -155,15 +159,15 @@ IGNORES_STOP = (
 
 
 def test_training_that_ignores_the_stop_is_killed_after_its_grace(supervised):
-    supervised.on_event = lambda _: setattr(supervised, "stop", Stop.DEADLINE)
-    with pytest.raises(JobError, match="DEADLINE"):
+    supervised.on_event = lambda _: setattr(supervised, "stop", CANCELLED)
+    with pytest.raises(JobError, match="CANCELLED"):
         supervised.train(IGNORES_STOP, grace_s=1)
     assert await_end(supervised.events[0]["pid"])
 
 
 def test_training_that_must_end_is_killed_at_once(supervised):
     def end(_: Any) -> None:
-        supervised.stop, supervised.claim.is_running_out = Stop.CLAIM, True
+        supervised.stop, supervised.claim.is_running_out = Interrupted(CLAIM_LOST), True
 
     supervised.on_event = end
     with pytest.raises(Interrupted, match="claim could not be renewed"):
@@ -172,7 +176,7 @@ def test_training_that_must_end_is_killed_at_once(supervised):
 
 
 def test_an_earlier_stop_starts_nothing(supervised):
-    supervised.stop = Stop.DRAINED
+    supervised.stop = DRAINED
     with pytest.raises(Interrupted, match="the worker shuts down"):
         supervised.work("")
     assert not (supervised.folder / "starts").exists()
@@ -183,7 +187,7 @@ def test_a_stop_is_obeyed_even_with_many_events(supervised):
 signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
 while True: send("progress")
 """
-    supervised.on_event = lambda _: setattr(supervised, "stop", Stop.CANCELLED)
+    supervised.on_event = lambda _: setattr(supervised, "stop", CANCELLED)
     with pytest.raises(JobError, match="CANCELLED"):
         supervised.train(script)
 
@@ -205,7 +209,7 @@ send("done")
 def test_the_kernel_kills_training_first_if_memory_runs_out(supervised):
     def look(event: dict[str, Any]) -> None:
         seen.append(Path(f"/proc/{event['pid']}/oom_score_adj").read_text().strip())
-        supervised.stop = Stop.CANCELLED
+        supervised.stop = CANCELLED
 
     seen: list[str] = []
     supervised.on_event = look
