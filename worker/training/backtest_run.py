@@ -23,6 +23,7 @@ from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorker
 from kronos_client.core.retrying import WORTH_ANOTHER_TRY
 from kronos_model.finetuning.data import read_files
 from kronos_model.text import without_paths
+from worker.training.job_inputs import check_path
 from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted, LongRun
 
 POLL_S: Final = 0.2
@@ -121,8 +122,8 @@ class BacktestJobRun(LongRun):
         skipped, remarks = dict[str, str](), list[str]()
         if data.path is not None:
             for path in data.paths:
-                folder.check(path)
-            root = f"{folder.root}/"
+                check_path(folder, path)
+            root = f"{folder}/"
             paths = [root + path for path in data.paths]
             instruments, report = read_files(paths, self._job.reading, "reading.")
             skipped = {path.removeprefix(root): without_paths(why) for path, why in report.skipped.items()}

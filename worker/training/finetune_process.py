@@ -17,7 +17,6 @@ from kronos_model.devices.cores import num_cores
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
-from worker.training.job_inputs import DataFolder, StartModels
 
 
 class FinetuneProcess(WorkerProcess):
@@ -31,7 +30,6 @@ class FinetuneProcess(WorkerProcess):
         self.training: TrainingStatus | None = None
         self.model_folder = checked_model_folder(settings)
         self.registry = ModelRegistry(self.model_folder)
-        self.start_models = StartModels(settings, self.registry)
         self.data_folder = checked_data_folder(settings)
         self.device = str(device["device"])
         self.device_warning = device["warning"]
@@ -52,7 +50,7 @@ class FinetuneProcess(WorkerProcess):
             model=None,
             training=self.training,
             model_folder=str(self.model_folder),
-            has_data_folder=self.data_folder.root is not None,
+            has_data_folder=self.data_folder is not None,
             threads=self.settings.threads,
         )
 
@@ -84,9 +82,9 @@ def checked_model_folder(settings: WorkerSettings) -> Path:
     return folder.absolute()
 
 
-def checked_data_folder(settings: WorkerSettings) -> DataFolder:
+def checked_data_folder(settings: WorkerSettings) -> Path | None:
     """The folder of the jobs' candles, if one is set. Raises SettingsError if it is missing."""
     folder = settings.data_folder
     if folder is not None and not folder.is_dir():
         raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is not a folder")
-    return DataFolder(folder)
+    return folder

@@ -75,8 +75,7 @@ class FinetuneRun(LongRun):
         given = (job.device, process.device, process.device_warning)
         self._device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback, role="finetune")
         self._device = process.device
-        allowed = (process.data_folder, process.start_models)
-        self._notes = write_inputs(job, self._notes, self._folder, *allowed)
+        self._notes = write_inputs(job, self._notes, self._folder, process)
 
     def _work(self) -> dict[str, Any]:
         """Train, by one process after another while each saves before it is killed. Register the model."""

@@ -1,7 +1,7 @@
 """What a finetuning job may read, and the files of its training process. No torch."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -15,6 +15,7 @@ from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import DEFAULT_MODEL, FinetuneConfig
 from kronos_model.text import excerpt
 from worker.settings import WorkerSettings
+from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_folder import CANDLES, CONFIG_FILE, INSTRUMENT_COLUMN, JobFolder, JobNotes
 
 Part = Literal["model", "tokenizer"]
@@ -24,103 +25,91 @@ DATA_LINK: Final = "data"
 START_LINKS: Final = "start"
 
 
-@dataclass(frozen=True)
-class DataFolder:
-    """``KRONOS_DATA_FOLDER``, in which jobs name files; ``root`` is None if the worker has none."""
+def check_path(data_folder: Path | None, path: str) -> Path:
+    """Resolve a job's path, a file or a folder. No link in it may lead out of the data folder.
 
-    root: Path | None
-
-    def check(self, path: str) -> Path:
-        """Resolve a job's path, a file or a folder. No link in it may lead out of the data folder.
-
-        Raises:
-            JobError: DATA_NOT_ALLOWED, also for a missing path: a job must not find out what is outside.
-        """
-        if self.root is None:
-            raise _data_refusal("this worker has no data folder (KRONOS_DATA_FOLDER); send candles inline")
-        if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
-            raise _data_refusal(f"{excerpt(path)} is not relative to the data folder")
-        root = self.root.resolve()
-        try:
-            named = (root / path).resolve(strict=True)
-            if not named.is_relative_to(root):
-                raise _data_refusal(f"{excerpt(path)} leads out of the data folder")
-            for entry in named.rglob("*"):  # follows no links to folders; readers do not follow them either
-                if entry.is_symlink() and not entry.resolve().is_relative_to(root):
-                    inside = excerpt(str(entry.relative_to(root)))
-                    raise _data_refusal(f"{inside} is a link that leads out of the data folder")
-        except (OSError, RuntimeError, ValueError) as error:  # links in a circle, or no valid file name
-            raise _data_refusal(f"{excerpt(path)} cannot be read in the data folder") from error
-        return named
+    Raises:
+        JobError: DATA_NOT_ALLOWED, also for a missing path: a job must not find out what is outside.
+    """
+    if data_folder is None:
+        raise _data_refusal("this worker has no data folder (KRONOS_DATA_FOLDER); send candles inline")
+    if Path(path).is_absolute() or ".." in Path(path).parts or "\0" in path:
+        raise _data_refusal(f"{excerpt(path)} is not relative to the data folder")
+    root = data_folder.resolve()
+    try:
+        named = (root / path).resolve(strict=True)
+        if not named.is_relative_to(root):
+            raise _data_refusal(f"{excerpt(path)} leads out of the data folder")
+        for entry in named.rglob("*"):  # follows no links to folders; readers do not follow them either
+            if entry.is_symlink() and not entry.resolve().is_relative_to(root):
+                inside = excerpt(str(entry.relative_to(root)))
+                raise _data_refusal(f"{inside} is a link that leads out of the data folder")
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, or no valid file name
+        raise _data_refusal(f"{excerpt(path)} cannot be read in the data folder") from error
+    return named
 
 
 def _data_refusal(reason: str) -> JobError:
     return JobError(ErrorCode.DATA_NOT_ALLOWED, f"{PATH_FIELD}: {reason}", PATH_FIELD)
 
 
-@dataclass(frozen=True)
-class StartModels:
-    """The models that a job may start from: bundled ones, those in the settings, and registered ones."""
+def check_start(
+    config: FinetuneConfig, settings: WorkerSettings, registry: ModelRegistry
+) -> tuple[FinetuneConfig, dict[Part, RegisteredModel]]:
+    """The config with the revisions of the settings, and the registered models that it starts from.
 
-    settings: WorkerSettings
-    registry: ModelRegistry
+    A job may start from bundled models, those in the settings, and registered ones.
 
-    def listed(self, part: Part) -> dict[str, str | None]:
-        """Bundled names and names in the settings, each with its revision in the settings."""
-        settings = self.settings
-        own = settings.model or DEFAULT_MODEL
-        further = settings.further_models.values()
-        if part == "model":
-            named = {own: settings.model_revision} | {str(one.model): one.model_revision for one in further}
-        else:
-            named = {one.tokenizer: one.tokenizer_revision for one in further if one.tokenizer}
-            if settings.tokenizer:
-                named[settings.tokenizer] = settings.tokenizer_revision
-        return dict.fromkeys(bundled_names()) | named
-
-    def check(self, config: FinetuneConfig) -> tuple[FinetuneConfig, dict[Part, RegisteredModel]]:
-        """The config with the revisions of the settings, and the registered models that it names.
-
-        Raises:
-            JobError: MODEL_NOT_ALLOWED; CHECKPOINT_INVALID or CHECKPOINT_MISSING for a damaged model.
-        """
-        registered: dict[Part, RegisteredModel] = {}
-        fields: dict[str, str | None] = {}
-        for part in PARTS:
-            name, revision = getattr(config.start, part), getattr(config.start, f"{part}_revision")
-            if not isinstance(name, str):
-                continue
-            allowed = self.listed(part)
-            is_listed = name in allowed and revision in (None, allowed[name])
-            if is_listed and not self._is_registered(name):
-                fields[f"{part}_revision"] = allowed[name]
-                if Path(name).is_dir() and name not in bundled_names():
-                    fields[part] = str(Path(name).absolute())  # a path is not relative to the run's folder
-            elif revision is None and (model := self._resolve(name, part)) is not None:
-                registered[part] = model
-            else:
-                raise _model_refusal(part, name, revision, allowed)
-        return with_start(config, fields), registered
-
-    def _is_registered(self, name: str) -> bool:
-        """Whether KRONOS_MODEL names this model, and it is a registered one."""
-        is_own = name == self.settings.model and name not in bundled_names()
-        return is_own and self.registry.resolve(name) is not None
-
-    def _resolve(self, name: str, part: Part) -> RegisteredModel | None:
-        try:
-            model = self.registry.resolve(name)
-            if model is not None:
-                model.verify()
-        except CheckpointError as error:
-            raise JobError(error.code, error.message, f"config.start.{part}", error.details) from None
-        return model
+    Raises:
+        JobError: MODEL_NOT_ALLOWED; CHECKPOINT_INVALID or CHECKPOINT_MISSING for a damaged model.
+    """
+    registered: dict[Part, RegisteredModel] = {}
+    fields: dict[str, str | None] = {}
+    for part in PARTS:
+        name, revision = getattr(config.start, part), getattr(config.start, f"{part}_revision")
+        if not isinstance(name, str):
+            continue
+        is_bundled, listed = name in bundled_names(), _listed_models(settings, part)
+        is_listed = name in listed and revision in (None, listed[name])
+        if is_listed and name == settings.model and not is_bundled:
+            is_listed = registry.resolve(name) is None  # the worker's own model may be a registered one
+        if is_listed:
+            fields[f"{part}_revision"] = listed[name]
+            if Path(name).is_dir() and not is_bundled:
+                fields[part] = str(Path(name).absolute())  # a path is not relative to the run's folder
+            continue
+        model = _intact_model(registry, name, part) if revision is None else None
+        if model is None:
+            raise _model_refusal(part, name, revision, listed)
+        registered[part] = model
+    return with_start(config, fields), registered
 
 
-def _model_refusal(
-    part: Part, name: str, revision: str | None, allowed: Mapping[str, str | None]
-) -> JobError:
-    names = sorted(one for one in allowed if not Path(one).is_absolute())  # no job may name an absolute path
+def _listed_models(settings: WorkerSettings, part: Part) -> dict[str, str | None]:
+    """Bundled names and names in the settings, each with its revision in the settings."""
+    own = settings.model or DEFAULT_MODEL
+    further = settings.further_models.values()
+    if part == "model":
+        named = {own: settings.model_revision} | {str(one.model): one.model_revision for one in further}
+    else:
+        named = {one.tokenizer: one.tokenizer_revision for one in further if one.tokenizer}
+        if settings.tokenizer:
+            named[settings.tokenizer] = settings.tokenizer_revision
+    return dict.fromkeys(bundled_names()) | named
+
+
+def _intact_model(registry: ModelRegistry, name: str, part: Part) -> RegisteredModel | None:
+    try:
+        model = registry.resolve(name)
+        if model is not None:
+            model.verify()
+    except CheckpointError as error:
+        raise JobError(error.code, error.message, f"config.start.{part}", error.details) from None
+    return model
+
+
+def _model_refusal(part: Part, name: str, revision: str | None, listed: Iterable[str]) -> JobError:
+    names = sorted(one for one in listed if not Path(one).is_absolute())  # no job may name an absolute path
     wanted = name if revision is None else f"{name}@{revision}"
     field, may_load = f"config.start.{part}", f"{', '.join(names)} and registered models"
     remedy = "name one of them, or have KRONOS_MODELS name this one"
@@ -133,9 +122,7 @@ def with_start(config: FinetuneConfig, fields: Mapping[Any, str | None]) -> Fine
     return config.model_copy(update={"start": config.start.model_copy(update=fields)})
 
 
-def write_inputs(
-    job: FinetuneJob, notes: JobNotes, folder: JobFolder, data_folder: DataFolder, start_models: StartModels
-) -> JobNotes:
+def write_inputs(job: FinetuneJob, notes: JobNotes, folder: JobFolder, process: FinetuneProcess) -> JobNotes:
     """Write the config of a job's training process, its candles, and links to data and models.
 
     Every worker writes the same files. The returned notes pin the job's start models.
@@ -145,14 +132,14 @@ def write_inputs(
     """
     data = job.data
     for path in data.paths:
-        data_folder.check(path)
+        check_path(process.data_folder, path)
     if data.instruments is not None:
         config = job.finetune_config(CANDLES)
         columns = {"id_column": INSTRUMENT_COLUMN}
         config = config.model_copy(update={"data": config.data.model_copy(update=columns)})
     else:
         config = job.finetune_config(tuple(f"{DATA_LINK}/{path}" for path in data.paths))
-    config, registered = start_models.check(with_start(config, notes.start))
+    config, registered = check_start(with_start(config, notes.start), process.settings, process.registry)
     references = {part: model.reference for part, model in registered.items()}
     notes = replace(notes, start=notes.start | references)
     folder.write_notes(notes)
@@ -164,8 +151,8 @@ def write_inputs(
         config = config.model_copy(update={"max_context": registered["model"].metadata.max_context})
     if data.instruments is not None:
         folder.write_candles(prepare_instruments(data.instruments))
-    elif data_folder.root is not None:
-        folder.link(DATA_LINK, data_folder.root)
+    elif process.data_folder is not None:
+        folder.link(DATA_LINK, process.data_folder)
     folder.write(CONFIG_FILE, config.model_dump(mode="json"))
     return notes
 
