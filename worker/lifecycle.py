@@ -132,11 +132,9 @@ def choose_pool(sender: Any, **_: Any) -> None:
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     sender.options["autoscale"] = None
     if is_finetuning:
-        from worker.training.finetune_process import checked_data_folder, checked_model_folder
+        from worker.training.finetune_process import checked_folders
 
-        # Checked before the slow probe.
-        checked_model_folder(get_settings())
-        checked_data_folder(get_settings())
+        checked_folders(get_settings())  # before the slow probe
         sender.pool_cls, sender.concurrency = FinetuningPool, 1
     else:
         sender.pool_cls, sender.concurrency = WaitingThreadsPool, MAX_CALLBACK_JOBS

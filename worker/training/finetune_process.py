@@ -28,9 +28,8 @@ class FinetuneProcess(WorkerProcess):
 
     def __init__(self, settings: WorkerSettings, node: str, device: Mapping[str, Any]) -> None:
         self.training: TrainingStatus | None = None
-        self.model_folder = checked_model_folder(settings)
+        self.model_folder, self.data_folder = checked_folders(settings)
         self.registry = ModelRegistry(self.model_folder)
-        self.data_folder = checked_data_folder(settings)
         self.device = str(device["device"])
         self.device_warning = device["warning"]
         self.max_processes, self.processes_limit = _most_processes(device, settings.device)
@@ -65,26 +64,24 @@ def _most_processes(device: Mapping[str, Any], requested: str) -> tuple[int, str
     return 1, "GPU: ask for fewer, or set the worker's KRONOS_DEVICE to cuda"
 
 
-def checked_model_folder(settings: WorkerSettings) -> Path:
-    """The model folder. Raises SettingsError if this process cannot write there."""
-    folder = settings.model_folder
-    if folder is None:
+def checked_folders(settings: WorkerSettings) -> tuple[Path, Path | None]:
+    """The model folder, and the folder of the jobs' candles if one is set.
+
+    Raises:
+        SettingsError: A folder is missing, or the model folder cannot be written.
+    """
+    models, data = settings.model_folder, settings.data_folder
+    if models is None:
         raise SettingsError(
             "KRONOS_MODEL_FOLDER is not set: set it to the folder where a finetuning worker registers its "
             "models, and keeps what it needs to continue after a crash"
         )
     try:
-        (folder / RUNS).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder / RUNS).close()
+        (models / RUNS).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=models / RUNS).close()
     except OSError as error:
-        reason = f"{folder} cannot be written: {error}"
+        reason = f"{models} cannot be written: {error}"
         raise SettingsError(f"KRONOS_MODEL_FOLDER cannot be used: {reason}") from None
-    return folder.absolute()
-
-
-def checked_data_folder(settings: WorkerSettings) -> Path | None:
-    """The folder of the jobs' candles, if one is set. Raises SettingsError if it is missing."""
-    folder = settings.data_folder
-    if folder is not None and not folder.is_dir():
-        raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is not a folder")
-    return folder
+    if data is not None and not data.is_dir():
+        raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {data} is not a folder")
+    return models.absolute(), data

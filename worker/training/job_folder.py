@@ -67,6 +67,7 @@ class JobFolder:
         self.run = output_folder(model_folder, job_id)
         self._checkpoint = self.run / "checkpoint"  # of a completed run; it appears whole
         self._best = self.run / "best"
+        self._of_training = (self.root / CANDLES, *(self.run / stage for stage in PARTS))
 
     def notes(self, fingerprint: str) -> JobNotes | None:
         """An earlier worker's notes, if any. The files of another job are removed."""
@@ -148,12 +149,11 @@ class JobFolder:
             _remove(self._best)
         else:
             self._assemble_best()
-        _remove(*(self.run / stage for stage in PARTS), self.root / CANDLES)
+        _remove(*self._of_training)
 
     def keep_result(self) -> None:
         """Remove all weights and states: the model is registered."""
-        stages = (self.run / stage for stage in PARTS)
-        _remove(*stages, self._checkpoint, self._best, self.root / CANDLES)
+        _remove(*self._of_training, self._checkpoint, self._best)
 
     def _assemble_best(self) -> None:
         """Combine the best of each stage into one checkpoint. If there is none, an earlier one stays.
