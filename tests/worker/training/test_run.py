@@ -99,6 +99,10 @@ def claim_lost(run: FinetuneRun) -> None:
     run._claim.is_safe = False  # type: ignore[misc]
 
 
+def claim_run_out(run: FinetuneRun) -> None:
+    run._claim.is_safe, run._claim.is_running_out = False, True  # type: ignore[misc]
+
+
 class FakeTraining:
     """Has scripted ends in place of processes, and keeps their arguments.
 
@@ -156,8 +160,8 @@ class FakeChild:
     kill = stop = terminate
 
 
-def claim(*, is_running_out: bool = False) -> Any:
-    return SimpleNamespace(is_safe=not is_running_out, is_running_out=is_running_out)
+def claim() -> Any:
+    return SimpleNamespace(is_safe=True, is_running_out=False)
 
 
 def go(
@@ -384,7 +388,7 @@ def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypa
 
 def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
     with pytest.raises(Interrupted):
-        go(monkeypatch, a_run(process), TrainingEnd(None, not_stopped, -9), held=claim(is_running_out=True))
+        go(monkeypatch, a_run(process), TrainingEnd(None, claim_run_out, -9))
     assert folder_of(process).notes(fingerprint(payload())).num_starts == 0
 
 
