@@ -146,6 +146,8 @@ def test_a_stopped_backtest_continues_with_the_same_report(process, client, monk
         go(a_run(process), claim)
     if how != "killed":
         assert client._memory.read(list(client.jobs)[-1]).value.code == ErrorCode.CANCELLED
+    if how == "drained":
+        assert json.loads((output(process).parent / "job.json").read_text())["num_starts_at_save"] == 0
     assert (output(process) / FILE).exists()
     client.on_job, client.hold = (lambda: None), False
     process.state = "ready"
