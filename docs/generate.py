@@ -3,7 +3,10 @@
 A test holds the committed pages to what this writes.
 """
 
+import ast
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
@@ -132,15 +135,31 @@ the file of `KRONOS_REDIS_URL_FILE` are read again, for each connection: they ca
 {sections}"""
 
 
+def meanings_of(kind: type[ClientSettings]) -> dict[str, str]:
+    """The text under each setting in this class. Only this page needs them, so no process reads them."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
 def rows_of(kind: type[ClientSettings]) -> Iterator[tuple[str, str, str, str]]:
     """Name, values, default and meaning of the settings that this class adds to its base."""
     inherited = {name for base in kind.__bases__ for name in getattr(base, "model_fields", ())}
+    meanings = meanings_of(kind)
     for name, field in kind.model_fields.items():
         if name not in inherited:
             default = field.default
             text = default.get_secret_value() if isinstance(default, SecretStr) else default
             shown = "" if text in (None, "") else f"`{text}`"
-            yield f"`{PREFIX}{name.upper()}`", values_of(field), shown, field.description or ""
+            yield f"`{PREFIX}{name.upper()}`", values_of(field), shown, field.description or meanings[name]
 
 
 def values_of(field: FieldInfo) -> str:

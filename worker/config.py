@@ -1,5 +1,6 @@
-"""The Celery configuration of workers and of Flower. No torch."""
+"""The Celery configuration of workers and of Flower, and workers' node names. No torch."""
 
+import re
 from typing import Any, Final
 
 from celery import Celery
@@ -8,6 +9,10 @@ from kronos_client.celery_app import celery_config
 from kronos_client.contract.names import Role
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.settings import WorkerSettings
+
+DEFAULT_MODEL: Final = "kronos-small"
+MAX_MODEL_CHARS: Final = 40
+"""Length of the model's part of a node name."""
 
 RESULT_BACKEND: Final = "worker.broker.result_backend:CodedRedisBackend"
 
@@ -52,3 +57,16 @@ def make_worker_app(settings: WorkerSettings) -> Celery:
 def use_result_backend(app: Celery) -> None:
     """Make the app store and read results with our backend."""
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
+
+
+def node_name(settings: WorkerSettings, device: str, host: str, pid: int) -> str:
+    """The default name, such as ``forecast-cuda0-kronos-small-4711@host`` or ``finetune-cpu-4711@host``.
+
+    The model's part is the last part of its hub id, folder or name, safe in queue names and URLs. The process
+    id makes the name unique on its host.
+    """
+    parts = [settings.role, device.replace(":", "")]
+    if settings.role == "forecast":
+        last = re.split(r"[/\\]", (settings.model or DEFAULT_MODEL).rstrip("/\\"))[-1].lower()
+        parts.append(re.sub(r"[^a-z0-9._]+", "-", last).strip("-.")[:MAX_MODEL_CHARS] or "model")
+    return f"{'-'.join(parts)}-{pid}@{host}"

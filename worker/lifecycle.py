@@ -23,12 +23,12 @@ from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
 from worker.broker.rounds import rounds
 from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
+from worker.config import node_name
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_worker
-from worker.monitoring.node_name import node_name
 from worker.process import current
 from worker.settings import explain, get_settings
 
@@ -132,11 +132,9 @@ def choose_pool(sender: Any, **_: Any) -> None:
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     sender.options["autoscale"] = None
     if is_finetuning:
-        from worker.training.finetune_process import checked_data_folder, checked_model_folder
+        from worker.training.finetune_process import checked_folders
 
-        # Checked before the slow probe.
-        checked_model_folder(get_settings())
-        checked_data_folder(get_settings())
+        checked_folders(get_settings())  # before the slow probe
         sender.pool_cls, sender.concurrency = FinetuningPool, 1
     else:
         sender.pool_cls, sender.concurrency = WaitingThreadsPool, MAX_CALLBACK_JOBS

@@ -12,94 +12,60 @@ from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 class WorkerSettings(ServiceSettings):
     """The settings of a worker process."""
 
-    role: Literal["forecast", "finetune"] = Field("forecast", description="what the worker does")
-    device: str = Field("auto", description="`auto`, `cpu`, `cuda`, `cuda:N` or `mps`")
-    model: str | None = Field(
-        None, description="hub id, folder, bundled or registered name; default: `NeoQuasar/Kronos-small`"
-    )
-    tokenizer: str | None = Field(
-        None, description="hub id, folder or bundled name; default: the tokenizer that belongs to the model"
-    )
-    model_revision: str | None = Field(None, description="branch, tag or commit of the model on the hub")
-    tokenizer_revision: str | None = Field(None, description="branch, tag or commit of the tokenizer")
-    max_context: int | None = Field(
-        None, ge=1, description="bars that the model sees at most; default: as the model was published"
-    )
-    max_models: int = Field(2, ge=1, description="models that one worker process holds, its own included")
-    memory_mb: int | None = Field(
-        None,
-        ge=1,
-        description="MiB for weights and slots of all models of one worker process, on a GPU for steps "
-        "too; default: 80 % of what is free on a GPU, no limit on a CPU. Suspended paths take more, in the "
-        "host's memory: as many as there are slots at most, or 64",
-    )
-    dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="number format in which weights are multiplied"
-    )
-    threads: int | None = Field(
-        None,
-        ge=1,
-        description="CPU threads that one worker process computes with; default: `OMP_NUM_THREADS`, "
-        "else its cores, divided among the processes of its pool",
-    )
-    max_jobs: int | None = Field(
-        None,
-        ge=1,
-        description="jobs of low priority that one worker process holds; each higher priority may hold an "
-        "eighth more, at least one; default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, "
-        "512 on a GPU",
-    )
-    max_slots: int | None = Field(
-        None,
-        ge=1,
-        description="sample paths that one model computes at once; default: 64 on the CPU and on MPS, on a "
-        "GPU as many as fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an "
-        "eighth more",
-    )
-    max_prefill_bars: int | None = Field(
-        None,
-        ge=1,
-        description="bars of lookback that one step computes; default: 512 on the CPU, 2048 on MPS, 8192 "
-        "on a GPU",
-    )
-    low_priority_max_wait_s: str | None = Field(
-        None, description="ignored, and gone in the next version: each priority has its share of the takes"
-    )
-    max_dead_messages: int = Field(
-        1000, ge=1, description="unreadable messages that Redis keeps in `kronos:dead`; the oldest go first"
-    )
-    visibility_timeout_s: int = Field(
-        60, ge=1, description="seconds after which a job whose worker vanished is delivered again"
-    )
-    step_timeout_s: float = Field(
-        120, gt=0, description="seconds after which a step of the engine counts as hung and ends the worker"
-    )
-    drain_timeout_s: float | None = Field(
-        None,
-        ge=0,
-        description="seconds after SIGTERM in which running forecasts may end; then they go back to the "
-        "queue; default: no limit",
-    )
-    gpu_grace_s: float = Field(
-        60,
-        ge=0,
-        description="seconds without a ready GPU worker after which CPU workers take from queue `gpu` too",
-    )
-    finetune_time_limit_s: float | None = Field(
-        None,
-        gt=0,
-        description="seconds that one finetuning job may train, or one backtest take; default: no limit",
-    )
-    finetune_grace_s: int = Field(
-        60, ge=1, description="seconds that training may take to save its state when it is stopped"
-    )
-    metrics_port: int | None = Field(
-        None,
-        ge=1,
-        le=65535,
-        description="port of a worker's metrics for Prometheus; default: none are served",
-    )
-    metrics_host: str = Field("127.0.0.1", description="address at which a worker serves its metrics")
+    role: Literal["forecast", "finetune"] = "forecast"
+    """what the worker does"""
+    device: str = "auto"
+    """`auto`, `cpu`, `cuda`, `cuda:N` or `mps`"""
+    model: str | None = None
+    """hub id, folder, bundled or registered name; default: `NeoQuasar/Kronos-small`"""
+    tokenizer: str | None = None
+    """hub id, folder or bundled name; default: the tokenizer that belongs to the model"""
+    model_revision: str | None = None
+    """branch, tag or commit of the model on the hub"""
+    tokenizer_revision: str | None = None
+    """branch, tag or commit of the tokenizer"""
+    max_context: int | None = Field(None, ge=1)
+    """bars that the model sees at most; default: as the model was published"""
+    max_models: int = Field(2, ge=1)
+    """models that one worker process holds, its own included"""
+    memory_mb: int | None = Field(None, ge=1)
+    """MiB for weights and slots of all models of one worker process, on a GPU for steps too; default: 80 % of
+    what is free on a GPU, no limit on a CPU. Suspended paths take more, in the host's memory: as many as
+    there are slots at most, or 64"""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """number format in which weights are multiplied"""
+    threads: int | None = Field(None, ge=1)
+    """CPU threads that one worker process computes with; default: `OMP_NUM_THREADS`, else its cores, divided
+    among the processes of its pool"""
+    max_jobs: int | None = Field(None, ge=1)
+    """jobs of low priority that one worker process holds; each higher priority may hold an eighth more, at
+    least one; default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, 512 on a GPU"""
+    max_slots: int | None = Field(None, ge=1)
+    """sample paths that one model computes at once; default: 64 on the CPU and on MPS, on a GPU as many as
+    fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an eighth more"""
+    max_prefill_bars: int | None = Field(None, ge=1)
+    """bars of lookback that one step computes; default: 512 on the CPU, 2048 on MPS, 8192 on a GPU"""
+    low_priority_max_wait_s: str | None = None
+    """ignored, and gone in the next version: each priority has its share of the takes"""
+    max_dead_messages: int = Field(1000, ge=1)
+    """unreadable messages that Redis keeps in `kronos:dead`; the oldest go first"""
+    visibility_timeout_s: int = Field(60, ge=1)
+    """seconds after which a job whose worker vanished is delivered again"""
+    step_timeout_s: float = Field(120, gt=0)
+    """seconds after which a step of the engine counts as hung and ends the worker"""
+    drain_timeout_s: float | None = Field(None, ge=0)
+    """seconds after SIGTERM in which running forecasts may end; then they go back to the queue; default: no
+    limit"""
+    gpu_grace_s: float = Field(60, ge=0)
+    """seconds without a ready GPU worker after which CPU workers take from queue `gpu` too"""
+    finetune_time_limit_s: float | None = Field(None, gt=0)
+    """seconds that one finetuning job may train, or one backtest take; default: no limit"""
+    finetune_grace_s: int = Field(60, ge=1)
+    """seconds that training may take to save its state when it is stopped"""
+    metrics_port: int | None = Field(None, ge=1, le=65535)
+    """port of a worker's metrics for Prometheus; default: none are served"""
+    metrics_host: str = "127.0.0.1"
+    """address at which a worker serves its metrics"""
 
 
 def explain(error: KronosError) -> str:

@@ -23,8 +23,7 @@ from worker.inference.engine_thread import EngineThread
 from worker.inference.model_cache import ModelCache
 from worker.settings import WorkerSettings
 from worker.tasks.attempt import job_of
-from worker.training.data_folder import DataFolder
-from worker.training.start_models import StartModels
+from worker.training.job_inputs import check_path, check_start
 
 LIMITS = Limits()
 SECRET = "what-no-job-may-see"
@@ -95,7 +94,7 @@ def open_data(path: object, folder: Path) -> None:
     """Resolve as a worker does with a job."""
     data = parse_finetune_job({"name": "mine", "data": {"path": path}}, LIMITS).data
     for one in (data.path,) if isinstance(data.path, str) else data.path or ():
-        DataFolder(folder).check(one)
+        check_path(folder, one)
 
 
 def written(name: str, folder: Path) -> str:
@@ -106,7 +105,7 @@ def written(name: str, folder: Path) -> str:
 def test_no_path_of_a_job_leads_out_of_the_data_folder(name: str, folder: Path) -> None:
     path = written(name, folder)
     with pytest.raises(JobError) as refused:
-        DataFolder(folder).check(path)
+        check_path(folder, path)
     assert refused.value.code == "DATA_NOT_ALLOWED"
     assert len(refused.value.message) < 200
     assert refused.value.message.isprintable()
@@ -243,7 +242,7 @@ def test_training_cannot_start_from_a_model_that_is_not_listed(
     name = written(name, folder)
     payload = {"name": "mine", "data": {"path": "a.csv"}, "config": {"start": {part: name}}}
     with pytest.raises(JobError) as refused:
-        StartModels(settings, registry).check(parse_finetune_job(payload, LIMITS).finetune_config())
+        check_start(parse_finetune_job(payload, LIMITS).finetune_config(), settings, registry)
     # The workers' own model is not a tokenizer.
     assert refused.value.code in {"MODEL_NOT_ALLOWED", "INVALID_CONFIG", "LIMIT_EXCEEDED"}
     assert len(refused.value.message) < 400
@@ -260,7 +259,7 @@ def test_a_revision_that_is_not_the_workers_is_refused(registry: ModelRegistry) 
             {"data": {"path": "."}, "start": {"model": "owner/own", "model_revision": revision}}
         )
         with pytest.raises(JobError, match="MODEL_NOT_ALLOWED"):
-            StartModels(settings, registry).check(config)
+            check_start(config, settings, registry)
 
 
 @pytest.mark.parametrize(

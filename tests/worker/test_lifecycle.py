@@ -261,7 +261,7 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     assert not worker.capacity.rooms({"a"})
     assert worker.capacity.rooms({}).of_class == ALL_ROOM.of_class
     lifecycle.drain()
-    assert process.is_draining.is_set()
+    assert process.state == "draining"
     lifecycle.stop()
 
 

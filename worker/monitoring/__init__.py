@@ -1,1 +1,1 @@
-"""What operators see of a worker: metrics, logs, and its name."""
+"""What operators see of a worker: metrics, logs, and its announcement."""

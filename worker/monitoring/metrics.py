@@ -61,20 +61,21 @@ class GaugesAtScrape(Collector):
 
     Args:
         gauges: For each metric, the attribute that it shows and its description.
-        read: Returns the objects with these attributes by the values of ``labels``. None gives no sample.
+        read: Returns the objects with these attributes by the values of ``labels``, or the value if there is
+            one label. None gives no sample.
     """
 
     labels: Sequence[str]
     gauges: Mapping[str, tuple[str, str]]
-    read: Callable[[], Mapping[tuple[str, ...], object]]
+    read: Callable[[], Mapping[Any, object]]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        shown = self.read()
+        rows = self.read()
         for name, (attribute, text) in self.gauges.items():
             gauge = GaugeMetricFamily(name, text, labels=self.labels)
-            for labels, one in shown.items():
-                if (value := getattr(one, attribute)) is not None:
-                    gauge.add_metric(labels, value)
+            for labels, row in rows.items():
+                if (value := getattr(row, attribute)) is not None:
+                    gauge.add_metric((labels,) if isinstance(labels, str) else labels, value)
             yield gauge
 
 
@@ -163,16 +164,12 @@ class WorkerMetrics(JobMetrics):
         gpus: Callable[[], Mapping[str, "DeviceDescription"]] = dict,
     ) -> None:
         super().__init__(num_jobs)
-        self.registry.register(
-            GaugesAtScrape(("device",), GPU_GAUGES, lambda: {(name,): gpu for name, gpu in gpus().items()})
-        )
+        self.registry.register(GaugesAtScrape(("device",), GPU_GAUGES, gpus))
         self._rates = Rates(ANNOUNCEMENT_INTERVAL_S)
         self._bars = self._steps = self._waits = 0
         self._waited_s = 0.0
         model = ("model",)
-        self.registry.register(
-            GaugesAtScrape(model, ENGINE_GAUGES, lambda: {(name,): load for name, load in loads().items()})
-        )
+        self.registry.register(GaugesAtScrape(model, ENGINE_GAUGES, loads))
         text = "Bars generated, over all sample paths"
         self.num_bars = self._counter("kronos_bars_generated", text, model)
         text = "Bars computed by prefill, mostly of lookbacks"

@@ -13,7 +13,7 @@ class Rates:
         self._window_s = window_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._noted: deque[tuple[float, tuple[float, ...]]] = deque()
+        self._noted: deque[tuple[float, ...]] = deque()
 
     def growth(self, *counts: float) -> tuple[float, ...]:
         """Note the present counts.
@@ -22,9 +22,8 @@ class Rates:
             The seconds since the window's start, or since the first call; then by how much each count grew.
         """
         with self._lock:
-            now = self._clock()
-            self._noted.append((now, counts))
-            while len(self._noted) > 1 and self._noted[1][0] <= now - self._window_s:
+            latest = (self._clock(), *counts)
+            self._noted.append(latest)
+            while len(self._noted) > 1 and self._noted[1][0] <= latest[0] - self._window_s:
                 self._noted.popleft()
-            since, earlier = self._noted[0]
-        return now - since, *(count - before for count, before in zip(counts, earlier, strict=True))
+            return tuple(now - before for now, before in zip(latest, self._noted[0], strict=True))

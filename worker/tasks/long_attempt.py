@@ -52,9 +52,9 @@ class LongAttempt(Attempt):
             receipt, claim = self._claimed(begun, asked_at, self._check_and_report)
             known = (self._process, self.job_id, job_of(args, kwargs), content, receipt, self._queue)
             self._run = self._make_run(*known, self._time_limit_s)
-            return self._run.run(lambda: claim.is_safe, lambda: claim.is_running_out)
+            return self._run.run(claim)
         except Interrupted as interrupted:
-            raise self._requeued(str(interrupted)) from None
+            raise self._requeued(str(interrupted), interrupted.delay_s) from None
         except RedisError as error:
             raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         except OSError as error:

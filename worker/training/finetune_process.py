@@ -5,12 +5,10 @@ this one: they send forecasts to other workers, and score them. A worker has one
 """
 
 import tempfile
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
 from kronos_client.registry.model_folder import RUNS
 from kronos_client.registry.model_registry import ModelRegistry
@@ -19,8 +17,6 @@ from kronos_model.devices.cores import num_cores
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
-from worker.training.data_folder import DataFolder
-from worker.training.start_models import StartModels
 
 
 class FinetuneProcess(WorkerProcess):
@@ -32,31 +28,19 @@ class FinetuneProcess(WorkerProcess):
 
     def __init__(self, settings: WorkerSettings, node: str, device: Mapping[str, Any]) -> None:
         self.training: TrainingStatus | None = None
-        self.model_folder = checked_model_folder(settings)
+        self.model_folder, self.data_folder = checked_folders(settings)
         self.registry = ModelRegistry(self.model_folder)
-        self.start_models = StartModels(settings, self.registry)
-        self.data_folder = checked_data_folder(settings)
         self.device = str(device["device"])
         self.device_warning = device["warning"]
-        self.is_draining = threading.Event()
         self.max_processes, self.processes_limit = _most_processes(device, settings.device)
         # Known only as of the start, since this process does not use the device.
         unknown = dict.fromkeys(("memory_free_bytes", "utilisation_percent"))
         self._description = device["description"] | unknown
         super().__init__(settings, node, FinetuneMetrics(lambda: self.training))
 
-    @property
-    def limits(self) -> Limits:
-        return self.settings.limits()
-
     def start(self) -> None:
         super().start()
         self.serve_metrics()
-
-    def drain(self) -> None:
-        """Announce that this worker takes no more jobs, and stop its job. Safe in a signal handler."""
-        super().drain()
-        self.is_draining.set()
 
     def status(self) -> FinetuneWorkerStatus:
         return FinetuneWorkerStatus(
@@ -65,7 +49,7 @@ class FinetuneProcess(WorkerProcess):
             model=None,
             training=self.training,
             model_folder=str(self.model_folder),
-            has_data_folder=self.data_folder.root is not None,
+            has_data_folder=self.data_folder is not None,
             threads=self.settings.threads,
         )
 
@@ -80,26 +64,24 @@ def _most_processes(device: Mapping[str, Any], requested: str) -> tuple[int, str
     return 1, "GPU: ask for fewer, or set the worker's KRONOS_DEVICE to cuda"
 
 
-def checked_model_folder(settings: WorkerSettings) -> Path:
-    """The model folder. Raises SettingsError if this process cannot write there."""
-    folder = settings.model_folder
-    if folder is None:
+def checked_folders(settings: WorkerSettings) -> tuple[Path, Path | None]:
+    """The model folder, and the folder of the jobs' candles if one is set.
+
+    Raises:
+        SettingsError: A folder is missing, or the model folder cannot be written.
+    """
+    models, data = settings.model_folder, settings.data_folder
+    if models is None:
         raise SettingsError(
             "KRONOS_MODEL_FOLDER is not set: set it to the folder where a finetuning worker registers its "
             "models, and keeps what it needs to continue after a crash"
         )
     try:
-        (folder / RUNS).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder / RUNS).close()
+        (models / RUNS).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=models / RUNS).close()
     except OSError as error:
-        reason = f"{folder} cannot be written: {error}"
+        reason = f"{models} cannot be written: {error}"
         raise SettingsError(f"KRONOS_MODEL_FOLDER cannot be used: {reason}") from None
-    return folder.absolute()
-
-
-def checked_data_folder(settings: WorkerSettings) -> DataFolder:
-    """The folder of the jobs' candles, if one is set. Raises SettingsError if it is missing."""
-    folder = settings.data_folder
-    if folder is not None and not folder.is_dir():
-        raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {folder} is not a folder")
-    return DataFolder(folder)
+    if data is not None and not data.is_dir():
+        raise SettingsError(f"KRONOS_DATA_FOLDER cannot be used: {data} is not a folder")
+    return models.absolute(), data

@@ -1,165 +1,199 @@
 """One finetuning job on this worker, from its fields to a registered model. No Celery, no torch."""
 
 import logging
-from collections.abc import Mapping
+import math
+import os
+import time
+from contextlib import suppress
 from typing import Any, Final
 
-from kronos_client.contract.errors import JobError
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import (
     FinetunedModel,
     FinetuneJob,
     FinetuneProgress,
     FinetuneResult,
-    FinetuneTimings,
     parse_finetune_job,
 )
 from kronos_client.contract.limits import check_most
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import why_elsewhere
-from kronos_model.errors import CheckpointError, KronosError
+from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.launching import training_command, training_environment
 from kronos_model.processes.children import LocalStackError
-from kronos_model.processes.json_child import Event
-from worker.training.child import EXIT_STOPPED, Stop, Training, TrainingEnd
-from worker.training.finetune_process import FinetuneProcess
-from worker.training.job_errors import failed, killed, killed_too_often, with_best
-from worker.training.job_files import JobFiles
-from worker.training.long_run import Interrupted, LongRun
+from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
+from kronos_model.text import escaped, without_paths
+from worker.training.job_folder import CONFIG_FILE, RESULT_FILE
+from worker.training.job_inputs import without_links, write_inputs
+from worker.training.long_run import CLAIM_LOST, MAX_STARTS_AT_SAVE, Interrupted, LongRun
 
 log = logging.getLogger(__name__)
 
-FILES: Final = ("--config", "config.json", "--output", "run")
-"""In the job's folder."""
-SHOWN: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
-START_RETRY_S: Final = 1.0
+STATUS_FIELDS: Final = ("stage", "epoch", "num_epochs", "step", "num_steps", "loss")
+NICENESS: Final = 10
+"""Lower priority than forecasts on the same machine."""
+POLL_S: Final = 0.2
+LOCK_RETRY_S: Final = 1.0
 LOCK_WAIT_S: Final = 3600.0
 """Wait for the process of a worker that froze for longer than its claim; it ends when that worker resumes."""
+EXIT_STOPPED: Final = 75  # as in kronos_model/finetuning/__main__.py
+KILLED: Final = -9
+MAX_MESSAGE_CHARS: Final = 500
+"""Length of the training process's message, which may quote the job's config and candles."""
+LACKS_MEMORY: Final = (
+    "most likely for lack of memory: lower batch_size, lookback or num_workers, or give the worker more "
+    "memory"
+)
 
 
 class FinetuneRun(LongRun):
     """One finetuning job."""
 
     parse = staticmethod(parse_finetune_job)
+    continues = "training was stopped and continues from its last save"
+    killed_too_often = (
+        f"training was started {MAX_STARTS_AT_SAVE} times and killed each time before its next save, "
+        f"perhaps together with its worker, {LACKS_MEMORY}",
+        "config",
+    )
     _job: FinetuneJob
-
-    def __init__(self, process: FinetuneProcess, *args: Any, **kwargs: Any) -> None:
-        super().__init__(process, *args, **kwargs)
-        check_most(self._job.processes, process.max_processes, "processes", process.processes_limit)
-        self._device = process.device
-        self._child_warning: str | None = None
-        self._data_warnings: list[str] = []
-        given = (self._job.device, process.device, process.device_warning)
-        fallback = self._job.allow_fallback
-        self._device_warning = why_elsewhere(*given, allow_fallback=fallback, role="finetune")
-        self._files = JobFiles(self._job, self._folder, process.data_folder, process.start_models)
-        self._is_resumed = False
-
-    def _work(self, *, is_first: bool) -> dict[str, Any]:
-        """Train and register the model."""
-        self._attempts.notes = self._files.place(self._attempts.notes, is_first=is_first)
-        device = self._process.device
-        if self._job.processes > 1:
-            device = device.partition(":")[0]  # each process has its own GPU
-        arguments = [*FILES, "--device", device, "--progress", "json", "--supervised"]
-        training = Training(
-            training_command(arguments, processes=self._job.processes),
-            env=training_environment(self._process.settings.threads, self._job.processes),
-            cwd=self._folder.root,
-            grace_s=self._process.settings.finetune_grace_s,
-            saved_at=self._folder.saved_at_ns,
-            lock_wait_s=LOCK_WAIT_S,
-            on_event=self._take_event,
-            should_stop=self._should_stop,
-            must_end=self._is_running_out,
-            on_start=self._count_start,
-            on_end=self._process_ended,
-        )
-        try:
-            end = training.run()
-        except LocalStackError as error:
-            self._attempts.uncount_start()
-            self._process.is_draining.wait(START_RETRY_S)  # else the job would come back at once
-            raise Interrupted(str(error)) from error
-        if not self._is_safe():
-            raise Interrupted("the job's claim could not be renewed; training continues from its last save")
-        return self._finish(end)
+    _child_warning: str | None = None
+    _data_warnings: tuple[str, ...] = ()
 
     def _earlier_result(self) -> dict[str, Any] | None:
-        if (content := self._folder.read("result.json")) is None:
+        if (content := self._folder.read(RESULT_FILE)) is None:
             return None
         try:
-            model = self._process.registry.resolve(content["model"]["id"])
+            model = self.process.registry.resolve(content["model"]["id"])
         except CheckpointError as error:  # a damaged model does not count
-            log.warning("job %s: its registered model is damaged, training it again: %s", self._job_id, error)
+            log.warning("job %s: its registered model is damaged, training it again: %s", self.job_id, error)
             return None
-        ours = self._job_id, self._fingerprint
+        ours = self.job_id, self.fingerprint
         if model is None or (model.metadata.job_id, model.metadata.job_fingerprint) != ours:
             return None
         self._folder.keep_result()
         return content
 
-    def _count_start(self) -> None:
-        if not self._attempts.count_start():
-            raise self._failed(killed_too_often())
+    def _prepare(self) -> None:
+        job, process = self._job, self.process
+        check_most(job.processes, process.max_processes, "processes", process.processes_limit)
+        given = (job.device, process.device, process.device_warning)
+        self._device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback, role="finetune")
+        self._device = process.device
+        self._notes = write_inputs(job, self._notes, self._folder, process)
 
-    def _process_ended(self, end: TrainingEnd) -> None:
-        if end.event is not None or end.exit_status == EXIT_STOPPED:
-            self._attempts.uncount_start()
-        self._attempts.keep_start()
+    def _work(self) -> dict[str, Any]:
+        """Train, by one process after another while each saves before it is killed. Register the model."""
+        killed_at_ns: int | None = None
+        locked_until = time.monotonic() + LOCK_WAIT_S
+        while True:
+            if (stop := self._reason_to_stop()) is not None:
+                raise stop
+            self._count_start()
+            event, exit_status = self._train()
+            if event is None:
+                if (saved_at_ns := self._folder.saved_at_ns()) == killed_at_ns:
+                    raise _killed_error(exit_status)
+                killed_at_ns = saved_at_ns
+                log.warning("the training process ended with status %d, starting it again", exit_status)
+            elif event["event"] == "done":
+                return self._register(event)
+            elif event["code"] == ErrorCode.RUN_LOCKED and time.monotonic() <= locked_until:
+                log.warning("another training process still uses the run's folder, trying again")
+                time.sleep(LOCK_RETRY_S)
+            else:
+                raise training_error(event, self._job)
 
-    def _take_event(self, event: Event) -> None:
+    def _train(self) -> tuple[Event | None, int]:
+        """Run one training process. It ends at the latest with this process (see ``JsonChild``).
+
+        If the job must stop, the process gets the time to save, and does not count as killed.
+
+        Returns:
+            Its event ``done`` or ``error`` (see ``kronos_model/finetuning/reporting.py``), None if it ended
+            without one; and its exit status, -N if signal N ended it.
+        """
+        settings = self.process.settings
+        try:
+            child = JsonChild(
+                "training",
+                self._command(),
+                env=training_environment(settings.threads, self._job.processes),
+                cwd=self._folder.root,
+                error_sink=lambda name, line: log.info("%s: %s", name, line),
+                grace_s=settings.finetune_grace_s,
+            )
+        except LocalStackError as error:
+            raise self._handed_back(error) from error
+        stop: JobError | Interrupted | None = None
+        kill_at = math.inf
+        last: Event | None = None
+        try:
+            with suppress(OSError):  # the process has already ended
+                os.setpriority(os.PRIO_PROCESS, child.pid, NICENESS)
+            while True:
+                if (event := child.next_event(POLL_S)) is not None:
+                    last = event
+                    self._on_event(event)
+                if stop is None and (stop := self._reason_to_stop()) is not None:
+                    log.info("stopping the training process: %s", stop)
+                    self._uncount_start()  # now: this process may be killed before it has ended
+                    child.terminate()
+                    kill_at = time.monotonic() + settings.finetune_grace_s
+                if self._claim.is_running_out or time.monotonic() > kill_at:
+                    child.kill()
+        except ChildEnded as ended:
+            exit_status = ended.exit_status
+        finally:
+            child.stop()
+        if last is not None and last["event"] not in ("done", "error"):
+            last = None
+        if stop is None and (last is not None or exit_status == EXIT_STOPPED):
+            self._uncount_start()
+        if not self._claim.is_safe:
+            raise self._interrupted(CLAIM_LOST)
+        if stop is not None and last is None:
+            raise stop
+        return last, exit_status
+
+    def _command(self) -> list[str]:
+        processes, device = self._job.processes, self.process.device
+        if processes > 1:
+            device = device.partition(":")[0]  # each process has its own GPU
+        arguments = ["--config", CONFIG_FILE, "--output", self._folder.run.name, "--device", device]
+        arguments += ["--progress", "json", "--supervised"]
+        return training_command(arguments, processes=processes)
+
+    def _on_event(self, event: Event) -> None:
         if event["event"] == "started":
             self._is_resumed = bool(event["resumed"])
-            self._attempts.update(num_starts=self._attempts.notes.num_starts + 1)
+            self._note(num_starts=self._notes.num_starts + 1)
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
-            self._show({})
+            self._announce({})
         elif event["event"] == "data":
-            self._data_warnings = event.get("warnings", [])
+            self._data_warnings = tuple(event.get("warnings", ()))
         elif event["event"] == "progress":
             progress = {name: event.get(name) for name in FinetuneProgress.model_fields}
             self.progress = progress | {"device": self._device, "warnings": self._data_warnings or None}
-            self._show(progress)
+            self._announce(event)
 
-    def _show(self, progress: Mapping[str, Any]) -> None:
-        shown = {name: progress.get(name) for name in SHOWN}
-        self._process.training = TrainingStatus(job_id=self._job_id, name=self._job.name, **shown)
+    def _announce(self, event: Event) -> None:
+        facts = {name: event.get(name) for name in STATUS_FIELDS}
+        self.process.training = TrainingStatus(job_id=self.job_id, name=self._job.name, **facts)
 
-    def _finish(self, end: TrainingEnd) -> dict[str, Any]:
-        if end.event is not None and end.event["event"] == "done":
-            return self._registered(end.event)
-        if end.event is not None:
-            raise self._failed(failed(end.event, self._job))
-        if end.stop in (Stop.DRAINED, Stop.CLAIM):
-            raise Interrupted(f"training was stopped and continues from its last save: {end.stop}")
-        if end.stop is not None:
-            raise self._stopped(end.stop)
-        raise self._failed(killed(end.exit_status))
-
-    def _failed(self, error: JobError) -> JobError:
-        """Remove what only training needs, and add the best checkpoint to the error."""
-        try:
-            self._folder.keep_best()
-            if self._attempts.notes.num_starts_at_save:  # if the job is sent again, it starts from zero
-                self._attempts.update(num_starts_at_save=0)
-        except OSError as failure:  # the job's own error matters more
-            log.warning("job %s: its folder could not be cleaned up: %s", self._job_id, failure)
-        return with_best(error, self._folder.best_so_far())
-
-    def _registered(self, done: Event) -> dict[str, Any]:
-        metadata = self._files.without_links(done["metadata"], self._attempts.notes)
-        try:
-            ours: dict[str, Any] = {
-                "job_id": self._job_id,
-                "fingerprint": self._fingerprint,
-                "metadata": metadata,
-            }
-            made = self._folder.root / done["checkpoint"]
-            model = self._process.registry.register(made, self._job.name, **ours)
-        except KronosError as error:
-            raise self._failed(JobError.from_kronos(error)) from None
+    def _register(self, done: Event) -> dict[str, Any]:
+        metadata = without_links(done["metadata"], self._job, self._notes)
+        model = self.process.registry.register(
+            self._folder.root / done["checkpoint"],
+            self._job.name,
+            job_id=self.job_id,
+            fingerprint=self.fingerprint,
+            metadata=metadata,
+        )
         evaluation = metadata.get("evaluation") or {}
         warning = self._device_warning or self._child_warning
-        result = FinetuneResult(
+        result = self._completed(
+            FinetuneResult,
             model=FinetunedModel(name=model.name, version=model.version, id=model.reference),
             parent=metadata["parent"],
             metrics=metadata["metrics"],
@@ -168,17 +202,40 @@ class FinetuneRun(LongRun):
             data=self._folder.read("run/data.json") or {},
             device=self._device,
             device_warning=warning,
-            queue=self._queue,
-            worker=self._process.node,
-            warnings=tuple(self._data_warnings if warning is None else [warning, *self._data_warnings]),
-            timings_ms=FinetuneTimings(
-                queued=self._queued_ms,
-                training=round((self._receipt.worked_s + self._elapsed_s) * 1000, 3),
-                total=self._total_ms,
-            ),
-            num_attempts=self._attempts.notes.num_starts,
-            resumed=self._is_resumed,
-        ).model_dump(mode="json")
-        self._folder.write("result.json", result)
+            warnings=self._data_warnings if warning is None else (warning, *self._data_warnings),
+        )
         self._folder.keep_result()
         return result
+
+    def _failed(self, error: JobError) -> JobError:
+        """Remove what only training needs, and add the best checkpoint to the error."""
+        try:
+            self._folder.keep_best()
+            if self._notes.num_starts_at_save:  # if the job is sent again, it starts from zero
+                self._note(num_starts_at_save=0)
+        except OSError as failure:  # the job's own error matters more
+            log.warning("job %s: its folder could not be cleaned up: %s", self.job_id, failure)
+        best, message = self._folder.best_so_far(), error.message
+        if best is not None:
+            message += f"; the best checkpoint so far is kept as {best} in the model folder"
+        return JobError(error.code, message, error.field, error.details | {"best_checkpoint": best})
+
+
+def training_error(event: Event, job: FinetuneJob) -> JobError:
+    """The training process's own error, with the job's name for its field."""
+    field = event.get("field")
+    if field == "data.path" and job.data.instruments is not None:
+        field = "data.instruments"
+    elif field is not None and field != "data.path":
+        field = f"config.{field}"
+    message = escaped(without_paths(event["message"]), MAX_MESSAGE_CHARS)
+    return JobError(event["code"], message, field, without_paths(event.get("details")))
+
+
+def _killed_error(exit_status: int) -> JobError:
+    """The process ended twice at the same save, without an error of its own."""
+    if exit_status == KILLED:
+        text = f"the training process was killed twice in a row, {LACKS_MEMORY}"
+        return JobError(ErrorCode.OUT_OF_MEMORY, text, "config")
+    text = f"the training process ended twice in a row with status {exit_status}; see the worker's log"
+    return JobError(ErrorCode.INTERNAL, text)

@@ -26,8 +26,8 @@ from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import KronosError
 from kronos_model.finetuning.config import parse_config
 
-DATA_LINK: Final = "data"
-START_LINKS: Final = "start"
+CONFIG_FILE: Final = "config.json"
+RESULT_FILE: Final = "result.json"
 CANDLES: Final = "candles"
 INSTRUMENT_COLUMN: Final = "instrument"
 TIME_COLUMN: Final = "timestamps"
@@ -67,6 +67,7 @@ class JobFolder:
         self.run = output_folder(model_folder, job_id)
         self._checkpoint = self.run / "checkpoint"  # of a completed run; it appears whole
         self._best = self.run / "best"
+        self._of_training = (self.root / CANDLES, *(self.run / stage for stage in PARTS))
 
     def notes(self, fingerprint: str) -> JobNotes | None:
         """An earlier worker's notes, if any. The files of another job are removed."""
@@ -148,12 +149,11 @@ class JobFolder:
             _remove(self._best)
         else:
             self._assemble_best()
-        _remove(*(self.run / stage for stage in PARTS), self.root / CANDLES)
+        _remove(*self._of_training)
 
     def keep_result(self) -> None:
         """Remove all weights and states: the model is registered."""
-        stages = (self.run / stage for stage in PARTS)
-        _remove(*stages, self._checkpoint, self._best, self.root / CANDLES)
+        _remove(*self._of_training, self._checkpoint, self._best)
 
     def _assemble_best(self) -> None:
         """Combine the best of each stage into one checkpoint. If there is none, an earlier one stays.
@@ -177,7 +177,7 @@ class JobFolder:
     def _max_context(self) -> dict[str, int]:
         """``max_context`` as in a completed run's metadata; empty if only the hub has it."""
         with suppress(KronosError):  # the checkpoint also loads without it
-            config = parse_config(self.read("config.json") or {})
+            config = parse_config(self.read(CONFIG_FILE) or {})
             if config.max_context is not None:
                 return {"max_context": config.max_context}
             if not isinstance(config.start.model, str):

@@ -1,126 +1,171 @@
-"""What finetuning jobs and backtests share on their worker: notes of earlier attempts, and when to stop."""
+"""How a long job, a finetuning job or a backtest, runs on its worker: attempts, stops, errors, its result."""
 
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final
 
-from kronos_client.contract.errors import JobError
-from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.model_info import ResultModel
 from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.redis.job_store import Receipt
-from worker.training.child import Stop
+from kronos_model.errors import KronosError
+from worker.broker.claims import Claim
 from worker.training.finetune_process import FinetuneProcess
-from worker.training.job_errors import stopped
-from worker.training.job_folder import JobFolder, JobNotes
-from worker.training.job_notes import AttemptLog
+from worker.training.job_folder import RESULT_FILE, JobFolder, JobNotes
+
+MAX_STARTS_AT_SAVE: Final = 5
+"""Starts at one save. They are the only trace of a process that died with its worker."""
+CLAIM_LOST: Final = "its claim could not be renewed"
+RETRY_DELAY_S: Final = 1.0
+"""Without this delay, a job that cannot run now would come back at once, again and again."""
 
 
 class Interrupted(Exception):
-    """The job was stopped and saved, so that another worker can continue it."""
+    """The job was stopped and saved, so that another worker can continue it after ``delay_s``."""
+
+    def __init__(self, reason: str, delay_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
 
 
+@dataclass(eq=False)
 class LongRun(ABC):
-    """One long job. The task sets ``is_cancelled``, and reads ``progress``, the job's last report.
+    """One delivery of a long job. The task sets ``is_cancelled``, and reads ``progress``, the last report.
 
     Raises:
         JobError: The job cannot be used.
     """
 
-    parse: Callable[[object, Limits], Any]
-    """Reads the job, as a static method."""
+    parse: ClassVar[Any]
+    """Reads the job from its payload and the worker's limits, as a static method."""
+    continues: ClassVar[str]
+    """How a job that was stopped continues, for the log."""
+    killed_too_often: ClassVar[tuple[str, str]]
+    """Message and field of a job's error if no start reaches the next save."""
 
-    def __init__(
-        self,
-        process: FinetuneProcess,
-        job_id: str,
-        payload: Any,
-        content: str,
-        receipt: Receipt,
-        queue: str,
-        time_limit_s: float = math.inf,
-    ) -> None:
-        self._process = process
-        self._job_id = job_id
-        self._receipt = receipt
-        self._queue = queue
-        self._time_limit_s = min(time_limit_s, process.settings.finetune_time_limit_s or math.inf)
+    process: FinetuneProcess
+    job_id: str
+    payload: Any
+    fingerprint: str
+    receipt: Receipt
+    queue: str
+    time_limit_s: float
+
+    def __post_init__(self) -> None:
+        settings = self.process.settings
         self._began = time.monotonic()
-        self.is_cancelled = receipt.is_cancelled
+        self._time_limit_s = min(self.time_limit_s, settings.finetune_time_limit_s or math.inf)
+        self.is_cancelled = self.receipt.is_cancelled
         self.progress: dict[str, Any] | None = None
-        self._folder = JobFolder(process.model_folder, job_id)
-        self._job: Any = self.parse(payload, process.limits)
-        self._waited_s = receipt.waited_s(self._job.submitted_at)
-        self._fingerprint = content
-        delivery = {"routing_key": queue, "priority": CELERY_PRIORITIES[self._job.priority]}
-        process.metrics.observe_job_wait(delivery, self._job.submitted_at, receipt)
+        self._is_resumed = False  # from what an earlier attempt saved
+        self._folder = JobFolder(self.process.model_folder, self.job_id)
+        self._job: Any = self.parse(self.payload, settings.limits())
+        self._waited_s = self.receipt.waited_s(self._job.submitted_at)
+        delivery = {"routing_key": self.queue, "priority": CELERY_PRIORITIES[self._job.priority]}
+        self.process.metrics.observe_job_wait(delivery, self._job.submitted_at, self.receipt)
 
-    def run(self, is_safe: Callable[[], bool], is_running_out: Callable[[], bool]) -> dict[str, Any]:
+    def run(self, claim: Claim) -> dict[str, Any]:
         """Work until the job is done. Returns the result as JSON.
-
-        Args:
-            is_safe: Whether there is time to continue before another worker may begin the job.
-            is_running_out: Whether this worker must stop at once.
 
         Raises:
             JobError: The job ends with this error.
             Interrupted: Another worker, or this one later, is to continue the job.
         """
-        self._is_safe, self._is_running_out = is_safe, is_running_out
-        earlier = self._folder.notes(self._fingerprint)
-        notes = earlier or JobNotes(self._fingerprint, {}, queued_s=max(0.0, self._waited_s))
-        self._attempts = AttemptLog(self._folder, notes, is_running_out)
+        self._claim = claim
+        earlier = self._folder.notes(self.fingerprint)
+        self._notes = earlier or JobNotes(self.fingerprint, {}, queued_s=max(0.0, self._waited_s))
         if earlier is not None and (result := self._earlier_result()) is not None:
             return result
-        if (stop := self._own_stop()) is not None:
-            raise self._stopped(stop)
-        return self._work(is_first=earlier is None)
+        if (error := self._ending_error()) is not None:
+            raise self._failed(error)
+        self._prepare()
+        try:
+            return self._work()
+        except (JobError, KronosError) as failure:
+            error = failure if isinstance(failure, JobError) else JobError.from_kronos(failure)
+            raise self._failed(error) from None
 
-    @abstractmethod
     def _earlier_result(self) -> dict[str, Any] | None:
         """The result of a worker that died before it stored the job's outcome."""
+        return self._folder.read(RESULT_FILE)
+
+    def _prepare(self) -> None:  # noqa: B027  a backtest has nothing to prepare
+        """Check the job and write its files. An error leaves what earlier attempts saved."""
 
     @abstractmethod
-    def _work(self, *, is_first: bool) -> dict[str, Any]:
-        """Do the job. ``is_first`` is whether no worker has begun it. Raises as ``run``."""
+    def _work(self) -> dict[str, Any]:
+        """Do the job. Raises as ``run``, or KronosError."""
 
     @abstractmethod
     def _failed(self, error: JobError) -> JobError:
-        """Remove what only a later attempt would need, and return the job's error."""
+        """Remove what only a later attempt would need, and return the error for the sender."""
 
-    @property
-    def _elapsed_s(self) -> float:
-        return time.monotonic() - self._began
+    def _completed(self, kind: Callable[..., ResultModel], **fields: Any) -> dict[str, Any]:
+        """The job's result. A file has it too, for a worker that gets the job again."""
+        elapsed_s = time.monotonic() - self._began
+        times_s = {
+            "queued": self._notes.queued_s,
+            "training": self.receipt.worked_s + elapsed_s,  # ignored by a backtest's result
+            "total": max(0.0, self._waited_s) + elapsed_s,
+        }
+        result = kind(
+            queue=self.queue,
+            worker=self.process.node,
+            timings_ms={name: round(time_s * 1000, 3) for name, time_s in times_s.items()},
+            num_attempts=self._notes.num_starts,
+            resumed=self._is_resumed,
+            **fields,
+        ).model_dump(mode="json")
+        self._folder.write(RESULT_FILE, result)
+        return result
 
-    @property
-    def _total_ms(self) -> float:
-        """Milliseconds since the job was submitted."""
-        return round((max(0.0, self._waited_s) + self._elapsed_s) * 1000, 3)
+    def _note(self, **changes: Any) -> None:
+        """Change the job's notes on disk, unless another worker may soon have the job."""
+        self._notes = replace(self._notes, **changes)
+        if not self._claim.is_running_out:
+            self._folder.write_notes(self._notes)
 
-    @property
-    def _queued_ms(self) -> float:
-        """Milliseconds from the submission to the first start."""
-        return round(self._attempts.notes.queued_s * 1000, 3)
+    def _count_start(self) -> None:
+        """Count a start before it is made. Raises JobError if there were too many at this save."""
+        saved_at_ns = self._folder.saved_at_ns()
+        num_starts = self._notes.num_starts_at_save if saved_at_ns == self._notes.saved_at_ns else 0
+        if num_starts >= MAX_STARTS_AT_SAVE:
+            raise JobError(ErrorCode.OUT_OF_MEMORY, *self.killed_too_often)
+        self._note(saved_at_ns=saved_at_ns, num_starts_at_save=num_starts + 1)
 
-    def _own_stop(self) -> Stop | None:
-        """Why the job must end for good, if it must."""
+    def _uncount_start(self) -> None:
+        """Take back the last count: the start did not end because its process was killed."""
+        self._note(num_starts_at_save=self._notes.num_starts_at_save - 1)
+
+    def _handed_back(self, error: Exception) -> Interrupted:
+        """The end of a start that failed for a reason outside the job."""
+        self._uncount_start()
+        return Interrupted(str(error), RETRY_DELAY_S)
+
+    def _ending_error(self) -> JobError | None:
+        """The error of a job that was cancelled, missed its deadline, or reached its time limit."""
+        elapsed_s, deadline_s = time.monotonic() - self._began, self._job.deadline_s
         if self.is_cancelled:
-            return Stop.CANCELLED
-        if self._waited_s + self._elapsed_s >= (self._job.deadline_s or math.inf):
-            return Stop.DEADLINE
-        if self._receipt.worked_s + self._elapsed_s >= self._time_limit_s:
-            return Stop.TIME_LIMIT
+            return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
+        if deadline_s is not None and self._waited_s + elapsed_s >= deadline_s:
+            late = f"the job was not done within its deadline of {deadline_s} s"
+            return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or ask for less", "deadline_s")
+        if self.receipt.worked_s + elapsed_s >= self._time_limit_s:
+            late = f"the job took longer than its time limit of {self._time_limit_s:g} s"
+            remedy = "raise the job's time_limit or the worker's KRONOS_FINETUNE_TIME_LIMIT_S"
+            return JobError(ErrorCode.DEADLINE, f"{late}; ask for less, or {remedy}")
         return None
 
-    def _should_stop(self) -> Stop | None:
-        """Why this worker must stop the job, if it must. It then does not count as killed."""
-        stop = self._own_stop() if self._is_safe() else Stop.CLAIM
-        if stop is None and self._process.is_draining.is_set():
-            stop = Stop.DRAINED
-        if stop is not None:
-            self._attempts.uncount_start()
-        return stop
+    def _reason_to_stop(self) -> JobError | Interrupted | None:
+        """What to raise if this worker must stop the job now."""
+        if not self._claim.is_safe:
+            return self._interrupted(CLAIM_LOST)
+        if (error := self._ending_error()) is not None:
+            return error
+        return self._interrupted("the worker shuts down") if self.process.state == "draining" else None
 
-    def _stopped(self, stop: Stop) -> JobError:
-        return self._failed(stopped(stop, self._job.deadline_s, self._time_limit_s))
+    def _interrupted(self, why: str) -> Interrupted:
+        return Interrupted(f"{self.continues}: {why}")

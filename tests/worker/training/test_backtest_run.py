@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +24,7 @@ from tests.kronos_client.backtesting.test_run import CANDLES, info
 from worker.training import backtest_run
 from worker.training.backtest_run import BacktestJobRun
 from worker.training.finetune_process import FinetuneProcess
-from worker.training.job_notes import MAX_STARTS_AT_SAVE
-from worker.training.long_run import Interrupted
+from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted
 
 JOB = {"data": {"path": "a.csv"}, "lookback": 40, "horizon": 5, "windows": 12, "samples": 8}
 NUM_JOBS = 3
@@ -62,7 +62,7 @@ def digest(batches: Iterable[WindowBatch], *_: Any, **__: Any) -> dict[str, Any]
 def client(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reporting, "write_page", lambda path, *_: path.write_text("page"))
     monkeypatch.setattr(reporting, "make_report", digest)
-    monkeypatch.setattr(backtest_run, "RETRY_S", 0.0)
+    monkeypatch.setattr(backtest_run, "WORKER_POLL_S", 0.0)
     with Client() as client:
         monkeypatch.setattr(
             backtest_run, "AsyncForecastClient", lambda settings: FakeAsyncForecastClient(client)
@@ -86,8 +86,8 @@ def a_run(process: FinetuneProcess, job_id: str = "job", **fields: Any) -> Backt
     return BacktestJobRun(process, job_id, payload, fingerprint(payload), receipt, "cpu.finetune", math.inf)
 
 
-def go(run: BacktestJobRun, is_safe: bool = True) -> dict[str, Any]:
-    return run.run(lambda: is_safe, lambda: not is_safe)
+def go(run: BacktestJobRun, claim: Any = None) -> dict[str, Any]:
+    return run.run(claim or SimpleNamespace(is_safe=True, is_running_out=False))
 
 
 def output(process: FinetuneProcess, job_id: str = "job") -> Path:
@@ -128,28 +128,29 @@ def test_a_result_has_the_report_and_its_files_stay(process, client):
 def test_a_stopped_backtest_continues_with_the_same_report(process, client, monkeypatch, how):
     whole = go(a_run(process, "whole"))["report"]
     num_jobs = len(client.jobs)
-    is_safe = True
+    claim = SimpleNamespace(is_safe=True, is_running_out=False)
 
     def stop() -> None:
-        nonlocal is_safe
         if len(client.jobs) - num_jobs < 2:
             return
         client.hold = True  # the forecast under way
         if how == "drained":
-            process.is_draining.set()
+            process.drain()
         elif how == "claim":
-            is_safe = False
+            claim.is_safe, claim.is_running_out = False, True
         else:
             raise Killed
 
     client.on_job = stop
     with pytest.raises(Killed if how == "killed" else Interrupted):
-        a_run(process).run(lambda: is_safe, lambda: not is_safe)
+        go(a_run(process), claim)
     if how != "killed":
         assert client._memory.read(list(client.jobs)[-1]).value.code == ErrorCode.CANCELLED
+    if how == "drained":
+        assert json.loads((output(process).parent / "job.json").read_text())["num_starts_at_save"] == 0
     assert (output(process) / FILE).exists()
     client.on_job, client.hold = (lambda: None), False
-    process.is_draining.clear()
+    process.state = "ready"
     result = go(a_run(process))
     assert result["report"] == whole
     assert (result["num_attempts"], result["resumed"]) == (2, True)
@@ -241,10 +242,10 @@ def test_lookbacks_of_models_that_no_worker_has_loaded_are_known(process, client
 
 def test_a_lookback_stays_what_it_was_when_the_backtest_began(process, client):
     client.live_workers = [model_worker(lookback=60)]
-    client.on_job = lambda: process.is_draining.set() if len(client.jobs) > 1 else None
+    client.on_job = lambda: process.drain() if len(client.jobs) > 1 else None
     with pytest.raises(Interrupted):
         go(a_run(process, lookback=None))
-    process.is_draining.clear()
+    process.state = "ready"
     client.on_job = lambda: None
     client.live_workers = [model_worker(lookback=50)]
     assert go(a_run(process, lookback=None))["report"]["asked"]["lookback"] == 60
@@ -277,10 +278,10 @@ def test_errors_name_the_field_and_no_path_of_the_worker(process, client, tmp_pa
 
 
 def test_candles_that_changed_meanwhile_are_refused(process, client, tmp_path):
-    client.on_job = lambda: process.is_draining.set() if len(client.jobs) > 1 else None
+    client.on_job = lambda: process.drain() if len(client.jobs) > 1 else None
     with pytest.raises(Interrupted):
         go(a_run(process))
-    process.is_draining.clear()
+    process.state = "ready"
     CANDLES["b"].to_csv(tmp_path / "data" / "a.csv")
     refused = refusal(a_run(process))
     assert (refused.code, refused.field) == (ErrorCode.INVALID_INPUT, None)

@@ -53,7 +53,7 @@ def test_it_announces_itself_and_what_it_trains(folders, redis):
     assert "finetuning mine: predictor, epoch 2/10, step 120/1000, loss 5.1000" in text
     assert "f@host: slow" in text
     process.drain()
-    assert process.is_draining.is_set()
+    assert process.state == "draining"
     process.stop()
     assert live_workers(redis) == []
 

@@ -4,7 +4,7 @@ import pytest
 
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.job_limits import Limits
-from worker.training.job_errors import MAX_MESSAGE_CHARS, failed
+from worker.training.finetune_run import MAX_MESSAGE_CHARS, training_error
 
 JOB = parse_finetune_job({"name": "mine", "data": {"path": "a.csv"}}, Limits())
 
@@ -18,11 +18,11 @@ JOB = parse_finetune_job({"name": "mine", "data": {"path": "a.csv"}}, Limits())
     ],
 )
 def test_trainings_message_is_passed_on_escaped_and_without_paths(sent: str, expected: str) -> None:
-    error = failed({"event": "failed", "code": "DISK_FULL", "message": sent, "field": "clip"}, JOB)
+    error = training_error({"event": "failed", "code": "DISK_FULL", "message": sent, "field": "clip"}, JOB)
     assert (error.code, error.field) == ("DISK_FULL", "config.clip")
     assert error.message == expected
 
 
 def test_details_have_no_paths_either() -> None:
     event = {"event": "failed", "code": "DISK_FULL", "message": "", "details": {"folder": "/srv/models"}}
-    assert failed(event, JOB).details == {"folder": "…/models"}
+    assert training_error(event, JOB).details == {"folder": "…/models"}

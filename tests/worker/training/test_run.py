@@ -5,8 +5,10 @@ import math
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,13 +17,12 @@ from kronos_client.contract.finetune import FinetuneProgress
 from kronos_client.redis.job_store import Receipt, fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
+from kronos_model.processes.json_child import ChildEnded
 from worker.training import finetune_run
-from worker.training.child import Stop, TrainingEnd
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.finetune_run import FinetuneRun
-from worker.training.job_folder import JobFolder
-from worker.training.job_notes import MAX_STARTS_AT_SAVE, JobNotes
-from worker.training.long_run import Interrupted
+from worker.training.job_folder import JobFolder, JobNotes
+from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
 METADATA = {
@@ -63,14 +64,47 @@ def payload(**fields: Any) -> dict[str, Any]:
 
 
 def a_run(process: FinetuneProcess, time_limit_s: float = math.inf, **fields: Any) -> FinetuneRun:
+    process.state = "ready"
     now = time.time()
     receipt = Receipt(now, now, False, worked_s=2.0)
     job = payload(**fields)
     return FinetuneRun(process, "job", job, fingerprint(job), receipt, "cpu.finetune", time_limit_s)
 
 
+class TrainingEnd(NamedTuple):
+    """How a process ends: its last event, what has stopped it, and its exit status."""
+
+    event: dict[str, Any] | None
+    stop: Callable[[FinetuneRun], object]
+    exit_status: int
+
+
+def not_stopped(run: FinetuneRun) -> None: ...
+
+
+def cancelled(run: FinetuneRun) -> None:
+    run.is_cancelled = True
+
+
+def late(run: FinetuneRun) -> None:
+    run._job = run._job.model_copy(update={"deadline_s": 1.0})
+    run._waited_s = 2.0
+
+
+def drained(run: FinetuneRun) -> None:
+    run.process.drain()
+
+
+def claim_lost(run: FinetuneRun) -> None:
+    run._claim.is_safe = False  # type: ignore[misc]
+
+
+def claim_run_out(run: FinetuneRun) -> None:
+    run._claim.is_safe, run._claim.is_running_out = False, True  # type: ignore[misc]
+
+
 class FakeTraining:
-    """Has scripted ends, and keeps its arguments.
+    """Has scripted ends in place of processes, and keeps their arguments.
 
     Args:
         resumed: ``resumed`` in the process's ``started`` event; None for a process that sends none.
@@ -81,51 +115,74 @@ class FakeTraining:
 
     def __init__(
         self,
+        run: FinetuneRun,
         *ends: TrainingEnd | BaseException,
         resumed: bool | None = False,
         after_start: Callable[[], object] = lambda: None,
     ) -> None:
-        self._ends = ends
+        self._run = run
+        self._ends = iter(ends)
         self._resumed = resumed
         self._after_start = after_start
 
-    def __call__(self, command: list[str], **given: Any) -> "FakeTraining":
+    def __call__(self, name: str, command: list[str], **given: Any) -> "FakeChild":
         self.given = given | {"command": command}
-        return self
+        end = next(self._ends)
+        if isinstance(end, BaseException):
+            raise end
+        end.stop(self._run)
+        events: list[dict[str, Any]] = []
+        if self._resumed is not None:
+            started = {"event": "started", "device": "cpu", "device_warning": None}
+            events = [
+                started | {"resumed": self._resumed},
+                {"event": "data", "warnings": ["few bars"]},
+                {"event": "progress", "stage": "tokenizer"},
+            ]
+        events += [] if end.event is None else [end.event]
+        return FakeChild([None, *events], end.exit_status, self._after_start)
 
-    def run(self) -> TrainingEnd:
-        on_event, should_stop = self.given["on_event"], self.given["should_stop"]
-        for end in self._ends:
-            should_stop()
-            self.given["on_start"]()
-            if isinstance(end, BaseException):
-                raise end
-            if self._resumed is not None:
-                started = {"event": "started", "device": "cpu", "device_warning": None}
-                on_event(started | {"resumed": self._resumed})
-                on_event({"event": "data", "warnings": ["few bars"]})
-                on_event({"event": "progress", "stage": "tokenizer"})
-                self._after_start()
-            if end.stop is not None:
-                should_stop()
-            self.given["on_end"](end)
-        return end
+
+class FakeChild:
+    pid = -1
+
+    def __init__(self, events: list[Any], exit_status: int, after_start: Callable[[], object]) -> None:
+        self._events, self._exit_status, self._after_start = events, exit_status, after_start
+
+    def next_event(self, timeout_s: float) -> Any:
+        if not self._events:
+            self._after_start()
+            raise ChildEnded("training", self._exit_status)
+        return self._events.pop(0)
+
+    def terminate(self) -> None: ...
+
+    kill = stop = terminate
+
+
+def claim() -> Any:
+    return SimpleNamespace(is_safe=True, is_running_out=False)
 
 
 def go(
     monkeypatch: pytest.MonkeyPatch,
     run: FinetuneRun,
     *ends: TrainingEnd | BaseException,
-    is_safe: bool = True,
+    held: Any = None,
     **options: Any,
 ) -> tuple[dict[str, Any], FakeTraining]:
-    training = FakeTraining(*ends, **options)
-    monkeypatch.setattr(finetune_run, "Training", training)
-    return run.run(lambda: is_safe, lambda: not is_safe), training
+    training = FakeTraining(run, *ends, **options)
+    monkeypatch.setattr(finetune_run, "JsonChild", training)
+    return run.run(held or claim()), training
 
 
 def done(process: FinetuneProcess) -> TrainingEnd:
-    return TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": METADATA}, None, 0)
+    return TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": METADATA}, not_stopped, 0)
+
+
+def failed(field: str) -> TrainingEnd:
+    error = {"event": "error", "code": "DISK_FULL", "message": "m", "field": field}
+    return TrainingEnd(error, not_stopped, 1)
 
 
 def test_the_arguments_of_training_and_the_registered_model(process, monkeypatch):
@@ -161,22 +218,22 @@ def test_more_processes_than_the_machine_has_cores_are_refused(process, monkeypa
     with pytest.raises(
         JobError, match="processes: 5 is more than the worker's limit of 4 CPU cores"
     ) as raised:
-        a_run(process, processes=5)
+        a_run(process, processes=5).run(claim())
     assert (raised.value.code, raised.value.field) == (ErrorCode.LIMIT_EXCEEDED, "processes")
 
 
 def test_a_model_from_scratch_is_registered_with_its_shape(process, monkeypatch):
     shape = {"d_model": 16}
     metadata = METADATA | {"config": {"start": {"model": shape}, "data": {"path": ["data/a.csv"]}}}
-    end = TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": metadata}, None, 0)
+    end = TrainingEnd({"event": "done", "checkpoint": str(BUNDLED), "metadata": metadata}, not_stopped, 0)
     go(monkeypatch, a_run(process), end)
     assert process.registry.resolve("mine").metadata.config["start"] == {"model": shape}
 
 
 def test_a_job_that_was_registered_already_gives_the_same_result_without_training(process, monkeypatch):
     first, _ = go(monkeypatch, a_run(process), done(process))
-    monkeypatch.setattr(finetune_run, "Training", None)
-    assert a_run(process).run(lambda: True, lambda: False) == first
+    monkeypatch.setattr(finetune_run, "JsonChild", None)
+    assert a_run(process).run(claim()) == first
     assert process.registry.resolve("mine").version == 1
 
 
@@ -185,7 +242,7 @@ def test_leftovers_of_a_worker_that_died_after_the_result_are_removed(process, m
     first, _ = go(monkeypatch, run, done(process))
     checkpoint = folder_of(process).run / "checkpoint"
     checkpoint.mkdir(parents=True)
-    assert a_run(process).run(lambda: True, lambda: False) == first
+    assert a_run(process).run(claim()) == first
     assert not checkpoint.exists()
 
 
@@ -207,7 +264,7 @@ def test_a_damaged_model_is_not_the_result(process, monkeypatch):
 
 def test_a_later_worker_starts_from_the_same_version_of_the_parent(process, monkeypatch):
     with pytest.raises(Interrupted):
-        go(monkeypatch, a_run(process), TrainingEnd(None, Stop.DRAINED, 75))
+        go(monkeypatch, a_run(process), TrainingEnd(None, drained, 75))
     process.registry.register(BUNDLED, "parent", job_id="q", fingerprint="f", metadata={"max_context": 64})
     result, training = go(monkeypatch, a_run(process), done(process), resumed=True)
     assert (
@@ -219,22 +276,12 @@ def test_a_later_worker_starts_from_the_same_version_of_the_parent(process, monk
 @pytest.mark.parametrize(
     ("end", "code", "field"),
     [
-        (TrainingEnd(None, Stop.CANCELLED, 75), ErrorCode.CANCELLED, None),
-        (TrainingEnd(None, Stop.DEADLINE, 75), ErrorCode.DEADLINE, "deadline_s"),
-        (TrainingEnd(None, None, -9), ErrorCode.OUT_OF_MEMORY, "config"),
-        (TrainingEnd(None, None, -11), ErrorCode.INTERNAL, None),
-        (
-            TrainingEnd({"event": "error", "code": "DISK_FULL", "message": "m", "field": "seed"}, None, 1),
-            ErrorCode.DISK_FULL,
-            "config.seed",
-        ),
-        (
-            TrainingEnd(
-                {"event": "error", "code": "DISK_FULL", "message": "m", "field": "data.path"}, None, 1
-            ),
-            ErrorCode.DISK_FULL,
-            "data.path",
-        ),
+        (TrainingEnd(None, cancelled, 75), ErrorCode.CANCELLED, None),
+        (TrainingEnd(None, late, 75), ErrorCode.DEADLINE, "deadline_s"),
+        (TrainingEnd(None, not_stopped, -9), ErrorCode.OUT_OF_MEMORY, "config"),
+        (TrainingEnd(None, not_stopped, -11), ErrorCode.INTERNAL, None),
+        (failed("seed"), ErrorCode.DISK_FULL, "config.seed"),
+        (failed("data.path"), ErrorCode.DISK_FULL, "data.path"),
     ],
 )
 def test_each_end_is_a_code_that_names_the_best_checkpoint(process, monkeypatch, end, code, field):
@@ -242,7 +289,7 @@ def test_each_end_is_a_code_that_names_the_best_checkpoint(process, monkeypatch,
     (folder_of(process).run / "predictor" / "best").mkdir(parents=True)
     begin(process)
     with pytest.raises(JobError) as ended:
-        go(monkeypatch, run, end)
+        go(monkeypatch, run, end, end)
     assert (ended.value.code, ended.value.field) == (code, field)
     assert process.model_folder / ended.value.details["best_checkpoint"] == folder_of(process).run / "best"
     assert (folder_of(process).run / "best" / "model").is_dir()
@@ -261,7 +308,7 @@ def test_a_model_that_cannot_be_registered_is_kept_and_registered_when_the_job_i
     needed = [folder_of(process).run / name for name in ("config.json", "data.json", "parent.json")]
     for path in needed:
         path.write_text("{}")
-    end = TrainingEnd({"event": "done", "checkpoint": "run/checkpoint", "metadata": METADATA}, None, 0)
+    end = TrainingEnd({"event": "done", "checkpoint": "run/checkpoint", "metadata": METADATA}, not_stopped, 0)
     with monkeypatch.context() as patch:
         patch.setattr(process.registry, "register", refuse)
         with pytest.raises(JobError) as ended:
@@ -293,10 +340,9 @@ def test_a_job_that_ends_its_worker_each_time_ends_with_a_code(process, monkeypa
 
 
 def test_a_killed_start_counts_even_if_the_job_is_stopped_later(process, monkeypatch):
-    ends = TrainingEnd(None, None, -9), KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
-        go(monkeypatch, a_run(process), *ends, after_start=process.is_draining.set)
-    assert starts_at_save(process) == 2
+    with pytest.raises(Interrupted):
+        go(monkeypatch, a_run(process), TrainingEnd(None, not_stopped, -9), after_start=process.drain)
+    assert starts_at_save(process) == 1
 
 
 def test_a_folder_that_cannot_be_cleaned_up_does_not_hide_the_jobs_error(process, monkeypatch):
@@ -307,74 +353,68 @@ def test_a_folder_that_cannot_be_cleaned_up_does_not_hide_the_jobs_error(process
 
     monkeypatch.setattr(JobFolder, "keep_best", refuse)
     with pytest.raises(JobError, match="CANCELLED"):
-        go(monkeypatch, run, TrainingEnd(None, Stop.CANCELLED, 75))
+        go(monkeypatch, run, TrainingEnd(None, cancelled, 75))
 
 
 @pytest.mark.parametrize(
     "end",
     [
-        TrainingEnd(None, Stop.DRAINED, -9),
-        TrainingEnd(None, None, 75),
-        TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, None, 1),
+        TrainingEnd(None, drained, -9),
+        TrainingEnd(None, not_stopped, 75),
+        TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, not_stopped, 1),
         LocalStackError("no more processes"),
     ],
 )
 def test_a_start_that_the_worker_ended_or_that_did_not_train_does_not_count(process, monkeypatch, end):
-    monkeypatch.setattr(finetune_run, "START_RETRY_S", 0.0)
-
-    def drain_where_it_is_to_stop() -> None:
-        if isinstance(end, TrainingEnd) and end.stop is not None:
-            process.is_draining.set()
-
-    num_starts = 2 * MAX_STARTS_AT_SAVE if isinstance(end, TrainingEnd) else 1
-    with pytest.raises((Interrupted, JobError)) as ended:
-        go(monkeypatch, a_run(process), *[end] * num_starts, after_start=drain_where_it_is_to_stop)
-    assert str(ErrorCode.OUT_OF_MEMORY) not in str(ended.value)
-    assert starts_at_save(process) == 0
+    monkeypatch.setattr(finetune_run, "LOCK_RETRY_S", 0.0)
+    for _ in range(MAX_STARTS_AT_SAVE + 1):
+        with pytest.raises(Interrupted):
+            go(monkeypatch, a_run(process), end, TrainingEnd(None, drained, 75))
+        assert starts_at_save(process) == 0
 
 
 def test_unreported_starts_are_no_attempts_and_without_a_save_nothing_is_resumed(process, monkeypatch):
     for resumed in (None, None, False):
         with pytest.raises(Interrupted):
-            go(monkeypatch, a_run(process), TrainingEnd(None, Stop.DRAINED, 75), resumed=resumed)
+            go(monkeypatch, a_run(process), TrainingEnd(None, drained, 75), resumed=resumed)
     result, _ = go(monkeypatch, a_run(process), done(process))
     assert (result["num_attempts"], result["resumed"]) == (2, False)
 
 
 def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypatch):
-    monkeypatch.setattr(finetune_run, "START_RETRY_S", 0.0)
     with pytest.raises(Interrupted, match="no more processes"):
         go(monkeypatch, a_run(process), LocalStackError("no more processes"))
 
 
 def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
-    run = a_run(process)
     with pytest.raises(Interrupted):
-        go(monkeypatch, run, TrainingEnd(None, Stop.CLAIM, -9), is_safe=False)
+        go(monkeypatch, a_run(process), TrainingEnd(None, claim_run_out, -9))
     assert folder_of(process).notes(fingerprint(payload())).num_starts == 0
 
 
-@pytest.mark.parametrize("end", [TrainingEnd(None, Stop.CLAIM, -9), TrainingEnd(None, Stop.CANCELLED, 75)])
-def test_without_its_claim_a_job_is_interrupted_for_any_end_of_training(process, monkeypatch, end):
-    run = a_run(process)
-    with pytest.raises(Interrupted):
-        go(monkeypatch, run, end, is_safe=False)
+@pytest.mark.parametrize("stop", [not_stopped, claim_lost, cancelled])
+def test_without_its_claim_a_job_is_interrupted_for_any_end_of_training(process, monkeypatch, stop):
+    held = claim()
+    end = done(process)._replace(stop=stop)
+    lose = partial(setattr, held, "is_safe", False)
+    with pytest.raises(Interrupted, match="claim could not be renewed"):
+        go(monkeypatch, a_run(process), end, held=held, after_start=lose)
 
 
 def test_a_job_that_is_late_or_cancelled_does_not_start(process):
     run = a_run(process)
     run.is_cancelled = True
     with pytest.raises(JobError, match="CANCELLED"):
-        run.run(lambda: True, lambda: False)
+        run.run(claim())
     with pytest.raises(JobError, match="DEADLINE"):
-        a_run(process, submitted_at=1.0, deadline_s=5.0).run(lambda: True, lambda: False)
+        a_run(process, submitted_at=1.0, deadline_s=5.0).run(claim())
     limited = process.settings.model_copy(update={"finetune_time_limit_s": 1.0})
     process.settings = limited
     with pytest.raises(JobError, match="KRONOS_FINETUNE_TIME_LIMIT_S"):  # of 2 s that it was trained before
-        a_run(process).run(lambda: True, lambda: False)
+        a_run(process).run(claim())
     process.settings = limited.model_copy(update={"finetune_time_limit_s": 9.0})
     with pytest.raises(JobError, match="its time limit of 1 s"):
-        a_run(process, time_limit_s=1.0).run(lambda: True, lambda: False)
+        a_run(process, time_limit_s=1.0).run(claim())
 
 
 def test_a_job_that_asked_for_a_gpu_gets_a_warning_if_there_is_none(process, monkeypatch):
@@ -385,5 +425,5 @@ def test_a_job_that_asked_for_a_gpu_gets_a_warning_if_there_is_none(process, mon
     assert result["warnings"] == [warning, "few bars"]
     assert FinetuneProgress.model_validate(run.progress).warnings == ("few bars",)
     with pytest.raises(JobError) as refused:
-        a_run(process, device="cuda:1", allow_fallback=False)
+        a_run(process, device="cuda:1", allow_fallback=False).run(claim())
     assert refused.value.code == ErrorCode.NO_GPU_WORKER

@@ -1,19 +1,31 @@
 """Which checkpoints a finetuning job may start from."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
-from worker.training.start_models import StartModels
+from worker.settings import WorkerSettings
+from worker.training.job_inputs import check_start
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
 
 
 def config(model: str, **start: object) -> FinetuneConfig:
     return parse_config({"data": {"path": "."}, "start": {"model": model, **start}})
+
+
+class Worker(NamedTuple):
+    settings: WorkerSettings
+    registry: ModelRegistry
+
+    def check(self, given: FinetuneConfig) -> tuple[FinetuneConfig, Mapping[Any, RegisteredModel]]:
+        return check_start(given, self.settings, self.registry)
 
 
 @pytest.fixture
@@ -29,7 +41,7 @@ def models(settings, tmp_path):
     registry = ModelRegistry(tmp_path / "models")
     for _ in range(2):
         registry.register(BUNDLED, "mine", job_id=f"job{_}", fingerprint="f", metadata={"max_context": 64})
-    return StartModels(settings, registry)
+    return Worker(settings, registry)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +67,7 @@ def test_a_tokenizer_is_checked_in_the_same_way(models):
 
 
 def test_the_workers_own_model_may_be_a_registered_one(models):
-    own = StartModels(models.settings.model_copy(update={"model": "mine"}), models.registry)
+    own = Worker(models.settings.model_copy(update={"model": "mine"}), models.registry)
     assert own.check(config("mine"))[1]["model"].reference == "mine@2"
 
 
@@ -93,5 +105,5 @@ def test_a_registered_model_that_was_changed_is_refused(models):
 def test_a_folder_of_the_settings_is_found_from_any_working_folder(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own").mkdir()
-    models = StartModels(settings.model_copy(update={"model": "own"}), ModelRegistry(tmp_path))
+    models = Worker(settings.model_copy(update={"model": "own"}), ModelRegistry(tmp_path))
     assert models.check(config("own"))[0].start.model == str(tmp_path / "own")

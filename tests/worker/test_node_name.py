@@ -5,8 +5,8 @@ import re
 import pytest
 
 from kronos_model.model_pair import DEFAULT_MODEL
-from worker.monitoring import node_name as names
-from worker.monitoring.node_name import node_name
+from worker import config
+from worker.config import node_name
 from worker.settings import WorkerSettings
 
 BARE = WorkerSettings.model_construct()
@@ -42,4 +42,4 @@ def test_names_are_short_and_safe_in_keys_and_urls():
 
 
 def test_the_default_model_in_the_name_is_the_one_that_is_loaded():
-    assert DEFAULT_MODEL.rpartition("/")[2].lower() == names.DEFAULT_MODEL
+    assert DEFAULT_MODEL.rpartition("/")[2].lower() == config.DEFAULT_MODEL

@@ -1,0 +1,261 @@
+"""The training processes of a job, with small scripts in their place."""
+
+import math
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.job_store import Receipt
+from kronos_model.processes.json_child import ORPHAN_GRACE_S
+from tests.processes import await_end
+from worker.monitoring.metrics import FinetuneMetrics
+from worker.settings import WorkerSettings
+from worker.training import finetune_run
+from worker.training.finetune_run import FinetuneRun
+from worker.training.job_folder import JobNotes
+from worker.training.long_run import CLAIM_LOST, Interrupted
+
+PREAMBLE = """
+import json, os, signal, sys, threading, time
+from pathlib import Path
+def send(event, **content): print(json.dumps({"event": event, **content}), flush=True)
+count = len(Path("starts").read_text()) if Path("starts").exists() else 0
+Path("starts").write_text("x" * (count + 1))
+saved = Path("run/predictor/state.safetensors")
+saved.parent.mkdir(parents=True, exist_ok=True)
+"""
+
+
+CANCELLED = JobError(ErrorCode.CANCELLED, "the job was cancelled")
+DRAINED = Interrupted("the worker shuts down")
+
+
+class Supervised(FinetuneRun):
+    """A job whose training is a script. It keeps the script's events, and registers nothing."""
+
+    def __init__(self, folder: Path) -> None:
+        metrics = FinetuneMetrics(lambda: None)
+        process: Any = SimpleNamespace(
+            settings=WorkerSettings.model_construct(), model_folder=folder, metrics=metrics
+        )
+        receipt = Receipt(time.time(), time.time(), False)
+        job = {"name": "mine", "data": {"path": "a.csv"}}
+        super().__init__(process, "job", job, "fingerprint", receipt, "cpu.finetune", math.inf)
+        self.folder = self._folder.root
+        self.folder.mkdir(parents=True)
+        self.script = ""
+        self.events: list[dict[str, Any]] = []
+        self.stop: JobError | Interrupted | None = None
+        self.on_event: Callable[[dict[str, Any]], object] = lambda _: None
+        self.claim: Any = SimpleNamespace(is_safe=True, is_running_out=False)
+
+    @property
+    def num_starts(self) -> int:
+        return len((self.folder / "starts").read_text())
+
+    def work(self, script: str) -> dict[str, Any]:
+        """All processes of the job."""
+        self.script = script
+        return self.run(self.claim)
+
+    def train(self, script: str, *, grace_s: int = 10) -> tuple[Any, int]:
+        """One process: its last event and exit status."""
+        self.script, self._claim = script, self.claim
+        self._notes = JobNotes("fingerprint", {}, 0.0)
+        self.process.settings = self.process.settings.model_copy(update={"finetune_grace_s": grace_s})
+        return self._train()
+
+    def _prepare(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+
+    def _command(self) -> list[str]:
+        return [sys.executable, "-c", PREAMBLE + self.script]
+
+    def _reason_to_stop(self) -> JobError | Interrupted | None:
+        return self.stop
+
+    def _on_event(self, event: Any) -> None:
+        self.events.append(event)
+        self.on_event(event)
+
+    def _register(self, done: Any) -> dict[str, Any]:
+        return dict(done)
+
+
+@pytest.fixture
+def supervised(tmp_path):
+    return Supervised(tmp_path)
+
+
+def test_events_are_received_and_other_output_is_not(supervised):
+    script = """
+print("plain words"); print("[1]"); print('{"no": "event"}'); print("words", file=sys.stderr)
+send("progress", step=1); send("done", checkpoint="c"); sys.exit(0)
+"""
+    end = supervised.train(script)
+    assert [event["event"] for event in supervised.events] == ["progress", "done"]
+    assert end == ({"event": "done", "checkpoint": "c"}, 0)
+
+
+def test_its_own_error_is_its_end(supervised):
+    event, exit_status = supervised.train('send("error", code="DISK_FULL", message="m"); sys.exit(1)')
+    assert (event["code"], exit_status) == ("DISK_FULL", 1)
+    assert supervised.num_starts == 1
+
+
+def test_training_killed_between_saves_is_started_again(supervised):
+    script = """
+saved.write_text(str(count)); os.utime(saved, ns=(count, count + 1))
+if count < 3: os.kill(os.getpid(), 9)
+send("done")
+"""
+    assert supervised.work(script) == {"event": "done"}
+    assert supervised.num_starts == 4
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("os.kill(os.getpid(), 9)", ErrorCode.OUT_OF_MEMORY), ("sys.exit(3)", ErrorCode.INTERNAL)],
+)
+def test_training_killed_twice_at_one_save_is_not_started_again(supervised, ending, code):
+    with pytest.raises(JobError, match="twice in a row") as ended:
+        supervised.work(ending)
+    assert ended.value.code == code
+    assert supervised.num_starts == 2
+
+
+def test_stopped_training_may_save_first(supervised):
+    script = """
+wanted = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: wanted.set())
+send("progress"); wanted.wait(); saved.write_text("x"); send("stopped"); sys.exit(75)
+"""
+    supervised.on_event = lambda _: setattr(supervised, "stop", CANCELLED)
+    with pytest.raises(JobError, match="CANCELLED"):
+        supervised.train(script)
+    assert supervised._folder.saved_at_ns() > 0
+
+
+def test_training_that_is_done_before_the_stop_is_done(supervised):
+    script = """
+wanted = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: wanted.set())
+send("progress"); wanted.wait(); send("done")
+"""
+    supervised.on_event = lambda _: setattr(supervised, "stop", DRAINED)
+    assert supervised.train(script) == ({"event": "done"}, 0)
+
+
+IGNORES_STOP = (
+    'signal.signal(signal.SIGTERM, signal.SIG_IGN); send("progress", pid=os.getpid()); time.sleep(600)'
+)
+
+
+def test_training_that_ignores_the_stop_is_killed_after_its_grace(supervised):
+    supervised.on_event = lambda _: setattr(supervised, "stop", CANCELLED)
+    with pytest.raises(JobError, match="CANCELLED"):
+        supervised.train(IGNORES_STOP, grace_s=1)
+    assert await_end(supervised.events[0]["pid"])
+
+
+def test_training_that_must_end_is_killed_at_once(supervised):
+    def end(_: Any) -> None:
+        supervised.stop, supervised.claim.is_running_out = Interrupted(CLAIM_LOST), True
+
+    supervised.on_event = end
+    with pytest.raises(Interrupted, match="claim could not be renewed"):
+        supervised.train(IGNORES_STOP, grace_s=600)
+    assert await_end(supervised.events[0]["pid"])
+
+
+def test_an_earlier_stop_starts_nothing(supervised):
+    supervised.stop = DRAINED
+    with pytest.raises(Interrupted, match="the worker shuts down"):
+        supervised.work("")
+    assert not (supervised.folder / "starts").exists()
+
+
+def test_a_stop_is_obeyed_even_with_many_events(supervised):
+    script = """
+signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+while True: send("progress")
+"""
+    supervised.on_event = lambda _: setattr(supervised, "stop", CANCELLED)
+    with pytest.raises(JobError, match="CANCELLED"):
+        supervised.train(script)
+
+
+def test_training_waits_for_a_locked_folder(supervised, monkeypatch):
+    script = """
+if count < 1: send("error", code="RUN_LOCKED", message="m"); sys.exit(1)
+send("done")
+"""
+    assert supervised.work(script) == {"event": "done"}
+    (supervised.folder / "starts").unlink()
+    monkeypatch.setattr(finetune_run, "LOCK_WAIT_S", 0.0)
+    with pytest.raises(JobError) as ended:
+        supervised.work(script)
+    assert ended.value.code == ErrorCode.RUN_LOCKED
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such file elsewhere")
+def test_the_kernel_kills_training_first_if_memory_runs_out(supervised):
+    def look(event: dict[str, Any]) -> None:
+        seen.append(Path(f"/proc/{event['pid']}/oom_score_adj").read_text().strip())
+        supervised.stop = CANCELLED
+
+    seen: list[str] = []
+    supervised.on_event = look
+    script = """
+signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+send("progress", pid=os.getpid()); time.sleep(600)
+"""
+    with pytest.raises(JobError, match="CANCELLED"):
+        supervised.train(script)
+    assert seen == ["1000"]
+
+
+@pytest.mark.parametrize("error", [BlockingIOError("fork refused"), RuntimeError("can't start new thread")])
+def test_a_job_goes_back_if_no_process_can_be_started(supervised, monkeypatch, error):
+    def refuse(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("kronos_model.processes.children.subprocess.Popen", refuse)
+    with pytest.raises(Interrupted, match=str(error)):
+        supervised.work("")
+
+
+def test_processes_that_training_started_end_with_it(supervised):
+    """A loader's process holds the pipes open, and would be waited for without end."""
+    script = """
+import subprocess
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+send("progress", pid=child.pid); send("done"); sys.stdout.flush(); os._exit(0)
+"""
+    assert supervised.train(script)[0] == {"event": "done"}
+    assert await_end(supervised.events[0]["pid"])
+
+
+def test_it_does_not_outlive_its_parent(tmp_path):
+    """By the guard, for what does not even look at its standard input."""
+    script = f"""
+import os, signal, sys, threading
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
+from pathlib import Path
+from tests.worker.training.test_training_process import IGNORES_STOP, Supervised
+run = Supervised(Path({str(tmp_path)!r}))
+def end(event):
+    Path({str(tmp_path / "pid")!r}).write_text(str(event["pid"]))
+    os.kill(os.getpid(), 9)
+run.on_event = end
+run.train(IGNORES_STOP, grace_s=600)
+"""
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
+    assert await_end(int((tmp_path / "pid").read_text()), ORPHAN_GRACE_S + 5)
