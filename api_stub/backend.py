@@ -27,8 +27,6 @@ from kronos_client.redis.routing import live_workers
 
 MAX_THREADS: Final = 16
 """Threads that enqueue and read. More would only wait for Python's lock or for Redis."""
-MAX_CONNECTIONS: Final = 8
-"""Connections for waiting. One of them receives the states of all jobs."""
 MAX_READINGS: Final = 1
 """Uploaded files read at once. Each may take ``file_process.MAX_MEMORY_BYTES``."""
 POOL_CACHE_S: Final = 1.0
@@ -65,7 +63,7 @@ class Backend:
         self.settings = settings
         self.started = time.monotonic()
         self.dispatcher = RedisDispatcher(settings)
-        store = RedisResultStore(settings, self.dispatcher.redis, MAX_CONNECTIONS)
+        store = RedisResultStore(settings, self.dispatcher.redis)
         self.core = Core(settings, self.dispatcher, store, call=self.call, away_for_s=JOB_TIMEOUT_S)
         self.events = self.core.events
         # An abandoned call runs until its Redis timeout. The pool limits the number of such calls.

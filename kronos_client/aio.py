@@ -50,7 +50,7 @@ class AsyncForecastClient:
     """Enqueues forecast and finetuning jobs and waits for their results, in one event loop.
 
     Jobs are checked and sent on a thread of asyncio's default executor. Waiting takes no thread, and all jobs
-    share two connections. Arguments and errors are those of ``ForecastClient``.
+    share one connection. Arguments and errors are those of ``ForecastClient``.
 
     Args:
         url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.

@@ -47,7 +47,7 @@ class ForecastClient:
     """Enqueues forecast and finetuning jobs and waits for their results.
 
     Threads, running event loops and forked processes may share a client. All jobs that callers wait for take
-    one thread and two connections.
+    one thread and one connection.
 
     Args:
         url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.

@@ -169,6 +169,7 @@ class _MemoryStore:
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
         self._on_state: OnState | None = None
+        self.awaited: set[str] = set()
 
     def start(self, on_state: OnState) -> None:
         if self._on_state is None:
@@ -183,12 +184,6 @@ class _MemoryStore:
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
         return [self._memory.read(job_id) for job_id in job_ids]
-
-    async def subscribe(self, job_ids: Sequence[str]) -> None:
-        pass
-
-    async def unsubscribe(self, job_ids: Sequence[str]) -> None:
-        pass
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         return self._memory.forget(job_id)
