@@ -150,6 +150,7 @@ class ResultEvents:
     def _begin_waiting(self, job_id: str, waiter: _Waiter) -> None:
         self._waiters.setdefault(job_id, set()).add(waiter)
         self._store.start(self._on_state)
+        self._store.awaited.add(job_id)
         self._begun.append(job_id)
         if len(self._begun) == 1:
             self._start(self._begin())
@@ -160,6 +161,7 @@ class ResultEvents:
         self._waiters[job_id].discard(waiter)
         if not self._waiters[job_id]:
             del self._waiters[job_id]
+            self._store.awaited.discard(job_id)
 
     def _start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.create_task(work)
@@ -175,7 +177,6 @@ class ResultEvents:
     async def _begin(self) -> None:
         """Subscribe to all jobs for which waiting began in this turn of the loop, and read them."""
         job_ids, self._begun = self._begun, []
-        self._store.awaited.update(job_ids)
         await self._look(list(dict.fromkeys(job_ids)))
 
     def _on_state(self, job_id: str, stored: Stored) -> None:
@@ -184,9 +185,10 @@ class ResultEvents:
             waiter.take(stored)
 
     async def _look_often(self) -> None:
-        while self._store.awaited or self._waiters:
+        is_idle = False
+        while not is_idle or self._waiters:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            self._store.awaited &= self._waiters.keys()  # all that ended at once, which is cheaper
+            is_idle = not self._waiters
             await self._look(list(self._waiters))
 
     async def _look(self, job_ids: Sequence[str]) -> None:

@@ -12,11 +12,11 @@ from redis.asyncio import connection as awaited
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.examples import example
-from kronos_client.contract.names import result_key
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.core.many import MAX_TOGETHER
 from kronos_model.bars.synthetic import candles
 from tests.faults.proxy import FaultyProxy
-from tests.waiting import repeated
+from tests.waiting import await_true, repeated
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 NUM_ITEMS = 5 * MAX_TOGETHER
@@ -89,6 +89,30 @@ def test_a_batch_takes_two_round_trips(watched, backend, redis):
     with jobs_ended(backend, redis):
         assert asyncio.run(forecast_all()) == NUM_ITEMS
     assert len(watched.writes) == 2 * NUM_ITEMS // MAX_TOGETHER
+
+
+def test_a_batch_of_a_client_without_event_loop_takes_two_round_trips(watched, backend, redis, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.many.COLLECT_S", 1e9)
+    with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
+        first = client.submit(CANDLES, pred_len=5)
+        first.wait()
+        first.state()  # after all reading for it
+        watched.writes.clear()
+        outcomes = client.forecast_many([CANDLES] * MAX_TOGETHER, pred_len=5)
+        assert sum(outcome.result is not None for outcome in outcomes) == MAX_TOGETHER
+    assert len(watched.writes) == 2
+
+
+def test_items_that_come_slowly_are_sent_one_by_one(watched, backend, redis, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.many.COLLECT_S", 0.0)
+
+    def source():
+        for number in range(3):
+            await_true(lambda number=number: len(redis.keys(job_key("*"))) == number)
+            yield CANDLES
+
+    with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
+        assert all(outcome.result for outcome in client.forecast_many(source(), pred_len=5))
 
 
 def test_a_client_has_one_connection_that_sends_and_one_that_waits(watched, backend, redis):
