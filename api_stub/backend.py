@@ -18,7 +18,7 @@ from kronos_client.contract.names import DEAD_KEY, SHARED_KEY, Kind
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.job_list import ListedJob, list_jobs
+from kronos_client.core.job_facts import ListedJob, list_jobs
 from kronos_client.core.reachable import reachable, unanswered
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING, Stored
@@ -158,7 +158,7 @@ class Backend:
     async def list_jobs(
         self, kind: Kind, limit: int, until: float | None
     ) -> tuple[Sequence[ListedJob], float | None]:
-        """A page of jobs, as of ``job_list.list_jobs``. Raises JobError BROKER_UNREACHABLE."""
+        """A page of jobs, as of ``job_facts.list_jobs``. Raises JobError BROKER_UNREACHABLE."""
         async with _answered(JOB_TIMEOUT_S):
             return await self.ask(list_jobs, self.dispatcher.redis, kind, limit, until)
 

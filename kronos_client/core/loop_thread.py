@@ -15,8 +15,6 @@ CLOSE_S: Final = 5.0
 
 T = TypeVar("T")
 
-END: Final = object()
-
 _OF_THE_PARENT: Final[list[object]] = []
 """Never freed: freeing them in a forked child would close the parent's connections too."""
 
@@ -46,12 +44,13 @@ class LoopThread:
         running = self._start()
         generator = values(running.core)
         try:
-            while (value := running.run(_next(generator))) is not END:
-                yield value
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield running.run(generator.__anext__())
         finally:
             # RuntimeError: its last step was interrupted, or the loop is closed; then it ends by itself.
             with suppress(RuntimeError):
-                running.run(_close(generator))
+                running.run(generator.aclose())
 
     def close(self) -> None:
         """Close the core's connections, and end the thread."""
@@ -108,11 +107,3 @@ class _Running:
         self._is_ready.set()
         await self._is_over.wait()
         await self.core.close()
-
-
-async def _next(generator: AsyncGenerator[T, None]) -> Any:
-    return await anext(generator, END)
-
-
-async def _close(generator: AsyncGenerator[T, None]) -> None:
-    await generator.aclose()

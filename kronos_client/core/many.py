@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import checked_job_id
-from kronos_client.core.async_handle import AsyncForecastHandle, cancelled_if_left, submitted
 from kronos_client.core.core import Core, Unsent
 from kronos_client.core.forecast_request import ForecastOptions, check_options
+from kronos_client.core.handle import AsyncForecastHandle, cancelled_if_left_async, submitted
 from kronos_client.core.job import candles_job
+from kronos_client.core.reachable import Retries
 from kronos_client.core.reading import readable
-from kronos_client.core.retrying import Retries
 
 if TYPE_CHECKING:
     from kronos_client.contract.results import ForecastResult
@@ -218,7 +218,7 @@ class Many:
             del candles, own, options, make_job
             self._accept(asyncio.current_task())
             outcome = replace(outcome, job_id=handle.id)
-            async with cancelled_if_left(handle, self._timeout_s, may_stay=may_stay):
+            async with cancelled_if_left_async(handle, self._timeout_s, may_stay=may_stay):
                 return replace(outcome, result=await self._result(handle))
         except JobError as error:
             return replace(outcome, error=error)
@@ -236,7 +236,7 @@ class Many:
             await asyncio.wait([last_call])
         unsent, self._unsent = [one for one in self._unsent if not one.is_given_up], []
         await self._core.send_all(unsent)
-        unsent.clear()  # the thread that sent them may hold the list, and with it the candles, a moment longer
+        unsent.clear()  # the thread may hold the list, and with it the candles, a moment longer
 
     async def _result(self, handle: AsyncForecastHandle) -> ForecastResult:
         """The job's result within its time, also after Redis was unreachable for a while."""
