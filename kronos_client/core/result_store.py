@@ -114,33 +114,28 @@ class RedisResultStore:
             await asyncio.wait([self._receiver])
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
-        # The record first: if it has ended, the result is there by now, or expired.
-        of_jobs = [
-            command
-            for job_id in job_ids
-            for command in (
-                ("HGETALL", job_key(job_id)),
-                ("GETRANGE", result_key(job_id), 0, MAX_SHORT_BYTES - 1),
-            )
-        ]
+        commands: list[Sequence[Any]] = []
+        for job_id in job_ids:  # the record first: if it has ended, the result is there by now, or expired
+            get_state = "GETRANGE", result_key(job_id), 0, MAX_SHORT_BYTES - 1
+            commands += [("HGETALL", job_key(job_id)), get_state]
         try:
-            *answers, (seconds, microseconds) = await self._ask(*of_jobs, ("TIME",))
+            *answers, (seconds, microseconds) = await self._ask(*commands, ("TIME",))
         except RedisError:
             self._suspects.clear()  # Redis may not answer workers either
             raise
-        records = [JobRecord(one if isinstance(one, dict) else ANOTHER_APPS) for one in answers[::2]]
-        texts = [one if isinstance(one, bytes) else b"" for one in answers[1::2]]
-        if long := [place for place, text in enumerate(texts) if len(text) == MAX_SHORT_BYTES]:
-            keys = [result_key(job_ids[place]) for place in long]
-            for place, text in zip(
-                long, await asyncio.to_thread(read_bytes, self._redis, "MGET", *keys), strict=True
-            ):
-                texts[place] = text or b""
         now_s = int(seconds) + int(microseconds) / 1e6
-        lost_ids = await self._lost(dict(zip(job_ids, records, strict=True)), now_s)
+        records, texts = dict[str, JobRecord](), dict[str, Any]()
+        for job_id, record, text in zip(job_ids, answers[::2], answers[1::2], strict=True):
+            records[job_id] = JobRecord(record if isinstance(record, dict) else ANOTHER_APPS)
+            texts[job_id] = text if isinstance(text, bytes) else b""
+        if long := [job_id for job_id, text in texts.items() if len(text) == MAX_SHORT_BYTES]:
+            whole = await asyncio.to_thread(read_bytes, self._redis, "MGET", *map(result_key, long))
+            texts.update(zip(long, whole, strict=True))
+        lost_ids = await self._lost(records, now_s)
         found = []
-        for job_id, record, text in zip(job_ids, records, texts, strict=True):
-            stored = read_stored(job_id, text) if text else self._absent(record, now_s)
+        for job_id in job_ids:
+            text = texts[job_id]
+            stored = read_stored(job_id, text) if text else self._absent(records[job_id], now_s)
             is_lost = job_id in lost_ids and not stored.has_ended
             found.append(stored._replace(absence=lost(job_id)) if is_lost else stored)
         return found
@@ -196,9 +191,7 @@ class RedisResultStore:
         """
         try:
             answers = await self._ask_once(commands)
-        except (RedisError, OSError) as error:
-            if isinstance(error, ResponseError):
-                raise
+        except (NoConnection, NoAnswer, OSError):
             answers = await self._ask_once(commands)
         for answer in answers:
             if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
