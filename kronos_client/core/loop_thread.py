@@ -61,25 +61,23 @@ class LoopThread:
 
     def _start(self) -> "_Running":
         with self._lock:
-            if self._running is not None and self._running.pid != os.getpid():
-                _OF_THE_PARENT.append(self._running)
-                self._running = None
-            if self._running is None:
-                self._running = _Running(self._make_core())
-                weakref.finalize(self, self._running.stop)  # if the client is never closed
-            return self._running
+            running = self._running
+            if running is None or running.pid != os.getpid():
+                if running is not None:
+                    _OF_THE_PARENT.append(running)
+                self._running = running = _Running(self._make_core())
+                weakref.finalize(self, running.stop)  # if the client is never closed
+            return running
 
 
 class _Running:
     """A core on its thread, in one process."""
 
     def __init__(self, core: Core) -> None:
-        self.core = core
-        self.pid = os.getpid()
+        self.core, self.pid = core, os.getpid()
         self._is_ready = threading.Event()
-        self._thread = threading.Thread(
-            target=asyncio.run, args=(self._main(),), name="kronos-client", daemon=True
-        )
+        args = (self._main(),)
+        self._thread = threading.Thread(target=asyncio.run, args=args, name="kronos-client", daemon=True)
         self._thread.start()
         self._is_ready.wait()
 

@@ -87,7 +87,7 @@ class ResultEvents:
         """
         _check_id(job_id)
         with reachable(job_id):
-            # In a task of its own: redis-py may swallow a cancellation that arrives with its answer.
+            # In a task of its own: cancelled while it sends, it would close the connection of all.
             (stored,) = await asyncio.shield(self._start(self._store.read([job_id])))
         return stored
 
