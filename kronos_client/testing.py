@@ -175,6 +175,9 @@ class _MemoryStore:
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         return self._memory.forget(job_id)
 
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     async def close(self) -> None:
         self._memory.stores.discard(self)
 

@@ -154,8 +154,6 @@ class ResultEvents:
         self._begun.append(job_id)
         if len(self._begun) == 1:
             self._start(self._begin())
-        if self._looker is None or self._looker.done():
-            self._looker = self._start(self._look_often())
 
     def _end_waiting(self, job_id: str, waiter: _Waiter) -> None:
         self._waiters[job_id].discard(waiter)
@@ -178,6 +176,8 @@ class ResultEvents:
         """Subscribe to all jobs for which waiting began in this turn of the loop, and read them."""
         job_ids, self._begun = self._begun, []
         await self._look(list(dict.fromkeys(job_ids)))
+        if self._looker is None or self._looker.done():
+            self._looker = self._start(self._look_often())
 
     def _on_state(self, job_id: str, stored: Stored) -> None:
         for waiter in self._waiters.get(job_id, ()):
@@ -187,7 +187,7 @@ class ResultEvents:
     async def _look_often(self) -> None:
         is_idle = False
         while not is_idle or self._waiters:
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await self._store.pause(LOOK_INTERVAL_S)
             is_idle = not self._waiters
             await self._look(list(self._waiters))
 

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 MAX_SHORT_BYTES: Final = 2**16
 """A longer state is read by another connection: Redis closes one that subscribes with 32 MB unsent."""
+RECONNECT_S: Final = 0.5
 SEEN_FOR_S: Final = 2.0
 """Seconds between the reads by which a job is known to be lost."""
 
@@ -60,6 +61,9 @@ class ResultStore(Protocol):
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         """Delete a result; returns whether there was one. ``has_result`` skips checking that there is one."""
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep, for a shorter time if the connection is lost."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -107,6 +111,12 @@ class RedisResultStore:
 
     def start(self, on_state: OnState) -> None:
         self._on_state = on_state
+
+    async def pause(self, seconds: float) -> None:
+        if self._receiver is not None:
+            await asyncio.wait([self._receiver], timeout=seconds)
+        if self._receiver is None or self._receiver.done():
+            await asyncio.sleep(min(RECONNECT_S, seconds))
 
     async def close(self) -> None:
         if self._receiver is not None:
