@@ -18,7 +18,7 @@ from kronos_client.contract.names import DEAD_KEY, SHARED_KEY, Kind
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.job_list import ListedJob, list_jobs
+from kronos_client.core.job_facts import ListedJob, list_jobs
 from kronos_client.core.reachable import reachable, unanswered
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING, Stored
@@ -27,8 +27,6 @@ from kronos_client.redis.routing import live_workers
 
 MAX_THREADS: Final = 16
 """Threads that enqueue and read. More would only wait for Python's lock or for Redis."""
-MAX_CONNECTIONS: Final = 8
-"""Connections for waiting. One of them receives the states of all jobs."""
 MAX_READINGS: Final = 1
 """Uploaded files read at once. Each may take ``file_process.MAX_MEMORY_BYTES``."""
 POOL_CACHE_S: Final = 1.0
@@ -65,7 +63,7 @@ class Backend:
         self.settings = settings
         self.started = time.monotonic()
         self.dispatcher = RedisDispatcher(settings)
-        store = RedisResultStore(settings, self.dispatcher.redis, MAX_CONNECTIONS)
+        store = RedisResultStore(settings, self.dispatcher.redis)
         self.core = Core(settings, self.dispatcher, store, call=self.call, away_for_s=JOB_TIMEOUT_S)
         self.events = self.core.events
         # An abandoned call runs until its Redis timeout. The pool limits the number of such calls.
@@ -160,7 +158,7 @@ class Backend:
     async def list_jobs(
         self, kind: Kind, limit: int, until: float | None
     ) -> tuple[Sequence[ListedJob], float | None]:
-        """A page of jobs, as of ``job_list.list_jobs``. Raises JobError BROKER_UNREACHABLE."""
+        """A page of jobs, as of ``job_facts.list_jobs``. Raises JobError BROKER_UNREACHABLE."""
         async with _answered(JOB_TIMEOUT_S):
             return await self.ask(list_jobs, self.dispatcher.redis, kind, limit, until)
 

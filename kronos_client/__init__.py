@@ -16,11 +16,17 @@ if TYPE_CHECKING:
     from kronos_client.contract.path_results import Distribution, EventChance, PathStatistics
     from kronos_client.contract.results import ForecastResult, SeriesForecast
     from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
-    from kronos_client.core.async_handle import AsyncBacktestHandle, AsyncFinetuneHandle, AsyncForecastHandle
     from kronos_client.core.backtest_request import BacktestJobOptions
     from kronos_client.core.finetune_request import FinetuneOptions
     from kronos_client.core.forecast_request import ForecastOptions
-    from kronos_client.core.handle import BacktestHandle, FinetuneHandle, ForecastHandle
+    from kronos_client.core.handle import (
+        AsyncBacktestHandle,
+        AsyncFinetuneHandle,
+        AsyncForecastHandle,
+        BacktestHandle,
+        FinetuneHandle,
+        ForecastHandle,
+    )
     from kronos_client.core.kinds import BacktestState, FinetuneState, JobState
     from kronos_client.core.many import ForecastOutcome
     from kronos_client.settings import ClientSettings, SettingsError
@@ -37,11 +43,11 @@ _MODULES = {
     "contract.path_results": "Distribution EventChance PathStatistics",
     "contract.results": "ForecastResult SeriesForecast",
     "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
-    "core.async_handle": "AsyncBacktestHandle AsyncFinetuneHandle AsyncForecastHandle",
     "core.backtest_request": "BacktestJobOptions",
     "core.finetune_request": "FinetuneOptions",
     "core.forecast_request": "ForecastOptions",
-    "core.handle": "BacktestHandle FinetuneHandle ForecastHandle",
+    "core.handle": "AsyncBacktestHandle AsyncFinetuneHandle AsyncForecastHandle "
+    "BacktestHandle FinetuneHandle ForecastHandle",
     "core.kinds": "BacktestState FinetuneState JobState",
     "core.many": "ForecastOutcome",
     "settings": "ClientSettings SettingsError",

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core import job
-from kronos_client.core.async_handle import (
+from kronos_client.core.core import Core
+from kronos_client.core.dispatcher import RedisDispatcher
+from kronos_client.core.forecast_request import SubmitOptions
+from kronos_client.core.handle import (
     AsyncBacktestHandle,
     AsyncFinetuneHandle,
     AsyncForecastHandle,
     AsyncHandle,
-    cancelled_if_left,
+    cancelled_if_left_async,
     submitted,
 )
-from kronos_client.core.core import Core
-from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
 from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
@@ -50,7 +50,7 @@ class AsyncForecastClient:
     """Enqueues forecast and finetuning jobs and waits for their results, in one event loop.
 
     Jobs are checked and sent on a thread of asyncio's default executor. Waiting takes no thread, and all jobs
-    share two connections. Arguments and errors are those of ``ForecastClient``.
+    share one connection. Arguments and errors are those of ``ForecastClient``.
 
     Args:
         url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.
@@ -98,7 +98,7 @@ class AsyncForecastClient:
         """
         make_job = partial(job.candles_job, candles, options)
         handle: AsyncForecastHandle = await self._submit(make_job, *job.pop_sending(options), may_stay=False)
-        async with cancelled_if_left(handle, timeout_s):
+        async with cancelled_if_left_async(handle, timeout_s):
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
     async def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> AsyncForecastHandle:

@@ -23,7 +23,7 @@ from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, cancelled_if_left
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.loop_thread import LoopThread
-from kronos_client.core.many import END, NOTHING, ROOM, ForecastOutcome, Many, ManyOptions
+from kronos_client.core.many import END, ForecastOutcome, Many, ManyOptions, collect
 from kronos_client.core.result_store import RedisResultStore, ResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
@@ -47,7 +47,7 @@ class ForecastClient:
     """Enqueues forecast and finetuning jobs and waits for their results.
 
     Threads, running event loops and forked processes may share a client. All jobs that callers wait for take
-    one thread and two connections.
+    one thread and one connection.
 
     Args:
         url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.
@@ -159,15 +159,12 @@ class ForecastClient:
         return self._outcomes(self._thread.run(partial(_many, options)), items)
 
     def _outcomes(self, many: Many, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
-        source = iter(items)
-        item: Any = NOTHING
+        source, taken, is_over = iter(items), list[Any](), False
         try:
-            while True:
-                given = self._thread.run(lambda _: many.step(item))  # noqa: B023  # it runs at once
-                if given is END:
-                    return
-                item = next(source, END) if given is ROOM else NOTHING
-                if given is not ROOM:
+            while (given := self._thread.run(lambda _: many.step(taken, is_over=is_over))) is not END:  # noqa: B023
+                if isinstance(given, int):
+                    taken, is_over = collect(source, given)
+                else:
                     yield given
         finally:
             with suppress(RuntimeError):  # the client was closed meanwhile

@@ -25,16 +25,14 @@ from typing import Any, Final
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract import states
-from kronos_client.contract.backtest import BacktestJob, BacktestResult
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.finetune import FinetuneResult
-from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.model_info import ResultModel
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role, is_shared
-from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
+from kronos_client.contract.results import ForecastProgress, SeriesForecast
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
-from kronos_client.core.fake_results import STAND_IN, fake_backtest, fake_finetuning, fake_forecast
+from kronos_client.core.fake_results import MAX_CONTEXT, STAND_IN, fake_result
 from kronos_client.core.job import Job
 from kronos_client.core.result_store import OnState
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored, lost
@@ -44,9 +42,6 @@ from kronos_client.settings import ClientSettings
 
 __all__ = ["FakeAsyncForecastClient", "FakeForecastClient", "fake_worker"]
 
-MAX_CONTEXT: Final = 512
-"""Bars that the fake's model can see, as with most models."""
-AnyResult = ForecastResult | FinetuneResult | BacktestResult
 RETRY_AFTER_S: Final = 1
 """The ``retry_after_s`` of a full queue."""
 
@@ -135,30 +130,23 @@ class _Memory(Dispatcher):
             for store in list(self.stores):  # others may be added or closed meanwhile
                 store.publish(job_id, stored)
 
-    def finish(self, job_id: str, result: AnyResult | None = None) -> None:
+    def finish(self, job_id: str, result: ResultModel | None = None) -> None:
         """End a job with this result, or with a made-up one."""
+        one, limits = self.by_id[job_id], self.settings.limits(max_pred_len=MAX_CONTEXT)
         try:
-            outcome = result or self._made_up(self.by_id[job_id])
+            if result is None:
+                job = one.job.kind.parse(one.payload, limits)
+                result = fake_result(job, job_id, limits, one.queue, self._num_finetuned)
         except JobError as error:
             self.store(job_id, Stored(states.FAILURE, error))
         else:
-            self.store(job_id, Stored(states.SUCCESS, outcome.model_dump(mode="json")))
+            self.store(job_id, Stored(states.SUCCESS, result.model_dump(mode="json")))
 
     def _queue_full(self, queue: str) -> JobError | None:
         waiting = [job for job in self.by_id.values() if job.stored.status == states.PENDING]
         length = sum(job.queue == queue for job in waiting)
         limit = self.settings.max_queue_jobs
         return queue_full(queue, length, limit, RETRY_AFTER_S) if length >= limit else None
-
-    def _made_up(self, accepted: _Accepted) -> AnyResult:
-        limits = self.settings.limits(max_pred_len=MAX_CONTEXT)
-        job = accepted.job.kind.parse(accepted.payload, limits)
-        if isinstance(job, ForecastJob):
-            return fake_forecast(job, accepted.job.id, limits, queue=accepted.queue)
-        if isinstance(job, BacktestJob):
-            return fake_backtest(job, queue=accepted.queue)
-        self._num_finetuned[job.name] += 1
-        return fake_finetuning(job, self._num_finetuned[job.name], queue=accepted.queue)
 
 
 class _MemoryStore:
@@ -167,6 +155,7 @@ class _MemoryStore:
     def __init__(self, memory: _Memory) -> None:
         self._memory = memory
         self._on_state: OnState | None = None
+        self.awaited: set[str] = set()
 
     def start(self, on_state: OnState) -> None:
         if self._on_state is None:
@@ -182,14 +171,11 @@ class _MemoryStore:
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
         return [self._memory.read(job_id) for job_id in job_ids]
 
-    async def subscribe(self, job_ids: Sequence[str]) -> None:
-        pass
-
-    async def unsubscribe(self, job_ids: Sequence[str]) -> None:
-        pass
-
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         return self._memory.forget(job_id)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def close(self) -> None:
         self._memory.stores.discard(self)
@@ -231,7 +217,7 @@ class FakeForecastClient(ForecastClient):
         progress = ForecastProgress(bars_done=bars_done, bars_total=bars_total, series=tuple(series))
         self._memory.store(job_id, Stored(PROGRESS_STATE, progress.as_json()))
 
-    def finish(self, job_id: str, result: AnyResult | None = None) -> None:
+    def finish(self, job_id: str, result: ResultModel | None = None) -> None:
         """End a held job with this result, or with a made-up one."""
         self._memory.finish(job_id, result)
 

@@ -70,11 +70,14 @@ class RoundTrips:
 
         async def requests() -> None:
             nonlocal is_answered
+            begun = b""
             while data := await from_client.read(CHUNK_BYTES):
-                if is_answered:
+                # Redis answers a long pipeline while the rest of it is still on its way.
+                if is_answered and not begun:
                     self._by_command[_first_command(data)] += 1
                 is_answered = False
                 to_redis.write(data)
+                begun = _after_commands(begun + data)
 
         async def answers() -> None:
             nonlocal is_answered
@@ -85,11 +88,28 @@ class RoundTrips:
         both = [asyncio.create_task(requests()), asyncio.create_task(answers())]
         with suppress(asyncio.CancelledError):  # the block ends
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        for end in (to_client, to_redis):
+        for task, end in zip(both, (to_redis, to_client), strict=True):
+            task.cancel()
             end.close()
+        await asyncio.gather(*both, return_exceptions=True)
 
 
 def _first_command(data: bytes) -> str:
     """The name of the first command in RESP, or that of its script."""
     _, _, command, _, argument, *_ = [*data.split(b"\r\n", 5), b"", b"", b""]
     return NAMES.get(argument.decode(errors="replace"), command.decode())
+
+
+def _after_commands(data: bytes) -> bytes:
+    """What follows the last whole command: the beginning of the next one."""
+    start = 0
+    with suppress(ValueError):  # from ``index`` or ``int``: the rest is still to come
+        while start < len(data):
+            at = data.index(b"\r\n", start) + 2
+            for _ in range(int(data[start + 1 : at - 2])):
+                end = data.index(b"\r\n", at) + 2
+                at = end + int(data[at + 1 : end - 2]) + 2
+            if at > len(data):
+                break
+            start = at
+    return data[start:]

@@ -11,8 +11,7 @@ from kronos_client.contract.names import is_shared, result_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core import equal_jobs
 from kronos_client.core.job import Job
-from kronos_client.core.reachable import reachable, unreachable
-from kronos_client.core.retrying import Retries
+from kronos_client.core.reachable import Retries, reachable, unreachable
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
 from kronos_client.redis.admission import Admission, Sending
 from kronos_client.redis.connection import NotConfirmed, connect

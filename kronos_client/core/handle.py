@@ -1,21 +1,81 @@
-"""JobHandle: an enqueued job, as its submitter sees it, for callers without an event loop."""
+"""AsyncHandle and JobHandle: an enqueued job, as its submitter sees it, in an event loop and without one."""
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Generic, TypeAlias
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.async_handle import AsyncHandle, closed
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
+from kronos_client.core.job import Job
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.loop_thread import LoopClosed, LoopThread
-from kronos_client.core.stored import NOTHING
+from kronos_client.core.stored import NOTHING, Stored
 
 if TYPE_CHECKING:
     from kronos_client.contract.backtest import BacktestResult
     from kronos_client.contract.finetune import FinetuneResult
     from kronos_client.contract.results import ForecastResult
+
+T = TypeVar("T")
+
+
+class AsyncHandle(Generic[State, Result]):
+    """An enqueued job, with the methods of ``JobHandle`` to be awaited."""
+
+    def __init__(self, core: Core, kind: JobKind[State, Result], job_id: str, queue: str | None) -> None:
+        self._core = core
+        self._kind = kind
+        self.id = job_id
+        self.queue = queue
+
+    def __repr__(self) -> str:
+        return f"Async{self._kind.name.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
+
+    async def state(self) -> State:
+        return self._kind.state_of(await self._core.events.read(self.id))
+
+    async def progress(self) -> AsyncGenerator[State, None]:
+        async with aclosing(self._core.events.states(self.id, None, self._kind.state_of)) as states:
+            async for stored in states:
+                yield self._kind.state_of(stored)
+
+    async def wait(
+        self,
+        timeout_s: float | None = None,
+        *,
+        on_progress: Callable[[State], object] | None = None,
+        forget: bool = False,
+    ) -> Result:
+        stored = NOTHING
+        async with aclosing(self._core.events.states(self.id, timeout_s, self._kind.state_of)) as states:
+            async for stored in states:
+                if on_progress is not None:
+                    on_progress(self._kind.state_of(stored))
+        return await self._result(stored, forget=forget)
+
+    async def _result(self, stored: Stored, *, forget: bool) -> Result:
+        """The result in the last state that was read, which is no outcome if the client was closed."""
+        result = self._kind.result_of(stored)
+        if result is None:
+            raise closed(self.id)
+        if forget:
+            with suppress(JobError):  # a result that cannot be deleted now expires by itself
+                await self._core.events.forget(self.id, has_result=True)
+        return result
+
+    async def peek(self) -> Result | None:
+        return self._kind.result_of(await self._core.events.read(self.id))
+
+    async def check(self) -> None:
+        (await self._core.events.read(self.id)).raise_absence()
+
+    async def cancel(self) -> None:
+        await self._core.call(self._core.dispatcher.cancel, self.id)
+
+    async def forget(self) -> bool:
+        return await self._core.events.forget(self.id)
 
 
 class JobHandle(Generic[State, Result]):
@@ -35,9 +95,12 @@ class JobHandle(Generic[State, Result]):
     def _on(self, core: Core) -> AsyncHandle[State, Result]:
         return AsyncHandle(core, self._kind, self.id, self.queue)
 
+    def _run(self, call: Callable[[AsyncHandle[State, Result]], Coroutine[Any, Any, T]]) -> T:
+        return self._thread.run(lambda core: call(self._on(core)))
+
     def state(self) -> State:
         """The job's state now."""
-        return self._thread.run(lambda core: self._on(core).state())
+        return self._run(AsyncHandle.state)
 
     def progress(self) -> Generator[State, None, None]:
         """Yield the job's present state, then each new one. The last one has the outcome.
@@ -67,7 +130,7 @@ class JobHandle(Generic[State, Result]):
                 RESULT_EXPIRED or LOST if there is nothing to wait for, or no longer.
         """
         if on_progress is None:
-            return self._thread.run(lambda core: self._on(core).wait(timeout_s, forget=forget))
+            return self._run(lambda handle: handle.wait(timeout_s, forget=forget))
         stored, state_of = NOTHING, self._kind.state_of
         states = self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of))
         with suppress(LoopClosed), closing(states):
@@ -75,7 +138,7 @@ class JobHandle(Generic[State, Result]):
                 on_progress(state_of(stored))
         if not stored.has_ended:
             raise closed(self.id)
-        return self._thread.run(lambda core: self._on(core)._result(stored, forget=forget))
+        return self._run(lambda handle: handle._result(stored, forget=forget))
 
     def peek(self) -> Result | None:
         """The result if it is there already, None if it is still to come.
@@ -83,15 +146,15 @@ class JobHandle(Generic[State, Result]):
         Raises:
             JobError: The job's own; RESULT_EXPIRED or LOST if there is nothing to wait for.
         """
-        return self._thread.run(lambda core: self._on(core).peek())
+        return self._run(AsyncHandle.peek)
 
     def check(self) -> None:
         """Raises JobError RESULT_EXPIRED or LOST if there is nothing to wait for."""
-        self._thread.run(lambda core: self._on(core).check())
+        self._run(AsyncHandle.check)
 
     def cancel(self) -> None:
         """Request that the job ends as CANCELLED. A job that has ended stays as it is."""
-        self._thread.run(lambda core: self._on(core).cancel())
+        self._run(AsyncHandle.cancel)
 
     def forget(self) -> bool:
         """Delete the result from Redis; False if there is none (yet), or only an error.
@@ -99,12 +162,46 @@ class JobHandle(Generic[State, Result]):
         The job stays done. Until the result would have expired, reading it or submitting the job again under
         its id gives RESULT_EXPIRED.
         """
-        return self._thread.run(lambda core: self._on(core).forget())
+        return self._run(AsyncHandle.forget)
 
 
+AsyncForecastHandle: TypeAlias = AsyncHandle[JobState, "ForecastResult"]
+AsyncFinetuneHandle: TypeAlias = AsyncHandle[FinetuneState, "FinetuneResult"]
+AsyncBacktestHandle: TypeAlias = AsyncHandle[BacktestState, "BacktestResult"]
 ForecastHandle: TypeAlias = JobHandle[JobState, "ForecastResult"]
 FinetuneHandle: TypeAlias = JobHandle[FinetuneState, "FinetuneResult"]
 BacktestHandle: TypeAlias = JobHandle[BacktestState, "BacktestResult"]
+
+
+def closed(job_id: str) -> RuntimeError:
+    """What a caller gets that waited for a job as its client was closed."""
+    return RuntimeError(f"the client was closed while it waited for the job {job_id}")
+
+
+@asynccontextmanager
+async def cancelled_if_left_async(
+    handle: AsyncHandle[Any, Any], timeout_s: float | None, *, may_stay: bool = False
+) -> AsyncIterator[None]:
+    """Cancel the job if waiting ends as TIMEOUT, or with this asyncio task unless it ``may_stay``."""
+    call, dispatcher = handle._core.call, handle._core.dispatcher
+    try:
+        yield
+    except JobError as error:
+        if error.code != ErrorCode.TIMEOUT:
+            raise
+        raise await call(dispatcher.not_in_time, handle.id, timeout_s) from None
+    except asyncio.CancelledError:
+        if not may_stay:
+            await asyncio.shield(call(dispatcher.try_to_cancel, handle.id))
+        raise
+
+
+async def submitted(
+    core: Core, make_job: Callable[[], Job], retry_for_s: float, **how: Any
+) -> AsyncHandle[Any, Any]:
+    """Make and send a job as ``Core.send``; returns its handle."""
+    job, queue = await core.send(make_job, retry_for_s, **how)
+    return AsyncHandle(core, job.kind, job.id, queue)
 
 
 @contextmanager

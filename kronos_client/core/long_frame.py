@@ -46,36 +46,33 @@ class LongFrame:
         given: dict[str, Any] = {**options}
         self._id_column: str = given.pop("id_column", ID_COLUMN)
         self._timestamp_column: str = given.pop("timestamp_column", TIMESTAMP_COLUMN)
-        target = given.pop("target", "close")
+        target, on_error = given.pop("target", "close"), given.pop("on_error", "raise")
         self._targets = [target] if isinstance(target, str) else list(target)
-        on_error = given.pop("on_error", "raise")
-        if on_error not in ("raise", "skip"):
-            text = f"on_error must be 'raise' or 'skip', not {on_error!r}"
-            raise JobError(ErrorCode.BAD_VALUE, text, "on_error")
         self._raises = on_error == "raise"
         # Nobody has the ids of these jobs, unless they begin with the caller's prefix.
         self.sending: Any = {"forget": "job_id_prefix" not in given, **given, "in_order": False}
+        if on_error not in ("raise", "skip"):
+            text = f"on_error must be 'raise' or 'skip', not {on_error!r}"
+            raise JobError(ErrorCode.BAD_VALUE, text, "on_error")
         if not self._targets:
             raise JobError(ErrorCode.BAD_VALUE, "target must name a column or more", "target")
         for name in self._targets:
             if name not in COLUMNS:
-                known = ", ".join(COLUMNS)
-                raise JobError(ErrorCode.UNKNOWN_COLUMN, f"target {name!r} is none of {known}", "target")
+                text = f"target {name!r} is none of {', '.join(COLUMNS)}"
+                raise JobError(ErrorCode.UNKNOWN_COLUMN, text, "target")
         self._df: pd.DataFrame = df.to_pandas() if hasattr(df, "to_pandas") else df
         if not isinstance(self._df, pd.DataFrame):
-            message = f"df must be a DataFrame of pandas or polars, not {type(df).__name__}"
-            raise JobError(ErrorCode.BAD_TYPE, message, "df")
+            text = f"df must be a DataFrame of pandas or polars, not {type(df).__name__}"
+            raise JobError(ErrorCode.BAD_TYPE, text, "df")
         for name in (self._id_column, self._timestamp_column):
             if name not in self._df.columns:
-                titles = ", ".join(map(str, self._df.columns))
-                message = f"the frame has no column {name!r}; it has {titles}"
-                remedy = "give id_column and timestamp_column"
-                raise JobError(ErrorCode.MISSING_COLUMN, f"{message}: {remedy}", name)
+                text = f"the frame has no column {name!r}; it has {', '.join(map(str, self._df.columns))}"
+                raise JobError(ErrorCode.MISSING_COLUMN, f"{text}: give id_column and timestamp_column", name)
         empty = self._df[self._id_column].isna().to_numpy()
         if empty.any():
             row = int(empty.argmax())
-            message = f"{self._id_column} is empty in row {row}: name the series of each row"
-            raise JobError(ErrorCode.BAD_VALUE, message, self._id_column, {"row": row})
+            text = f"{self._id_column} is empty in row {row}: name the series of each row"
+            raise JobError(ErrorCode.BAD_VALUE, text, self._id_column, {"row": row})
         if not len(self._df):
             raise JobError(ErrorCode.EMPTY_SERIES, "the frame has no rows: send some", self._id_column)
         self._parts: dict[int, dict[str, Any]] = {}
@@ -99,20 +96,17 @@ class LongFrame:
 
     def take(self, outcome: ForecastOutcome) -> None:
         """Keep a forecast. Raises the JobError of a series that failed, unless such are skipped."""
-        if outcome.error is not None:
-            error = outcome.error
+        if (error := outcome.error) is not None:
             if self._raises:
-                message = f"series {outcome.key!r}: {error.message}"
+                text = f"series {outcome.key!r}: {error.message}"
                 details = {**error.details, "series": str(outcome.key)}
-                raise JobError(error.code, message, error.field, details) from error
+                raise JobError(error.code, text, error.field, details) from error
             self._errors[outcome.key] = str(error)
             return
         result = outcome.unwrap()
-        (series,) = result.series
+        (one,) = result.series
         titles = (self._id_column, self._timestamp_column)
-        columns = long_columns(
-            outcome.key, series.timestamps, series.mean, series.quantiles, self._targets, titles
-        )
+        columns = long_columns(outcome.key, one.timestamps, one.mean, one.quantiles, self._targets, titles)
         self._parts[outcome.index] = {
             title: np.asarray(values) if isinstance(values[0], float) else values
             for title, values in columns.items()

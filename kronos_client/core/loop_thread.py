@@ -15,8 +15,6 @@ CLOSE_S: Final = 5.0
 
 T = TypeVar("T")
 
-END: Final = object()
-
 _OF_THE_PARENT: Final[list[object]] = []
 """Never freed: freeing them in a forked child would close the parent's connections too."""
 
@@ -46,12 +44,13 @@ class LoopThread:
         running = self._start()
         generator = values(running.core)
         try:
-            while (value := running.run(_next(generator))) is not END:
-                yield value
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield running.run(generator.__anext__())
         finally:
             # RuntimeError: its last step was interrupted, or the loop is closed; then it ends by itself.
             with suppress(RuntimeError):
-                running.run(_close(generator))
+                running.run(generator.aclose())
 
     def close(self) -> None:
         """Close the core's connections, and end the thread."""
@@ -62,25 +61,23 @@ class LoopThread:
 
     def _start(self) -> "_Running":
         with self._lock:
-            if self._running is not None and self._running.pid != os.getpid():
-                _OF_THE_PARENT.append(self._running)
-                self._running = None
-            if self._running is None:
-                self._running = _Running(self._make_core())
-                weakref.finalize(self, self._running.stop)  # if the client is never closed
-            return self._running
+            running = self._running
+            if running is None or running.pid != os.getpid():
+                if running is not None:
+                    _OF_THE_PARENT.append(running)
+                self._running = running = _Running(self._make_core())
+                weakref.finalize(self, running.stop)  # if the client is never closed
+            return running
 
 
 class _Running:
     """A core on its thread, in one process."""
 
     def __init__(self, core: Core) -> None:
-        self.core = core
-        self.pid = os.getpid()
+        self.core, self.pid = core, os.getpid()
         self._is_ready = threading.Event()
-        self._thread = threading.Thread(
-            target=asyncio.run, args=(self._main(),), name="kronos-client", daemon=True
-        )
+        args = (self._main(),)
+        self._thread = threading.Thread(target=asyncio.run, args=args, name="kronos-client", daemon=True)
         self._thread.start()
         self._is_ready.wait()
 
@@ -108,11 +105,3 @@ class _Running:
         self._is_ready.set()
         await self._is_over.wait()
         await self.core.close()
-
-
-async def _next(generator: AsyncGenerator[T, None]) -> Any:
-    return await anext(generator, END)
-
-
-async def _close(generator: AsyncGenerator[T, None]) -> None:
-    await generator.aclose()

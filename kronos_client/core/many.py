@@ -6,19 +6,27 @@ import asyncio
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Hashable, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+)
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import checked_job_id
-from kronos_client.core.async_handle import AsyncForecastHandle, cancelled_if_left, submitted
 from kronos_client.core.core import Core, Unsent
 from kronos_client.core.forecast_request import ForecastOptions, check_options
+from kronos_client.core.handle import AsyncForecastHandle, cancelled_if_left_async, submitted
 from kronos_client.core.job import candles_job
+from kronos_client.core.reachable import Retries
 from kronos_client.core.reading import readable
-from kronos_client.core.retrying import Retries
 
 if TYPE_CHECKING:
     from kronos_client.contract.results import ForecastResult
@@ -38,11 +46,10 @@ FATAL_CODES: Final = (
 )  # fmt: skip
 """Errors that every other item would have as well."""
 
-ROOM: Final = object()
-"""There is room for another item."""
+COLLECT_S: Final = 0.02
+"""Seconds for which items are collected that their source gives one by one."""
 END: Final = object()
 """There is no other item, or no other outcome."""
-NOTHING: Final = object()
 
 
 @dataclass(frozen=True)
@@ -112,18 +119,16 @@ class Many:
         if self._max_in_flight < 1:
             raise JobError(ErrorCode.BAD_VALUE, "max_in_flight must be at least 1", "max_in_flight")
         self._tasks: list[asyncio.Task[ForecastOutcome]] = []
+        self._not_accepted: set[asyncio.Task[Any] | None] = set()
         self._num_taken = 0
-        self._num_unsent = 0
         self._unsent: list[Unsent] = []
         self._sending: asyncio.Task[None] | None = None
-        self._is_fed = False  # by a task of its own
         self._is_over = False
         self._error: BaseException | None = None
         self._news = asyncio.Event()
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[ForecastOutcome, None]:
         """Yield each item's outcome. Waiting for the next item does not delay outcomes that are ready."""
-        self._is_fed = True
         # One task takes all items: their source may hold a TaskGroup or a timeout.
         taking = asyncio.create_task(self._take_all(items))
         taking.add_done_callback(self._end_taking)
@@ -138,7 +143,7 @@ class Many:
     async def _take_all(self, items: Iterable[Any] | AsyncIterable[Any]) -> None:
         source = aiter(items) if isinstance(items, AsyncIterable) else iter(items)
         while True:
-            while not self._has_room():
+            while self._room() <= 0:
                 self._news.clear()
                 await self._news.wait()
             item = await anext(source, END) if isinstance(source, AsyncIterator) else next(source, END)
@@ -147,29 +152,24 @@ class Many:
             self._take(item)
             del item  # frees its memory while the next one is awaited
 
-    def _has_room(self) -> bool:
-        is_full = len(self._tasks) >= self._max_in_flight or self._num_unsent >= MAX_TOGETHER
-        return not is_full and not self._is_over
-
     def _end_taking(self, taking: asyncio.Task[None]) -> None:
         self._is_over = True
         self._error = None if taking.cancelled() else taking.exception()
         self._news.set()
 
-    async def step(self, item: Any = NOTHING) -> Any:
-        """Take an item, if one is given; then return an outcome, or ROOM if there is room for another item.
+    async def step(self, items: list[Any] | None = None, *, is_over: bool = False) -> Any:
+        """Take all items out of the list; then return an outcome, or the room for further items.
 
-        END in place of an item ends the input. END is returned after the last outcome.
+        END is returned after the last outcome, if the input ``is_over``. ``run`` takes its items itself.
         """
-        if item is END:
-            self._is_over = True
-        elif item is not NOTHING:
-            self._take(item)
-        del item
+        if items is not None:
+            self._is_over = is_over
+            while items:
+                self._take(items.pop(0))
         while True:
             self._news.clear()
-            if self._has_room() and not self._is_fed:
-                return ROOM
+            if items is not None and not self._is_over and (room := self._room()) > 0:
+                return room
             for task in self._tasks[:1] if self._in_order else self._tasks:
                 if task.done():
                     self._tasks.remove(task)
@@ -188,36 +188,40 @@ class Many:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _room(self) -> int:
+        """The number of items that may be taken now."""
+        return min(self._max_in_flight - len(self._tasks), MAX_TOGETHER - len(self._not_accepted))
+
     def _take(self, item: Any) -> None:
         self._core.on_close.add(self.leave)
         task = asyncio.create_task(self._one(*split_item(item, self._num_taken, self._prefix)))
-        task.add_done_callback(lambda _: self._news.set())
+        task.add_done_callback(self._accept)
         self._tasks.append(task)
-        self._num_unsent += 1
+        self._not_accepted.add(task)
         self._num_taken += 1
 
+    def _accept(self, task: asyncio.Task[Any] | None) -> None:
+        self._not_accepted.discard(task)
+        self._news.set()
+
     async def _one(self, outcome: ForecastOutcome, candles: Any, own: ForecastOptions) -> ForecastOutcome:
-        handle: AsyncForecastHandle | None = None
+        if outcome.error is not None:
+            return outcome
+        options: ForecastOptions = {**self._options, **own}
+        make_job = partial(candles_job, candles, options, outcome.job_id, self._core.settings)
+        may_stay = self._prefix is not None  # its id is the caller's
+        scope = None if may_stay or self._forget else ""  # others would miss a deleted result
         try:
-            if outcome.error is not None:
-                return outcome
-            options: ForecastOptions = {**self._options, **own}
-            make_job = partial(candles_job, candles, options, outcome.job_id, self._core.settings)
-            may_stay = self._prefix is not None  # its id is the caller's
-            scope = None if may_stay or self._forget else ""  # others would miss a deleted result
-            handle = await submitted(
+            handle: AsyncForecastHandle = await submitted(
                 self._core, make_job, self._retry_for_s, may_stay=may_stay, scope=scope, send=self._send
             )
-            outcome = replace(outcome, job_id=handle.id)
             del candles, own, options, make_job
-            self._send_next()
-            async with cancelled_if_left(handle, self._timeout_s, may_stay=may_stay):
+            self._accept(asyncio.current_task())
+            outcome = replace(outcome, job_id=handle.id)
+            async with cancelled_if_left_async(handle, self._timeout_s, may_stay=may_stay):
                 return replace(outcome, result=await self._result(handle))
         except JobError as error:
             return replace(outcome, error=error)
-        finally:
-            if handle is None:
-                self._send_next()
 
     async def _send(self, one: Unsent) -> None:
         """Send a job with those that are collected until the last call ends."""
@@ -230,12 +234,9 @@ class Many:
     async def _send_all(self, last_call: asyncio.Task[None] | None) -> None:
         if last_call is not None:
             await asyncio.wait([last_call])
-        unsent, self._unsent = self._unsent, []
-        await self._core.send_all([one for one in unsent if not one.is_given_up])
-
-    def _send_next(self) -> None:
-        self._num_unsent -= 1
-        self._news.set()
+        unsent, self._unsent = [one for one in self._unsent if not one.is_given_up], []
+        await self._core.send_all(unsent)
+        unsent.clear()  # the thread may hold the list, and with it the candles, a moment longer
 
     async def _result(self, handle: AsyncForecastHandle) -> ForecastResult:
         """The job's result within its time, also after Redis was unreachable for a while."""
@@ -247,6 +248,16 @@ class Many:
                 return await handle.wait(timeout_s, forget=self._forget)
             except JobError as error:
                 await asyncio.sleep(retries.pause_s(error))
+
+
+def collect(source: Iterator[Any], room: int) -> tuple[list[Any], bool]:
+    """As many items as there is room for, fewer if they take long to come; and whether there are no more."""
+    items, ends_at = list[Any](), time.monotonic() + COLLECT_S
+    while len(items) < room and (not items or time.monotonic() < ends_at):
+        if (item := next(source, END)) is END:
+            return items, True
+        items.append(item)
+    return items, False
 
 
 def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutcome, Any, ForecastOptions]:

@@ -7,15 +7,15 @@ also read every few seconds.
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_job_id, is_shared
 from kronos_client.core.reachable import NOT_REACHED, is_refused, reachable, unanswered, unreachable
 from kronos_client.core.result_store import ResultStore
-from kronos_client.core.stored import LOST, NOTHING, Stored
+from kronos_client.core.stored import LOST, Stored
 
 LOOK_INTERVAL_S: Final = 2.0
 """Seconds between reads of all awaited jobs, in case a published state was missed."""
@@ -32,43 +32,16 @@ class _Waiter:
     """One caller that waits for a job. Times are ``time.monotonic``'s."""
 
     def __init__(self) -> None:
-        self.stored = NOTHING
-        self.is_known = False
+        self.stored: Stored | None = None
         self.error: JobError | None = None
         self.reached_at = time.monotonic()
-        self._published_at = -math.inf
-        self._changed = asyncio.Event()
+        self.published_at = -math.inf
+        self.changed = asyncio.Event()
 
-    def publish(self, stored: Stored) -> None:
-        self._published_at = time.monotonic()
-        self._know(stored)
-
-    def find(self, stored: Stored, read_at: float) -> None:
-        """Take the state that was read at ``read_at``, unless a newer one was published after it."""
-        self.reached_at = time.monotonic()
-        if stored.has_ended or self._published_at < read_at:
-            self._know(stored)
-
-    def fail(self, error: JobError) -> None:
-        self.error = error
-        self.wake()
-
-    def wake(self) -> None:
-        self._changed.set()
-
-    async def change(self, timeout_s: float) -> None:
-        """Return at the next wake, or after this time."""
-        try:
-            async with asyncio.timeout(None if timeout_s == math.inf else timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return
-        self._changed.clear()
-
-    def _know(self, stored: Stored) -> None:
-        if not self.stored.has_ended:  # the first outcome stands
-            self.stored, self.is_known = stored, True
-            self.wake()
+    def take(self, stored: Stored) -> None:
+        if self.stored is None or not self.stored.has_ended:  # the first outcome stands
+            self.stored = stored
+            self.changed.set()
 
 
 class ResultEvents:
@@ -82,7 +55,6 @@ class ResultEvents:
         self._away_for_s = away_for_s
         self._waiters: dict[str, set[_Waiter]] = {}
         self._begun: list[str] = []
-        self._subscribed: set[str] = set()
         self._looker: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.is_released = False
@@ -97,7 +69,7 @@ class ResultEvents:
         self.is_released = True
         for waiters in self._waiters.values():
             for waiter in waiters:
-                waiter.wake()
+                waiter.changed.set()
 
     async def close(self) -> None:
         """End all waiting, and close the connections."""
@@ -115,7 +87,7 @@ class ResultEvents:
         """
         _check_id(job_id)
         with reachable(job_id):
-            # In a task of its own: redis-py may swallow a cancellation that arrives with its answer.
+            # In a task of its own: cancelled while it sends, it would close the connection of all.
             (stored,) = await asyncio.shield(self._start(self._store.read([job_id])))
         return stored
 
@@ -145,49 +117,49 @@ class ResultEvents:
                 wait for; BROKER_UNREACHABLE if Redis was unreachable for too long.
         """
         _check_id(job_id)
-        begun_at = time.monotonic()
+        begun_at, waiter, last = time.monotonic(), _Waiter(), object()
         ends_at = math.inf if timeout_s is None else begun_at + timeout_s
-        last: object = None
-        with self._waiting(job_id) as waiter:
-            while True:
-                if waiter.error is not None:
-                    raise waiter.error
-                waiter.stored.raise_absence()
-                stored = waiter.stored
-                if waiter.is_known and seen_as(stored) != last:
-                    last = seen_as(stored)
-                    yield stored
-                    if stored.has_ended:
-                        return
-                    continue  # a newer one may have come meanwhile
+        self._begin_waiting(job_id, waiter)
+        try:
+            while not waiter.error:
+                waiter.changed.clear()
+                if (stored := waiter.stored) is not None:
+                    stored.raise_absence()
+                    if (seen := seen_as(stored)) != last:
+                        last = seen
+                        yield stored
+                        if stored.has_ended:
+                            return
+                        continue  # a newer one may have come meanwhile
                 if self.is_released:
                     return
-                limit = ends_at if waiter.is_known else max(ends_at, begun_at + FIRST_LOOK_S)
+                limit = max(ends_at, begun_at + FIRST_LOOK_S) if stored is None else ends_at
                 remaining_s = limit - time.monotonic()
                 if remaining_s <= 0:
-                    if not waiter.is_known:
+                    if stored is None:
                         raise unanswered(job_id)
                     message = f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
                     raise JobError(ErrorCode.TIMEOUT, message)
-                await waiter.change(remaining_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if timeout_s is None else remaining_s):
+                        await waiter.changed.wait()
+            raise waiter.error
+        finally:
+            self._end_waiting(job_id, waiter)
 
-    @contextmanager
-    def _waiting(self, job_id: str) -> Iterator[_Waiter]:
-        waiter = _Waiter()
-        waiters = self._waiters.setdefault(job_id, set())
-        waiters.add(waiter)
+    def _begin_waiting(self, job_id: str, waiter: _Waiter) -> None:
+        self._waiters.setdefault(job_id, set()).add(waiter)
         self._store.start(self._on_state)
+        self._store.awaited.add(job_id)
         self._begun.append(job_id)
         if len(self._begun) == 1:
             self._start(self._begin())
-        if self._looker is None or self._looker.done():
-            self._looker = self._start(self._look_often())
-        try:
-            yield waiter
-        finally:
-            waiters.discard(waiter)
-            if not waiters and self._waiters.get(job_id) is waiters:
-                del self._waiters[job_id]
+
+    def _end_waiting(self, job_id: str, waiter: _Waiter) -> None:
+        self._waiters[job_id].discard(waiter)
+        if not self._waiters[job_id]:
+            del self._waiters[job_id]
+            self._store.awaited.discard(job_id)
 
     def _start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.create_task(work)
@@ -203,29 +175,28 @@ class ResultEvents:
     async def _begin(self) -> None:
         """Subscribe to all jobs for which waiting began in this turn of the loop, and read them."""
         job_ids, self._begun = self._begun, []
-        if new := [job_id for job_id in dict.fromkeys(job_ids) if job_id not in self._subscribed]:
-            self._subscribed.update(new)
-            await self._store.subscribe(new)
-        await self._look(job_ids)
+        await self._look(list(dict.fromkeys(job_ids)))
+        if self._looker is None or self._looker.done():
+            self._looker = self._start(self._look_often())
 
     def _on_state(self, job_id: str, stored: Stored) -> None:
         for waiter in self._waiters.get(job_id, ()):
-            waiter.publish(stored)
+            waiter.published_at = time.monotonic()
+            waiter.take(stored)
 
     async def _look_often(self) -> None:
-        while self._waiters or self._subscribed:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            left = self._subscribed - self._waiters.keys()  # all at once, which is cheaper
-            if left:
-                self._subscribed -= left
-                await self._store.unsubscribe(list(left))
+        is_idle = False
+        while not is_idle or self._waiters:
+            await self._store.pause(LOOK_INTERVAL_S)
+            is_idle = not self._waiters
             await self._look(list(self._waiters))
 
     async def _look(self, job_ids: Sequence[str]) -> None:
-        for start in range(0, len(job_ids), JOBS_AT_ONCE):
+        for start in range(0, max(1, len(job_ids)), JOBS_AT_ONCE):
             await self._look_at(job_ids[start : start + JOBS_AT_ONCE])
 
     async def _look_at(self, job_ids: Sequence[str]) -> None:
+        """Read jobs. It subscribes and unsubscribes too, also if there are none."""
         read_at = time.monotonic()
         try:
             found = await self._store.read(job_ids)
@@ -233,11 +204,14 @@ class ResultEvents:
             for job_id in job_ids:
                 for waiter in self._waiters.get(job_id, ()):
                     if is_refused(error) or time.monotonic() > waiter.reached_at + self._away_for_s:
-                        waiter.fail(unreachable(error, job_id))
+                        waiter.error = unreachable(error, job_id)
+                        waiter.changed.set()
             return
         for job_id, stored in zip(job_ids, found, strict=True):
             for waiter in self._waiters.get(job_id, ()):
-                waiter.find(stored, read_at)
+                waiter.reached_at = time.monotonic()
+                if stored.has_ended or waiter.published_at < read_at:
+                    waiter.take(stored)
 
 
 def _check_id(job_id: str) -> None:

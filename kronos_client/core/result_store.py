@@ -2,36 +2,41 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from redis import Redis as SyncRedis
-from redis.asyncio import BlockingConnectionPool, Redis
+from redis import Redis
+from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import ConstantBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError as NoConnection
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as NoAnswer
 
 from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import KEY_PREFIX, job_key, result_key
-from kronos_client.core.lost_jobs import LostJobs
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
-from kronos_client.redis.connection import pool_options
+from kronos_client.redis.connection import ANSWER_TIMEOUT_S, pool_options, read_bytes
 from kronos_client.redis.job_record import JobRecord
+from kronos_client.redis.routing import live_workers
 from kronos_client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
 
-MAX_CONNECTIONS: Final = 2
-"""One connection subscribes, one reads."""
-POLL_S: Final = 1.0
+MAX_SHORT_BYTES: Final = 2**16
+"""A longer state is read by another connection: Redis closes one that subscribes with 32 MB unsent."""
 RECONNECT_S: Final = 0.5
-OWN_CHANNEL: Final = f"{KEY_PREFIX}nobody"
-"""An unused channel: redis-py cannot read from a connection without subscriptions."""
+SEEN_FOR_S: Final = 2.0
+"""Seconds between the reads by which a job is known to be lost."""
 
 ANOTHER_APPS: Final = {b"": b""}
 """The record of a job whose key another app wrote: its worker ends the job."""
+PUSHED: Final = object()
+"""What is read in place of a published state: it answers no command."""
 
 OnState = Callable[[str, Stored], object]
 """Called with a job's id and its published state."""
@@ -41,16 +46,15 @@ class ResultStore(Protocol):
     """The stored states of jobs, in Redis or in a test's memory. Lives on one event loop.
 
     ``read`` and ``forget`` raise RedisError if Redis does not answer.
+
+    Attributes:
+        awaited: The ids of the jobs whose states are to be received, from the next ``read`` on.
     """
+
+    awaited: set[str]
 
     def start(self, on_state: OnState) -> None:
         """Call ``on_state`` with each state published from now on. A second call does nothing."""
-
-    async def subscribe(self, job_ids: Sequence[str]) -> None:
-        """Receive these jobs' states."""
-
-    async def unsubscribe(self, job_ids: Sequence[str]) -> None:
-        """No longer receive these jobs' states."""
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
         """Read the stored state of each job."""
@@ -58,74 +62,90 @@ class ResultStore(Protocol):
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         """Delete a result; returns whether there was one. ``has_result`` skips checking that there is one."""
 
+    async def pause(self, seconds: float) -> None:
+        """Sleep, for a shorter time if the connection is lost."""
+
     async def close(self) -> None:
         """Close the connections."""
 
 
-class RedisResultStore:
-    """The ``ResultStore`` in Redis. It misses states that are published while the connection is lost.
+class _Sent:
+    """Commands that were sent together, and their answers so far."""
 
-    With ``max_connections`` open, further reads wait for a free one.
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._left = list(reversed(numbers))
+        self._read: list[Any] = []
+
+    def take(self, answer: Any) -> bool:
+        """Take an answer; returns whether it was the last. An error is the only answer to its command."""
+        self._left[-1] -= 1
+        if isinstance(answer, Exception) or not self._left[-1]:
+            self._left.pop()
+            self._read.append(answer)
+        if not self._left and not self.answers.done():
+            self.answers.set_result(self._read)
+        return not self._left
+
+
+class RedisResultStore:
+    """The ``ResultStore`` in Redis, over one connection. It misses what is published while that is lost.
 
     Args:
-        redis: For reading which workers live, on a thread.
+        redis: For long results and for reading which workers live, on a thread.
     """
 
-    def __init__(
-        self, settings: ClientSettings, redis: SyncRedis, max_connections: int = MAX_CONNECTIONS
-    ) -> None:
-        url = settings.redis_url.get_secret_value()
-        options, retry = pool_options(url, max_connections), Retry(ConstantBackoff(0.2), 1)
-        pool = BlockingConnectionPool.from_url(**options, retry=retry)
-        self._redis = Redis.from_pool(pool)  # so that closing it closes the pool
-        self._lost_jobs = LostJobs(redis)
+    def __init__(self, settings: ClientSettings, redis: Redis) -> None:
+        options = pool_options(settings.redis_url.get_secret_value(), max_connections=1)
+        pool: Any = BlockingConnectionPool.from_url(**options, retry=Retry(ConstantBackoff(0.2), 1))
+        self.awaited: set[str] = set()
+        self._connection: Any = pool.make_connection()
+        self._redis = redis
         self._result_ttl_s = settings.result_ttl_s
-        self._pubsub: Any = self._redis.pubsub(ignore_subscribe_messages=True)
-        self._listener: asyncio.Task[None] | None = None
-        self._is_closed = False
-        # The first subscription connects. Two at once would open two connections, one of them never read.
-        self._subscribing = asyncio.Lock()
+        self._on_state: OnState = lambda *_: None
+        self._subscribed: set[str] = set()
+        self._sent: deque[_Sent] = deque()
+        self._sending = asyncio.Lock()
+        self._receiver: asyncio.Task[None] | None = None
+        self._suspects: dict[tuple[str, str], float] = {}
 
     def start(self, on_state: OnState) -> None:
-        if self._listener is None:
-            self._listener = asyncio.create_task(self._listen(on_state))
+        self._on_state = on_state
+
+    async def pause(self, seconds: float) -> None:
+        if self._receiver is not None:
+            await asyncio.wait([self._receiver], timeout=seconds)
+        if self._receiver is None or self._receiver.done():
+            await asyncio.sleep(min(RECONNECT_S, seconds))
 
     async def close(self) -> None:
-        self._is_closed = True
-        if self._listener is not None:
-            await _end(self._listener)
-        with suppress(RedisError, OSError):
-            await self._pubsub.aclose()
-        await self._redis.aclose()
-
-    async def subscribe(self, job_ids: Sequence[str]) -> None:
-        await self._command(self._pubsub.subscribe, *job_ids)
-
-    async def unsubscribe(self, job_ids: Sequence[str]) -> None:
-        await self._command(self._pubsub.unsubscribe, *job_ids)
+        if self._receiver is not None:
+            self._receiver.cancel()
+            await asyncio.wait([self._receiver])
 
     async def read(self, job_ids: Sequence[str]) -> list[Stored]:
-        async with self._redis.pipeline(transaction=False) as pipe:
-            # The records first: if a job's record has ended, its result is there by now, or expired.
-            for job_id in job_ids:
-                pipe.hgetall(job_key(job_id))
-            pipe.mget([result_key(job_id) for job_id in job_ids])
-            pipe.time()
-            try:
-                answers = await pipe.execute(raise_on_error=False)
-                for answer in answers:  # a key of another type concerns one job
-                    if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
-                        raise answer
-            except RedisError:
-                self._lost_jobs.suspects.clear()
-                raise
-        *answered, results, (seconds, microseconds) = answers
-        records = [JobRecord(one if isinstance(one, dict) else ANOTHER_APPS) for one in answered]
-        now_s = seconds + microseconds / 1e6
-        lost_ids = await self._lost_jobs.among(dict(zip(job_ids, records, strict=True)), now_s)
+        commands: list[Sequence[Any]] = []
+        for job_id in job_ids:  # the record first: if it has ended, the result is there by now, or expired
+            get_state = "GETRANGE", result_key(job_id), 0, MAX_SHORT_BYTES - 1
+            commands += [("HGETALL", job_key(job_id)), get_state]
+        try:
+            *answers, (seconds, microseconds) = await self._ask(*commands, ("TIME",))
+        except RedisError:
+            self._suspects.clear()  # Redis may not answer workers either
+            raise
+        now_s = int(seconds) + int(microseconds) / 1e6
+        records, texts = dict[str, JobRecord](), dict[str, Any]()
+        for job_id, record, text in zip(job_ids, answers[::2], answers[1::2], strict=True):
+            records[job_id] = JobRecord(record if isinstance(record, dict) else ANOTHER_APPS)
+            texts[job_id] = text if isinstance(text, bytes) else b""
+        if long := [job_id for job_id, text in texts.items() if len(text) == MAX_SHORT_BYTES]:
+            whole = await asyncio.to_thread(read_bytes, self._redis, "MGET", *map(result_key, long))
+            texts.update(zip(long, whole, strict=True))
+        lost_ids = await self._lost(records, now_s)
         found = []
-        for job_id, record, data in zip(job_ids, records, results, strict=True):
-            stored = self._absent(record, now_s) if data is None else read_stored(job_id, data)
+        for job_id in job_ids:
+            text = texts[job_id]
+            stored = read_stored(job_id, text) if text else self._absent(records[job_id], now_s)
             is_lost = job_id in lost_ids and not stored.has_ended
             found.append(stored._replace(absence=lost(job_id)) if is_lost else stored)
         return found
@@ -137,11 +157,12 @@ class RedisResultStore:
         """
         key = result_key(job_id)
         if not has_result:
-            data = await self._redis.get(key)
-            if data is None or read_stored(job_id, data).status != states.SUCCESS:
+            (text,) = await self._ask(("GETRANGE", key, 0, MAX_SHORT_BYTES - 1))
+            if not text or read_stored(job_id, text, is_cut=True).status != states.SUCCESS:
                 return False
         # XX: the first outcome stands. The key still holds the result, or has expired.
-        return bool(await self._redis.set(key, encode_failure(job_id, FORGOTTEN), xx=True, keepttl=True))
+        (answer,) = await self._ask(("SET", key, encode_failure(job_id, FORGOTTEN), "XX", "KEEPTTL"))
+        return answer is not None
 
     def _absent(self, record: JobRecord, now_s: float) -> Stored:
         if not record.fields:
@@ -152,31 +173,106 @@ class RedisResultStore:
         remedy = "submit it again, or raise KRONOS_RESULT_TTL_S"
         return Stored(absence=JobError(ErrorCode.RESULT_EXPIRED, f"{kept}; {remedy}"))
 
-    async def _command(self, command: Callable[..., Awaitable[object]], *job_ids: str) -> None:
-        async with self._subscribing:
-            with suppress(RedisError, OSError):  # redis-py repeats the command after reconnecting
-                await command(*map(result_key, job_ids))
+    async def _lost(self, records: Mapping[str, JobRecord], now_s: float) -> set[str]:
+        """The ids of jobs that no worker will get; some may have their outcome.
 
-    async def _listen(self, on_state: OnState) -> None:
-        is_subscribed = False
-        while not self._is_closed:
-            try:
-                if not is_subscribed:
-                    async with self._subscribing:
-                        await self._pubsub.subscribe(OWN_CHANNEL)
-                    is_subscribed = True
-                message = await self._pubsub.get_message(timeout=POLL_S)
-            except (RedisError, OSError) as error:
-                log.debug("Redis does not answer: %s", error)
-                await asyncio.sleep(RECONNECT_S)
-                continue
-            if message is not None:
-                job_id = message["channel"].decode().removeprefix(result_key(""))
-                on_state(job_id, read_stored(job_id, message["data"]))
+        A job is lost if two reads find its message gone, and none in between finds it. They are
+        ``SEEN_FOR_S`` apart, and for a message that a delivery holds also its timeout: after an outage of
+        Redis or of all workers, they need that long to renew or put back what was held.
+        """
+        gone = {(job_id, one.fields["at"]): one for job_id, one in records.items() if one.is_gone(now_s)}
+        if gone:
+            workers = await asyncio.to_thread(live_workers, self._redis)
+            gone = {seen: record for seen, record in gone.items() if record.is_gone_for(workers)}
+        now = time.monotonic()
+        since = {seen: at for seen, at in self._suspects.items() if seen in gone or seen[0] not in records}
+        self._suspects = dict.fromkeys(gone, now) | since
+        return {
+            seen[0]
+            for seen, record in gone.items()
+            if now - self._suspects[seen] >= max(SEEN_FOR_S, record.timeout_s)
+        }
 
+    async def _ask(self, *commands: Sequence[Any]) -> list[Any]:
+        """The answers of commands that are sent together, with what changed in ``awaited``.
 
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it ends: redis-py may swallow a cancellation that comes with an answer."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=POLL_S)
+        They are sent again if the connection is lost: the server may have closed it meanwhile. The error of a
+        key of another type stands in place of its answer.
+        """
+        try:
+            answers = await self._ask_once(commands)
+        except (NoConnection, NoAnswer, OSError):
+            answers = await self._ask_once(commands)
+        for answer in answers:
+            if isinstance(answer, Exception) and not str(answer).startswith("WRONGTYPE"):
+                raise answer
+        return answers
+
+    async def _ask_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        async with self._sending:  # two at once would connect twice
+            await self._connect()
+            changed = {
+                "SUBSCRIBE": self.awaited - self._subscribed,
+                "UNSUBSCRIBE": self._subscribed - self.awaited,
+            }
+            changes = [(name, *map(result_key, job_ids)) for name, job_ids in changed.items() if job_ids]
+            self._subscribed = set(self.awaited)
+            # A subscription is answered for each channel.
+            sent = _Sent([*(len(change) - 1 for change in changes), *(1 for _ in commands)])
+            self._sent.append(sent)
+            packed = self._connection.pack_commands([*changes, *commands])
+            await self._connection.send_packed_command(b"".join(packed), check_health=False)
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                answers = await sent.answers
+        except TimeoutError:
+            if sent in self._sent:
+                await self._connection.disconnect(nowait=True)
+            raise NoAnswer("Redis does not answer") from None
+        for answer in answers[: len(changes)]:
+            if isinstance(answer, Exception):
+                log.debug("Redis refuses a subscription: %s", answer)
+                self._subscribed.clear()  # tried again with the next read
+        return answers[len(changes) :]
+
+    async def _connect(self) -> None:
+        """Connect, unless the connection is there."""
+        if self._receiver is not None:
+            if self._connection.is_connected:
+                return
+            await self.close()
+        await self._connection.connect()
+        self._connection._parser.handle_push_response = self._on_push
+        self._subscribed = set()
+        self._receiver = asyncio.create_task(self._receive())
+
+    async def _receive(self) -> None:
+        """Receive published states and answers until the connection is lost."""
+        try:
+            while True:
+                try:
+                    answer = await self._connection.read_response(
+                        timeout=math.inf, disconnect_on_error=False, push_request=True
+                    )
+                except ResponseError as error:
+                    answer = error
+                if answer is not PUSHED and self._sent[0].take(answer):
+                    self._sent.popleft()
+        except (RedisError, OSError) as error:
+            log.debug("Redis does not answer: %s", error)
+        finally:
+            for sent in self._sent:
+                if not sent.answers.done():
+                    sent.answers.set_exception(NoConnection("the connection was closed"))
+            self._sent.clear()
+            await self._connection.disconnect(nowait=True)
+
+    async def _on_push(self, push: list[Any]) -> object:
+        """Called by redis-py's parser; returns what ``read_response`` does."""
+        match push:
+            case [b"message", channel, data]:
+                job_id = channel.decode().removeprefix(result_key(""))
+                self._on_state(job_id, read_stored(job_id, data))
+            case [b"subscribe" | b"unsubscribe", *_]:
+                return push
+        return PUSHED

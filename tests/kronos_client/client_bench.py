@@ -16,7 +16,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import GPU_QUEUE, PROGRESS_STATE, job_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.schemas import example
-from kronos_client.core.async_handle import AsyncHandle
+from kronos_client.core.handle import AsyncHandle
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker

@@ -16,7 +16,7 @@ from kronos_client.contract.names import result_key
 from kronos_client.contract.schemas import example
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import JobState
-from kronos_client.core.result_store import RedisResultStore
+from kronos_client.core.result_events import ResultEvents
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
@@ -456,7 +456,7 @@ def test_results_of_which_nobody_tells_are_found(real, monkeypatch):
     async def use(client: AsyncForecastClient) -> None:
         handle = await client.submit(CANDLES, pred_len=5)
         real.bench.finish(handle.id)
-        monkeypatch.setattr(RedisResultStore, "subscribe", _nothing)
+        monkeypatch.setattr(ResultEvents, "_on_state", _nothing)
         late = await client.submit(CANDLES, pred_len=5)
         waiting = asyncio.create_task(late.wait(WAIT_S))
         await asyncio.sleep(0.2)
@@ -466,8 +466,8 @@ def test_results_of_which_nobody_tells_are_found(real, monkeypatch):
     with_client(real, use)
 
 
-async def _nothing(*_: object) -> None:
-    """Where a subscription should be."""
+def _nothing(*_: object) -> None:
+    """Instead of receiving a published state."""
 
 
 def test_without_redis_the_error_says_so():

@@ -205,7 +205,7 @@ def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench):
 
 
 def test_a_job_whose_message_is_lost_may_be_submitted_again(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.lost_jobs.SEEN_FOR_S", 0.05)
+    monkeypatch.setattr("kronos_client.core.result_store.SEEN_FOR_S", 0.05)
     monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
     handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
     timer = later(bench.lose_message, "a")

@@ -10,6 +10,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.schemas import example
+from kronos_client.core.result_store import RedisResultStore
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import delivery_keys
 from kronos_model.bars.synthetic import candles
@@ -107,7 +108,7 @@ def test_who_has_read_a_result_has_it_even_where_it_cannot_be_deleted(done, monk
     async def lose(*_: object, **__: object) -> bool:
         raise RedisConnectionError("gone")
 
-    monkeypatch.setattr("redis.asyncio.Redis.set", lose)
+    monkeypatch.setattr(RedisResultStore, "forget", lose)
     assert done.wait(WAIT_S, forget=True).series
     with pytest.raises(JobError, match="BROKER_UNREACHABLE"):
         done.forget()

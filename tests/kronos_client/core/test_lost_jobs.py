@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 from redis import Redis
-from redis.asyncio.client import Pipeline
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import SHARED_PREFIX, job_key, result_key
-from kronos_client.core import lost_jobs, result_events
+from kronos_client.core import result_events, result_store
 from kronos_client.core.result_events import ResultEvents
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import Stored
@@ -34,7 +33,7 @@ TIMEOUT_S = 60.0
 
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_jobs, "SEEN_FOR_S", 0.1)
+    monkeypatch.setattr(result_store, "SEEN_FOR_S", 0.1)
     monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 0.02)
 
 
@@ -216,8 +215,8 @@ def on_a_store(url: str, body: Callable[[RedisResultStore], Coroutine[Any, Any, 
 def test_a_message_that_is_seen_elsewhere_in_between_is_not_lost(redis, redis_server, monkeypatch):
     """As after an outage of Redis or of all workers: a worker renews or puts back what it held."""
     clock = [100.0]
-    monkeypatch.setattr(lost_jobs.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(lost_jobs, "SEEN_FOR_S", 2.0)
+    monkeypatch.setattr(result_store.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(result_store, "SEEN_FOR_S", 2.0)
     live(redis)
     seem = at(redis, 1000, 60)
     redis.hset(job_key("a"), mapping=record(redis, at=seem))
@@ -245,7 +244,7 @@ def test_a_message_that_is_seen_elsewhere_in_between_is_not_lost(redis, redis_se
 
 def test_a_redis_that_did_not_answer_begins_the_time_again(redis, redis_server, monkeypatch):
     clock = [100.0]
-    monkeypatch.setattr(lost_jobs.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(result_store.time, "monotonic", lambda: clock[0])
     redis.hset(job_key("a"), mapping=record(redis, at="none"))
 
     async def refuse(*_: Any, **__: Any) -> None:
@@ -254,7 +253,7 @@ def test_a_redis_that_did_not_answer_begins_the_time_again(redis, redis_server, 
     async def body(store: RedisResultStore) -> None:
         await store.read(["a"])
         with monkeypatch.context() as away:
-            away.setattr(Pipeline, "execute", refuse)
+            away.setattr(RedisResultStore, "_ask", refuse)
             with pytest.raises(RedisConnectionError):
                 await store.read(["a"])
         clock[0] += 1000
@@ -279,9 +278,9 @@ def test_jobs_in_order_cost_no_further_command(redis, redis_server):
 
     on_a_store(redis_server.url, body)
     calls = {name.removeprefix("cmdstat_"): one["calls"] for name, one in redis.info("commandstats").items()}
-    assert {name: calls.get(name) for name in ("hgetall", "mget", "time", "zrange")} == {
+    assert {name: calls.get(name) for name in ("hgetall", "getrange", "time", "zrange")} == {
         "hgetall": 6,
-        "mget": 3,
+        "getrange": 6,
         "time": 3,
         "zrange": None,
     }

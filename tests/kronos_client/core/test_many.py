@@ -14,7 +14,7 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.many import MAX_TOGETHER
-from kronos_client.core.result_store import RedisResultStore
+from kronos_client.core.result_events import ResultEvents
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
@@ -363,7 +363,7 @@ def test_a_narrow_queue_takes_any_number_in_the_end(settings, redis):
 
 
 def test_results_of_which_nobody_tells_are_found(settings, redis, monkeypatch):
-    monkeypatch.setattr(RedisResultStore, "subscribe", _nothing)
+    monkeypatch.setattr(ResultEvents, "_on_state", _nothing)
     monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
     with client_bench("real", settings, redis) as bench, worker_of(bench):
         assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5))) == 10
@@ -399,5 +399,5 @@ def test_few_connections_serve_any_number_of_runs_and_are_given_back(settings, r
         assert redis.client_list(_type="pubsub") == []
 
 
-async def _nothing(*_: object) -> None:
-    """Instead of a subscription."""
+def _nothing(*_: object) -> None:
+    """Instead of receiving a published state."""

@@ -220,3 +220,17 @@ def test_all_waiting_ends_where_it_is_released(redis_server, submitted):
         assert await ended(events.states("a")) == []
 
     with_events(redis_server.url, body)
+
+
+def test_a_lost_connection_is_made_again_and_all_jobs_are_read_at_once(redis_server, redis, monkeypatch):
+    monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 1000.0)
+    redis.hset(job_key("a"), "fingerprint", "x")
+
+    async def body(events: ResultEvents) -> None:
+        states = events.states("a", WAIT_S)
+        assert (await anext(states)).status == "PENDING"
+        store(redis, "a", "SUCCESS", is_published=False)
+        redis.client_kill_filter(_type="pubsub")
+        assert await ended(states) == ["SUCCESS"]
+
+    with_events(redis_server.url, body)

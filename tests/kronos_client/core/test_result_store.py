@@ -1,12 +1,18 @@
-"""What is read of a job that has no result."""
+"""What is read of a job, over one connection that also receives what is published."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.names import job_key, result_key
-from kronos_client.core.result_store import RedisResultStore
-from kronos_client.core.stored import NOTHING
+from kronos_client.core.result_store import MAX_SHORT_BYTES, RedisResultStore
+from kronos_client.core.stored import NOTHING, encode_state
 from kronos_client.redis.admission import Admission
+from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.settings import ClientSettings
 from tests.admitting import admit
@@ -43,3 +49,90 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
     assert absence() == ErrorCode.RESULT_EXPIRED
     submit()
     assert absence() is None
+
+
+def on_a_store(url: str, body: Callable[[RedisResultStore], Coroutine[Any, Any, None]]) -> None:
+    async def run() -> None:
+        store = RedisResultStore(ClientSettings.load(redis_url=url), connect(url))
+        await body(store)
+        await store.close()
+
+    asyncio.run(run())
+
+
+def store_states(redis: Redis, number: int) -> list[str]:
+    """Store a state of each of so many jobs, in which its id is the result."""
+    ids = [f"job-{place}" for place in range(number)]
+    for job_id in ids:
+        redis.set(result_key(job_id), encode_state(job_id, "SUCCESS", job_id))
+    return ids
+
+
+def test_each_of_many_reads_at_once_has_its_own_answers(redis_server, redis):
+    ids = store_states(redis, 50)
+
+    async def body(store: RedisResultStore) -> None:
+        received: list[str] = []
+        store.start(lambda job_id, stored: received.append(stored.value))
+        reads = []
+        for job_id in ids:
+            store.awaited.add(job_id)
+            reads.append(asyncio.create_task(store.read([job_id])))
+            redis.publish(result_key(ids[0]), encode_state(ids[0], "SUCCESS", "published"))
+        assert [[one.value for one in found] for found in await asyncio.gather(*reads)] == [
+            [one] for one in ids
+        ]
+        store.awaited.clear()
+        await store.read([])
+        assert redis.pubsub_channels(result_key("*")) == []
+        assert set(received) <= {"published"}
+
+    on_a_store(redis_server.url, body)
+
+
+@pytest.mark.parametrize("num_bytes", [MAX_SHORT_BYTES - 200, MAX_SHORT_BYTES, 5 * MAX_SHORT_BYTES])
+def test_a_long_state_is_read_whole(redis_server, redis, num_bytes):
+    texts = ["ä" * (num_bytes // 2), "short", "b" * num_bytes]
+    for place, text in enumerate(texts):
+        redis.set(result_key(str(place)), encode_state(str(place), "SUCCESS", text))
+
+    async def body(store: RedisResultStore) -> None:
+        assert [one.value for one in await store.read(["0", "1", "2"])] == texts
+        assert await store.forget("2")
+
+    on_a_store(redis_server.url, body)
+
+
+def test_subscriptions_that_redis_refuses_leave_the_answers_in_order(redis_server, redis):
+    ids = store_states(redis, 3)
+    redis.acl_setuser(
+        "reader", enabled=True, passwords=["+word"], keys=["*"], categories=["+@all"], reset_channels=True
+    )
+    url = f"redis://reader:word@{redis_server.url.rpartition('@')[2].removeprefix('redis://')}"
+
+    async def body(store: RedisResultStore) -> None:
+        store.awaited.update(ids)
+        for _ in range(2):
+            assert [one.value for one in await store.read(ids)] == ids
+        redis.acl_setuser("reader", enabled=True, channels=["*"])
+        await store.read(ids)
+        assert len(redis.pubsub_channels(result_key("*"))) == 3  # tried again
+
+    try:
+        on_a_store(url, body)
+    finally:
+        redis.acl_deluser("reader")
+
+
+def test_a_connection_that_the_server_closed_is_made_again(redis_server, redis):
+    ids = store_states(redis, 3)
+
+    async def body(store: RedisResultStore) -> None:
+        store.awaited.update(ids[:2])
+        await store.read(ids)
+        for _ in range(5):
+            redis.client_kill_filter(_type="pubsub", skipme=True)
+            assert [one.value for one in await store.read(ids)] == ids
+            assert len(redis.pubsub_channels(result_key("*"))) == 2
+
+    on_a_store(redis_server.url, body)

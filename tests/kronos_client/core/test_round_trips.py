@@ -11,12 +11,12 @@ from redis.asyncio import connection as awaited
 
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
-from kronos_client.contract.names import result_key
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.contract.schemas import example
 from kronos_client.core.many import MAX_TOGETHER
 from kronos_model.bars.synthetic import candles
 from tests.faults.proxy import FaultyProxy
-from tests.waiting import repeated
+from tests.waiting import await_true, repeated
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 NUM_ITEMS = 5 * MAX_TOGETHER
@@ -41,11 +41,6 @@ class Watched:
                 return send(connection, command, *more, **how)
 
             monkeypatch.setattr(kind, "send_packed_command", counted)
-
-    @property
-    def num_asked(self) -> int:
-        """How often the client waited for an answer: not for those to subscriptions."""
-        return sum(b"SUBSCRIBE\r\n" not in one for one in self.writes)
 
 
 @pytest.fixture
@@ -78,8 +73,7 @@ def test_a_job_takes_two_round_trips(watched, backend, redis):
         first.state()  # after all reading for it
         watched.writes.clear()
         client.submit(CANDLES, pred_len=5).wait()
-        assert watched.num_asked == 2
-        assert len(watched.writes) == 3
+        assert len(watched.writes) == 2
 
 
 def test_a_batch_takes_two_round_trips(watched, backend, redis):
@@ -94,13 +88,37 @@ def test_a_batch_takes_two_round_trips(watched, backend, redis):
 
     with jobs_ended(backend, redis):
         assert asyncio.run(forecast_all()) == NUM_ITEMS
-    assert watched.num_asked == 2 * NUM_ITEMS // MAX_TOGETHER
+    assert len(watched.writes) == 2 * NUM_ITEMS // MAX_TOGETHER
 
 
-def test_a_client_has_one_connection_that_sends_and_two_that_wait(watched, backend, redis):
+def test_a_batch_of_a_client_without_event_loop_takes_two_round_trips(watched, backend, redis, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.many.COLLECT_S", 1e9)
+    with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
+        first = client.submit(CANDLES, pred_len=5)
+        first.wait()
+        first.state()  # after all reading for it
+        watched.writes.clear()
+        outcomes = client.forecast_many([CANDLES] * MAX_TOGETHER, pred_len=5)
+        assert sum(outcome.result is not None for outcome in outcomes) == MAX_TOGETHER
+    assert len(watched.writes) == 2
+
+
+def test_items_that_come_slowly_are_sent_one_by_one(watched, backend, redis, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.many.COLLECT_S", 0.0)
+
+    def source():
+        for number in range(3):
+            await_true(lambda number=number: len(redis.keys(job_key("*"))) == number)
+            yield CANDLES
+
+    with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
+        assert all(outcome.result for outcome in client.forecast_many(source(), pred_len=5))
+
+
+def test_a_client_has_one_connection_that_sends_and_one_that_waits(watched, backend, redis):
     with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
         for _ in range(3):
             client.forecast(CANDLES, pred_len=5)
             client.workers()
             client.forecast_handle(client.submit(CANDLES, pred_len=5).id).cancel()
-    assert len(watched.connections) == 3
+    assert len(watched.connections) == 2
