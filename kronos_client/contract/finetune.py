@@ -13,10 +13,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device, WireModel
 from kronos_client.contract.job_data import JobData
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.jobs import read_fields
+from kronos_client.contract.jobs import PreparedInstrument, prepare_instruments, read_fields
 from kronos_client.contract.limits import check_data_payload, check_most
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
-from kronos_client.contract.preparing import PreparedInstrument, prepare_instruments
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape

@@ -9,6 +9,7 @@ from pydantic import Field
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.forecast import Output, Seed
+from kronos_client.contract.jobs import PreparedSeries
 from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel, Texts
 from kronos_client.contract.path_results import (
     EventChance,
@@ -17,7 +18,6 @@ from kronos_client.contract.path_results import (
     path_statistics,
     quantile_key,
 )
-from kronos_client.contract.preparing import PreparedSeries
 from kronos_model.bars.columns import CLOSE, COLUMNS
 from kronos_model.forecast import Forecast
 

@@ -8,10 +8,9 @@ from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.finetune_results import FinetunedModel, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.jobs import Limits, prepare
+from kronos_client.contract.jobs import Limits, PreparedSeries, prepare
 from kronos_client.contract.model_info import CalibrationInfo, ModelInfo
 from kronos_client.contract.path_results import sampling_warnings
-from kronos_client.contract.preparing import PreparedSeries
 from kronos_client.contract.results import ForecastResult, Timings, series_result
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.redis.routing import why_elsewhere

@@ -19,7 +19,7 @@ from kronos_client.backtesting.run import BacktestRun
 from kronos_client.contract.backtest import BacktestJob, parse_backtest_job
 from kronos_client.contract.backtest_results import BacktestProgress, BacktestResult, BacktestTimings
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.preparing import prepare_instruments
+from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus
 from kronos_client.core.retrying import WORTH_ANOTHER_TRY
 from kronos_model.errors import KronosError

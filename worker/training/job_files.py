@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kronos_client.contract.finetune import FinetuneJob
-from kronos_client.contract.preparing import prepare_instruments
+from kronos_client.contract.jobs import prepare_instruments
 from worker.training.data_folder import DataFolder
 from worker.training.job_folder import CANDLES, DATA_LINK, INSTRUMENT_COLUMN, START_LINKS, JobFolder, JobNotes
 from worker.training.start_models import StartModels

@@ -12,7 +12,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.examples import example
 from kronos_client.contract.finetune import MAX_CONFIG_BYTES, FinetuneJob, parse_finetune_job
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.preparing import prepare_instruments
+from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.contract.schemas import finetune_job_schema
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 from kronos_model.finetuning.config import FinetuneConfig
