@@ -77,12 +77,7 @@ class Filled:
             keep = ~self.is_gone if how == "drop" else np.maximum.accumulate(~self.is_gone)
             num_left_out = int(np.count_nonzero(~keep))
             columns = {name: values[keep] for name, values in columns.items()}
-            timestamps = replace(
-                timestamps,
-                texts=tuple(text for text, kept in zip(timestamps.texts, keep, strict=True) if kept),
-                wall=timestamps.wall[keep],
-                offsets_s=None if timestamps.offsets_s is None else timestamps.offsets_s[keep],
-            )
+            timestamps = timestamps[np.flatnonzero(keep)]
         warnings = []
         if num_filled := num_gone - num_left_out:
             warnings.append(
@@ -148,15 +143,12 @@ def _add_outages(
     """The same with bars at all ``instants``."""
     clock = timestamps.clock
     sources = np.searchsorted(clock, instants, side="right") - 1
-    is_new = clock[sources] != instants
-    wall = timestamps.wall[sources] + (instants - clock[sources])
-    offsets_s = None if timestamps.offsets_s is None else timestamps.offsets_s[sources]
-    written = write_like(timestamps.texts[-1], wall, offsets_s)
-    texts = tuple(
-        new if added else timestamps.texts[source]
-        for new, added, source in zip(written, is_new, sources, strict=True)
-    )
-    return _without_move(columns, sources, is_new), Timestamps(texts, wall, offsets_s)
+    ahead = instants - clock[sources]
+    before = timestamps[sources]
+    wall = before.wall + ahead
+    written = write_like(timestamps.texts[-1], wall, before.offsets_s)
+    texts = tuple(new if added else old for new, added, old in zip(written, ahead, before.texts, strict=True))
+    return _without_move(columns, sources, ahead > 0), Timestamps(texts, wall, before.offsets_s)
 
 
 def _without_move(columns: Columns, sources: NDArray[np.int64], is_new: NDArray[np.bool_]) -> Columns:

@@ -50,9 +50,10 @@ class Timestamps:
     def __len__(self) -> int:
         return len(self.texts)
 
-    def __getitem__(self, rows: slice) -> "Timestamps":
+    def __getitem__(self, rows: slice | NDArray[np.int64]) -> "Timestamps":
+        texts = self.texts[rows] if isinstance(rows, slice) else tuple([self.texts[row] for row in rows])
         offsets_s = None if self.offsets_s is None else self.offsets_s[rows]
-        return Timestamps(self.texts[rows], self.wall[rows], offsets_s)
+        return Timestamps(texts, self.wall[rows], offsets_s)
 
     @property
     def is_aware(self) -> bool:
@@ -162,7 +163,7 @@ def write_like(
         length = _DAY_CHARS
     full: list[str] = np.datetime_as_string(wall).tolist()
     texts = [text[:length].ljust(length, "0") for text in full]
-    if _separator(form) == " ":
+    if (form["minute"] or "").startswith(" "):
         texts = [text.replace("T", " ") for text in texts]
     if offsets_s is not None:
         texts = [
@@ -188,7 +189,7 @@ def _read_alike(texts: Sequence[str]) -> Timestamps | None:
     None if the forms differ in more than digits or any is at fault; ``_read_each`` finds the row.
     """
     try:
-        first, data = texts[0], "\n".join((*texts, "")).encode("ascii")
+        first, data = texts[0], ("\n".join(texts) + "\n").encode("ascii")
         form, line = _ISO_8601.fullmatch(first), data[: len(first) + 1]
         if form is None or b"," in line or data.translate(_DIGITS) != line.translate(_DIGITS) * len(texts):
             return None
@@ -209,10 +210,6 @@ def _read_alike(texts: Sequence[str]) -> Timestamps | None:
     except (IndexError, TypeError, ValueError):  # none at all, not such strings, or digits that are no date
         return None
     return Timestamps(tuple(texts), wall, offsets_s)
-
-
-def _separator(form: re.Match[str]) -> str:
-    return (form["minute"] or "")[:1]
 
 
 def _offset_of(text: str) -> int | None:
