@@ -96,7 +96,7 @@ def parse_backtest_job(payload: object, limits: Limits) -> BacktestJob:
     Raises:
         JobError: Names the first field at fault; nothing else is raised.
     """
-    job = read_fields(BacktestJob, payload, lambda given: check_data_payload(given, limits))
+    job = read_fields(BacktestJob, payload, limits, check_data_payload)
     check_models(job.models)
     check_most(job.samples, limits.max_sample_count, "samples", "sample paths of a window")
     check_most(job.horizon, limits.max_pred_len, "horizon", "bars ahead", ErrorCode.PRED_LEN_TOO_LONG)

@@ -117,12 +117,7 @@ def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
     Raises:
         JobError: Names the first field at fault; nothing else is raised.
     """
-
-    def check_size(given: dict[Any, Any]) -> None:
-        check_data_payload(given, limits)
-        _check_config_size(given.get("config"))
-
-    job = read_fields(FinetuneJob, payload, check_size)
+    job = read_fields(FinetuneJob, payload, limits, _check_size)
     config = job.finetune_config()
     _check_start(config)
     _check_demand(config, limits)
@@ -131,11 +126,11 @@ def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
     return job
 
 
-def _check_config_size(config: object) -> None:
-    """A config is small. Each unknown field in a large one would cost an error report of its own."""
-    size = 0
+def _check_size(given: dict[Any, Any], limits: Limits) -> None:
+    check_data_payload(given, limits)
+    size = 0  # a config is small; each unknown field in a large one would cost an error report of its own
     try:
-        for part in json.JSONEncoder(ensure_ascii=False).iterencode(config):
+        for part in json.JSONEncoder(ensure_ascii=False).iterencode(given.get("config")):
             size += len(part.encode())
             check_most(size, MAX_CONFIG_BYTES, "config", "bytes: leave fields out")
     except (RecursionError, TypeError, ValueError):  # ValueError: a lone surrogate; thousands of digits

@@ -18,13 +18,7 @@ from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.refusals import refusal
 from kronos_model.bars.calendar.named import follow_calendar
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
-from kronos_model.bars.columns import (
-    FloatArray,
-    check_candles,
-    impossible_warning,
-    time_features,
-    to_bars,
-)
+from kronos_model.bars.columns import FloatArray, check_candles, impossible_warning, time_features, to_bars
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.missing import Filled, Missing
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
@@ -99,11 +93,11 @@ def parse_job(payload: object, limits: Limits) -> ForecastJob:
 
 def read_job(payload: object, limits: Limits) -> ForecastJob:
     """The part of ``parse_job`` that needs no model: version, absurd sizes, then fields and types."""
-    return read_fields(ForecastJob, payload, lambda given: check_payload(given, limits))
+    return read_fields(ForecastJob, payload, limits, check_payload)
 
 
 def read_fields(
-    model: type[AnyJob], payload: object, check_size: Callable[[dict[Any, Any]], object]
+    model: type[AnyJob], payload: object, limits: Limits, check_size: Callable[[dict[Any, Any], Limits], None]
 ) -> AnyJob:
     """The fields of a job from decoded JSON: its version and size are checked first.
 
@@ -113,7 +107,7 @@ def read_fields(
     if not isinstance(payload, dict):
         raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
     _check_version(payload.get("schema_version", SCHEMA_VERSION))
-    check_size(payload)
+    check_size(payload, limits)
     try:
         return model.model_validate(payload)
     except ValidationError as error:
