@@ -14,7 +14,7 @@ STAGES: Final = {
     "parse": ["worker.broker.messages:read_message", "kronos_client.contract.jobs:read_job"],
     "prepare": [
         "kronos_client.contract.limits:check_job",
-        "kronos_client.contract.preparing:prepare",
+        "kronos_client.contract.jobs:prepare",
         "worker.inference.executor:_request",
     ],
     "state": ["kronos_client.redis.job_store:JobStore.begin_all"],

@@ -11,11 +11,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Count, Lookback, Name, Seed, WireModel
 from kronos_client.contract.job_data import JobData
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.jobs import read_fields
+from kronos_client.contract.jobs import prepare_instruments, read_fields
 from kronos_client.contract.limits import check_data_payload, check_most
 from kronos_client.contract.model_info import ResultModel
 from kronos_client.contract.names import SCHEMA_VERSION, Priority
-from kronos_client.contract.preparing import prepare_instruments
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.finetuning.data_config import ReadConfig
 
@@ -127,7 +126,7 @@ def parse_backtest_job(payload: object, limits: Limits) -> BacktestJob:
     Raises:
         JobError: Names the first field at fault; nothing else is raised.
     """
-    job = read_fields(BacktestJob, payload, lambda given: check_data_payload(given, limits))
+    job = read_fields(BacktestJob, payload, limits, check_data_payload)
     check_models(job.models)
     check_most(job.samples, limits.max_sample_count, "samples", "sample paths of a window")
     check_most(job.horizon, limits.max_pred_len, "horizon", "bars ahead", ErrorCode.PRED_LEN_TOO_LONG)

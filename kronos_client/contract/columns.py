@@ -25,7 +25,7 @@ BASE64_SCHEMA: Final = {
     "contentEncoding": "base64",
     "description": "base64 of little-endian float32, one value a bar",
 }
-_JSON_BASE64: Final = SchemaValidator(bytes_schema(), CoreConfig(val_json_bytes="base64"))
+_BASE64: Final = SchemaValidator(bytes_schema(), CoreConfig(val_json_bytes="base64"))
 
 
 def encode_column(values: ArrayLike) -> str:
@@ -35,10 +35,10 @@ def encode_column(values: ArrayLike) -> str:
 
 def decode_base64(text: str) -> bytes:
     """Decode base64 of the standard alphabet, padded. Raises ValueError."""
-    # pydantic_core takes a fifth of the time. It also reads the other alphabet, escapes and missing padding.
-    if len(text) % 4 == 0 and not ("-" in text or "_" in text or "\\" in text):
+    # pydantic_core takes a fifth of the time. It also reads the other alphabet and missing padding.
+    if len(text) % 4 == 0 and "-" not in text and "_" not in text:
         try:
-            return bytes(_JSON_BASE64.validate_json(f'"{text}"'))
+            return bytes(_BASE64.validate_strings(text))  # type: ignore[arg-type]
         except ValidationError:  # also of bits that Python ignores
             pass
     return base64.b64decode(text, validate=True)

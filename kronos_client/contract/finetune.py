@@ -13,11 +13,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device, WireModel
 from kronos_client.contract.job_data import JobData
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.jobs import read_fields
+from kronos_client.contract.jobs import PreparedInstrument, prepare_instruments, read_fields
 from kronos_client.contract.limits import check_data_payload, check_most
 from kronos_client.contract.model_info import ResultModel, Texts
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
-from kronos_client.contract.preparing import PreparedInstrument, prepare_instruments
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
@@ -177,12 +176,7 @@ def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
     Raises:
         JobError: Names the first field at fault; nothing else is raised.
     """
-
-    def check_size(given: dict[Any, Any]) -> None:
-        check_data_payload(given, limits)
-        _check_config_size(given.get("config"))
-
-    job = read_fields(FinetuneJob, payload, check_size)
+    job = read_fields(FinetuneJob, payload, limits, _check_size)
     config = job.finetune_config()
     _check_start(config)
     _check_demand(config, limits)
@@ -191,11 +185,11 @@ def parse_finetune_job(payload: object, limits: Limits) -> FinetuneJob:
     return job
 
 
-def _check_config_size(config: object) -> None:
-    """A config is small. Each unknown field in a large one would cost an error report of its own."""
-    size = 0
+def _check_size(given: dict[Any, Any], limits: Limits) -> None:
+    check_data_payload(given, limits)
+    size = 0  # a config is small; each unknown field in a large one would cost an error report of its own
     try:
-        for part in json.JSONEncoder(ensure_ascii=False).iterencode(config):
+        for part in json.JSONEncoder(ensure_ascii=False).iterencode(given.get("config")):
             size += len(part.encode())
             check_most(size, MAX_CONFIG_BYTES, "config", "bytes: leave fields out")
     except (RecursionError, TypeError, ValueError):  # ValueError: a lone surrogate; thousands of digits

@@ -96,8 +96,7 @@ class CandleInput(WireModel):
 
     def columns(self) -> dict[str, Column]:
         """The columns that were given, as on the wire."""
-        values = {name: getattr(self, name) for name in COLUMNS}
-        return {name: column for name, column in values.items() if column is not None}
+        return {name: column for name in COLUMNS if (column := getattr(self, name)) is not None}
 
 
 def check_ids(candles: Sequence[CandleInput], place: str) -> None:
@@ -208,12 +207,8 @@ class ForecastJob(WireModel):
     )
 
     @model_validator(mode="after")
-    def _check_ids(self) -> Self:
+    def _check_together(self) -> Self:
         check_ids(self.series, "series")
-        return self
-
-    @model_validator(mode="after")
-    def _check_horizon(self) -> Self:
         expected, source = self.pred_len, "pred_len"
         for index, series in enumerate(self.series):
             if series.future_timestamps is None:
@@ -227,16 +222,11 @@ class ForecastJob(WireModel):
                 expected, source = actual, f"series.{index}.future_timestamps"
         if expected is None:
             raise PydanticCustomError("no_horizon", "is missing: add it, or give a series future_timestamps")
-        return self
-
-    @model_validator(mode="after")
-    def _check_events(self) -> Self:
         for index, event in enumerate(self.output.events):
-            if (event.bar or 0) > self.horizon:
-                context = {"index": index, "bar": event.bar, "horizon": self.horizon}
-                raise PydanticCustomError(
-                    "late_event", "asks for bar {bar}, but {horizon} are forecast: ask for more bars", context
-                )
+            if (event.bar or 0) > expected:
+                context = {"index": index, "bar": event.bar, "horizon": expected}
+                text = "asks for bar {bar}, but {horizon} are forecast: ask for more bars"
+                raise PydanticCustomError("late_event", text, context)
         return self
 
     def num_bars_read(

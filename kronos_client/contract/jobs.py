@@ -1,22 +1,83 @@
 """Reading a forecast job: from decoded JSON to a checked job, and on to arrays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import tzinfo
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from kronos_client.contract.columns import decode_column, num_values
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.forecast import ForecastJob, WireModel
+from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput, WireModel
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.limits import check_job, check_payload
+from kronos_client.contract.limits import check_job, check_max_bars, check_payload
 from kronos_client.contract.names import SCHEMA_VERSION
-from kronos_client.contract.preparing import PreparedSeries, prepare
 from kronos_client.contract.refusals import refusal
+from kronos_model.bars.calendar.named import follow_calendar
+from kronos_model.bars.calendar.spacing import Inferred, infer_future
+from kronos_model.bars.columns import FloatArray, check_candles, impossible_warning, time_features, to_bars
+from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.missing import Filled, Missing
+from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
+from kronos_model.errors import CandleError, KronosError, TimestampError
+from kronos_model.seeds import derive_series_seed, seed_from_text
 from kronos_model.text import excerpt
 
 __all__ = ["ForecastJob", "Limits", "PreparedSeries", "parse_job", "prepare"]
 
 AnyJob = TypeVar("AnyJob", bound=WireModel)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedSeries:
+    """One series, checked. Arrays are read-only.
+
+    Attributes:
+        bars: (T, 6) float32, columns as ``COLUMNS``, filled in as ``to_bars`` does.
+        stamps, future_stamps: time features of the wall clock as written, (T, 5) and (H, 5).
+        future_timestamps: the H times in the form of the input.
+        timestamps_from: how these were found, in words.
+        seed: for this series' draws.
+        warnings: remarks for people who read the forecast.
+    """
+
+    id: str
+    bars: FloatArray
+    stamps: NDArray[np.int64]
+    future_stamps: NDArray[np.int64]
+    future_timestamps: tuple[str, ...]
+    timestamps_from: str
+    seed: int
+    warnings: tuple[str, ...] = ()
+
+    def last(self, num_bars: int) -> "PreparedSeries":
+        """The same series with at most so many bars of lookback, the last ones."""
+        if num_bars >= len(self.bars):
+            return self
+        return replace(self, bars=self.bars[-num_bars:], stamps=self.stamps[-num_bars:])
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedInstrument:
+    """The candles of one instrument that a job carries, checked.
+
+    Attributes:
+        timestamps: T of them.
+        columns: those that were given, each (T,) float64.
+    """
+
+    id: str
+    timestamps: Timestamps
+    columns: dict[str, NDArray[np.float64]]
+
+    def as_instrument(self) -> Instrument:
+        """The same as read from a file, with float32 bars."""
+        times = self.timestamps
+        wall, instants = (values.astype("datetime64[s]") for values in (times.wall, times.instants))
+        return Instrument(self.id, to_bars(self.columns), wall, instants, times.is_aware)
 
 
 def parse_job(payload: object, limits: Limits) -> ForecastJob:
@@ -32,11 +93,11 @@ def parse_job(payload: object, limits: Limits) -> ForecastJob:
 
 def read_job(payload: object, limits: Limits) -> ForecastJob:
     """The part of ``parse_job`` that needs no model: version, absurd sizes, then fields and types."""
-    return read_fields(ForecastJob, payload, lambda given: check_payload(given, limits))
+    return read_fields(ForecastJob, payload, limits, check_payload)
 
 
 def read_fields(
-    model: type[AnyJob], payload: object, check_size: Callable[[dict[Any, Any]], object]
+    model: type[AnyJob], payload: object, limits: Limits, check_size: Callable[[dict[Any, Any], Limits], None]
 ) -> AnyJob:
     """The fields of a job from decoded JSON: its version and size are checked first.
 
@@ -46,7 +107,7 @@ def read_fields(
     if not isinstance(payload, dict):
         raise JobError(ErrorCode.BAD_TYPE, f"job must be an object, not {excerpt(payload)}", "job")
     _check_version(payload.get("schema_version", SCHEMA_VERSION))
-    check_size(payload)
+    check_size(payload, limits)
     try:
         return model.model_validate(payload)
     except ValidationError as error:
@@ -66,3 +127,107 @@ def _check_version(version: object) -> None:
         known = f"only 1 to {SCHEMA_VERSION}: update the worker, or send a supported version"
         message = f"{field} {excerpt(version)} is not supported, {known}"
         raise JobError(ErrorCode.UNSUPPORTED_VERSION, message, field, {"newest": SCHEMA_VERSION})
+
+
+def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeries, ...]:
+    """The series of a job, in its order.
+
+    The job's seed is given or follows from its id, so a job that is delivered twice draws the same values.
+    Series 0 has the job's seed, series i one derived from (seed, i), unless the series gives its own.
+
+    Raises:
+        JobError: Names the field and the row at fault.
+    """
+    seed = job.sampling.seed if job.sampling.seed is not None else seed_from_text(job_id)
+    prepared = []
+    for index, series in enumerate(job.series):
+        own_seed = series.seed if series.seed is not None else derive_series_seed(seed, index)
+        prepared.append(_prepare_series(series, f"series.{index}.", job, own_seed, limits))
+    return tuple(prepared)
+
+
+def _prepare_series(
+    series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
+) -> PreparedSeries:
+    filled = _read_columns(series, prefix, job.missing, limits)
+    try:
+        zone = load_timezone(series.timezone) if series.timezone is not None else None
+        lookback, given = _read_timestamps(series, zone)
+        columns, lookback, remarks = filled.settled(lookback, job.missing)
+        if given is not None:
+            future = Inferred(given, "the job")
+        elif series.calendar is not None:
+            future = follow_calendar(series.calendar, lookback, job.horizon, zone)
+        else:
+            future = infer_future(lookback, job.horizon, zone)
+    except KronosError as error:
+        raise JobError.from_kronos(error, prefix=prefix) from None
+    texts = (*remarks, impossible_warning(columns, lookback.texts), future.warning)
+    bars = to_bars(columns)
+    stamps = time_features(np.concatenate([lookback.wall, future.timestamps.wall]))
+    bars.flags.writeable = stamps.flags.writeable = False
+    return PreparedSeries(
+        id=series.id,
+        bars=bars,
+        stamps=stamps[: len(bars)],
+        future_stamps=stamps[len(bars) :],
+        future_timestamps=future.timestamps.texts,
+        timestamps_from=future.rule,
+        seed=seed,
+        warnings=tuple(text for text in texts if text is not None),
+    )
+
+
+def _read_timestamps(series: SeriesInput, zone: tzinfo | None) -> tuple[Timestamps, Timestamps | None]:
+    """The timestamps of the lookback, and those of the future if they are given."""
+    past, future = series.timestamps, series.future_timestamps
+    if future is None:
+        return parse_timestamps(past, zone=zone), None
+    try:
+        both = parse_timestamps((*past, *future), zone=zone)  # one pass takes less time than two
+    except TimestampError:  # find out which is at fault
+        lookback = parse_timestamps(past, zone=zone)
+        check_continues(lookback, parse_timestamps(future, field="future_timestamps", zone=zone))
+        raise
+    return both[: len(past)], both[len(past) :]
+
+
+def prepare_instruments(instruments: Sequence[CandleInput]) -> tuple[PreparedInstrument, ...]:
+    """The instruments in the job's order; raises JobError with the field and the row at fault."""
+    prepared = []
+    for index, instrument in enumerate(instruments):
+        prefix = f"data.instruments.{index}."
+        columns = _read_columns(instrument, prefix, "error").columns
+        try:
+            timestamps = parse_timestamps(instrument.timestamps)
+        except TimestampError as error:
+            raise JobError.from_kronos(error, prefix=prefix) from None
+        prepared.append(PreparedInstrument(instrument.id, timestamps, columns))
+    return tuple(prepared)
+
+
+def _read_columns(
+    candles: CandleInput, prefix: str, missing: Missing, limits: Limits | None = None
+) -> Filled:
+    """The columns that were given, each (T,), one value for each timestamp; filled unless "error".
+
+    Raises:
+        JobError: Its field begins with ``prefix``, such as ``series.0.``.
+    """
+    given, columns = candles.columns(), {}
+    for name, column in given.items():
+        if limits is not None and num_values(column) > limits.max_bars:
+            check_max_bars(num_values(column), limits, f"{prefix}{name}")
+    for name, column in given.items():
+        columns[name] = decode_column(column, f"{prefix}{name}")
+    try:
+        filled = Filled.of(columns, missing)
+        check_candles(filled.columns)
+    except CandleError as error:
+        raise JobError.from_kronos(error, prefix=prefix) from None
+    num_bars, num_timestamps = len(columns["open"]), len(candles.timestamps)
+    if num_timestamps != num_bars:
+        field, row = f"{prefix}timestamps", min(num_timestamps, num_bars)
+        message = f"{field} has {num_timestamps} entries for {num_bars} bars: give one a bar"
+        raise JobError(ErrorCode.LENGTH_MISMATCH, message, field, {"row": row})
+    return filled

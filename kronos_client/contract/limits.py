@@ -70,12 +70,12 @@ def _columns(candles: list[Any], field: str) -> Iterator[tuple[str, dict[str, li
     """Each object's place, and its columns and timestamps, as far as they have the right type."""
     for index, one in enumerate(candles):
         if isinstance(one, dict):
-            _check_num_fields(one, f"{field}.{index}")
-            columns = {name: one.get(name) for name in ("timestamps", *COLUMNS, "future_timestamps")}
-            yield (
-                f"{field}.{index}",
-                {name: values for name, values in columns.items() if isinstance(values, list | str)},
-            )
+            place, columns = f"{field}.{index}", {}
+            _check_num_fields(one, place)
+            for name in ("timestamps", *COLUMNS, "future_timestamps"):
+                if isinstance(values := one.get(name), list | str):
+                    columns[name] = values
+            yield place, columns
 
 
 def _num_bytes(values: list[Any] | str) -> int:
@@ -98,36 +98,18 @@ def check_job(job: ForecastJob, limits: Limits) -> None:
     Raises:
         JobError: LIMIT_EXCEEDED, PRED_LEN_TOO_LONG, RESULT_TOO_LARGE.
     """
-    samples = job.sampling.sample_count
-    check_most(samples, limits.max_sample_count, "sampling.sample_count", "sample paths a series")
-    check_most(
-        samples * len(job.series),
-        limits.max_paths,
-        "sampling.sample_count",
-        "sample paths in a job, over all its series: send several jobs",
-    )
-    check_most(
-        job.horizon,
-        limits.max_pred_len,
-        "pred_len",
-        "bars ahead, the most that the model can see: ask for fewer",
-        ErrorCode.PRED_LEN_TOO_LONG,
-    )
-    check_most(
-        result_bytes(job),
-        limits.max_result_bytes,
-        "output",
-        "bytes in a result, as estimated: ask for fewer series, quantiles, bars or no paths",
-        ErrorCode.RESULT_TOO_LARGE,
-    )
+    field, samples = "sampling.sample_count", job.sampling.sample_count
+    check_most(samples, limits.max_sample_count, field, "sample paths a series")
+    text = "sample paths in a job, over all its series: send several jobs"
+    check_most(samples * len(job.series), limits.max_paths, field, text)
+    text = "bars ahead, the most that the model can see: ask for fewer"
+    check_most(job.horizon, limits.max_pred_len, "pred_len", text, ErrorCode.PRED_LEN_TOO_LONG)
+    text = "bytes in a result, as estimated: ask for fewer series, quantiles, bars or no paths"
+    check_most(result_bytes(job), limits.max_result_bytes, "output", text, ErrorCode.RESULT_TOO_LARGE)
     if job.output.stream:
-        check_most(
-            result_bytes(job, with_paths=False),
-            MAX_STREAM_BYTES,
-            "output.stream",
-            "bytes sent at once, as estimated: ask for fewer series, quantiles or bars, or without it",
-            ErrorCode.RESULT_TOO_LARGE,
-        )
+        text = "bytes sent at once, as estimated: ask for fewer series, quantiles or bars, or without it"
+        num_bytes = result_bytes(job, with_paths=False)
+        check_most(num_bytes, MAX_STREAM_BYTES, "output.stream", text, ErrorCode.RESULT_TOO_LARGE)
 
 
 def result_bytes(job: ForecastJob, *, with_paths: bool = True) -> int:

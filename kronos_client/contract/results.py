@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.forecast import Output, Seed
+from kronos_client.contract.jobs import PreparedSeries
 from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel, Texts
 from kronos_client.contract.path_results import (
     EventChance,
@@ -18,8 +18,7 @@ from kronos_client.contract.path_results import (
     path_statistics,
     quantile_key,
 )
-from kronos_client.contract.preparing import PreparedSeries
-from kronos_model.bars.columns import COLUMNS, to_bars
+from kronos_model.bars.columns import CLOSE, COLUMNS
 from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -175,27 +174,26 @@ def series_result(
     if output.repair:
         forecast = forecast.repaired()
     levels = output.quantiles
-    last_close = float(np.float32(series.columns["close"][-1]))  # as the model reads it
-    tables = forecast.quantiles(levels) if levels else np.empty((0, 0, 0))  # (num_levels, H, 6)
+    last_close = float(series.bars[-1, CLOSE])
+    tables = np.concatenate([forecast.mean[None], forecast.quantiles(levels)])  # (1 + num_levels, H, 6)
     if calibration is not None and levels:
-        tables = calibration.corrected(levels, tables, to_bars(series.columns))
+        tables[1:] = calibration.corrected(levels, tables[1:], series.bars)
+    mean, *quantiles = map(_by_column, tables.swapaxes(1, 2).tolist())
     statistics, remarks = path_statistics(forecast, last_close, levels) if output.statistics else (None, [])
     return SeriesForecast(
         id=series.id,
         timestamps=series.future_timestamps[: forecast.paths.shape[1]],
         timestamps_from=series.timestamps_from,
-        mean=_by_column(forecast.mean),
-        quantiles=dict(zip(map(quantile_key, levels), map(_by_column, tables), strict=True)),
-        paths=_by_column(forecast.paths) if output.paths else None,
+        mean=mean,
+        quantiles=dict(zip(map(quantile_key, levels), quantiles, strict=True)),
+        paths=_by_column(forecast.paths.transpose(2, 0, 1).tolist()) if output.paths else None,
         events=event_chances(forecast, last_close, output.events),  # type: ignore[arg-type]
         statistics=statistics,
         seed=series.seed,
-        lookback=len(series.wall),
+        lookback=len(series.bars),
         warnings=(*series.warnings, *remarks),
     )
 
 
-def _by_column(bars: NDArray[np.floating[Any]]) -> Any:
-    """(…, 6) as nested lists by column."""
-    column, others = bars.ndim - 1, range(bars.ndim - 1)
-    return dict(zip(COLUMNS, bars.transpose(column, *others).tolist(), strict=True))
+def _by_column(values: list[Any]) -> dict[ColumnName, Any]:
+    return dict(zip(COLUMNS, values, strict=True))

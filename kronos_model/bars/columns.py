@@ -1,14 +1,15 @@
-"""Candles as arrays: column order, filling of missing columns, scaling, time features, output repair.
+"""Candles as arrays: column order, checks, filling of missing columns, scaling, time features, output repair.
 
 Arrays of bars are ``(..., T, 6)`` in the order of ``COLUMNS``. No torch here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from kronos_model.errors import CandleError
 
@@ -20,6 +21,7 @@ TIME_COLUMNS: Final = ("timestamps", "timestamp", "datetime", "date", "time")
 """Titles of time columns in files, the likeliest first."""
 
 TIME_FEATURES: Final = ("minute", "hour", "weekday", "day", "month")
+DAYS_OF_400_YEARS: Final = 146_097
 
 STD_EPSILON: Final = 1e-5
 """Added to each column's standard deviation, so that a constant column scales to zero."""
@@ -27,6 +29,12 @@ SMALL_DEVIATION: Final = 1e-4
 """Columns that deviate by less are scaled to a larger size first."""
 MAX_MAGNITUDE: Final = 1e17
 """Beyond it the sum of squares over a long lookback, which scaling needs, leaves float32's range."""
+
+IMPOSSIBLE: Final = "IMPOSSIBLE_CANDLE"
+SMALLEST_PRICE: Final = float(np.finfo(np.float32).tiny)
+"""Prices above it are above zero as float32."""
+LARGEST: Final = {"amount": MAX_MAGNITUDE**2}
+"""The largest value of a column, if not ``MAX_MAGNITUDE``: an amount is a volume times a price."""
 
 FloatArray = NDArray[np.float32]
 
@@ -43,7 +51,90 @@ def column_error(code: str, name: str, text: str, **details: int) -> CandleError
     return CandleError(f"column {name!r}{text}", code=code, field=name, details=details)
 
 
-def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
+def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse columns (each (T,), numeric) that the model cannot use.
+
+    The first defect is reported, with its column as ``field`` and its first row in ``details["row"]``. A high
+    below open or close is no defect as long as it is not below the low: it is common in vendors' data and
+    does no harm. ``impossible_warning`` names it.
+
+    Raises CandleError: MISSING_COLUMN, UNKNOWN_COLUMN, LENGTH_MISMATCH (also if not one-dimensional),
+    EMPTY_SERIES, NOT_FINITE, VALUE_TOO_LARGE, NON_POSITIVE_PRICE (also one that is zero as float32),
+    HIGH_BELOW_LOW, NEGATIVE_VOLUME (also the amount), checked in this order, each over all columns.
+    """
+    check_shape(columns)
+    table = np.array([columns[name] for name in COLUMNS if name in columns])  # (C, T)
+    prices_fit = table[: len(PRICE_COLUMNS)].min() > SMALLEST_PRICE
+    are_ordered = not np.count_nonzero(table[HIGH] < table[LOW])
+    if prices_fit and are_ordered and table.min() >= 0 and table.max() <= MAX_MAGNITUDE:  # not if one is NaN
+        return
+    for code, name, at_fault, defect in defects_of(columns):
+        if at_fault.any():
+            row = int(np.argmax(at_fault))
+            raise column_error(code, name, f", row {row}: {float(columns[name][row])!r} {defect}", row=row)
+
+
+def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
+    """The checks of single bars, in their order.
+
+    Yields:
+        The error's code, the column, whether each bar is at fault (T,), and the defect in words.
+    """
+    for name, values in columns.items():
+        yield "NOT_FINITE", name, ~np.isfinite(values), "is not a finite number: fill or drop the bar"
+    for name, values in columns.items():
+        largest = LARGEST.get(name, MAX_MAGNITUDE)
+        text = f"is beyond ±{largest:g}: give it in a larger unit"
+        yield "VALUE_TOO_LARGE", name, np.abs(values) > largest, text
+    for name in PRICE_COLUMNS:
+        too_low = np.asarray(columns[name], dtype=np.float32) <= 0
+        yield "NON_POSITIVE_PRICE", name, too_low, "is not a price above zero"
+    below = np.asarray(columns["high"]) < np.asarray(columns["low"])
+    yield "HIGH_BELOW_LOW", "high", below, "is below the low of the same bar"
+    for name in COLUMNS[len(PRICE_COLUMNS) :]:
+        if name in columns:
+            yield "NEGATIVE_VOLUME", name, np.asarray(columns[name]) < 0, "is below zero"
+
+
+def impossible_prices(
+    columns: Mapping[str, NDArray[Any]],
+) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
+    """Checks as in ``defects_of``: open and close outside low to high, common in vendors' data."""
+    for name in ("open", "close"):
+        yield IMPOSSIBLE, name, columns[name] > columns["high"], "is above the high of the same bar"
+        yield IMPOSSIBLE, name, columns[name] < columns["low"], "is below the low of the same bar"
+
+
+def impossible_warning(columns: Mapping[str, NDArray[Any]], times: Sequence[str]) -> str | None:
+    """A warning that names the first bar whose open or close lies outside low to high."""
+    opens, closes = columns["open"], columns["close"]
+    is_odd = (np.maximum(opens, closes) > columns["high"]) | (np.minimum(opens, closes) < columns["low"])
+    if not (num_odd := np.count_nonzero(is_odd)):
+        return None
+    found = [(np.flatnonzero(at_fault), name, text) for _, name, at_fault, text in impossible_prices(columns)]
+    row, name, text = min((rows[0], name, text) for rows, name, text in found if len(rows))
+    count = "1 bar has" if num_odd == 1 else f"{num_odd:,} bars have"
+    first = f"at {times[row]}, {name} {columns[name][row]} {text}"
+    return f"{count} an open or close outside low to high: {first}"
+
+
+def check_shape(columns: Mapping[str, NDArray[Any]]) -> None:
+    """The part of ``check_candles`` that reads no value: which columns there are, and their lengths."""
+    check_price_columns(columns)
+    num_bars = len(columns["open"]) if np.ndim(columns["open"]) == 1 else -1
+    for name, values in columns.items():
+        if name not in COLUMNS:
+            raise column_error("UNKNOWN_COLUMN", name, f" is not known: the columns are {', '.join(COLUMNS)}")
+        if np.ndim(values) != 1:
+            raise column_error("LENGTH_MISMATCH", name, f" must have one dimension, not {np.ndim(values)}")
+        if len(values) != num_bars:
+            text = f" has {len(values)} values, but 'open' has {num_bars}: give one value a bar"
+            raise column_error("LENGTH_MISMATCH", name, text, row=min(len(values), num_bars))
+    if num_bars == 0:
+        raise CandleError("the series has no bars: send some", code="EMPTY_SERIES", field="open")
+
+
+def to_bars(columns: Mapping[str, NDArray[Any]]) -> FloatArray:
     """The six columns as one (T, 6) float32 array, with volume and amount filled in if they are missing.
 
     A missing volume becomes 0. A missing amount becomes ``volume · mean(open, high, low, close)``, so 0
@@ -52,11 +143,13 @@ def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
     Raises CandleError (MISSING_COLUMN) if a price column is missing.
     """
     check_price_columns(columns)
-    given = {name: np.asarray(columns[name], dtype=np.float64) for name in COLUMNS if name in columns}
-    prices = [given[name] for name in PRICE_COLUMNS]
-    volume = given.get("volume", np.zeros_like(prices[0]))
-    amount = given["amount"] if "amount" in given else volume * np.mean(prices, axis=0)
-    return np.ascontiguousarray(np.array([*prices, volume, amount], dtype=np.float32).T)  # (T, 6)
+    bars = np.zeros((len(columns["open"]), len(COLUMNS)), dtype=np.float32)
+    for index, name in enumerate(COLUMNS):
+        if name in columns:
+            bars[:, index] = columns[name]
+    if "volume" in columns and "amount" not in columns:
+        bars[:, AMOUNT] = columns["volume"] * np.mean([columns[name] for name in PRICE_COLUMNS], axis=0)
+    return bars
 
 
 @dataclass(frozen=True)
@@ -116,14 +209,24 @@ def _exponents(bars: FloatArray) -> NDArray[np.int32]:
 def time_features(wall: NDArray[np.datetime64]) -> NDArray[np.int64]:
     """Minute, hour, weekday (Monday 0), day and month of wall-clock times: (T,) → (T, 5)."""
     minutes = wall.astype("datetime64[m]").astype(np.int64)
-    days = minutes // 1440
-    since_midnight = minutes - days * 1440
-    hours = since_midnight // 60
+    hours = minutes // 60
+    days = hours // 24
+    features = np.empty((len(wall), len(TIME_FEATURES)), dtype=np.int64)
+    features[:, 0] = minutes - hours * 60
+    features[:, 1] = hours - days * 24
+    features[:, 2:] = _features_of_days().take(days % DAYS_OF_400_YEARS, axis=0)
+    return features
+
+
+@cache
+def _features_of_days() -> NDArray[np.int8]:
+    """Weekday, day and month of the 400 years from 1970 on, after which the calendar repeats."""
+    days = np.arange(DAYS_OF_400_YEARS)
+    dates = days.astype("datetime64[D]")
+    months = dates.astype("datetime64[M]")
     weekday = (days + 3) % 7  # 1970-01-01 was a Thursday
-    months = days.astype("datetime64[D]").astype("datetime64[M]")
-    day = days - months.astype("datetime64[D]").astype(np.int64) + 1
-    month = months.astype(np.int64) % 12 + 1
-    return np.stack([since_midnight - hours * 60, hours, weekday, day, month], axis=-1)
+    day, month = (dates - months).astype(np.int64) + 1, months.astype(np.int64) % 12 + 1
+    return np.stack([weekday, day, month], axis=-1).astype(np.int8)
 
 
 def repair_bars(bars: FloatArray) -> FloatArray:
@@ -133,7 +236,7 @@ def repair_bars(bars: FloatArray) -> FloatArray:
     zero become zero. Open and close stay as they are.
     """
     repaired = bars.copy()
-    opens, closes, highs, lows = (repaired[..., column] for column in (OPEN, CLOSE, HIGH, LOW))
+    opens, highs, lows, closes, *_ = repaired.reshape(-1, len(COLUMNS)).T
     np.maximum(highs, np.maximum(opens, closes), out=highs)
     np.minimum(lows, np.minimum(opens, closes), out=lows)
     np.maximum(repaired[..., VOLUME:], 0, out=repaired[..., VOLUME:])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.sessions import DAY, SHORTEST_BREAK, bridge_outages, common_spacing
 from kronos_model.bars.calendar.spacing import MIN_BARS
-from kronos_model.bars.columns import PRICE_COLUMNS, as_columns
+from kronos_model.bars.columns import PRICE_COLUMNS, as_columns, check_shape
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import Timestamps, write_like
 from kronos_model.errors import CandleError
@@ -46,10 +46,11 @@ class Filled:
 
         With "error" nothing is filled, and no bar counts as missing.
 
-        Raises CandleError (EMPTY_SERIES) if no bar has prices.
+        Raises CandleError as ``check_shape``, and EMPTY_SERIES if no bar has prices.
         """
         if how == "error":
-            return cls(dict(columns), np.zeros(len(columns[PRICE_COLUMNS[0]]), dtype=bool))
+            return cls(dict(columns), np.zeros(len(columns["open"]), dtype=bool))
+        check_shape(columns)
         is_gone = is_missing(columns)
         if is_gone.all():
             text = "no bar of the series has prices: send some"
@@ -70,18 +71,13 @@ class Filled:
         With "drop" missing bars are left out. With "ffill" those after the first price stay, and bars that
         are not there are added: see ``bridge_outages``. With "error" these are counted.
         """
-        num_gone, num_bars = int(self.is_gone.sum()), len(self.is_gone)
+        num_gone, num_bars = int(np.count_nonzero(self.is_gone)), len(self.is_gone)
         columns, num_left_out = self.columns, 0
         if num_gone:
             keep = ~self.is_gone if how == "drop" else np.maximum.accumulate(~self.is_gone)
-            num_left_out = int((~keep).sum())
+            num_left_out = int(np.count_nonzero(~keep))
             columns = {name: values[keep] for name, values in columns.items()}
-            timestamps = replace(
-                timestamps,
-                texts=tuple(text for text, kept in zip(timestamps.texts, keep, strict=True) if kept),
-                wall=timestamps.wall[keep],
-                offsets_s=None if timestamps.offsets_s is None else timestamps.offsets_s[keep],
-            )
+            timestamps = timestamps[np.flatnonzero(keep)]
         warnings = []
         if num_filled := num_gone - num_left_out:
             warnings.append(
@@ -94,7 +90,7 @@ class Filled:
                 f"Without volume or amount: {self.num_without_volume} of {num_bars} bars. It is taken as 0."
             )
             warnings.append(text)
-        clock = timestamps.instants.astype(np.int64)
+        clock = timestamps.clock
         instants = clock if how == "drop" else _without_outages(clock)
         if num_absent := len(instants) - len(clock):
             if how == "ffill":
@@ -145,17 +141,14 @@ def _add_outages(
     columns: Columns, timestamps: Timestamps, instants: NDArray[np.int64]
 ) -> tuple[Columns, Timestamps]:
     """The same with bars at all ``instants``."""
-    clock = timestamps.instants.astype(np.int64)
+    clock = timestamps.clock
     sources = np.searchsorted(clock, instants, side="right") - 1
-    is_new = clock[sources] != instants
-    wall = timestamps.wall[sources] + (instants - clock[sources])
-    offsets_s = None if timestamps.offsets_s is None else timestamps.offsets_s[sources]
-    written = write_like(timestamps.texts[-1], wall, offsets_s)
-    texts = tuple(
-        new if added else timestamps.texts[source]
-        for new, added, source in zip(written, is_new, sources, strict=True)
-    )
-    return _without_move(columns, sources, is_new), Timestamps(texts, wall, offsets_s)
+    ahead = instants - clock[sources]
+    before = timestamps[sources]
+    wall = before.wall + ahead
+    written = write_like(timestamps.texts[-1], wall, before.offsets_s)
+    texts = tuple(new if added else old for new, added, old in zip(written, ahead, before.texts, strict=True))
+    return _without_move(columns, sources, ahead > 0), Timestamps(texts, wall, before.offsets_s)
 
 
 def _without_move(columns: Columns, sources: NDArray[np.int64], is_new: NDArray[np.bool_]) -> Columns:

@@ -21,7 +21,7 @@ from kronos_client.contract.backtest import (
     parse_backtest_job,
 )
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.preparing import prepare_instruments
+from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus
 from kronos_client.core.reachable import WORTH_ANOTHER_TRY
 from kronos_model.finetuning.data import read_files

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneJob
-from kronos_client.contract.preparing import prepare_instruments
+from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.source import bundled_names

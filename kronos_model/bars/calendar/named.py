@@ -8,19 +8,21 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.calendar.continuing import (
+from kronos_model.bars.calendar.exchange import Exchange, load_exchange
+from kronos_model.bars.calendar.session_bars import SessionBars
+from kronos_model.bars.calendar.sessions import DAY, MAX_HISTORY, MAX_TRADING_DAYS, common_spacing
+from kronos_model.bars.calendar.spacing import (
+    MIN_BARS,
     SECOND,
     Inferred,
     at_instants,
     at_spacing,
     at_walls,
+    common_clock,
+    infer_future,
     instants_of,
     to_datetime,
 )
-from kronos_model.bars.calendar.exchange import Exchange, load_exchange
-from kronos_model.bars.calendar.session_bars import SessionBars
-from kronos_model.bars.calendar.sessions import DAY, MAX_HISTORY, MAX_TRADING_DAYS, common_spacing
-from kronos_model.bars.calendar.spacing import MIN_BARS, common_clock, infer_future
 from kronos_model.bars.calendar.weekdays import SATURDAY, CannotInfer, weekday_of
 from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s
 from kronos_model.errors import TimestampError

@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 
 from kronos_model.bars.columns import COLUMNS, Scaling, repair_bars, time_features, to_bars
 from kronos_model.errors import CandleError
-from kronos_model.forecast import Forecast
+from kronos_model.forecast import Forecast, path_quantiles
 
 
 def prices(bars: int = 3) -> dict[str, np.ndarray]:
@@ -45,9 +45,9 @@ def test_outliers_are_clipped():
     assert Scaling.fit(bars).apply(bars, clip=5).max() == 5
 
 
-@given(st.integers(0, 4_000_000_000))
-def test_time_features_are_those_of_pandas(second):
-    time = pd.Timestamp(second, unit="s")
+@given(st.datetimes())
+def test_time_features_are_those_of_pandas(moment):
+    time = pd.Timestamp(moment).as_unit("us")
     expected = [time.minute, time.hour, time.weekday(), time.day, time.month]
     assert time_features(np.array([time.to_datetime64()])).tolist() == [expected]
 
@@ -86,6 +86,17 @@ def test_an_interval_holds_one_more_path_as_often_as_its_levels_say(num_paths):
     draws = np.random.default_rng(0).normal(size=(num_paths + 1, 50_000, 6)).astype(np.float32)
     low, high = Forecast(draws[1:], seed=0).quantiles([0.1, 0.9])
     assert ((low <= draws[0]) & (draws[0] <= high)).mean() == pytest.approx(0.8, abs=0.005)
+
+
+@given(
+    hnp.arrays(
+        np.float64, st.tuples(st.integers(2, 40), st.just(3)), elements=st.floats(-1e6, 1e6, width=32)
+    ),
+    st.lists(st.floats(0.001, 0.999), max_size=4),
+)
+def test_quantiles_are_those_of_numpy(paths, levels):
+    expected = np.quantile(paths, levels, axis=0, method="weibull")
+    np.testing.assert_array_equal(path_quantiles(paths, levels), expected)
 
 
 def test_every_quantile_of_one_path_is_that_path():

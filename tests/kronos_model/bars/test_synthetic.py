@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.columns import COLUMNS, check_candles
 from kronos_model.bars.synthetic import Candles, candles, reverts_to_mean, session_minutes
-from kronos_model.bars.validation import check_candles
 
 SEEDS = range(24)
 BARS = 4000

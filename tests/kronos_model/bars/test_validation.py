@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
-from kronos_model.bars.validation import check_candles, defects_of
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, check_candles, defects_of
 from kronos_model.errors import CandleError
 
 Columns = dict[str, NDArray[Any]]

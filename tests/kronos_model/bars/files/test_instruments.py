@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kronos_model.bars.columns import to_bars
+from kronos_model.bars.columns import check_candles, to_bars
 from kronos_model.bars.files import faults
 from kronos_model.bars.files import instruments as instruments_module
 from kronos_model.bars.files.instruments import read_instruments
@@ -16,7 +16,6 @@ from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps
-from kronos_model.bars.validation import check_candles
 from kronos_model.errors import CandleError, NoPrices, TrainingDataError
 from kronos_model.finetuning.data import read_training_candles
 from kronos_model.finetuning.data_config import DataConfig
