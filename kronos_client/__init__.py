@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from kronos_client.contract.results import ForecastResult, SeriesForecast
     from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
     from kronos_client.core.async_handle import AsyncBacktestHandle, AsyncFinetuneHandle, AsyncForecastHandle
-    from kronos_client.core.backtest_request import BacktestJobOptions
-    from kronos_client.core.finetune_request import FinetuneOptions
     from kronos_client.core.forecast_request import ForecastOptions
     from kronos_client.core.handle import BacktestHandle, FinetuneHandle, ForecastHandle
     from kronos_client.core.kinds import BacktestState, FinetuneState, JobState
+    from kronos_client.core.long_request import BacktestJobOptions, FinetuneOptions
     from kronos_client.core.many import ForecastOutcome
     from kronos_client.settings import ClientSettings, SettingsError
 

@@ -17,7 +17,7 @@ from kronos_client.contract.names import EVENT_EXCHANGE
 from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueNames
-from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls
+from kronos_client.redis.url import TLS_FILES, TlsError, with_tls
 
 PREFIX: Final = "KRONOS_"
 MAX_FILE_BYTES: Final = 2**16

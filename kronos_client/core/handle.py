@@ -1,13 +1,12 @@
 """JobHandle: an enqueued job, as its submitter sees it, for callers without an event loop."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Generic, TypeAlias
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.async_handle import AsyncHandle, closed
-from kronos_client.core.core import Core
-from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.loop_thread import LoopClosed, LoopThread
 from kronos_client.core.stored import NOTHING
@@ -16,6 +15,9 @@ if TYPE_CHECKING:
     from kronos_client.contract.backtest_results import BacktestResult
     from kronos_client.contract.finetune_results import FinetuneResult
     from kronos_client.contract.results import ForecastResult
+    from kronos_client.core.async_handle import AsyncHandle
+    from kronos_client.core.core import Core
+    from kronos_client.core.dispatcher import Dispatcher
 
 
 class JobHandle(Generic[State, Result]):
@@ -33,6 +35,8 @@ class JobHandle(Generic[State, Result]):
         return f"{self._kind.name.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
 
     def _on(self, core: Core) -> AsyncHandle[State, Result]:
+        from kronos_client.core.async_handle import AsyncHandle  # most of what only waiting needs
+
         return AsyncHandle(core, self._kind, self.id, self.queue)
 
     def state(self) -> State:
@@ -74,6 +78,8 @@ class JobHandle(Generic[State, Result]):
             for stored in states:
                 on_progress(state_of(stored))
         if not stored.has_ended:
+            from kronos_client.core.async_handle import closed
+
             raise closed(self.id)
         return self._thread.run(lambda core: self._on(core)._result(stored, forget=forget))
 

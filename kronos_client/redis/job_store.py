@@ -7,8 +7,6 @@ names the holder by the tag of its delivery. The claim lives as long as that del
 claim that ended without a release was lost with its holder; the record counts these.
 """
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,13 +17,10 @@ from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import MAX_WAIT_S, DeliveryKeys
 from kronos_client.redis.scripts import read_script
 
 log = logging.getLogger(__name__)
-
-MAX_WAIT_S: Final = 7 * 24 * 3600
-"""Seconds that the record of an unfinished job is kept."""
 
 MAX_HOW_CHARS: Final = 200
 """Longest text that says how an attempt ended."""
@@ -39,18 +34,6 @@ Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 OnRepeated = Callable[[str], object]
 """Called with the tag of a delivery."""
-
-
-def canonical_json(payload: Mapping[str, Any]) -> str:
-    """A text that is the same for two jobs with the same content, whenever they were submitted."""
-    lasting = {name: value for name, value in payload.items() if name != "submitted_at"}
-    return json.dumps(lasting, sort_keys=True, separators=(",", ":"))
-
-
-def fingerprint(payload: Mapping[str, Any] | str) -> str:
-    """A short text that is the same for two jobs, or their canonical JSON, with the same content."""
-    content = payload if isinstance(payload, str) else canonical_json(payload)
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 @dataclass(frozen=True)

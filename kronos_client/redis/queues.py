@@ -3,11 +3,14 @@
 Workers move large jobs that have to wait to a second list, and delayed ones to a sorted set of their list.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
 from kronos_client.contract.names import (
     CELERY_PRIORITIES,
@@ -19,6 +22,7 @@ from kronos_client.contract.names import (
     Priority,
     Role,
 )
+from kronos_client.redis.connection import read_bytes
 from kronos_client.redis.scripts import read_script
 
 ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
@@ -26,6 +30,8 @@ ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
     "finetune": (CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE),
 }
 """The queues that workers of a role take from, without a prefix."""
+MAX_WAIT_S: Final = 7 * 24 * 3600
+"""Seconds that the record of an unfinished job is kept."""
 
 
 @dataclass(frozen=True)
@@ -194,3 +200,34 @@ def queue_states(redis: Redis, limit: int, queues: Iterable[str] = NO_PREFIX.all
         _, delayed, due, oldest_s = zip(*own, strict=True)
         found[queue] = QueueState(lengths, sum(delayed), sum(due), max(map(float, oldest_s)))
     return found
+
+
+CELERY_QUEUE: Final = "celery"
+"""The queue and exchange of an app that names none."""
+MAX_READ: Final = 100
+"""Messages of each list that are read."""
+OUR_TASK: Final = re.compile(rb'"task": ?"kronos\.')
+
+
+def foreign_bindings(redis: Redis, queues: Collection[str]) -> list[str]:
+    """Descriptions of bindings of these queues that another app made, which has queues of the same names."""
+    found = []
+    for exchange in (CELERY_QUEUE, *queues):
+        for member in sorted(_read(redis, "SMEMBERS", f"_kombu.binding.{exchange}")):
+            queue = member.decode(errors="replace").rpartition(SEPARATOR)[2]
+            if queue != exchange and (queue in queues or exchange in queues):
+                found.append(f"the queue {queue!a} is bound to the exchange {exchange!a}")
+    return found
+
+
+def num_misplaced(redis: Redis) -> int:
+    """How many of our jobs are among the newest messages of Celery's default queue, which no worker reads."""
+    lists = [_read(redis, "LRANGE", key, 0, MAX_READ - 1) for key in list_keys(CELERY_QUEUE)]
+    return sum(OUR_TASK.search(message) is not None for message in chain(*lists))
+
+
+def _read(redis: Redis, *command: str | int) -> list[Any]:
+    try:
+        return read_bytes(redis, *command)
+    except ResponseError:  # the user may not read another app's keys
+        return []

@@ -4,10 +4,12 @@ Every few seconds a worker announces itself under its own key, also while it is 
 is gone disappears after ``ANNOUNCEMENT_TTL_S``.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 from redis import Redis
@@ -24,11 +26,13 @@ from kronos_client.contract.names import (
     worker_key,
 )
 from kronos_client.contract.refusals import first_reason
-from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect, read_bytes
 from kronos_client.redis.queues import NO_PREFIX, QueueNames
 from kronos_client.redis.scripts import read_script
 from kronos_model.text import escaped, excerpt
+
+if TYPE_CHECKING:
+    from kronos_client.contract.worker_status import AnyWorkerStatus, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +75,8 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
         return []
     if not members:
         return []
+    from kronos_client.contract.worker_status import WORKER_STATUS  # most of the contract's models
+
     nodes = sorted(member.decode(errors="replace") for member in members)
     workers = []
     for node, text in zip(nodes, read_bytes(redis, "MGET", *map(worker_key, nodes)), strict=True):
