@@ -59,21 +59,16 @@ def finetune_payload(
         TypeError: An option does not exist.
     """
     check_options(options, FinetuneOptions)
-    data, device = options.get("data"), options.get("device", "auto")
+    given: dict[str, Any] = {"device": "auto", "allow_fallback": True, "priority": "normal", **options}
+    data = given.pop("data", None)
     content = _content(config, needs_path=data is None)
     path = content.get("data", {}).pop("path")
     own_device = content.pop("training_device", "auto")
-    payload: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "name": name,
-        "config": {name: value for name, value in content.items() if value != {}},
-        "data": {"path": path} if data is None else data_payload(data),
-        "device": own_device if device == "auto" else device,
-        "allow_fallback": options.get("allow_fallback", True),
-        "priority": options.get("priority", "normal"),
-    }
-    given = {"deadline_s": options.get("deadline_s"), "processes": options.get("processes")}
-    return payload | plain(**{name: value for name, value in given.items() if value is not None})
+    if given["device"] == "auto":
+        given["device"] = own_device
+    given["config"] = {name: value for name, value in content.items() if value != {}}
+    given["data"] = {"path": path} if data is None else data_payload(data)
+    return _payload({"name": name} | given)
 
 
 def data_payload(data: DataSource) -> dict[str, Any]:
@@ -93,6 +88,7 @@ def data_payload(data: DataSource) -> dict[str, Any]:
 
 def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
     """The checked fields that were set, as JSON; ``data.path`` is among them."""
+    expected = f"config must be a FinetuneConfig, a mapping or a file's path, not {type(config).__name__}"
     try:
         if isinstance(config, str | PathLike):
             overrides = () if needs_path else (f"data.path={json.dumps(PLACEHOLDER_PATH)}",)
@@ -106,11 +102,7 @@ def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
                 fields["data"] = {"path": PLACEHOLDER_PATH, **data}
             checked = parse_config(fields)
         else:
-            raise JobError(
-                ErrorCode.BAD_TYPE,
-                f"config must be a FinetuneConfig, a mapping or a file's path, not {type(config).__name__}",
-                "config",
-            )
+            raise JobError(ErrorCode.BAD_TYPE, expected, "config")
     except FinetuningConfigError as error:
         prefix = "" if error.field in (None, "config") else "config."
         raise JobError(error.code, error.message, f"{prefix}{error.field or 'config'}") from None
@@ -161,7 +153,7 @@ def backtest_payload(data: DataSource, **options: Unpack[BacktestJobOptions]) ->
         TypeError: An option does not exist.
     """
     check_options(options, BacktestJobOptions)
-    given = plain(**options)
+    given: dict[str, Any] = {**options}
     for name in ("start", "end"):
         if isinstance(given.get(name), date):
             given[name] = given[name].isoformat()
@@ -171,5 +163,10 @@ def backtest_payload(data: DataSource, **options: Unpack[BacktestJobOptions]) ->
     with readable("models", "models"):
         if models is not None:
             given["models"] = [models] if isinstance(models, str) else list(models)
-    fields = {name: value for name, value in given.items() if value is not None}
-    return {"schema_version": SCHEMA_VERSION, "data": data_payload(data)} | fields
+    return _payload({"data": data_payload(data)} | given)
+
+
+def _payload(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a job, without those that are None."""
+    fields = {"schema_version": SCHEMA_VERSION} | given
+    return plain(**{name: value for name, value in fields.items() if value is not None})

@@ -7,17 +7,9 @@ from typing import Any, Final, Literal, cast
 from redis import Redis
 from redis.exceptions import NoScriptError
 
+from kronos_client.contract import names
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_ids import is_shared
-from kronos_client.contract.names import (
-    CELERY_PRIORITIES,
-    EVENT_EXCHANGE,
-    SHARED_KEY,
-    cancel_key,
-    job_key,
-    jobs_key,
-    result_key,
-)
 from kronos_client.redis.connection import ask_once
 from kronos_client.redis.message import Sending, fingerprint, write_message
 from kronos_client.redis.queues import MAX_WAIT_S, TAKEN_KEY, list_key, waiting_keys
@@ -52,7 +44,7 @@ class Admission:
         result_ttl_s: int,
         max_queue_jobs: int,
         jobs_per_s: Callable[[str], float] = lambda queue: 0.0,
-        event_exchange: str = EVENT_EXCHANGE,
+        event_exchange: str = names.EVENT_EXCHANGE,
     ) -> None:
         self._redis = redis
         self._result_ttl_s = result_ttl_s
@@ -79,21 +71,19 @@ class Admission:
         unknown = [place for place, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:
             calls[unknown[0]][:2] = "EVAL", self._script.script
-            for place, answer in zip(
-                unknown, ask_once(self._redis, [calls[place] for place in unknown]), strict=True
-            ):
+            again = ask_once(self._redis, [calls[place] for place in unknown])
+            for place, answer in zip(unknown, again, strict=True):
                 answers[place] = answer
         return [self._outcome(job, answer) for job, answer in zip(jobs, answers, strict=True)]
 
     def _call(self, job: Sending) -> list[Any]:
         """The number of keys, keys and arguments of the script."""
-        own = job_key(job.job_id), cancel_key(job.job_id), result_key(job.job_id)
-        keys = [*own, SHARED_KEY, TAKEN_KEY, jobs_key(job.kind), *waiting_keys(job.queue)]
+        own = [key(job.job_id) for key in (names.job_key, names.cancel_key, names.result_key)]
+        keys = [*own, names.SHARED_KEY, TAKEN_KEY, names.jobs_key(job.kind), *waiting_keys(job.queue)]
         before_time, after_time, event = write_message(job, self._event_exchange)
         limits = fingerprint(job.content), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs
-        sent_to = list_key(job.queue, CELERY_PRIORITIES[job.priority])
-        shared = "shared" if is_shared(job.job_id) else ""
-        place = sent_to, job.job_id, MAX_LISTED, shared
+        sent_to = list_key(job.queue, names.CELERY_PRIORITIES[job.priority])
+        place = sent_to, job.job_id, MAX_LISTED, "shared" if is_shared(job.job_id) else ""
         return [len(keys), *keys, *limits, *place, before_time, after_time, self._event_channel, event]
 
     def _outcome(self, job: Sending, answer: Any) -> Sent | Exception:

@@ -139,11 +139,10 @@ def reachable(job_id: str | None = None) -> Iterator[None]:
 
 def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
     """The error for a Redis that does not answer, or refuses the password."""
-    message = (
-        f"{REFUSED} ({type(error).__name__})"
-        if is_refused(error)
-        else f"Redis does not answer ({type(error).__name__}): start it, or correct KRONOS_REDIS_URL"
-    )
+    name = type(error).__name__
+    message = f"Redis does not answer ({name}): start it, or correct KRONOS_REDIS_URL"
+    if is_refused(error):
+        message = f"{REFUSED} ({name})"
     return JobError(ErrorCode.BROKER_UNREACHABLE, message, None, {} if job_id is None else {"job_id": job_id})
 
 

@@ -5,37 +5,25 @@ Workers move large jobs that have to wait to a second list, and delayed ones to 
 
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from kronos_client.contract.names import (
-    CELERY_PRIORITIES,
-    CPU_FINETUNE_QUEUE,
-    CPU_QUEUE,
-    GPU_FINETUNE_QUEUE,
-    GPU_QUEUE,
-    KEY_PREFIX,
-    Priority,
-    Role,
-)
+from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, GPU_QUEUE, KEY_PREFIX, Priority, Role
 from kronos_client.redis.connection import read_bytes
 from kronos_client.redis.scripts import read_script
 
 ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
     "forecast": (CPU_QUEUE, GPU_QUEUE),
-    "finetune": (CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE),
+    "finetune": (f"{CPU_QUEUE}.finetune", f"{GPU_QUEUE}.finetune"),
 }
 """The queues that workers of a role take from, without a prefix."""
 MAX_WAIT_S: Final = 7 * 24 * 3600
 """Seconds that the record of an unfinished job is kept."""
 
 
-@dataclass(frozen=True)
-class QueueNames:
+class QueueNames(NamedTuple):
     """The names of all queues. The prefix separates them from those of other apps on the same database."""
 
     prefix: str = ""
@@ -166,8 +154,7 @@ def return_large(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> int:
     return sum(int(run(keys=[key, large_key(key), TAKEN_KEY, *held])) for key in lists)
 
 
-@dataclass(frozen=True)
-class QueueState:
+class QueueState(NamedTuple):
     """What waits in a queue.
 
     Attributes:
@@ -223,7 +210,7 @@ def foreign_bindings(redis: Redis, queues: Collection[str]) -> list[str]:
 def num_misplaced(redis: Redis) -> int:
     """How many of our jobs are among the newest messages of Celery's default queue, which no worker reads."""
     lists = [_read(redis, "LRANGE", key, 0, MAX_READ - 1) for key in list_keys(CELERY_QUEUE)]
-    return sum(OUR_TASK.search(message) is not None for message in chain(*lists))
+    return sum(OUR_TASK.search(message) is not None for messages in lists for message in messages)
 
 
 def _read(redis: Redis, *command: str | int) -> list[Any]:

@@ -15,16 +15,9 @@ from pydantic import ValidationError
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from kronos_client.contract import names as contract
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import (
-    BACKTEST_TASK,
-    FORECAST_TASK,
-    KEY_PREFIX,
-    STATUS_TASK,
-    TASK_ROLES,
-    Role,
-    worker_key,
-)
+from kronos_client.contract.names import KEY_PREFIX, TASK_ROLES, Role, worker_key
 from kronos_client.contract.refusals import first_reason
 from kronos_client.redis.connection import connect, read_bytes
 from kronos_client.redis.queues import NO_PREFIX, QueueNames
@@ -54,10 +47,8 @@ def announce(redis: Redis, status: WorkerStatus) -> None:
 
 def withdraw(redis: Redis, node: str) -> None:
     """Remove a worker's announcement."""
-    with redis.pipeline(transaction=False) as pipe:
-        pipe.delete(worker_key(node))
-        pipe.zrem(WORKERS_KEY, node)
-        pipe.execute()
+    pipe: Any = redis.pipeline(transaction=False)
+    pipe.delete(worker_key(node)).zrem(WORKERS_KEY, node).execute()
 
 
 def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
@@ -111,7 +102,7 @@ def choose_queue(
     device: str,
     allow_fallback: bool,
     workers: Iterable[WorkerStatus],
-    task: str = FORECAST_TASK,
+    task: str = contract.FORECAST_TASK,
     names: QueueNames = NO_PREFIX,
 ) -> str:
     """The queue for a job of ``task`` that requests ``device`` (auto, cpu, cuda, cuda:N, mps).
@@ -122,7 +113,7 @@ def choose_queue(
     role = TASK_ROLES[task]
     queue, cpu_queue = names.on_device(device, role), names.on_device("cpu", role)
     # A backtest computes nothing itself: a GPU worker is better left to training.
-    if task == BACKTEST_TASK and _is_ready(cpu_queue, workers):
+    if task == contract.BACKTEST_TASK and _is_ready(cpu_queue, workers):
         return cpu_queue
     if device == "cpu" or _is_ready(queue, workers):
         return queue
@@ -158,12 +149,9 @@ def why_elsewhere(
 
 def no_gpu_worker(device: str, role: Role) -> JobError:
     """The error of a job that needs a GPU if no GPU worker is ready."""
-    return JobError(
-        ErrorCode.NO_GPU_WORKER,
-        f"device {device!r} was requested, no {GPU_WORKERS[role]} is ready, and the job forbids falling "
-        "back; start a GPU worker or allow falling back to the CPU",
-        "device",
-    )
+    message = f"device {device!r} was requested, no {GPU_WORKERS[role]} is ready, and the job forbids "
+    message += "falling back; start a GPU worker or allow falling back to the CPU"
+    return JobError(ErrorCode.NO_GPU_WORKER, message, "device")
 
 
 class TaskRouter:
@@ -182,7 +170,7 @@ class TaskRouter:
     ) -> dict[str, str] | None:
         if "queue" in options:
             return None  # the sender's choice wins
-        if name == STATUS_TASK:
+        if name == contract.STATUS_TASK:
             workers = live_workers(self._redis)
             # A finetuning worker does not answer while it trains.
             queues = self._names.of_role("forecast")
