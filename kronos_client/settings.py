@@ -5,7 +5,7 @@ once.
 """
 
 import os
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -167,12 +167,19 @@ class ClientSettings(BaseModel):
 
     def limits(self, max_pred_len: int = UNKNOWN_MODEL) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""
-        own = self.model_dump(include=Limits.model_fields.keys() - {"max_pred_len"})
-        return Limits(max_pred_len=max_pred_len, **own)
+        return _limits(self, max_pred_len)
+
+
+@lru_cache(maxsize=64)
+def _limits(settings: ClientSettings, max_pred_len: int) -> Limits:
+    own = settings.model_dump(include=Limits.model_fields.keys() - {"max_pred_len"})
+    return Limits(max_pred_len=max_pred_len, **own)
 
 
 class ServiceSettings(ClientSettings):
     """The settings that workers, the HTTP API and the command line share."""
+
+    model_config = ConfigDict(defer_build=True)  # clients do not need them
 
     models: str | None = Field(
         None,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
@@ -27,8 +26,7 @@ BUNDLED: Final = "kronos-tiny"
 """A model whose files do not change, although it has no revision."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A job that may be sent any number of times under one id.
 
     Attributes:
@@ -61,7 +59,7 @@ class Job:
         if model is None or (seed is None and None in own_seeds):
             return self
         parts = {"content": self.content, "model": model.model_dump(), "scope": scope}
-        return replace(self, id=SHARED_PREFIX + fingerprint(parts)[:40])
+        return self._replace(id=SHARED_PREFIX + fingerprint(parts)[:40])
 
 
 def _announced(name: str | None, workers: Iterable[AnyWorkerStatus]) -> ModelInfo | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -31,6 +32,7 @@ FINETUNE_PROGRESS: Final = "finetune_results.FinetuneProgress"
 BACKTEST_PROGRESS: Final = "backtest_results.BacktestProgress"
 
 
+@cache
 def _contract(name: str) -> Any:
     """A model or a function of the contract, which is imported now: most apps need one kind."""
     module, _, what = name.rpartition(".")
@@ -81,8 +83,7 @@ Result = TypeVar("Result", bound=BaseModel)
 Progress = TypeVar("Progress", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class JobKind(Generic[State, Result]):
+class JobKind(NamedTuple, Generic[State, Result]):
     """The differences between the kinds.
 
     Attributes:

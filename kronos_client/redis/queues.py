@@ -193,7 +193,7 @@ CELERY_QUEUE: Final = "celery"
 """The queue and exchange of an app that names none."""
 MAX_READ: Final = 100
 """Messages of each list that are read."""
-OUR_TASK: Final = re.compile(rb'"task": ?"kronos\.')
+OUR_TASK: Final = rb'"task": ?"kronos\.'
 
 
 def foreign_bindings(redis: Redis, queues: Collection[str]) -> list[str]:
@@ -210,7 +210,7 @@ def foreign_bindings(redis: Redis, queues: Collection[str]) -> list[str]:
 def num_misplaced(redis: Redis) -> int:
     """How many of our jobs are among the newest messages of Celery's default queue, which no worker reads."""
     lists = [_read(redis, "LRANGE", key, 0, MAX_READ - 1) for key in list_keys(CELERY_QUEUE)]
-    return sum(OUR_TASK.search(message) is not None for messages in lists for message in messages)
+    return sum(re.search(OUR_TASK, message) is not None for messages in lists for message in messages)
 
 
 def _read(redis: Redis, *command: str | int) -> list[Any]:
