@@ -44,6 +44,14 @@ def path_quantiles(values: NDArray[np.floating[Any]], levels: Sequence[float]) -
     with 30 paths (Hyndman and Fan, Sample Quantiles in Statistical Packages, 1996, definitions 6 and 7).
     Beyond the outermost path, the quantile is that path.
     """
-    if len(values) == 1:  # each quantile is the path itself; NumPy would take long for that
-        return np.repeat(values.astype(np.float64), len(levels), axis=0)
-    return np.asarray(np.quantile(values.astype(np.float64), levels, axis=0, method="weibull"))
+    ordered, last = np.sort(values.astype(np.float64), axis=0), len(values) - 1
+    if last == 0:
+        return np.repeat(ordered, len(levels), axis=0)
+    quantiles = np.empty((len(levels), *values.shape[1:]))
+    for index, level in enumerate(levels):  # as np.quantile's method "weibull", in a quarter of the time
+        position = min(max(len(values) * level + level - 1, 0), last)
+        below = int(position)
+        low, high, share = ordered[below], ordered[min(below + 1, last)], position - below
+        step = high - low
+        quantiles[index] = low + step * share if share < 0.5 else high - step * (1 - share)
+    return quantiles

@@ -96,8 +96,7 @@ class CandleInput(WireModel):
 
     def columns(self) -> dict[str, Column]:
         """The columns that were given, as on the wire."""
-        values = {name: getattr(self, name) for name in COLUMNS}
-        return {name: column for name, column in values.items() if column is not None}
+        return {name: column for name in COLUMNS if (column := getattr(self, name)) is not None}
 
 
 def check_ids(candles: Sequence[CandleInput], place: str) -> None:

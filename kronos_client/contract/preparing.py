@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +19,9 @@ from kronos_model.bars.columns import FloatArray, time_features, to_bars
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.missing import Filled, Missing
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
-from kronos_model.bars.validation import check_candles, check_shape, impossible_warning
+from kronos_model.bars.validation import check_candles, impossible_warning
 from kronos_model.errors import CandleError, KronosError, TimestampError
 from kronos_model.seeds import derive_series_seed, seed_from_text
-
-Array = TypeVar("Array", NDArray[np.float64], NDArray[np.datetime64])
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,18 +29,18 @@ class PreparedSeries:
     """One series, checked. Arrays are read-only.
 
     Attributes:
-        columns: those that were given, each (T,) float64.
-        wall, future_wall: wall clocks as written, (T,) and (H,) datetime64[s].
-        future_timestamps: the same H times in the form of the input.
+        bars: (T, 6) float32, columns as ``COLUMNS``, filled in as ``to_bars`` does.
+        stamps, future_stamps: time features of the wall clock as written, (T, 5) and (H, 5).
+        future_timestamps: the H times in the form of the input.
         timestamps_from: how these were found, in words.
         seed: for this series' draws.
         warnings: remarks for people who read the forecast.
     """
 
     id: str
-    columns: dict[str, NDArray[np.float64]]
-    wall: NDArray[np.datetime64]
-    future_wall: NDArray[np.datetime64]
+    bars: FloatArray
+    stamps: NDArray[np.int64]
+    future_stamps: NDArray[np.int64]
     future_timestamps: tuple[str, ...]
     timestamps_from: str
     seed: int
@@ -51,13 +48,9 @@ class PreparedSeries:
 
     def last(self, num_bars: int) -> "PreparedSeries":
         """The same series with at most so many bars of lookback, the last ones."""
-        columns = {name: values[-num_bars:] for name, values in self.columns.items()}
-        return replace(self, columns=columns, wall=self.wall[-num_bars:])
-
-    def arrays(self) -> tuple[FloatArray, NDArray[np.int64], NDArray[np.int64]]:
-        """What a model reads: bars (T, 6), their time features (T, 5), and those of the forecast (H, 5)."""
-        stamps = time_features(np.concatenate([self.wall, self.future_wall]))
-        return to_bars(self.columns), stamps[: len(self.wall)], stamps[len(self.wall) :]
+        if num_bars >= len(self.bars):
+            return self
+        return replace(self, bars=self.bars[-num_bars:], stamps=self.stamps[-num_bars:])
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +59,7 @@ class PreparedInstrument:
 
     Attributes:
         timestamps: T of them.
-        columns: those that were given, each (T,) float64 and read-only.
+        columns: those that were given, each (T,) float64.
     """
 
     id: str
@@ -90,63 +83,88 @@ def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeri
         JobError: Names the field and the row at fault.
     """
     seed = job.sampling.seed if job.sampling.seed is not None else seed_from_text(job_id)
-    return tuple(
-        _prepare_series(series, f"series.{index}.", job, derive_series_seed(seed, index), limits)
-        for index, series in enumerate(job.series)
-    )
+    prepared = []
+    for index, series in enumerate(job.series):
+        own_seed = series.seed if series.seed is not None else derive_series_seed(seed, index)
+        prepared.append(_prepare_series(series, f"series.{index}.", job, own_seed, limits))
+    return tuple(prepared)
 
 
 def _prepare_series(
     series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
 ) -> PreparedSeries:
-    for name, column in series.columns().items():
-        check_max_bars(num_values(column), limits, f"{prefix}{name}")
-    filled = _read_columns(series, prefix, job.missing)
+    filled = _read_columns(series, prefix, job.missing, limits)
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
-        lookback = parse_timestamps(series.timestamps, zone=zone)
+        lookback, given = _read_timestamps(series, zone)
         columns, lookback, remarks = filled.settled(lookback, job.missing)
-        future = _future(series, lookback, job.horizon, zone)
+        if given is not None:
+            future = Inferred(given, "the job")
+        elif series.calendar is not None:
+            future = follow_calendar(series.calendar, lookback, job.horizon, zone)
+        else:
+            future = infer_future(lookback, job.horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
     texts = (*remarks, impossible_warning(columns, lookback.texts), future.warning)
+    bars = to_bars(columns)
+    stamps = time_features(np.concatenate([lookback.wall, future.timestamps.wall]))
+    bars.flags.writeable = stamps.flags.writeable = False
     return PreparedSeries(
         id=series.id,
-        columns={name: _read_only(values) for name, values in columns.items()},
-        wall=_read_only(lookback.wall.astype("datetime64[s]")),
-        future_wall=_read_only(future.timestamps.wall.astype("datetime64[s]")),
+        bars=bars,
+        stamps=stamps[: len(bars)],
+        future_stamps=stamps[len(bars) :],
         future_timestamps=future.timestamps.texts,
         timestamps_from=future.rule,
-        seed=series.seed if series.seed is not None else seed,
+        seed=seed,
         warnings=tuple(text for text in texts if text is not None),
     )
 
 
+def _read_timestamps(series: SeriesInput, zone: tzinfo | None) -> tuple[Timestamps, Timestamps | None]:
+    """The timestamps of the lookback, and those of the future if they are given."""
+    past, future = series.timestamps, series.future_timestamps
+    if future is None:
+        return parse_timestamps(past, zone=zone), None
+    try:
+        both = parse_timestamps((*past, *future), zone=zone)  # one pass takes less time than two
+    except TimestampError:  # find out which is at fault
+        lookback = parse_timestamps(past, zone=zone)
+        check_continues(lookback, parse_timestamps(future, field="future_timestamps", zone=zone))
+        raise
+    return both[: len(past)], both[len(past) :]
+
+
 def prepare_instruments(instruments: Sequence[CandleInput]) -> tuple[PreparedInstrument, ...]:
     """The instruments in the job's order; raises JobError with the field and the row at fault."""
-    return tuple(_prepare_instrument(one, f"data.instruments.{i}.") for i, one in enumerate(instruments))
+    prepared = []
+    for index, instrument in enumerate(instruments):
+        prefix = f"data.instruments.{index}."
+        columns = _read_columns(instrument, prefix, "error").columns
+        try:
+            timestamps = parse_timestamps(instrument.timestamps)
+        except TimestampError as error:
+            raise JobError.from_kronos(error, prefix=prefix) from None
+        prepared.append(PreparedInstrument(instrument.id, timestamps, columns))
+    return tuple(prepared)
 
 
-def _prepare_instrument(instrument: CandleInput, prefix: str) -> PreparedInstrument:
-    columns = _read_columns(instrument, prefix, "error").columns
-    try:
-        timestamps = parse_timestamps(instrument.timestamps)
-    except TimestampError as error:
-        raise JobError.from_kronos(error, prefix=prefix) from None
-    return PreparedInstrument(
-        instrument.id, timestamps, {name: _read_only(values) for name, values in columns.items()}
-    )
-
-
-def _read_columns(candles: CandleInput, prefix: str, missing: Missing) -> Filled:
+def _read_columns(
+    candles: CandleInput, prefix: str, missing: Missing, limits: Limits | None = None
+) -> Filled:
     """The columns that were given, each (T,), one value for each timestamp; filled unless "error".
 
     Raises:
         JobError: Its field begins with ``prefix``, such as ``series.0.``.
     """
-    columns = {name: decode_column(column, f"{prefix}{name}") for name, column in candles.columns().items()}
+    given, columns = candles.columns(), {}
+    for name, column in given.items():
+        if limits is not None and num_values(column) > limits.max_bars:
+            check_max_bars(num_values(column), limits, f"{prefix}{name}")
+    for name, column in given.items():
+        columns[name] = decode_column(column, f"{prefix}{name}")
     try:
-        check_shape(columns)
         filled = Filled.of(columns, missing)
         check_candles(filled.columns)
     except CandleError as error:
@@ -157,18 +175,3 @@ def _read_columns(candles: CandleInput, prefix: str, missing: Missing) -> Filled
         message = f"{field} has {num_timestamps} entries for {num_bars} bars: give one a bar"
         raise JobError(ErrorCode.LENGTH_MISMATCH, message, field, {"row": row})
     return filled
-
-
-def _future(series: SeriesInput, lookback: Timestamps, horizon: int, zone: tzinfo | None) -> Inferred:
-    if series.future_timestamps is None:
-        if series.calendar is not None:
-            return follow_calendar(series.calendar, lookback, horizon, zone)
-        return infer_future(lookback, horizon, zone)
-    future = parse_timestamps(series.future_timestamps, field="future_timestamps", zone=zone)
-    check_continues(lookback, future)
-    return Inferred(future, "the job")
-
-
-def _read_only(values: Array) -> Array:
-    values.flags.writeable = False
-    return values

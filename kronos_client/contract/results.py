@@ -19,7 +19,7 @@ from kronos_client.contract.path_results import (
     quantile_key,
 )
 from kronos_client.contract.preparing import PreparedSeries
-from kronos_model.bars.columns import COLUMNS, to_bars
+from kronos_model.bars.columns import CLOSE, COLUMNS
 from kronos_model.forecast import Forecast
 
 if TYPE_CHECKING:
@@ -175,10 +175,10 @@ def series_result(
     if output.repair:
         forecast = forecast.repaired()
     levels = output.quantiles
-    last_close = float(np.float32(series.columns["close"][-1]))  # as the model reads it
+    last_close = float(series.bars[-1, CLOSE])
     tables = forecast.quantiles(levels) if levels else np.empty((0, 0, 0))  # (num_levels, H, 6)
     if calibration is not None and levels:
-        tables = calibration.corrected(levels, tables, to_bars(series.columns))
+        tables = calibration.corrected(levels, tables, series.bars)
     statistics, remarks = path_statistics(forecast, last_close, levels) if output.statistics else (None, [])
     return SeriesForecast(
         id=series.id,
@@ -190,7 +190,7 @@ def series_result(
         events=event_chances(forecast, last_close, output.events),  # type: ignore[arg-type]
         statistics=statistics,
         seed=series.seed,
-        lookback=len(series.wall),
+        lookback=len(series.bars),
         warnings=(*series.warnings, *remarks),
     )
 

@@ -15,6 +15,7 @@ from kronos_client.contract.preparing import PreparedSeries
 from kronos_client.contract.results import ForecastResult, Timings, series_result
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.redis.routing import why_elsewhere
+from kronos_model.bars.columns import CLOSE, VOLUME
 from kronos_model.forecast import Forecast
 
 STAND_IN: str = "stand-in"
@@ -63,13 +64,13 @@ def _calibration(job: ForecastJob) -> CalibrationInfo:
 
 def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
     rng = np.random.default_rng(series.seed)
-    last = float(series.columns["close"][-1])
+    last = float(series.bars[-1, CLOSE])
     steps = SPREAD * rng.standard_normal((job.sampling.sample_count, job.horizon))
     close = last * np.exp(np.cumsum(steps, axis=1))  # (S, H)
     open_ = np.concatenate([np.full((len(close), 1), last), close[:, :-1]], axis=1)
     body = np.stack([open_, close])
     high, low = body.max(axis=0) * (1 + SPREAD), body.min(axis=0) * (1 - SPREAD)
-    volume = np.full(close.shape, series.columns["volume"].mean() if "volume" in series.columns else 0.0)
+    volume = np.full(close.shape, series.bars[:, VOLUME].mean(dtype=np.float64))
     bars = np.stack([open_, high, low, close, volume, volume * close], axis=-1)  # (S, H, 6), as COLUMNS
     return Forecast(bars.astype(np.float32), series.seed)
 

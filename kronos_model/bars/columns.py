@@ -5,10 +5,11 @@ Arrays of bars are ``(..., T, 6)`` in the order of ``COLUMNS``. No torch here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from kronos_model.errors import CandleError
 
@@ -20,6 +21,7 @@ TIME_COLUMNS: Final = ("timestamps", "timestamp", "datetime", "date", "time")
 """Titles of time columns in files, the likeliest first."""
 
 TIME_FEATURES: Final = ("minute", "hour", "weekday", "day", "month")
+DAYS_OF_400_YEARS: Final = 146_097
 
 STD_EPSILON: Final = 1e-5
 """Added to each column's standard deviation, so that a constant column scales to zero."""
@@ -43,7 +45,7 @@ def column_error(code: str, name: str, text: str, **details: int) -> CandleError
     return CandleError(f"column {name!r}{text}", code=code, field=name, details=details)
 
 
-def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
+def to_bars(columns: Mapping[str, NDArray[Any]]) -> FloatArray:
     """The six columns as one (T, 6) float32 array, with volume and amount filled in if they are missing.
 
     A missing volume becomes 0. A missing amount becomes ``volume · mean(open, high, low, close)``, so 0
@@ -52,11 +54,13 @@ def to_bars(columns: Mapping[str, ArrayLike]) -> FloatArray:
     Raises CandleError (MISSING_COLUMN) if a price column is missing.
     """
     check_price_columns(columns)
-    given = {name: np.asarray(columns[name], dtype=np.float64) for name in COLUMNS if name in columns}
-    prices = [given[name] for name in PRICE_COLUMNS]
-    volume = given.get("volume", np.zeros_like(prices[0]))
-    amount = given["amount"] if "amount" in given else volume * np.mean(prices, axis=0)
-    return np.ascontiguousarray(np.array([*prices, volume, amount], dtype=np.float32).T)  # (T, 6)
+    bars = np.zeros((len(columns["open"]), len(COLUMNS)), dtype=np.float32)
+    for index, name in enumerate(COLUMNS):
+        if name in columns:
+            bars[:, index] = columns[name]
+    if "volume" in columns and "amount" not in columns:
+        bars[:, AMOUNT] = columns["volume"] * np.mean([columns[name] for name in PRICE_COLUMNS], axis=0)
+    return bars
 
 
 @dataclass(frozen=True)
@@ -116,14 +120,24 @@ def _exponents(bars: FloatArray) -> NDArray[np.int32]:
 def time_features(wall: NDArray[np.datetime64]) -> NDArray[np.int64]:
     """Minute, hour, weekday (Monday 0), day and month of wall-clock times: (T,) → (T, 5)."""
     minutes = wall.astype("datetime64[m]").astype(np.int64)
-    days = minutes // 1440
-    since_midnight = minutes - days * 1440
-    hours = since_midnight // 60
+    hours = minutes // 60
+    days = hours // 24
+    features = np.empty((len(wall), len(TIME_FEATURES)), dtype=np.int64)
+    features[:, 0] = minutes - hours * 60
+    features[:, 1] = hours - days * 24
+    features[:, 2:] = _features_of_days().take(days % DAYS_OF_400_YEARS, axis=0)
+    return features
+
+
+@cache
+def _features_of_days() -> NDArray[np.int8]:
+    """Weekday, day and month of the 400 years from 1970 on, after which the calendar repeats."""
+    days = np.arange(DAYS_OF_400_YEARS)
+    dates = days.astype("datetime64[D]")
+    months = dates.astype("datetime64[M]")
     weekday = (days + 3) % 7  # 1970-01-01 was a Thursday
-    months = days.astype("datetime64[D]").astype("datetime64[M]")
-    day = days - months.astype("datetime64[D]").astype(np.int64) + 1
-    month = months.astype(np.int64) % 12 + 1
-    return np.stack([since_midnight - hours * 60, hours, weekday, day, month], axis=-1)
+    day, month = (dates - months).astype(np.int64) + 1, months.astype(np.int64) % 12 + 1
+    return np.stack([weekday, day, month], axis=-1).astype(np.int8)
 
 
 def repair_bars(bars: FloatArray) -> FloatArray:
@@ -133,7 +147,7 @@ def repair_bars(bars: FloatArray) -> FloatArray:
     zero become zero. Open and close stay as they are.
     """
     repaired = bars.copy()
-    opens, closes, highs, lows = (repaired[..., column] for column in (OPEN, CLOSE, HIGH, LOW))
+    opens, highs, lows, closes, *_ = repaired.reshape(-1, len(COLUMNS)).T
     np.maximum(highs, np.maximum(opens, closes), out=highs)
     np.minimum(lows, np.minimum(opens, closes), out=lows)
     np.maximum(repaired[..., VOLUME:], 0, out=repaired[..., VOLUME:])

@@ -12,6 +12,7 @@ from kronos_model.bars.calendar.spacing import MIN_BARS
 from kronos_model.bars.columns import PRICE_COLUMNS, as_columns
 from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import Timestamps, write_like
+from kronos_model.bars.validation import check_shape
 from kronos_model.errors import CandleError
 
 Missing = Literal["error", "ffill", "drop"]
@@ -46,10 +47,11 @@ class Filled:
 
         With "error" nothing is filled, and no bar counts as missing.
 
-        Raises CandleError (EMPTY_SERIES) if no bar has prices.
+        Raises CandleError as ``check_shape``, and EMPTY_SERIES if no bar has prices.
         """
         if how == "error":
-            return cls(dict(columns), np.zeros(len(columns[PRICE_COLUMNS[0]]), dtype=bool))
+            return cls(dict(columns), np.zeros(len(columns["open"]), dtype=bool))
+        check_shape(columns)
         is_gone = is_missing(columns)
         if is_gone.all():
             text = "no bar of the series has prices: send some"
@@ -70,11 +72,11 @@ class Filled:
         With "drop" missing bars are left out. With "ffill" those after the first price stay, and bars that
         are not there are added: see ``bridge_outages``. With "error" these are counted.
         """
-        num_gone, num_bars = int(self.is_gone.sum()), len(self.is_gone)
+        num_gone, num_bars = int(np.count_nonzero(self.is_gone)), len(self.is_gone)
         columns, num_left_out = self.columns, 0
         if num_gone:
             keep = ~self.is_gone if how == "drop" else np.maximum.accumulate(~self.is_gone)
-            num_left_out = int((~keep).sum())
+            num_left_out = int(np.count_nonzero(~keep))
             columns = {name: values[keep] for name, values in columns.items()}
             timestamps = replace(
                 timestamps,
@@ -94,7 +96,7 @@ class Filled:
                 f"Without volume or amount: {self.num_without_volume} of {num_bars} bars. It is taken as 0."
             )
             warnings.append(text)
-        clock = timestamps.instants.astype(np.int64)
+        clock = timestamps.clock
         instants = clock if how == "drop" else _without_outages(clock)
         if num_absent := len(instants) - len(clock):
             if how == "ffill":
@@ -145,7 +147,7 @@ def _add_outages(
     columns: Columns, timestamps: Timestamps, instants: NDArray[np.int64]
 ) -> tuple[Columns, Timestamps]:
     """The same with bars at all ``instants``."""
-    clock = timestamps.instants.astype(np.int64)
+    clock = timestamps.clock
     sources = np.searchsorted(clock, instants, side="right") - 1
     is_new = clock[sources] != instants
     wall = timestamps.wall[sources] + (instants - clock[sources])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final
 from zoneinfo import ZoneInfo
 
@@ -30,6 +30,7 @@ _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
 FIRST_TIME: Final = np.datetime64("0001-01-01")
 """Python's earliest date."""
+_FIRST_US: Final = int(FIRST_TIME.astype("datetime64[us]").astype(np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +50,21 @@ class Timestamps:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def __getitem__(self, rows: slice) -> "Timestamps":
+        offsets_s = None if self.offsets_s is None else self.offsets_s[rows]
+        return Timestamps(self.texts[rows], self.wall[rows], offsets_s)
+
     @property
     def is_aware(self) -> bool:
         """Whether the timestamps carry offsets."""
         return self.offsets_s is not None
 
-    @cached_property
+    @property
+    def clock(self) -> NDArray[np.int64]:
+        """The ``instants`` in µs since 1970, (T,). NumPy computes with numbers in half the time."""
+        return self.instants.astype(np.int64)
+
+    @property
     def instants(self) -> NDArray[np.datetime64]:
         """(T,) datetime64[us] in UTC; the wall clock itself if the timestamps are naive."""
         return self.wall if self.offsets_s is None else self.wall - self.offsets_s.astype("timedelta64[s]")
@@ -178,23 +188,24 @@ def _read_alike(texts: Sequence[str]) -> Timestamps | None:
     None if the forms differ in more than digits or any is at fault; ``_read_each`` finds the row.
     """
     try:
-        data, line = ("\n".join(texts) + "\n").encode("ascii"), f"{texts[0]}\n".encode()
-        form = _ISO_8601.fullmatch(texts[0])
+        first, data = texts[0], "\n".join((*texts, "")).encode("ascii")
+        form, line = _ISO_8601.fullmatch(first), data[: len(first) + 1]
         if form is None or b"," in line or data.translate(_DIGITS) != line.translate(_DIGITS) * len(texts):
             return None
-        start = form.start("offset") if form["offset"] else len(texts[0])
-        clock = f"S{min(start, _MICROSECOND_CHARS)}"
-        wall = np.frombuffer(data, f"S{len(line)}").astype(clock).astype("datetime64[us]")  # (T,)
-        if wall.min() < FIRST_TIME:
+        start, strides = form.start("offset") if form["offset"] else len(first), (len(line),)
+        clock = np.ndarray(len(texts), f"S{min(start, _MICROSECOND_CHARS)}", data, 0, strides)
+        wall = clock.astype("datetime64[us]")  # (T,)
+        if wall.astype(np.int64).min() < _FIRST_US:
             return None
-        offset_s, offsets_s = _offset_of(texts[0]), None
-        if offset_s is not None:
-            offsets_s = np.full(len(wall), offset_s, dtype=np.int64)
-        places = range(start, len(texts[0]))
-        if any(data[place :: len(line)] != line[place : place + 1] * len(texts) for place in places):
-            known = {text[start:]: text for text in texts}
-            seconds = {offset: _offset_of(text) for offset, text in known.items()}
-            offsets_s = np.array([seconds[text[start:]] for text in texts], dtype=np.int64)
+        offsets_s = None
+        if form["offset"]:
+            written = np.ndarray(len(texts), f"S{len(first) - start}", data, start, strides)
+            if (written == written[0]).all():
+                written = written[:1]
+            offsets = [first[:start] + offset.decode() for offset in written.tolist()]
+            seconds = {offset: _offset_of(offset) for offset in set(offsets)}
+            found = np.array([seconds[offset] for offset in offsets], dtype=np.int64)
+            offsets_s = np.broadcast_to(found, len(texts))
     except (IndexError, TypeError, ValueError):  # none at all, not such strings, or digits that are no date
         return None
     return Timestamps(tuple(texts), wall, offsets_s)
@@ -239,9 +250,9 @@ def _parse(text: str, row: int, field: str) -> tuple[str, int | None]:
 
 
 def _check_order(stamps: Timestamps, field: str) -> None:
-    instants = stamps.instants
-    late = instants[1:] <= instants[:-1]
-    if late.any():
+    clock = stamps.clock
+    late = clock[1:] <= clock[:-1]
+    if np.count_nonzero(late):
         row = int(np.argmax(late)) + 1
         text = f"{stamps.texts[row]!r} is not after {stamps.texts[row - 1]!r}: sort the bars, drop repeated "
         text += "ones, and add offsets if an hour repeats as clocks go back"

@@ -98,7 +98,7 @@ class Computation:
         self._calibration = host.models.calibration_for(job, model)
         self._series = prepare(job, job_id, limits)
         if self._calibration is not None:
-            check_num_bars([len(one.wall) for one in self._series], self._calibration)
+            check_num_bars([len(one.bars) for one in self._series], self._calibration)
         self._waited_s = receipt.waited_s(job.submitted_at)
         self._deadline = self._deadline_from(receipt)
         self._run: JobRun | None = None
@@ -225,11 +225,10 @@ def _generations_of(run: JobRun) -> list[Generation]:
 
 
 def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
-    bars, stamps, future_stamps = series.arrays()
     return SeriesRequest(
-        bars=bars,
-        stamps=stamps,
-        future_stamps=future_stamps,
+        bars=series.bars,
+        stamps=series.stamps,
+        future_stamps=series.future_stamps,
         sampling=SamplingParams(**vars(job.sampling) | {"seed": series.seed}),
         deadline=deadline,
         context_policy=job.context_policy,
@@ -265,11 +264,11 @@ def with_lookback_warning(
     if trained_lookback is None:
         return series
     shortest = min_lookback or trained_lookback
-    if shortest <= len(series.wall) <= trained_lookback:
+    if shortest <= len(series.bars) <= trained_lookback:
         return series
     trained = f"{trained_lookback}" if shortest == trained_lookback else f"{shortest} to {trained_lookback}"
     text = (
-        f"The model was trained on lookbacks of {trained} bars, but this one has {len(series.wall)}: "
+        f"The model was trained on lookbacks of {trained} bars, but this one has {len(series.bars)}: "
         "its forecast may be worse."
     )
     return replace(series, warnings=(*series.warnings, text))

@@ -33,7 +33,7 @@ class Inferred:
 def instants_of(lookback: Timestamps, zone: tzinfo | None) -> NDArray[np.int64]:
     """µs since 1970 in UTC; of the wall clock if there are neither offsets nor a zone."""
     if zone is None or lookback.is_aware:
-        return lookback.instants.astype(np.int64)
+        return lookback.clock
     times: list[datetime] = lookback.wall.tolist()
     offsets_us = np.array([offset_s(at, zone) for at in times], dtype=np.int64) * SECOND
     return np.asarray(lookback.wall.astype(np.int64) - offsets_us)
@@ -43,7 +43,7 @@ def at_walls(lookback: Timestamps, times: NDArray[np.int64], zone: tzinfo | None
     """At these wall-clock times (µs since 1970), with the zone's offsets or the lookback's last one."""
     if lookback.offsets_s is None or zone is None:
         return _written(lookback, times)
-    newest = int(lookback.instants[-1].astype(np.int64))
+    newest = int(lookback.clock[-1])
     offsets_s = []
     for at in times.tolist():
         wall = to_datetime(at)

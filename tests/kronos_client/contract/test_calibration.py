@@ -11,7 +11,7 @@ from kronos_client.contract.calibration import Calibration, check_calibrated, ch
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import Limits, parse_job, prepare
 from kronos_client.contract.results import series_result
-from kronos_model.bars.columns import CLOSE, VOLUME, to_bars
+from kronos_model.bars.columns import CLOSE, VOLUME
 from kronos_model.evaluation.calibration import references
 from kronos_model.forecast import Forecast
 from tests.kronos_client.contract.contract_jobs import job
@@ -77,7 +77,7 @@ def test_the_quantiles_of_calibrated_columns_are_corrected_and_nothing_else():
         {(level, name): np.array(one["quantiles"][level].pop(name)) for level in LEVELS for name in SHIFTED}
         for one in (calibrated, plain)
     )
-    anchor, scale = (one[0] for one in references(to_bars(series.columns)[None]))
+    anchor, scale = (one[0] for one in references(series.bars[None]))
     for index, level in enumerate(LEVELS):
         moved = anchor[CLOSE] + (theirs[level, "close"] - anchor[CLOSE]) / 2
         shift = scale[CLOSE] * np.array(FIELDS["shifts"]["close"][index])

@@ -212,7 +212,7 @@ def test_the_largest_sound_job_is_read_within_bounded_memory() -> None:
 def test_of_a_field_that_is_there_twice_the_last_counts() -> None:
     """As all of Python's readers of JSON have it; clients and workers agree."""
     text = json.dumps(forecast_job())[:-1] + ', "pred_len": 7}'
-    assert len(read_forecast(json.loads(text))[0].future_wall) == 7
+    assert len(read_forecast(json.loads(text))[0].future_stamps) == 7
 
 
 halves = st.sampled_from(["\ud800", "\udfff", "a\ud800"])

@@ -19,7 +19,7 @@ def series_of(factors: list[float], **output: Any) -> SeriesForecast:
     read = parse_job(job(sampling={"sample_count": len(factors)}, output=output), Limits())
     (prepared,) = prepare(read, "an id", Limits())
     paths = np.ones((len(factors), 5, 6), dtype=np.float32)
-    paths[:, :, CLOSE] = prepared.columns["close"][-1] * np.array(factors)[:, None]
+    paths[:, :, CLOSE] = prepared.bars[-1, CLOSE] * np.array(factors)[:, None]
     return series_result(prepared, Forecast(paths, 1), read.output)
 
 

@@ -6,7 +6,7 @@ import pytest
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.jobs import Limits, PreparedSeries, parse_job, prepare
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, time_features, to_bars
+from kronos_model.bars.columns import CLOSE, COLUMNS, PRICE_COLUMNS, time_features
 from kronos_model.seeds import derive_series_seed, seed_from_text
 from tests.kronos_client.contract.contract_jobs import job, series, timestamps, without
 
@@ -29,10 +29,10 @@ def test_columns_come_out_as_they_were_sent() -> None:
 
     (one,) = prepared(job(sent))
 
-    assert list(one.columns) == [name for name in COLUMNS if name in sent]
-    for name, values in one.columns.items():
-        assert values.dtype == np.float64
-        assert values.tolist() == sent[name]
+    assert one.bars.dtype == np.float32
+    for index, name in enumerate(COLUMNS):
+        if name in sent:
+            assert one.bars[:, index].tolist() == np.float32(sent[name]).tolist()
 
 
 def test_arrays_and_base64_say_the_same() -> None:
@@ -41,39 +41,40 @@ def test_arrays_and_base64_say_the_same() -> None:
 
     (plain,), (encoded,) = prepared(job(sent)), prepared(job(packed))
 
-    for name, values in encoded.columns.items():
-        assert np.array_equal(values, plain.columns[name].astype(np.float32))
+    given = [index for index, name in enumerate(COLUMNS) if name in sent]
+    assert np.array_equal(encoded.bars[:, given], plain.bars[:, given])
     assert encoded.future_timestamps == plain.future_timestamps
 
 
 def test_prepared_arrays_are_read_only() -> None:
     (one,) = prepared(job())
 
-    for values in (*one.columns.values(), one.wall, one.future_wall):
+    for values in (one.bars, one.stamps, one.future_stamps):
         with pytest.raises(ValueError, match="read-only"):
             values[0] = values[1]
 
 
 def test_the_arrays_of_a_model_are_those_of_its_last_bars() -> None:
-    one = prepared(job())[0].last(7)
+    whole = prepared(job())[0]
 
-    bars, stamps, future_stamps = one.arrays()
+    last = whole.last(7)
 
-    np.testing.assert_array_equal(bars, to_bars(one.columns))
-    np.testing.assert_array_equal(stamps, time_features(one.wall))
-    np.testing.assert_array_equal(future_stamps, time_features(one.future_wall))
-    assert (len(bars), len(stamps), len(future_stamps)) == (7, 7, 5)
+    np.testing.assert_array_equal(last.bars, whole.bars[-7:])
+    np.testing.assert_array_equal(last.stamps, whole.stamps[-7:])
+    np.testing.assert_array_equal(last.future_stamps, whole.future_stamps)
+    assert (len(whole.bars), len(whole.stamps), len(whole.future_stamps)) == (30, 30, 5)
+    assert whole.last(31).bars is whole.bars
 
 
 @pytest.mark.parametrize("suffix", ["", "Z", "+08:00"])
 def test_the_wall_clock_is_kept_as_written(suffix: str) -> None:
     (one,) = prepared(job(series(timestamps=timestamps(30, suffix=suffix))))
 
-    assert one.wall.dtype == one.future_wall.dtype == np.dtype("datetime64[s]")
-    assert one.wall[0] == np.datetime64("2024-01-01T00:00:00")
-    assert one.future_wall[0] == np.datetime64("2024-01-02T06:00:00")
+    hours = np.datetime64("2024-01-01T00:00:00") + np.arange(35) * np.timedelta64(1, "h")
+    np.testing.assert_array_equal(one.stamps, time_features(hours[:30]))
+    np.testing.assert_array_equal(one.future_stamps, time_features(hours[30:]))
     assert one.future_timestamps == tuple(timestamps(5, start="2024-01-02T06:00:00", suffix=suffix))
-    assert time_features(one.future_wall).tolist()[0] == [0, 6, 1, 2, 1]
+    assert one.future_stamps.tolist()[0] == [0, 6, 1, 2, 1]
 
 
 def test_given_future_timestamps_are_taken_as_they_are() -> None:
@@ -88,7 +89,7 @@ def test_given_future_timestamps_are_taken_as_they_are() -> None:
     (one,) = prepared(job(series(future_timestamps=future)))
 
     assert one.future_timestamps == tuple(future)
-    assert one.future_wall[-1] == np.datetime64("2024-03-01T10:00:00")
+    assert one.future_stamps[-1].tolist() == [0, 10, 4, 1, 3]
     assert one.warnings == ()
 
 
@@ -294,12 +295,12 @@ def test_missing_bars_are_refused_filled_or_dropped_with_their_number() -> None:
     assert refusal_of(job(nulls)).code == "NOT_FINITE"
     for sent in (packed, nulls):
         (filled,), (dropped,) = (prepared(job(sent, missing=how)) for how in ("ffill", "drop"))
-        assert (len(filled.wall), len(dropped.wall)) == (29, 28)
-        assert filled.columns["close"][-2] == filled.columns["close"][-3]
+        assert (len(filled.stamps), len(dropped.stamps)) == (29, 28)
+        assert filled.bars[-2, CLOSE] == filled.bars[-3, CLOSE]
         assert filled.warnings[0].startswith("Without prices: 1 of 30 bars. They have")
         assert dropped.warnings[0].startswith("Without prices: 2 of 30 bars. They are left out")
         assert filled.future_timestamps == dropped.future_timestamps
-        assert not filled.columns["close"].flags.writeable
+        assert not filled.bars.flags.writeable
 
 
 @pytest.mark.parametrize(
@@ -317,7 +318,7 @@ def test_bars_that_are_not_there_are_counted_or_added(missing, num_bars, warning
         if isinstance(values, list)
     }
     (found,) = prepared(job(gapped, missing=missing))
-    assert len(found.wall) == num_bars
+    assert len(found.bars) == len(found.stamps) == num_bars
     assert found.warnings[0].startswith(warning)
     assert not prepared(job(whole, missing=missing))[0].warnings
 
