@@ -90,9 +90,16 @@ def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeri
     return tuple(prepared)
 
 
-def _prepare_series(
-    series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
-) -> PreparedSeries:
+def check_series(job: ForecastJob, limits: Limits) -> None:
+    """Refuse a job as ``prepare`` does; raises JobError."""
+    for index, series in enumerate(job.series):
+        _read_series(series, f"series.{index}.", job, limits)
+
+
+def _read_series(
+    series: SeriesInput, prefix: str, job: ForecastJob, limits: Limits
+) -> tuple[dict[str, NDArray[np.float64]], Timestamps, list[str], Inferred]:
+    """The columns and timestamps of a series, remarks about them, and the future timestamps."""
     filled = _read_columns(series, prefix, job.missing, limits)
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
@@ -106,6 +113,13 @@ def _prepare_series(
             future = infer_future(lookback, job.horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
+    return columns, lookback, remarks, future
+
+
+def _prepare_series(
+    series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
+) -> PreparedSeries:
+    columns, lookback, remarks, future = _read_series(series, prefix, job, limits)
     texts = (*remarks, impossible_warning(columns, lookback.texts), future.warning)
     bars = to_bars(columns)
     stamps = time_features(np.concatenate([lookback.wall, future.timestamps.wall]))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_ids import SHARED_PREFIX, checked_job_id
-from kronos_client.contract.jobs import prepare
 from kronos_client.contract.names import Priority
+from kronos_client.contract.preparing import check_series
 from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.redis.message import canonical_json, fingerprint, shown_arguments
@@ -126,7 +126,7 @@ def checked_job(
         raise JobError(ErrorCode.LIMIT_EXCEEDED, message, kind.candles_field, details)
     calibrated_model: str | Literal[False] | None = False
     if isinstance(parsed, ForecastJob):
-        prepare(parsed, job_id, limits)
+        check_series(parsed, limits)
         calibrated_model = parsed.output.calibrated and parsed.model
     sent_to = parsed.device, parsed.allow_fallback, parsed.priority
     return Job(job_id, kind, content, *sent_to, shown_arguments({"job": payload}), calibrated_model)
