@@ -41,20 +41,13 @@ class Dispatcher(ABC):
             return job
         return job.shared(scope, self.known_workers())
 
-    def send(self, job: Job) -> str:
-        """Send a job, unless it has its outcome already; returns its queue.
-
-        Raises:
-            JobError: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE,
-                ENQUEUE_UNCERTAIN.
-        """
-        (sent,) = self.send_all([job])
-        if isinstance(sent, JobError):
-            raise sent
-        return sent
-
     def send_all(self, jobs: Sequence[Job]) -> list[str | JobError]:
-        """Send jobs together, each as ``send``; returns each one's queue or error."""
+        """Send jobs together, unless they have their outcomes already.
+
+        Returns:
+            Each one's queue, or its error: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL,
+            BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
+        """
         answers = [self._queue_of(job) for job in jobs]
         chosen = {at: (jobs[at], queue) for at, queue in enumerate(answers) if isinstance(queue, str)}
         errors = self.enqueue([*chosen.values()]) if chosen else []
@@ -80,13 +73,16 @@ class Dispatcher(ABC):
         while True:
             try:
                 shared = self.shared(job, scope)
-                return shared, self.send(shared)
+                (queue,) = self.send_all([shared])
+                if isinstance(queue, JobError):
+                    raise queue
+                return shared, queue
             except JobError as error:
                 time.sleep(retries.pause_s(error))
 
     @abstractmethod
     def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
-        """Send each job to its queue; returns its error, as ``send`` raises it, or None."""
+        """Send each job to its queue; returns its error or None."""
 
     @abstractmethod
     def workers(self) -> list[AnyWorkerStatus]:
