@@ -13,7 +13,6 @@ from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInpu
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.limits import check_max_bars
 from kronos_model.bars.calendar.continuing import Inferred
-from kronos_model.bars.calendar.named import follow_calendar
 from kronos_model.bars.calendar.spacing import infer_future
 from kronos_model.bars.columns import FloatArray, time_features, to_bars
 from kronos_model.bars.instrument import Instrument
@@ -108,6 +107,8 @@ def _read_series(
         if given is not None:
             future = Inferred(given, "the job")
         elif series.calendar is not None:
+            from kronos_model.bars.calendar.named import follow_calendar  # seldom needed
+
             future = follow_calendar(series.calendar, lookback, job.horizon, zone)
         else:
             future = infer_future(lookback, job.horizon, zone)

@@ -48,7 +48,7 @@ class Dispatcher(ABC):
             Each one's queue, or its error: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL,
             BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
         """
-        answers = [self._queue_of(job) for job in jobs]
+        answers = list(map(self._queue_of, jobs))
         chosen = {at: (jobs[at], queue) for at, queue in enumerate(answers) if isinstance(queue, str)}
         errors = self.enqueue([*chosen.values()]) if chosen else []
         for at, error in zip(chosen, errors, strict=True):
@@ -156,8 +156,7 @@ class RedisDispatcher(Dispatcher):
         sendings = [
             Sending(job.id, job.content, queue, job.priority, job.kind.name, job.shown) for job, queue in jobs
         ]
-        sent = self._admission.admit(sendings)
-        return [_error_of(one, job) for one, (job, _) in zip(sent, jobs, strict=True)]
+        return list(map(_error_of, sendings, self._admission.admit(sendings)))
 
     def _cancel(self, job_id: str) -> None:
         from kronos_client.redis.job_store import Ending, JobStore, NotStored
@@ -172,7 +171,7 @@ class RedisDispatcher(Dispatcher):
                 raise answer
 
 
-def _error_of(sent: str | Exception, job: Job) -> JobError | None:
+def _error_of(job: Sending, sent: str | Exception) -> JobError | None:
     if isinstance(sent, str):
         return None
     if isinstance(sent, JobError):
@@ -181,6 +180,6 @@ def _error_of(sent: str | Exception, job: Job) -> JobError | None:
     if isinstance(sent, NotConfirmed):
         message = "Redis did not confirm that the job was enqueued"
         message += f" ({sent}); submit it again with the same job_id"
-        error = JobError(ErrorCode.ENQUEUE_UNCERTAIN, message, None, {"job_id": job.id})
+        error = JobError(ErrorCode.ENQUEUE_UNCERTAIN, message, None, {"job_id": job.job_id})
     error.__cause__ = sent
     return error

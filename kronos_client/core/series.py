@@ -61,22 +61,25 @@ def series_payload(
             raise JobError(ErrorCode.BAD_VALUE, message, name)
         names[name] = label
     with np.errstate(over="ignore"):  # too large a value becomes infinite, which the contract refuses
-        columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
+        columns: dict[str, Any] = {
+            name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names
+        }
     texts = _texts(_find_timestamps(candles, names) if timestamps is None else timestamps)
-    lengths = {name: len(values) for name, values in columns.items()} | {"timestamps": len(texts)}
     num_bars = max(map(len, columns.values()), default=len(texts))
-    for name, length in lengths.items():  # before a series is cut to its end
-        if length != num_bars:
+    for name, values in (*columns.items(), ("timestamps", texts)):  # before a series is cut to its end
+        if (length := len(values)) != num_bars:
             message = f"{name} has {length} entries for {num_bars} bars: give one a bar"
             raise JobError(ErrorCode.LENGTH_MISMATCH, message, name, {"row": min(length, num_bars)})
-    if max_bars is not None:
-        texts, columns = texts[-max_bars:], {name: values[-max_bars:] for name, values in columns.items()}
-    payload: dict[str, Any] = {"id": series_id, "timestamps": texts}
-    payload |= {name: encode_column(values) for name, values in columns.items()}
+    newest = slice(-max_bars if max_bars else None, None)
+    payload: dict[str, Any] = {"id": series_id, "timestamps": texts[newest]}
+    for name, values in columns.items():
+        payload[name] = encode_column(values[newest])
     if future_timestamps is not None:
         payload["future_timestamps"] = _texts(future_timestamps)
-    options = {"calendar": calendar, "timezone": timezone}
-    return payload | {name: value for name, value in options.items() if value is not None}
+    for name, value in (("calendar", calendar), ("timezone", timezone)):
+        if value is not None:
+            payload[name] = value
+    return payload
 
 
 def _name_of(label: Any) -> str:

@@ -66,7 +66,7 @@ class Admission:
             For each job why it needs no more sending, or an error: JobError ID_CONFLICT, if its id was used
             for other content; QUEUE_FULL; NotConfirmed; or why Redis was not reached or refuses it.
         """
-        calls = [["EVALSHA", self._script.sha, *self._call(job)] for job in jobs]
+        calls = list(map(self._call, jobs))
         answers = ask_once(self._redis, calls)
         unknown = [place for place, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:
@@ -74,17 +74,18 @@ class Admission:
             again = ask_once(self._redis, [calls[place] for place in unknown])
             for place, answer in zip(unknown, again, strict=True):
                 answers[place] = answer
-        return [self._outcome(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+        return list(map(self._outcome, jobs, answers))
 
     def _call(self, job: Sending) -> list[Any]:
-        """The number of keys, keys and arguments of the script."""
+        """The command that runs the script for a job."""
         own = [key(job.job_id) for key in (names.job_key, names.cancel_key, names.result_key)]
         keys = [*own, names.SHARED_KEY, TAKEN_KEY, names.jobs_key(job.kind), *waiting_keys(job.queue)]
         before_time, after_time, event = write_message(job, self._event_exchange)
         limits = fingerprint(job.content), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs
         sent_to = list_key(job.queue, names.CELERY_PRIORITIES[job.priority])
         place = sent_to, job.job_id, MAX_LISTED, "shared" if is_shared(job.job_id) else ""
-        return [len(keys), *keys, *limits, *place, before_time, after_time, self._event_channel, event]
+        script = "EVALSHA", self._script.sha, len(keys)
+        return [*script, *keys, *limits, *place, before_time, after_time, self._event_channel, event]
 
     def _outcome(self, job: Sending, answer: Any) -> Sent | Exception:
         if isinstance(answer, Exception):

@@ -5,6 +5,7 @@ Workers move large jobs that have to wait to a second list, and delayed ones to 
 
 import re
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from redis import Redis
@@ -103,9 +104,10 @@ def large_key(key: str) -> str:
     return f"{LARGE_PREFIX}{key}"
 
 
-def waiting_keys(queue: str) -> list[str]:
+@lru_cache(maxsize=64)
+def waiting_keys(queue: str) -> tuple[str, ...]:
     """All lists with messages of a queue."""
-    return [key for first in list_keys(queue) for key in (first, large_key(first))]
+    return tuple(key for first in list_keys(queue) for key in (first, large_key(first)))
 
 
 def queue_and_step(key: str) -> tuple[str, int]:
