@@ -106,6 +106,9 @@ with ForecastClient(sys.argv[1]) as client:
         print(handle.queue, error.code)
 for name in ("torch", "pandas", "celery", "kombu", "scipy", "yaml"):
     assert name not in sys.modules, name
+# Only waiting, live workers and other kinds of jobs need these.
+for name in ("core.core", "core.many", "contract.worker_status", "contract.finetune", "redis.job_store"):
+    assert f"kronos_client.{name}" not in sys.modules, name
 """
 
 
