@@ -38,11 +38,10 @@ _MODULES = {
     "contract.results": "ForecastResult SeriesForecast",
     "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
     "core.async_handle": "AsyncBacktestHandle AsyncFinetuneHandle AsyncForecastHandle",
-    "core.backtest_request": "BacktestJobOptions",
-    "core.finetune_request": "FinetuneOptions",
     "core.forecast_request": "ForecastOptions",
     "core.handle": "BacktestHandle FinetuneHandle ForecastHandle",
     "core.kinds": "BacktestState FinetuneState JobState",
+    "core.long_request": "BacktestJobOptions FinetuneOptions",
     "core.many": "ForecastOutcome",
     "settings": "ClientSettings SettingsError",
 }
