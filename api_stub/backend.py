@@ -19,9 +19,9 @@ from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorker
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.job_facts import ListedJob, list_jobs
-from kronos_client.core.reachable import reachable, unanswered
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING, Stored
+from kronos_client.redis.connection import reachable, unanswered
 from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.redis.routing import live_workers
 

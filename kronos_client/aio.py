@@ -39,9 +39,8 @@ if TYPE_CHECKING:
     from kronos_client.backtesting.opening import BacktestArguments
     from kronos_client.backtesting.run import BacktestRun
     from kronos_client.contract.results import ForecastResult
-    from kronos_client.core.backtest_request import BacktestJobOptions
-    from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
     from kronos_client.core.long_frame import LongOptions
+    from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
 

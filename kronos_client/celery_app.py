@@ -8,10 +8,9 @@ from celery.app.amqp import AMQP
 
 from kronos_client.contract.names import CELERY_PRIORITIES, CONTROL_EXCHANGE
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S
-from kronos_client.redis.credentials import split_credentials
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.routing import TaskRouter
-from kronos_client.redis.tls import tls_options
+from kronos_client.redis.url import split_credentials, tls_options
 from kronos_client.settings import ClientSettings
 
 

@@ -15,9 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core import job
-from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
 from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, cancelled_if_left
@@ -33,14 +31,15 @@ if TYPE_CHECKING:
 
     from kronos_client.backtesting.opening import BacktestArguments
     from kronos_client.contract.results import ForecastResult
-    from kronos_client.core.backtest_request import BacktestJobOptions
-    from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.contract.worker_status import AnyWorkerStatus
+    from kronos_client.core.core import Core
     from kronos_client.core.handle import BacktestHandle
     from kronos_client.core.long_frame import LongOptions
+    from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
+    from kronos_client.core.result_store import ResultStore
 
-__all__ = [
-    "FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "ForecastOutcome", "JobState",
-]  # fmt: skip
+__all__ = ["FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "JobState"]
 
 
 class ForecastClient:
@@ -60,14 +59,25 @@ class ForecastClient:
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
         dispatcher = RedisDispatcher(settings)
-        self._set_up(settings, dispatcher, partial(RedisResultStore, settings, dispatcher.redis))
+
+        def make_store() -> ResultStore:
+
+            return RedisResultStore(settings, dispatcher.redis)
+
+        self._set_up(settings, dispatcher, make_store)
 
     def _set_up(
         self, settings: ClientSettings, dispatcher: Dispatcher, make_store: Callable[[], ResultStore]
     ) -> None:
         self._settings = settings
         self._dispatcher = dispatcher
-        self._thread = LoopThread(lambda: Core(settings, dispatcher, make_store()))
+
+        def make_core() -> Core:
+            from kronos_client.core.core import Core  # only waiting needs it, and all that it imports
+
+            return Core(settings, dispatcher, make_store())
+
+        self._thread = LoopThread(make_core)
 
     def __enter__(self) -> Self:
         return self
@@ -159,6 +169,7 @@ class ForecastClient:
         return self._outcomes(self._thread.run(partial(_many, options)), items)
 
     def _outcomes(self, many: Many, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
+
         source, taken, is_over = iter(items), list[Any](), False
         try:
             while (given := self._thread.run(lambda _: many.step(taken, is_over=is_over))) is not END:  # noqa: B023
@@ -292,4 +303,6 @@ class ForecastClient:
 
 
 async def _many(options: ManyOptions, core: Core) -> Many:
+    from kronos_client.core.many import Many
+
     return Many(core, **options)

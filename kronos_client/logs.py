@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pythonjsonlogger.json import JsonFormatter
 
-from kronos_client.current_task import current_task
+from kronos_client.redis.message import current_task
 
 FIELDS: Final = ("levelname", "name", "message", "process")
 RENAMED: Final = {"levelname": "level", "name": "logger", "process": "pid"}

@@ -5,19 +5,18 @@ once.
 """
 
 import os
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from redis.exceptions import RedisError
 
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import EVENT_EXCHANGE
-from kronos_client.model_spec import ModelSpec, parse_model_specs
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueNames
-from kronos_client.redis.tls import TLS_FILES, TlsError, with_tls
+from kronos_client.redis.url import TLS_FILES, TlsError, with_tls
 
 PREFIX: Final = "KRONOS_"
 MAX_FILE_BYTES: Final = 2**16
@@ -167,46 +166,13 @@ class ClientSettings(BaseModel):
 
     def limits(self, max_pred_len: int = UNKNOWN_MODEL) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""
-        own = self.model_dump(include=Limits.model_fields.keys() - {"max_pred_len"})
-        return Limits(max_pred_len=max_pred_len, **own)
+        return _limits(self, max_pred_len)
 
 
-class ServiceSettings(ClientSettings):
-    """The settings that workers, the HTTP API and the command line share."""
-
-    models: str | None = Field(
-        None,
-        description="further models that jobs may name, separated by commas: `MODEL` or `MODEL=TOKENIZER`, "
-        "each with or without `@REVISION`",
-    )
-    model_folder: Path | None = Field(
-        None,
-        description="folder of registered models, which finetuning writes and forecast jobs name, and of "
-        "backtests' reports",
-    )
-    data_folder: Path | None = Field(
-        None,
-        description="folder of candles that finetuning jobs and backtests name; default: jobs must carry "
-        "their candles",
-    )
-    log_format: Literal["text", "json"] = Field(
-        "text", description="format of logs; `json` is one object per line, and one line per job"
-    )
-    api_host: str = Field(
-        "127.0.0.1", description="address that the HTTP API serves; one that other machines reach needs keys"
-    )
-    api_port: int = Field(8000, ge=0, le=65535, description="port of the HTTP API; 0 takes a free one")
-
-    @field_validator("models")
-    @classmethod
-    def _check_models(cls, text: str | None) -> str | None:
-        parse_model_specs(text)
-        return text
-
-    @property
-    def further_models(self) -> dict[str, ModelSpec]:
-        """The models that jobs may name in addition to the worker's own."""
-        return parse_model_specs(self.models)
+@lru_cache(maxsize=64)
+def _limits(settings: ClientSettings, max_pred_len: int) -> Limits:
+    own = settings.model_dump(include=Limits.model_fields.keys() - {"max_pred_len"})
+    return Limits(max_pred_len=max_pred_len, **own)
 
 
 @cache

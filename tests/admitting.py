@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from kronos_client.redis.admission import Admission, Sending
+from kronos_client.redis.admission import Admission
+from kronos_client.redis.message import Sending
 
 
 def admit(

@@ -1,6 +1,7 @@
 """What the packages promise as a whole: their exports, what they import, and what they never do."""
 
 import ast
+import gc
 import importlib
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import kronos_client
 import kronos_model
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.names import CPU_QUEUE
@@ -106,6 +108,9 @@ with ForecastClient(sys.argv[1]) as client:
         print(handle.queue, error.code)
 for name in ("torch", "pandas", "celery", "kombu", "scipy", "yaml"):
     assert name not in sys.modules, name
+# Only waiting, live workers and other kinds of jobs need these.
+for name in ("core.core", "core.many", "contract.worker_status", "contract.finetune", "redis.job_store"):
+    assert f"kronos_client.{name}" not in sys.modules, name
 """
 
 
@@ -123,6 +128,17 @@ def test_exports_are_what_their_names_say():
         assert getattr(kronos_model, name).__module__.startswith("kronos_model.")
     with pytest.raises(AttributeError, match="no attribute 'Missing'"):
         _ = kronos_model.Missing
+
+
+@pytest.mark.parametrize("switch", [gc.enable, gc.disable])
+def test_importing_the_client_leaves_garbage_collection_as_it_was(switch):
+    switch()
+    try:
+        expected = gc.isenabled()
+        assert kronos_client.ForecastClient
+        assert gc.isenabled() == expected
+    finally:
+        gc.enable()
 
 
 def test_type_checkers_see_the_same_exports():

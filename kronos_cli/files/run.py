@@ -16,11 +16,11 @@ from kronos_cli.files.output import ForecastFolder
 from kronos_cli.files.record import forecast_record
 from kronos_cli.tables.parts import progress_bar
 from kronos_cli.wording import in_own_words, job_error
-from kronos_client.client import ForecastClient, ForecastOutcome
+from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.results import SeriesForecast
 from kronos_client.core.forecast_request import ForecastOptions
-from kronos_client.core.many import FATAL_CODES
+from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 
 INTERRUPTED: Final = 130
 MAX_LISTED: Final = 3

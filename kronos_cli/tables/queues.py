@@ -9,8 +9,7 @@ from rich.text import Text
 
 from kronos_cli.tables.parts import duration, moment, simple_table
 from kronos_client.contract.names import CELERY_PRIORITIES, DEAD_KEY
-from kronos_client.redis.foreign_apps import foreign_bindings, num_misplaced
-from kronos_client.redis.queues import NO_PREFIX, QueueNames, queue_states
+from kronos_client.redis.queues import NO_PREFIX, QueueNames, foreign_bindings, num_misplaced, queue_states
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_model.text import printable
 

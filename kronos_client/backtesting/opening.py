@@ -14,8 +14,8 @@ from kronos_client.backtesting.store import earlier_lookback
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-from kronos_client.core.backtest_request import WindowChoice
 from kronos_client.core.forecast_request import check_options, plain
+from kronos_client.core.long_request import WindowChoice
 from kronos_client.core.reading import readable
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.instrument import Instrument

@@ -28,9 +28,18 @@ BASE64_SCHEMA: Final = {
 _BASE64: Final = SchemaValidator(bytes_schema(), CoreConfig(val_json_bytes="base64"))
 
 
-def encode_column(values: ArrayLike) -> str:
+class EncodedColumn(str):
+    """A column in base64, with its values: its own process checks a job without decoding them."""
+
+    values: NDArray[np.float32]
+
+
+def encode_column(values: ArrayLike) -> EncodedColumn:
     """Values (T,) as base64 of little-endian float32."""
-    return base64.b64encode(np.ascontiguousarray(values, dtype=WIRE_DTYPE).tobytes()).decode("ascii")
+    own = np.ascontiguousarray(values, dtype=WIRE_DTYPE)
+    column = EncodedColumn(base64.b64encode(own.tobytes()).decode("ascii"))
+    column.values = own
+    return column
 
 
 def decode_base64(text: str) -> bytes:
@@ -51,6 +60,8 @@ def decode_column(column: str | Sequence[float], field: str = "column") -> NDArr
         JobError: BAD_ENCODING if a string is not base64 of whole float32 values; VALUE_TOO_LARGE, with its
             row, if a number does not even fit a double.
     """
+    if isinstance(column, EncodedColumn):
+        return column.values.astype(np.float64)
     if not isinstance(column, str):
         try:
             return np.array(column, dtype=np.float64)

@@ -16,7 +16,6 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.limits import check_job, check_max_bars, check_payload
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.refusals import refusal
-from kronos_model.bars.calendar.named import follow_calendar
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.columns import FloatArray, check_candles, impossible_warning, time_features, to_bars
 from kronos_model.bars.instrument import Instrument
@@ -146,9 +145,16 @@ def prepare(job: ForecastJob, job_id: str, limits: Limits) -> tuple[PreparedSeri
     return tuple(prepared)
 
 
-def _prepare_series(
-    series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
-) -> PreparedSeries:
+def check_series(job: ForecastJob, limits: Limits) -> None:
+    """Refuse a job as ``prepare`` does; raises JobError."""
+    for index, series in enumerate(job.series):
+        _read_series(series, f"series.{index}.", job, limits)
+
+
+def _read_series(
+    series: SeriesInput, prefix: str, job: ForecastJob, limits: Limits
+) -> tuple[dict[str, NDArray[np.float64]], Timestamps, list[str], Inferred]:
+    """The columns and timestamps of a series, remarks about them, and the future timestamps."""
     filled = _read_columns(series, prefix, job.missing, limits)
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
@@ -157,11 +163,20 @@ def _prepare_series(
         if given is not None:
             future = Inferred(given, "the job")
         elif series.calendar is not None:
+            from kronos_model.bars.calendar.named import follow_calendar  # seldom needed
+
             future = follow_calendar(series.calendar, lookback, job.horizon, zone)
         else:
             future = infer_future(lookback, job.horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
+    return columns, lookback, remarks, future
+
+
+def _prepare_series(
+    series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
+) -> PreparedSeries:
+    columns, lookback, remarks, future = _read_series(series, prefix, job, limits)
     texts = (*remarks, impossible_warning(columns, lookback.texts), future.warning)
     bars = to_bars(columns)
     stamps = time_features(np.concatenate([lookback.wall, future.timestamps.wall]))

@@ -8,9 +8,9 @@ from typing import Any
 from kronos_client.contract.errors import JobError
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.job import Job
-from kronos_client.core.reachable import Retries
 from kronos_client.core.result_events import AWAY_FOR_S, ResultEvents
 from kronos_client.core.result_store import ResultStore
+from kronos_client.core.retrying import Retries
 from kronos_client.settings import ClientSettings
 
 Call = Callable[..., Awaitable[Any]]

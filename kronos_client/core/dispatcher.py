@@ -1,23 +1,26 @@
 """Dispatcher: the clients' blocking calls to Redis: send and cancel jobs, list workers."""
 
+from __future__ import annotations
+
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import is_shared, result_key
-from kronos_client.contract.worker_status import AnyWorkerStatus
-from kronos_client.core import equal_jobs
+from kronos_client.contract.names import KIND_TASKS, is_shared, result_key
 from kronos_client.core.job import Job
-from kronos_client.core.reachable import Retries, reachable, unreachable
+from kronos_client.core.retrying import Retries
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
-from kronos_client.redis.admission import Admission, Sending
-from kronos_client.redis.connection import NotConfirmed, connect
-from kronos_client.redis.job_store import Ending, JobStore, NotStored
+from kronos_client.redis.admission import Admission
+from kronos_client.redis.connection import NotConfirmed, connect, reachable, unreachable
+from kronos_client.redis.message import Sending
 from kronos_client.redis.routing import choose_queue, jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings
+
+if TYPE_CHECKING:
+    from kronos_client.contract.worker_status import AnyWorkerStatus
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
 
@@ -35,41 +38,33 @@ class Dispatcher(ABC):
         """
         if scope is None or not self.settings.share_equal_jobs:
             return job
-        return equal_jobs.shared(job, scope, self.known_workers())
-
-    def send(self, job: Job) -> str:
-        """Send a job, unless it has its outcome already; returns its queue.
-
-        Raises:
-            JobError: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL, BROKER_UNREACHABLE,
-                ENQUEUE_UNCERTAIN.
-        """
-        (sent,) = self.send_all([job])
-        if isinstance(sent, JobError):
-            raise sent
-        return sent
+        return job.shared(scope, self.known_workers())
 
     def send_all(self, jobs: Sequence[Job]) -> list[str | JobError]:
-        """Send jobs together, each as ``send``; returns each one's queue or error."""
-        answers: list[str | JobError] = []
-        for job in jobs:
-            try:
-                answers.append(self._queue_of(job))
-            except JobError as refusal:
-                answers.append(refusal)
-        chosen = {place: queue for place, queue in enumerate(answers) if not isinstance(queue, JobError)}
-        errors = self.enqueue([(jobs[place], queue) for place, queue in chosen.items()]) if chosen else []
-        for place, error in zip(chosen, errors, strict=True):
-            answers[place] = error or answers[place]
+        """Send jobs together, unless they have their outcomes already.
+
+        Returns:
+            Each one's queue, or its error: NOT_CALIBRATED, NO_GPU_WORKER, ID_CONFLICT, QUEUE_FULL,
+            BROKER_UNREACHABLE, ENQUEUE_UNCERTAIN.
+        """
+        answers = list(map(self._queue_of, jobs))
+        chosen = {at: (jobs[at], queue) for at, queue in enumerate(answers) if isinstance(queue, str)}
+        errors = self.enqueue([*chosen.values()]) if chosen else []
+        for at, error in zip(chosen, errors, strict=True):
+            answers[at] = error or answers[at]
         return answers
 
-    def _queue_of(self, job: Job) -> str:
-        names, workers = self.settings.queue_names, self.known_workers()
-        if job.calibrated_model is not False:
-            from kronos_client.contract.calibration import check_announced
+    def _queue_of(self, job: Job) -> str | JobError:
+        names, task = self.settings.queue_names, KIND_TASKS[job.kind.name]
+        try:
+            workers = self.known_workers()
+            if job.calibrated_model is not False:
+                from kronos_client.contract.calibration import check_announced
 
-            check_announced(job.calibrated_model, workers)
-        return choose_queue(job.device, job.allow_fallback, workers, job.kind.task, names)
+                check_announced(job.calibrated_model, workers)
+            return choose_queue(job.device, job.allow_fallback, workers, task, names)
+        except JobError as refusal:
+            return refusal
 
     def send_again(self, job: Job, retry_for_s: float, scope: str | None) -> tuple[Job, str]:
         """Send a job, with retries, as ``shared``; returns it as it was sent, and its queue."""
@@ -77,13 +72,16 @@ class Dispatcher(ABC):
         while True:
             try:
                 shared = self.shared(job, scope)
-                return shared, self.send(shared)
+                (queue,) = self.send_all([shared])
+                if isinstance(queue, JobError):
+                    raise queue
+                return shared, queue
             except JobError as error:
                 time.sleep(retries.pause_s(error))
 
     @abstractmethod
     def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
-        """Send each job to its queue; returns its error, as ``send`` raises it, or None."""
+        """Send each job to its queue; returns its error or None."""
 
     @abstractmethod
     def workers(self) -> list[AnyWorkerStatus]:
@@ -129,7 +127,6 @@ class RedisDispatcher(Dispatcher):
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings)
         self.redis = connect(settings.redis_url.get_secret_value())
-        self._records = JobStore(self.redis, settings.result_ttl_s)
         self._admission = Admission(
             self.redis,
             result_ttl_s=settings.result_ttl_s,
@@ -158,27 +155,30 @@ class RedisDispatcher(Dispatcher):
         sendings = [
             Sending(job.id, job.content, queue, job.priority, job.kind.name, job.shown) for job, queue in jobs
         ]
-        sent = self._admission.admit(sendings)
-        return [_error_of(one, job) for one, (job, _) in zip(sent, jobs, strict=True)]
+        return list(map(_error_of, sendings, self._admission.admit(sendings)))
 
     def _cancel(self, job_id: str) -> None:
+        from kronos_client.redis.job_store import Ending, JobStore, NotStored
+
+        records = JobStore(self.redis, self.settings.result_ttl_s)
         with reachable(job_id):
-            if not self._records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
+            if not records.request_cancel(job_id) or self.redis.exists(result_key(job_id)):
                 return
             # No worker has begun it, and its queue may be long. The worker that takes the message drops it.
-            (answer,) = self._records.end([Ending(job_id, encode_failure(job_id, NOT_BEGUN))])
+            (answer,) = records.end([Ending(job_id, encode_failure(job_id, NOT_BEGUN))])
             if isinstance(answer, NotStored):
                 raise answer
 
 
-def _error_of(sent: str | Exception, job: Job) -> JobError | None:
-    if isinstance(sent, str | JobError):
-        return None if isinstance(sent, str) else sent
+def _error_of(job: Sending, sent: str | Exception) -> JobError | None:
+    if isinstance(sent, str):
+        return None
+    if isinstance(sent, JobError):
+        return sent
     error = unreachable(sent)
     if isinstance(sent, NotConfirmed):
-        message = (
-            f"Redis did not confirm that the job was enqueued ({sent}); submit it again with the same job_id"
-        )
-        error = JobError(ErrorCode.ENQUEUE_UNCERTAIN, message, None, {"job_id": job.id})
+        message = "Redis did not confirm that the job was enqueued"
+        message += f" ({sent}); submit it again with the same job_id"
+        error = JobError(ErrorCode.ENQUEUE_UNCERTAIN, message, None, {"job_id": job.job_id})
     error.__cause__ = sent
     return error

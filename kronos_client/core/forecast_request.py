@@ -15,6 +15,9 @@ from kronos_model.bars.missing import Missing
 SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "calendar", "timezone")
 SAMPLE_COUNT: Final = 30
 """Paths for each series by default: enough for quantiles from 0.1 to 0.9."""
+SAMPLING: Final = Sampling().model_dump()
+OUTPUT: Final = Output().model_dump(mode="json")
+"""The contract's defaults."""
 LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
 
 
@@ -102,13 +105,12 @@ def forecast_payload(
         with readable("quantiles", "quantiles"):
             given["quantiles"] = [float(level) for level in given["quantiles"]]
     given = plain(**given)
-    num_paths = default_sample_count(limits, len(series))
-    sampling, output = Sampling(sample_count=num_paths).model_dump(), Output().model_dump(mode="json")
+    sampling = SAMPLING | {"sample_count": default_sample_count(limits, len(series))}
     return {
         "schema_version": SCHEMA_VERSION,
         "series": series,
         "sampling": {name: given.pop(name, default) for name, default in sampling.items()},
-        "output": {name: given.pop(name, default) for name, default in output.items()},
+        "output": {name: given.pop(name, default) for name, default in OUTPUT.items()},
         "device": "auto",
         "allow_fallback": True,
         "priority": "normal",

@@ -1,13 +1,13 @@
 """AsyncHandle and JobHandle: an enqueued job, as its submitter sees it, in an event loop and without one."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.core import Core
-from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.job import Job
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.loop_thread import LoopClosed, LoopThread
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from kronos_client.contract.backtest import BacktestResult
     from kronos_client.contract.finetune import FinetuneResult
     from kronos_client.contract.results import ForecastResult
+    from kronos_client.core.core import Core
+    from kronos_client.core.dispatcher import Dispatcher
 
 T = TypeVar("T")
 
@@ -93,6 +95,8 @@ class JobHandle(Generic[State, Result]):
         return f"{self._kind.name.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
 
     def _on(self, core: Core) -> AsyncHandle[State, Result]:
+        from kronos_client.core.handle import AsyncHandle  # most of what only waiting needs
+
         return AsyncHandle(core, self._kind, self.id, self.queue)
 
     def _run(self, call: Callable[[AsyncHandle[State, Result]], Coroutine[Any, Any, T]]) -> T:
@@ -137,6 +141,8 @@ class JobHandle(Generic[State, Result]):
             for stored in states:
                 on_progress(state_of(stored))
         if not stored.has_ended:
+            from kronos_client.core.handle import closed
+
             raise closed(self.id)
         return self._run(lambda handle: handle._result(stored, forget=forget))
 

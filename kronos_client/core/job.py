@@ -1,35 +1,31 @@
-"""Job: a checked job, ready to be sent."""
+"""Job: a checked job, ready to be sent; equal ones may have one id, so that they are computed once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.jobs import prepare
-from kronos_client.contract.names import Kind, Priority, checked_job_id
+from kronos_client.contract.jobs import check_series
+from kronos_client.contract.names import SHARED_PREFIX, Priority, checked_job_id
 from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
-from kronos_client.redis.job_store import canonical_json
-from kronos_client.redis.shown import shown_arguments
+from kronos_client.redis.message import canonical_json, fingerprint, shown_arguments
 from kronos_client.settings import ClientSettings
 
 if TYPE_CHECKING:
-    from kronos_client.core.backtest_request import BacktestJobOptions
-    from kronos_client.core.finetune_request import ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.contract.model_info import ModelInfo
+    from kronos_client.contract.worker_status import AnyWorkerStatus
+    from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
 
-IF_TOO_LARGE: Final[dict[Kind, tuple[str, str]]] = {
-    "forecast": ("series", "send fewer series"),
-    "finetune": ("data.instruments", "put the candles into the workers' data folder"),
-    "backtest": ("data.instruments", "put the candles into the workers' data folder"),
-}
-"""The field at fault, and the remedy."""
+BUNDLED: Final = "kronos-tiny"
+"""A model whose files do not change, although it has no revision."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A job that may be sent any number of times under one id.
 
     Attributes:
@@ -48,6 +44,41 @@ class Job:
     shown: str
     calibrated_model: str | Literal[False] | None = False
 
+    def shared(self, scope: str, workers: Iterable[AnyWorkerStatus]) -> Job:
+        """The job under the id that equal ones of this scope have; itself if it is not known to equal any.
+
+        Equal are forecasts of the same content, with all seeds given, by the same revision of a model, which
+        all ready ``workers`` must announce as their own.
+        """
+        if self.kind is not FORECAST:
+            return self
+        content = json.loads(self.content)
+        model = _announced(content.get("model"), workers)
+        seed, *own_seeds = [one.get("seed") for one in (content.get("sampling", {}), *content["series"])]
+        if model is None or (seed is None and None in own_seeds):
+            return self
+        parts = {"content": self.content, "model": model.model_dump(), "scope": scope}
+        return self._replace(id=SHARED_PREFIX + fingerprint(parts)[:40])
+
+
+def _announced(name: str | None, workers: Iterable[AnyWorkerStatus]) -> ModelInfo | None:
+    """The model that a job means by this name; None if ready workers have different ones, or it may change.
+
+    All of them must have it as their own. One that loads it on request may have another revision, and a
+    registered name without its version means another one once that is promoted.
+    """
+    own = {
+        (worker.models[0].id if worker.models else worker.model.id, worker.model)
+        for worker in workers
+        if worker.role == "forecast" and worker.is_ready and worker.model is not None
+    }
+    if len(own) != 1:
+        return None
+    ((known_as, model),) = own
+    parts = ((model.id, model.revision), (model.tokenizer_id, model.tokenizer_revision))
+    is_fixed = all(revision is not None or part == BUNDLED for part, revision in parts)
+    return model if is_fixed and name in (None, known_as) else None
+
 
 def pop_sending(options: SubmitOptions | FinetuneOptions | BacktestJobOptions) -> tuple[str | None, float]:
     """Remove ``job_id`` and ``retry_for_s`` from an app's options, and return them."""
@@ -63,7 +94,7 @@ def config_job(
     config: ConfigSource, name: str, options: FinetuneOptions, job_id: str | None, settings: ClientSettings
 ) -> Job:
     """Make and check a finetuning job. Raises JobError."""
-    from kronos_client.core.finetune_request import finetune_payload
+    from kronos_client.core.long_request import finetune_payload
 
     return finetune_job(finetune_payload(config, name=name, **options), job_id, settings)
 
@@ -72,7 +103,7 @@ def data_job(
     data: DataSource, options: BacktestJobOptions, job_id: str | None, settings: ClientSettings
 ) -> Job:
     """Make and check a backtest of candles. Raises JobError."""
-    from kronos_client.core.backtest_request import backtest_payload
+    from kronos_client.core.long_request import backtest_payload
 
     return backtest_job(backtest_payload(data, **options), job_id, settings)
 
@@ -86,22 +117,18 @@ def checked_job(
         JobError: The error that the worker would return.
     """
     job_id, limits = checked_job_id(job_id), settings.limits()
-    parsed = kind.parse(payload, limits)
-    content = canonical_json(payload)
-    if len(content) > limits.max_message_bytes:
-        field, remedy = IF_TOO_LARGE[kind.name]
-        raise JobError(
-            ErrorCode.LIMIT_EXCEEDED,
-            f"the job takes {len(content)} bytes, the limit is {limits.max_message_bytes}; {remedy}",
-            field,
-            {"limit": limits.max_message_bytes, "actual": len(content)},
-        )
-    shown = shown_arguments({"job": payload})
-    job = Job(job_id, kind, content, parsed.device, parsed.allow_fallback, parsed.priority, shown)
+    parsed, content = kind.parse(payload, limits), canonical_json(payload)
+    actual, limit = len(content), limits.max_message_bytes
+    if actual > limit:
+        message = f"the job takes {actual} bytes, the limit is {limit}; {kind.if_too_large}"
+        details = {"limit": limit, "actual": actual}
+        raise JobError(ErrorCode.LIMIT_EXCEEDED, message, kind.candles_field, details)
+    calibrated_model: str | Literal[False] | None = False
     if isinstance(parsed, ForecastJob):
-        prepare(parsed, job_id, limits)
-        return replace(job, calibrated_model=parsed.model) if parsed.output.calibrated else job
-    return job
+        check_series(parsed, limits)
+        calibrated_model = parsed.output.calibrated and parsed.model
+    sent_to = parsed.device, parsed.allow_fallback, parsed.priority
+    return Job(job_id, kind, content, *sent_to, shown_arguments({"job": payload}), calibrated_model)
 
 
 forecast_job: Final = partial(checked_job, FORECAST)

@@ -5,28 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from kronos_client.contract import states
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import (
-    BACKTEST_TASK,
-    FINETUNE_TASK,
-    FORECAST_TASK,
-    PROGRESS_STATE,
-    Kind,
-)
+from kronos_client.contract.names import PROGRESS_STATE, Kind
 from kronos_client.core.stored import Stored
 
 if TYPE_CHECKING:
     from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult
     from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, FinetuneResult
     from kronos_client.contract.forecast import ForecastJob
-    from kronos_client.contract.results import ForecastProgress, ForecastResult, SeriesForecast
+    from kronos_client.contract.results import ForecastResult, SeriesForecast
 
     AnyJob = ForecastJob | FinetuneJob | BacktestJob
 
@@ -35,6 +30,7 @@ FINETUNE_PROGRESS: Final = "finetune.FinetuneProgress"
 BACKTEST_PROGRESS: Final = "backtest.BacktestProgress"
 
 
+@cache
 def _contract(name: str) -> Any:
     """A model or a function of the contract, which is imported now: most apps need one kind."""
     module, _, what = name.rpartition(".")
@@ -85,20 +81,31 @@ Result = TypeVar("Result", bound=BaseModel)
 Progress = TypeVar("Progress", bound=BaseModel)
 
 
-@dataclass(frozen=True)
-class JobKind(Generic[State, Result]):
-    """The differences between the kinds; ``parser`` and ``result_type`` are names in the contract."""
+class JobKind(NamedTuple, Generic[State, Result]):
+    """The differences between the kinds.
+
+    Attributes:
+        parser, result_type, progress_type: Names in the contract.
+        make_state: Makes a state of its name and the progress.
+        candles_field, if_too_large: The field at fault if a job is too large, and the remedy.
+    """
 
     name: Kind
-    task: str
     parser: str
     result_type: str
-    state_of: Callable[[Stored], State]
+    progress_type: str
+    make_state: Callable[[str, Any], State]
+    candles_field: str = "data.instruments"
+    if_too_large: str = "put the candles into the workers' data folder"
 
     def parse(self, payload: object, limits: Limits) -> AnyJob:
         """Check a job. Raises JobError, as a worker does for it."""
         job: AnyJob = _contract(self.parser)(payload, limits)
         return job
+
+    def state_of(self, stored: Stored) -> State:
+        """The state that is stored."""
+        return self.make_state(stored.status, read_progress(_contract(self.progress_type), stored))
 
     def result_of(self, stored: Stored) -> Result | None:
         """The result; None while it is still to come.
@@ -127,33 +134,26 @@ def read_progress(model: type[Progress], stored: Stored) -> Progress:
     return model()
 
 
-def _job_state(stored: Stored) -> JobState:
-    progress: ForecastProgress = read_progress(_contract("results.ForecastProgress"), stored)
-    return JobState(stored.status, progress.bars_done, progress.bars_total, progress.series)
-
-
-def _finetune_state(stored: Stored) -> FinetuneState:
-    return FinetuneState(stored.status, read_progress(_contract(FINETUNE_PROGRESS), stored))
-
-
-def _backtest_state(stored: Stored) -> BacktestState:
-    return BacktestState(stored.status, read_progress(_contract(BACKTEST_PROGRESS), stored))
-
-
 FORECAST: Final[JobKind[JobState, ForecastResult]] = JobKind(
-    "forecast", FORECAST_TASK, "jobs.parse_job", "results.ForecastResult", _job_state
+    "forecast",
+    parser="jobs.parse_job",
+    result_type="results.ForecastResult",
+    progress_type="results.ForecastProgress",
+    make_state=lambda name, now: JobState(name, now.bars_done, now.bars_total, now.series),
+    candles_field="series",
+    if_too_large="send fewer series",
 )
 FINETUNE: Final[JobKind[FinetuneState, FinetuneResult]] = JobKind(
     "finetune",
-    FINETUNE_TASK,
-    "finetune.parse_finetune_job",
-    "finetune.FinetuneResult",
-    _finetune_state,
+    parser="finetune.parse_finetune_job",
+    result_type="finetune.FinetuneResult",
+    progress_type=FINETUNE_PROGRESS,
+    make_state=FinetuneState,
 )
 BACKTEST: Final[JobKind[BacktestState, BacktestResult]] = JobKind(
     "backtest",
-    BACKTEST_TASK,
-    "backtest.parse_backtest_job",
-    "backtest.BacktestResult",
-    _backtest_state,
+    parser="backtest.parse_backtest_job",
+    result_type="backtest.BacktestResult",
+    progress_type=BACKTEST_PROGRESS,
+    make_state=BacktestState,
 )

@@ -1,14 +1,17 @@
 """LoopThread: runs a core's event loop on a thread, for callers without one."""
 
+from __future__ import annotations
+
 import asyncio
 import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from kronos_client.core.core import Core
+if TYPE_CHECKING:
+    from kronos_client.core.core import Core
 
 CLOSE_S: Final = 5.0
 """Seconds to wait for the thread to end."""
@@ -59,7 +62,7 @@ class LoopThread:
         if running is not None:
             running.stop()
 
-    def _start(self) -> "_Running":
+    def _start(self) -> _Running:
         with self._lock:
             running = self._running
             if running is None or running.pid != os.getpid():

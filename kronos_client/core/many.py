@@ -25,8 +25,8 @@ from kronos_client.core.core import Core, Unsent
 from kronos_client.core.forecast_request import ForecastOptions, check_options
 from kronos_client.core.handle import AsyncForecastHandle, cancelled_if_left_async, submitted
 from kronos_client.core.job import candles_job
-from kronos_client.core.reachable import Retries
 from kronos_client.core.reading import readable
+from kronos_client.core.retrying import Retries
 
 if TYPE_CHECKING:
     from kronos_client.contract.results import ForecastResult

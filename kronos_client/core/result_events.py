@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_job_id, is_shared
-from kronos_client.core.reachable import NOT_REACHED, is_refused, reachable, unanswered, unreachable
 from kronos_client.core.result_store import ResultStore
 from kronos_client.core.stored import LOST, Stored
+from kronos_client.redis.connection import NOT_REACHED, is_refused, reachable, unanswered, unreachable
 
 LOOK_INTERVAL_S: Final = 2.0
 """Seconds between reads of all awaited jobs, in case a published state was missed."""

@@ -60,22 +60,26 @@ def series_payload(
             message = f"the columns {names[name]} and {label} are both {name}: keep one of them"
             raise JobError(ErrorCode.BAD_VALUE, message, name)
         names[name] = label
-    columns = {name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names}
+    with np.errstate(over="ignore"):  # too large a value becomes infinite, which the contract refuses
+        columns: dict[str, Any] = {
+            name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names
+        }
     texts = _texts(_find_timestamps(candles, names) if timestamps is None else timestamps)
-    lengths = {name: len(values) for name, values in columns.items()} | {"timestamps": len(texts)}
     num_bars = max(map(len, columns.values()), default=len(texts))
-    for name, length in lengths.items():  # before a series is cut to its end
-        if length != num_bars:
+    for name, values in (*columns.items(), ("timestamps", texts)):  # before a series is cut to its end
+        if (length := len(values)) != num_bars:
             message = f"{name} has {length} entries for {num_bars} bars: give one a bar"
             raise JobError(ErrorCode.LENGTH_MISMATCH, message, name, {"row": min(length, num_bars)})
-    if max_bars is not None:
-        texts, columns = texts[-max_bars:], {name: values[-max_bars:] for name, values in columns.items()}
-    payload: dict[str, Any] = {"id": series_id, "timestamps": texts}
-    payload |= {name: encode_column(values) for name, values in columns.items()}
+    newest = slice(-max_bars if max_bars else None, None)
+    payload: dict[str, Any] = {"id": series_id, "timestamps": texts[newest]}
+    for name, values in columns.items():
+        payload[name] = encode_column(values[newest])
     if future_timestamps is not None:
         payload["future_timestamps"] = _texts(future_timestamps)
-    options = {"calendar": calendar, "timezone": timezone}
-    return payload | {name: value for name, value in options.items() if value is not None}
+    for name, value in (("calendar", calendar), ("timezone", timezone)):
+        if value is not None:
+            payload[name] = value
+    return payload
 
 
 def _name_of(label: Any) -> str:
@@ -136,9 +140,8 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         is_odd = given.dtype.kind == "O" and any(isinstance(value, NO_NUMBER) for value in given)
         if is_odd or given.dtype.kind in NO_NUMBERS:
             raise TypeError
-        with np.errstate(over="ignore"):  # too large a value becomes infinite, which the contract refuses
-            # pandas' own missing values are objects, which only pandas converts.
-            return np.asarray(values if given.dtype.kind == "O" else given, dtype=np.float32)
+        # pandas' own missing values are objects, which only pandas converts.
+        return np.asarray(values if given.dtype.kind == "O" else given, dtype=np.float32)
     except OverflowError:  # only an integer can overflow here
         rows = enumerate(() if given is None else given)
         row = next((row for row, value in rows if isinstance(value, int) and abs(value) > MAX_FLOAT), None)
@@ -187,8 +190,9 @@ def _numpy_texts(times: NDArray[np.datetime64]) -> list[str]:
     """To the second; to the microsecond if any has a fraction."""
     seconds = times.astype("datetime64[s]")
     is_whole = bool(((seconds == times) | np.isnat(times)).all())
-    texts: list[str] = np.datetime_as_string(seconds if is_whole else times.astype("datetime64[us]")).tolist()
-    return texts
+    # Faster than ``np.datetime_as_string``. No text has 32 characters, so zero bytes separate them.
+    padded = (seconds if is_whole else times.astype("datetime64[us]")).astype("S32")
+    return padded.tobytes().decode("ascii").replace("\0", " ").split()
 
 
 def job_series(

@@ -2,29 +2,19 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from redis import Redis
 from redis.exceptions import NoScriptError
 
+from kronos_client.contract import names
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import (
-    CELERY_PRIORITIES,
-    EVENT_EXCHANGE,
-    SHARED_KEY,
-    Kind,
-    Priority,
-    cancel_key,
     is_shared,
-    job_key,
-    jobs_key,
-    result_key,
 )
 from kronos_client.redis.connection import ask_once
-from kronos_client.redis.job_store import MAX_WAIT_S, fingerprint
-from kronos_client.redis.message import write_message
-from kronos_client.redis.queues import TAKEN_KEY, list_key, waiting_keys
+from kronos_client.redis.message import Sending, fingerprint, write_message
+from kronos_client.redis.queues import MAX_WAIT_S, TAKEN_KEY, list_key, waiting_keys
 from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
@@ -37,18 +27,6 @@ MAX_RETRY_S: Final = 3600
 
 Sent = Literal["claimed", "kept", "begun"]
 """Why a job needs no more sending: see ``admit.lua``."""
-
-
-@dataclass(frozen=True)
-class Sending:
-    """A job to send. ``content`` is its canonical JSON, ``shown`` the arguments that Flower shows."""
-
-    job_id: str
-    content: str
-    queue: str
-    priority: Priority = "normal"
-    kind: Kind = "forecast"
-    shown: str = "{}"
 
 
 class Admission:
@@ -68,7 +46,7 @@ class Admission:
         result_ttl_s: int,
         max_queue_jobs: int,
         jobs_per_s: Callable[[str], float] = lambda queue: 0.0,
-        event_exchange: str = EVENT_EXCHANGE,
+        event_exchange: str = names.EVENT_EXCHANGE,
     ) -> None:
         self._redis = redis
         self._result_ttl_s = result_ttl_s
@@ -90,32 +68,26 @@ class Admission:
             For each job why it needs no more sending, or an error: JobError ID_CONFLICT, if its id was used
             for other content; QUEUE_FULL; NotConfirmed; or why Redis was not reached or refuses it.
         """
-        calls = [self._call(job) for job in jobs]
-        answers = ask_once(self._redis, [("EVALSHA", self._script.sha, *call) for call in calls])
+        calls = list(map(self._call, jobs))
+        answers = ask_once(self._redis, calls)
         unknown = [place for place, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
         if unknown:
-            again = [("EVALSHA", self._script.sha, *calls[place]) for place in unknown]
-            again[0] = ("EVAL", self._script.script, *calls[unknown[0]])
-            for place, answer in zip(unknown, ask_once(self._redis, again), strict=True):
+            calls[unknown[0]][:2] = "EVAL", self._script.script
+            again = ask_once(self._redis, [calls[place] for place in unknown])
+            for place, answer in zip(unknown, again, strict=True):
                 answers[place] = answer
-        return [self._outcome(job, answer) for job, answer in zip(jobs, answers, strict=True)]
+        return list(map(self._outcome, jobs, answers))
 
     def _call(self, job: Sending) -> list[Any]:
-        """The number of keys, keys and arguments of the script."""
-        parts = (job.job_id, job.kind, job.content, job.shown, job.queue, job.priority)
-        keys = [
-            *(job_key(job.job_id), cancel_key(job.job_id), result_key(job.job_id), SHARED_KEY),
-            *(TAKEN_KEY, jobs_key(job.kind)),
-            *waiting_keys(job.queue),
-        ]
-        message = write_message(*parts, self._event_exchange)
-        return [
-            *(len(keys), *keys),
-            *(fingerprint(job.content), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs),
-            *(list_key(job.queue, CELERY_PRIORITIES[job.priority]), job.job_id, MAX_LISTED),
-            "shared" if is_shared(job.job_id) else "",
-            *(message.before_time, message.after_time, self._event_channel, message.event),
-        ]
+        """The command that runs the script for a job."""
+        own = [key(job.job_id) for key in (names.job_key, names.cancel_key, names.result_key)]
+        keys = [*own, names.SHARED_KEY, TAKEN_KEY, names.jobs_key(job.kind), *waiting_keys(job.queue)]
+        before_time, after_time, event = write_message(job, self._event_exchange)
+        limits = fingerprint(job.content), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs
+        sent_to = list_key(job.queue, names.CELERY_PRIORITIES[job.priority])
+        place = sent_to, job.job_id, MAX_LISTED, "shared" if is_shared(job.job_id) else ""
+        script = "EVALSHA", self._script.sha, len(keys)
+        return [*script, *keys, *limits, *place, before_time, after_time, self._event_channel, event]
 
     def _outcome(self, job: Sending, answer: Any) -> Sent | Exception:
         if isinstance(answer, Exception):
@@ -127,8 +99,7 @@ class Admission:
             (length, was_submitted), limit = more, self._max_queue_jobs
             again_s = retry_after_s(length, limit, self._jobs_per_s(job.queue))
             return queue_full(job.queue, length, limit, again_s, was_submitted=bool(was_submitted))
-        sent: Sent = what
-        return sent
+        return cast(Sent, what)
 
 
 def id_conflict(job_id: str) -> JobError:

@@ -1,18 +1,19 @@
-"""Connections to Redis: a pool of them, and calls that are sent once."""
+"""Connections to Redis: a pool of them, calls that are sent once, and a Redis that does not answer."""
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from queue import Empty
 from typing import Any, Final
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import ConstantBackoff
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 from redis.retry import Retry
 
-from kronos_client.redis.credentials import split_credentials
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.redis.url import split_credentials
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
@@ -122,3 +123,34 @@ def _answer(connection: Any) -> Any:
         raise
     except RedisError as error:
         return error
+
+
+NOT_REACHED: Final = (RedisError, OSError)
+
+
+@contextmanager
+def reachable(job_id: str | None = None) -> Iterator[None]:
+    """Raise JobError BROKER_UNREACHABLE if Redis does not answer."""
+    try:
+        yield
+    except NOT_REACHED as error:
+        raise unreachable(error, job_id) from error
+
+
+def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
+    """The error for a Redis that does not answer, or refuses the password."""
+    name = type(error).__name__
+    message = f"Redis does not answer ({name}): start it, or correct KRONOS_REDIS_URL"
+    if is_refused(error):
+        message = f"{REFUSED} ({name})"
+    return JobError(ErrorCode.BROKER_UNREACHABLE, message, None, {} if job_id is None else {"job_id": job_id})
+
+
+def unanswered(job_id: str | None = None) -> JobError:
+    """The error for a Redis that did not answer in time."""
+    return unreachable(TimeoutError(), job_id)
+
+
+def is_refused(error: BaseException) -> bool:
+    """Whether Redis refuses the user or password, so that waiting does not help."""
+    return AuthenticationError in (type(error), type(error.__cause__))

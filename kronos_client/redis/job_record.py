@@ -1,11 +1,15 @@
 """JobRecord: a job's record in Redis, whose fields other programs may have written."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kronos_client.contract.worker_status import WorkerStatus
 from kronos_client.redis.queues import ROLE_QUEUES, role_of
+
+if TYPE_CHECKING:
+    from kronos_client.contract.worker_status import WorkerStatus
 
 GONE_AFTER_TIMEOUTS: Final = 2
 """Timeouts after a delivery ran out. A message that is there is renewed or put back earlier."""

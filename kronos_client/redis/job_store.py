@@ -7,11 +7,9 @@ names the holder by the tag of its delivery. The claim lives as long as that del
 claim that ended without a release was lost with its holder; the record counts these.
 """
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from redis import Redis
@@ -19,38 +17,20 @@ from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
-from kronos_client.redis.queues import DeliveryKeys
+from kronos_client.redis.queues import MAX_WAIT_S, DeliveryKeys
 from kronos_client.redis.scripts import read_script
 
 log = logging.getLogger(__name__)
-
-MAX_WAIT_S: Final = 7 * 24 * 3600
-"""Seconds that the record of an unfinished job is kept."""
-
 MAX_HOW_CHARS: Final = 200
 """Longest text that says how an attempt ended."""
-
 LOST_BEFORE_SUSPECT: Final = 2
 """After so many attempts that ended with their process, the job is computed alone."""
-
 SCRIPTS: Final = ("begin", "state", "end", "renew_claims", "release", "count", "cancel")
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 OnRepeated = Callable[[str], object]
 """Called with the tag of a delivery."""
-
-
-def canonical_json(payload: Mapping[str, Any]) -> str:
-    """A text that is the same for two jobs with the same content, whenever they were submitted."""
-    lasting = {name: value for name, value in payload.items() if name != "submitted_at"}
-    return json.dumps(lasting, sort_keys=True, separators=(",", ":"))
-
-
-def fingerprint(payload: Mapping[str, Any] | str) -> str:
-    """A short text that is the same for two jobs, or their canonical JSON, with the same content."""
-    content = payload if isinstance(payload, str) else canonical_json(payload)
-    return hashlib.sha256(content.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -76,10 +56,6 @@ class Receipt:
     def is_suspect(self) -> bool:
         """Whether the job may have killed its processes, so that it must be alone in its next one."""
         return self.lost >= LOST_BEFORE_SUSPECT
-
-    def after(self, elapsed_s: float) -> "Receipt":
-        """The same receipt, later by this time."""
-        return replace(self, now=self.now + elapsed_s)
 
     def waited_s(self, submitted_at: float | None) -> float:
         """Seconds since ``submitted_at``; if that is None, since the job's first receipt."""
@@ -179,13 +155,11 @@ class JobStore:
             For each job its record; ``ended`` if it has its outcome, ``conflict`` if another with its id is
             under way; JobError INTERNAL if an app wrote another type of key where its record should be.
         """
-        of_jobs = [key for one in beginnings for key in _keys_of(one.job_id)]
-        args = [part for one in beginnings for part in (one.job_id, one.tag, one.state, one.content)]
+        keys = [*self._delivery_keys, *(key for one in beginnings for key in _keys_of(one.job_id))]
+        args: list[Any] = [self._result_ttl_s, MAX_WAIT_S, timeout_s, worker]
+        args += [part for one in beginnings for part in (one.job_id, one.tag, one.state, one.content)]
         try:
-            answers = self._run["begin"](
-                keys=[*self._delivery_keys, *of_jobs],
-                args=[self._result_ttl_s, MAX_WAIT_S, timeout_s, worker, *args],
-            )
+            answers = self._run["begin"](keys=keys, args=args)
         except ResponseError as error:
             return _each_alone(lambda one: self.begin_all([one], timeout_s, worker), beginnings, error)
         return [_begun(one.job_id, answer) for one, answer in zip(beginnings, answers, strict=True)]
@@ -230,12 +204,12 @@ class JobStore:
         self._run["release"](keys=[job_key(job_id)], args=[tag, line, "lost" if is_lost else ""])
 
     def count(self, job_id: str, tag: str, what: Literal["lost_alone", "put_off"]) -> int | None:
-        """Count an attempt that ended with a process of its own, or that found no such process.
+        """Count an attempt that ended with a process of its own, or found none.
 
         Returns the number so far; None if another has the claim.
         """
-        answer = self._run["count"](keys=[job_key(job_id)], args=[tag, what])
-        return None if answer is None else int(answer)
+        answer: int | None = self._run["count"](keys=[job_key(job_id)], args=[tag, what])
+        return answer
 
     def store_state(self, job_id: str, state: str | bytes, tag: str = "") -> bool:
         """As ``store_states``, of one job."""
@@ -261,12 +235,11 @@ class JobStore:
             What became of each. A job's first outcome stands.
         """
         keys = [key for one in endings for key in _keys_of(one.job_id)]
+        keys += [*self._delivery_keys, DEAD_KEY] if self._delivery_keys else []
         args = [part for one in endings for part in (one.tag, one.outcome, one.dead_entry)]
+        limits = self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead
         try:
-            answers = self._run["end"](
-                keys=[*keys, *self._delivery_keys, *[DEAD_KEY for _ in self._delivery_keys[:1]]],
-                args=[self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead, *args],
-            )
+            answers = self._run["end"](keys=keys, args=[*limits, *args])
         except ResponseError as error:
             return _each_alone(lambda one: self.end([one]), endings, error)
         ended: list[Ended | NotStored] = []

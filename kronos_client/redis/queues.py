@@ -3,33 +3,28 @@
 Workers move large jobs that have to wait to a second list, and delayed ones to a sorted set of their list.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from redis import Redis
+from redis.exceptions import ResponseError
 
-from kronos_client.contract.names import (
-    CELERY_PRIORITIES,
-    CPU_FINETUNE_QUEUE,
-    CPU_QUEUE,
-    GPU_FINETUNE_QUEUE,
-    GPU_QUEUE,
-    KEY_PREFIX,
-    Priority,
-    Role,
-)
+from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, GPU_QUEUE, KEY_PREFIX, Priority, Role
+from kronos_client.redis.connection import read_bytes
 from kronos_client.redis.scripts import read_script
 
 ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
     "forecast": (CPU_QUEUE, GPU_QUEUE),
-    "finetune": (CPU_FINETUNE_QUEUE, GPU_FINETUNE_QUEUE),
+    "finetune": (f"{CPU_QUEUE}.finetune", f"{GPU_QUEUE}.finetune"),
 }
 """The queues that workers of a role take from, without a prefix."""
+MAX_WAIT_S: Final = 7 * 24 * 3600
+"""Seconds that the record of an unfinished job is kept."""
 
 
-@dataclass(frozen=True)
-class QueueNames:
+class QueueNames(NamedTuple):
     """The names of all queues. The prefix separates them from those of other apps on the same database."""
 
     prefix: str = ""
@@ -109,9 +104,10 @@ def large_key(key: str) -> str:
     return f"{LARGE_PREFIX}{key}"
 
 
-def waiting_keys(queue: str) -> list[str]:
+@lru_cache(maxsize=64)
+def waiting_keys(queue: str) -> tuple[str, ...]:
     """All lists with messages of a queue."""
-    return [key for first in list_keys(queue) for key in (first, large_key(first))]
+    return tuple(key for first in list_keys(queue) for key in (first, large_key(first)))
 
 
 def queue_and_step(key: str) -> tuple[str, int]:
@@ -160,8 +156,7 @@ def return_large(redis: Redis, queues: Iterable[str] = NO_PREFIX.all) -> int:
     return sum(int(run(keys=[key, large_key(key), TAKEN_KEY, *held])) for key in lists)
 
 
-@dataclass(frozen=True)
-class QueueState:
+class QueueState(NamedTuple):
     """What waits in a queue.
 
     Attributes:
@@ -194,3 +189,34 @@ def queue_states(redis: Redis, limit: int, queues: Iterable[str] = NO_PREFIX.all
         _, delayed, due, oldest_s = zip(*own, strict=True)
         found[queue] = QueueState(lengths, sum(delayed), sum(due), max(map(float, oldest_s)))
     return found
+
+
+CELERY_QUEUE: Final = "celery"
+"""The queue and exchange of an app that names none."""
+MAX_READ: Final = 100
+"""Messages of each list that are read."""
+OUR_TASK: Final = rb'"task": ?"kronos\.'
+
+
+def foreign_bindings(redis: Redis, queues: Collection[str]) -> list[str]:
+    """Descriptions of bindings of these queues that another app made, which has queues of the same names."""
+    found = []
+    for exchange in (CELERY_QUEUE, *queues):
+        for member in sorted(_read(redis, "SMEMBERS", f"_kombu.binding.{exchange}")):
+            queue = member.decode(errors="replace").rpartition(SEPARATOR)[2]
+            if queue != exchange and (queue in queues or exchange in queues):
+                found.append(f"the queue {queue!a} is bound to the exchange {exchange!a}")
+    return found
+
+
+def num_misplaced(redis: Redis) -> int:
+    """How many of our jobs are among the newest messages of Celery's default queue, which no worker reads."""
+    lists = [_read(redis, "LRANGE", key, 0, MAX_READ - 1) for key in list_keys(CELERY_QUEUE)]
+    return sum(re.search(OUR_TASK, message) is not None for messages in lists for message in messages)
+
+
+def _read(redis: Redis, *command: str | int) -> list[Any]:
+    try:
+        return read_bytes(redis, *command)
+    except ResponseError:  # the user may not read another app's keys
+        return []

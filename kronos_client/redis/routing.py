@@ -4,31 +4,28 @@ Every few seconds a worker announces itself under its own key, also while it is 
 is gone disappears after ``ANNOUNCEMENT_TTL_S``.
 """
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 from redis import Redis
 from redis.exceptions import ResponseError
 
+from kronos_client.contract import names as contract
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import (
-    BACKTEST_TASK,
-    FORECAST_TASK,
-    KEY_PREFIX,
-    STATUS_TASK,
-    TASK_ROLES,
-    Role,
-    worker_key,
-)
+from kronos_client.contract.names import KEY_PREFIX, TASK_ROLES, Role, worker_key
 from kronos_client.contract.refusals import first_reason
-from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect, read_bytes
 from kronos_client.redis.queues import NO_PREFIX, QueueNames
 from kronos_client.redis.scripts import read_script
 from kronos_model.text import escaped, excerpt
+
+if TYPE_CHECKING:
+    from kronos_client.contract.worker_status import AnyWorkerStatus, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +47,8 @@ def announce(redis: Redis, status: WorkerStatus) -> None:
 
 def withdraw(redis: Redis, node: str) -> None:
     """Remove a worker's announcement."""
-    with redis.pipeline(transaction=False) as pipe:
-        pipe.delete(worker_key(node))
-        pipe.zrem(WORKERS_KEY, node)
-        pipe.execute()
+    pipe: Any = redis.pipeline(transaction=False)
+    pipe.delete(worker_key(node)).zrem(WORKERS_KEY, node).execute()
 
 
 def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
@@ -71,6 +66,8 @@ def live_workers(redis: Redis) -> list[AnyWorkerStatus]:
         return []
     if not members:
         return []
+    from kronos_client.contract.worker_status import WORKER_STATUS  # most of the contract's models
+
     nodes = sorted(member.decode(errors="replace") for member in members)
     workers = []
     for node, text in zip(nodes, read_bytes(redis, "MGET", *map(worker_key, nodes)), strict=True):
@@ -105,7 +102,7 @@ def choose_queue(
     device: str,
     allow_fallback: bool,
     workers: Iterable[WorkerStatus],
-    task: str = FORECAST_TASK,
+    task: str = contract.FORECAST_TASK,
     names: QueueNames = NO_PREFIX,
 ) -> str:
     """The queue for a job of ``task`` that requests ``device`` (auto, cpu, cuda, cuda:N, mps).
@@ -116,7 +113,7 @@ def choose_queue(
     role = TASK_ROLES[task]
     queue, cpu_queue = names.on_device(device, role), names.on_device("cpu", role)
     # A backtest computes nothing itself: a GPU worker is better left to training.
-    if task == BACKTEST_TASK and _is_ready(cpu_queue, workers):
+    if task == contract.BACKTEST_TASK and _is_ready(cpu_queue, workers):
         return cpu_queue
     if device == "cpu" or _is_ready(queue, workers):
         return queue
@@ -152,12 +149,9 @@ def why_elsewhere(
 
 def no_gpu_worker(device: str, role: Role) -> JobError:
     """The error of a job that needs a GPU if no GPU worker is ready."""
-    return JobError(
-        ErrorCode.NO_GPU_WORKER,
-        f"device {device!r} was requested, no {GPU_WORKERS[role]} is ready, and the job forbids falling "
-        "back; start a GPU worker or allow falling back to the CPU",
-        "device",
-    )
+    message = f"device {device!r} was requested, no {GPU_WORKERS[role]} is ready, and the job forbids "
+    message += "falling back; start a GPU worker or allow falling back to the CPU"
+    return JobError(ErrorCode.NO_GPU_WORKER, message, "device")
 
 
 class TaskRouter:
@@ -176,7 +170,7 @@ class TaskRouter:
     ) -> dict[str, str] | None:
         if "queue" in options:
             return None  # the sender's choice wins
-        if name == STATUS_TASK:
+        if name == contract.STATUS_TASK:
             workers = live_workers(self._redis)
             # A finetuning worker does not answer while it trains.
             queues = self._names.of_role("forecast")

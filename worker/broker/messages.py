@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from kronos_client.contract.columns import decode_base64
 from kronos_client.contract.names import MAX_ID_CHARS, can_be_answered, is_job_id
-from kronos_client.redis.shown import shown_arguments
+from kronos_client.redis.message import shown_arguments
 from kronos_model.text import printable
 
 MAX_CONTAINERS: Final = 100_000

@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK
+from kronos_client.redis.message import horizon_of
 from kronos_client.redis.queues import (
     LARGE_PREFIX,
     PRIORITY_STEPS,
@@ -19,7 +20,6 @@ from kronos_client.redis.queues import (
     queue_and_step,
     rank_of,
 )
-from kronos_client.redis.shown import horizon_of
 from kronos_model.engine.scheduling.fair_queue import FairQueue
 from kronos_model.engine.scheduling.shares import CLASS_RATIO
 

@@ -9,8 +9,7 @@ from celery import bootsteps
 from redis.exceptions import RedisError
 
 from kronos_client.redis.connection import connect
-from kronos_client.redis.foreign_apps import foreign_bindings
-from kronos_client.redis.queues import waiting_keys
+from kronos_client.redis.queues import foreign_bindings, waiting_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of

@@ -20,8 +20,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from kronos_client.contract.worker_status import TrainingStatus
-from kronos_client.redis.job_store import MAX_WAIT_S, Receipt
-from kronos_client.redis.queues import NO_PREFIX, priority_of
+from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.queues import MAX_WAIT_S, NO_PREFIX, priority_of
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
 from worker.monitoring.rates import Rates
 

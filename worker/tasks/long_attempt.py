@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import PROGRESS_STATE
-from kronos_client.redis.job_store import fingerprint
+from kronos_client.redis.message import fingerprint
 from kronos_model.atomic_write import NO_ROOM
 from worker.broker.result_backend import coded
 from worker.tasks.attempt import REQUEUE_DELAY_S, Attempt, Requeued, job_of

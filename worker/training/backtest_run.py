@@ -23,7 +23,7 @@ from kronos_client.contract.backtest import (
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus
-from kronos_client.core.reachable import WORTH_ANOTHER_TRY
+from kronos_client.core.retrying import WORTH_ANOTHER_TRY
 from kronos_model.finetuning.data import read_files
 from kronos_model.text import without_paths
 from worker.training.job_inputs import check_path

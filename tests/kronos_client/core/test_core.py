@@ -105,12 +105,12 @@ def test_a_refusal_is_tried_again(slow):
 
 def test_a_job_is_checked_and_written_as_json_once(monkeypatch):
     checks = []
-    for name in ("contract.jobs.check_job", "core.job.prepare", "core.job.canonical_json"):
+    for name in ("contract.jobs.check_job", "core.job.check_series", "core.job.canonical_json"):
         monkeypatch.setattr(f"kronos_client.{name}", _counted(f"kronos_client.{name}", checks))
     client = FakeForecastClient(hold=True)
     client.refuse_next(JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 0.01}), times=2)
     client.submit_job(example("forecast-job"), retry_for_s=WAIT_S)
-    assert checks == ["check_job", "canonical_json", "prepare"]
+    assert checks == ["check_job", "canonical_json", "check_series"]
 
 
 def _counted(path: str, calls: list[str]):

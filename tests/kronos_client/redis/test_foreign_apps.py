@@ -5,8 +5,7 @@ from celery import Celery
 from kombu import Queue
 
 from kronos_client.contract.names import FORECAST_TASK
-from kronos_client.redis.foreign_apps import foreign_bindings, num_misplaced
-from kronos_client.redis.queues import NO_PREFIX, QueueNames
+from kronos_client.redis.queues import NO_PREFIX, QueueNames, foreign_bindings, num_misplaced
 
 
 @pytest.fixture

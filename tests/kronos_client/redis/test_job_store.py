@@ -10,7 +10,8 @@ from redis import Redis
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import cancel_key, job_key, result_key
 from kronos_client.redis.admission import Admission
-from kronos_client.redis.job_store import Ending, JobStore, Receipt, canonical_json
+from kronos_client.redis.job_store import Ending, JobStore, Receipt
+from kronos_client.redis.message import canonical_json
 from kronos_client.redis.queues import delivery_keys
 from tests.admitting import admit
 from tests.waiting import WAIT_S

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kronos_client.redis.shown import shown_arguments
+from kronos_client.redis.message import shown_arguments
 
 SERIES = {"id": "BTCUSDT", "close": [1.0] * 500}
 

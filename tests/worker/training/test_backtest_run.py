@@ -17,7 +17,8 @@ from kronos_client.backtesting.store import FILE
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.stored import LOST
-from kronos_client.redis.job_store import Receipt, fingerprint
+from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.message import fingerprint
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
 from kronos_model.evaluation.report import WindowBatch
 from tests.kronos_client.backtesting.test_run import CANDLES, info

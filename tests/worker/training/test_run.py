@@ -14,7 +14,8 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneProgress
-from kronos_client.redis.job_store import Receipt, fingerprint
+from kronos_client.redis.job_store import Receipt
+from kronos_client.redis.message import fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -97,7 +97,7 @@ class Isolation:
         began = time.monotonic()
         with self._own_turn(context):
             child = self._ready_child(context)
-            known = asdict(receipt.after(time.monotonic() - began))
+            known = asdict(replace(receipt, now=receipt.now + time.monotonic() - began))
             num_before = num_oom_kills()
             child.send({"job_id": job_id, "job": job, "receipt": known, "queue": queue})
             try:

@@ -1,17 +1,11 @@
-"""reachable: a Redis that does not answer, as one coded error; Retries: when to submit a job again."""
+"""When to submit a job again. The id stays the same, so that the job has one outcome."""
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
-from redis.exceptions import AuthenticationError, RedisError
-
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.redis.connection import REFUSED
-
-NOT_REACHED: Final = (RedisError, OSError)
 
 FIRST_PAUSE_S: Final = 0.2
 MAX_PAUSE_S: Final = 10.0
@@ -19,37 +13,8 @@ MAX_PAUSE_S: Final = 10.0
 WORTH_ANOTHER_TRY: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN, ErrorCode.QUEUE_FULL)
 
 
-@contextmanager
-def reachable(job_id: str | None = None) -> Iterator[None]:
-    """Raise JobError BROKER_UNREACHABLE if Redis does not answer."""
-    try:
-        yield
-    except NOT_REACHED as error:
-        raise unreachable(error, job_id) from error
-
-
-def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
-    """The error for a Redis that does not answer, or refuses the password."""
-    message = (
-        f"{REFUSED} ({type(error).__name__})"
-        if is_refused(error)
-        else f"Redis does not answer ({type(error).__name__}): start it, or correct KRONOS_REDIS_URL"
-    )
-    return JobError(ErrorCode.BROKER_UNREACHABLE, message, None, {} if job_id is None else {"job_id": job_id})
-
-
-def unanswered(job_id: str | None = None) -> JobError:
-    """The error for a Redis that did not answer in time."""
-    return unreachable(TimeoutError(), job_id)
-
-
-def is_refused(error: BaseException) -> bool:
-    """Whether Redis refuses the user or password, so that waiting does not help."""
-    return AuthenticationError in (type(error), type(error.__cause__))
-
-
 class Retries:
-    """The retries of one job, under the same id, for ``retry_for_s`` after its first refusal.
+    """The retries of one job, for ``retry_for_s`` after its first refusal.
 
     A full queue's refusal gives the pause. If Redis does not answer, pauses double up to 10 s. Each pause
     varies by a fifth, so that clients refused at the same time do not return at the same time.

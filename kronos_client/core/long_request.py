@@ -1,10 +1,12 @@
-"""From an app's data (configs, their files, DataFrames, paths) to a finetuning job. No pandas needed."""
+"""From an app's data (configs, candles, paths) to a finetuning job or a backtest. No pandas needed."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import date
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
@@ -12,6 +14,7 @@ from kronos_client.contract.names import SCHEMA_VERSION, Priority
 from kronos_client.core.forecast_request import check_options, plain
 from kronos_client.core.reading import readable, within
 from kronos_client.core.series import CandleSource, named_sources, series_payload
+from kronos_model.bars.files.options import ReadOptions
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
 
@@ -56,21 +59,16 @@ def finetune_payload(
         TypeError: An option does not exist.
     """
     check_options(options, FinetuneOptions)
-    data, device = options.get("data"), options.get("device", "auto")
+    given: dict[str, Any] = {"device": "auto", "allow_fallback": True, "priority": "normal", **options}
+    data = given.pop("data", None)
     content = _content(config, needs_path=data is None)
     path = content.get("data", {}).pop("path")
     own_device = content.pop("training_device", "auto")
-    payload: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "name": name,
-        "config": {name: value for name, value in content.items() if value != {}},
-        "data": {"path": path} if data is None else data_payload(data),
-        "device": own_device if device == "auto" else device,
-        "allow_fallback": options.get("allow_fallback", True),
-        "priority": options.get("priority", "normal"),
-    }
-    given = {"deadline_s": options.get("deadline_s"), "processes": options.get("processes")}
-    return payload | plain(**{name: value for name, value in given.items() if value is not None})
+    if given["device"] == "auto":
+        given["device"] = own_device
+    given["config"] = {name: value for name, value in content.items() if value != {}}
+    given["data"] = {"path": path} if data is None else data_payload(data)
+    return _payload({"name": name} | given)
 
 
 def data_payload(data: DataSource) -> dict[str, Any]:
@@ -90,6 +88,7 @@ def data_payload(data: DataSource) -> dict[str, Any]:
 
 def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
     """The checked fields that were set, as JSON; ``data.path`` is among them."""
+    expected = f"config must be a FinetuneConfig, a mapping or a file's path, not {type(config).__name__}"
     try:
         if isinstance(config, str | PathLike):
             overrides = () if needs_path else (f"data.path={json.dumps(PLACEHOLDER_PATH)}",)
@@ -103,12 +102,71 @@ def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
                 fields["data"] = {"path": PLACEHOLDER_PATH, **data}
             checked = parse_config(fields)
         else:
-            raise JobError(
-                ErrorCode.BAD_TYPE,
-                f"config must be a FinetuneConfig, a mapping or a file's path, not {type(config).__name__}",
-                "config",
-            )
+            raise JobError(ErrorCode.BAD_TYPE, expected, "config")
     except FinetuningConfigError as error:
         prefix = "" if error.field in (None, "config") else "config."
         raise JobError(error.code, error.message, f"{prefix}{error.field or 'config'}") from None
     return checked.model_dump(mode="json", exclude_unset=True)
+
+
+class WindowChoice(TypedDict, total=False):
+    """What every backtest may ask for. Those without a description are as of ``BacktestOptions``.
+
+    Attributes:
+        models: By default the workers' own alone.
+        lookback: By default the fewest bars that one of the models reads by itself.
+    """
+
+    windows: int | None
+    stride: int | None
+    lookback: int | Literal["auto"] | None
+    horizon: int
+    samples: int
+    seed: int
+    start: date | None
+    end: date | None
+    models: str | Sequence[str | None] | None
+
+
+class BacktestJobOptions(WindowChoice, total=False):
+    """Options of a backtest that workers run.
+
+    Attributes:
+        reading: How to read files: ``ReadOptions``, or a mapping like it.
+        deadline_s: Seconds from submission until the job is given up.
+        priority: Of this job; its forecasts have low priority.
+        job_id, retry_for_s: As in ``ForecastClient.submit``.
+    """
+
+    reading: ReadOptions | Mapping[str, Any]
+    deadline_s: float | None
+    priority: Priority
+    job_id: str | None
+    retry_for_s: float
+
+
+def backtest_payload(data: DataSource, **options: Unpack[BacktestJobOptions]) -> dict[str, Any]:
+    """Make a backtest as JSON has it. The contract checks its values later.
+
+    Raises:
+        JobError: The data cannot be read.
+        TypeError: An option does not exist.
+    """
+    check_options(options, BacktestJobOptions)
+    given: dict[str, Any] = {**options}
+    for name in ("start", "end"):
+        if isinstance(given.get(name), date):
+            given[name] = given[name].isoformat()
+    if isinstance(given.get("reading"), ReadOptions):
+        given["reading"] = asdict(given["reading"])
+    models = given.get("models")
+    with readable("models", "models"):
+        if models is not None:
+            given["models"] = [models] if isinstance(models, str) else list(models)
+    return _payload({"data": data_payload(data)} | given)
+
+
+def _payload(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a job, without those that are None."""
+    fields = {"schema_version": SCHEMA_VERSION} | given
+    return plain(**{name: value for name, value in fields.items() if value is not None})
