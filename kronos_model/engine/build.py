@@ -8,10 +8,10 @@ import torch
 from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.gpu.static_steps import StaticSteps
-from kronos_model.engine.gpu.timing import HostMark
 from kronos_model.engine.memory import GpuMemory, fitting_runner
+from kronos_model.engine.reports import HostMark
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.engine.scheduling.reads import padded_bars
+from kronos_model.engine.scheduling.path_table import padded_bars
 from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.transformer.kv_cache import cache_dtype, cached_head_dim
 from kronos_model.errors import OutOfMemory

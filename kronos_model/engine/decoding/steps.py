@@ -11,8 +11,7 @@ from torch import Tensor
 from kronos_model.engine.decoding.noise import NoiseSource
 from kronos_model.engine.decoding.sampling import RowParams, sample
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.scheduling.path_table import Batch
-from kronos_model.engine.scheduling.reads import plan_own_reads, plan_prompt_reads
+from kronos_model.engine.scheduling.path_table import Batch, plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment
 from kronos_model.engine.transformer.network import Network
@@ -102,7 +101,7 @@ class EagerSteps(Steps):
             torch.from_numpy(batch.table.columns[name][batch.slots]).to(device)
             for name in ("newest", "position", "bar")
         )
-        segment = DecodeSegment(rows.slots, bars, plan_own_reads(sequences), plan_prompt_reads(sequences))
+        segment = DecodeSegment(rows.slots, bars, plan_own_reads(batch), plan_prompt_reads(batch))
         drawn = [self._noise_of(one).draw(one) for one in sequences]
         noise = [_joined(parts).to(device) for parts in zip(*drawn, strict=True)]  # s1, s2
         self._own.tokens[rows.slots, newest + 1] = self._network.next_tokens(

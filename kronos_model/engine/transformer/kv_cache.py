@@ -5,6 +5,7 @@ go and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a pat
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kronos_model.engine.scheduling.reads import OwnRead, PromptRead, Span, padded_bars
-from kronos_model.engine.scheduling.runs import Run, SlotSpan
+from kronos_model.engine.scheduling.path_table import OwnRead, PromptRead, Span, padded_bars
 from kronos_model.engine.transformer.attention import (
     attend,
     attend_by_group,
@@ -23,6 +23,9 @@ from kronos_model.engine.transformer.attention import (
     mask_of,
     merge,
 )
+
+SlotSpan = tuple[int, int, int]
+"""A slot, and the bars ``[first, last)`` of it."""
 
 
 class KVCache:
@@ -75,6 +78,31 @@ class Segment(Protocol):
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store k and v; return the results (N, H, hd) of q over them and what the cache held before."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows ``[first_row, first_row + num_rows)`` of a batch: bars that follow each other in a window.
+
+    The last of them sees the bars of ``spans`` up to the last ``num_later``, each earlier one a bar less.
+    """
+
+    first_row: int
+    num_rows: int
+    spans: tuple[SlotSpan, ...]
+    num_later: int = 0
+
+    @property
+    def num_keys(self) -> int:
+        """Bars that the last row sees."""
+        return sum(last - first for _, first, last in self.spans) - self.num_later
+
+    def parts(self, most: int) -> Iterator["Run"]:
+        """The same rows, at most so many in each run."""
+        for first in range(0, self.num_rows, most):
+            num_rows = min(most, self.num_rows - first)
+            num_later = self.num_later + self.num_rows - first - num_rows
+            yield Run(self.first_row + first, num_rows, self.spans, num_later)
 
 
 class ChunkSegment(Segment, Protocol):

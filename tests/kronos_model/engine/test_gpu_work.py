@@ -116,7 +116,7 @@ def steady_step(
     with fake_device() as fake:
         runner, batch = runner_on(fake, dtype=dtype), table.batch_of(table.sequences)
         runner._steps.decode(batch)
-        table.advance(batch.sequences)
+        table.advance(batch)
         bytes_of_a_bar.clear()
         with fake.traced() as step:
             runner._steps.decode(batch)
