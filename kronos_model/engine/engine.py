@@ -89,8 +89,7 @@ class Engine:
 
     def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError if its horizon exceeds the context."""
-        max_context = self._runner.max_context
-        if request.horizon > max_context:
+        if request.horizon > (max_context := self._runner.max_context):
             raise InputError(
                 f"pred_len {request.horizon} is beyond this model's max_context {max_context}; "
                 f"ask for at most {max_context} bars",
@@ -149,8 +148,8 @@ class Engine:
         self._timer.end_phase("decode" if num_bars else None, self._began)
         self._timer.collect()
         self._began = []
-        times_s = self._timer.take("prefill"), self._timer.take("decode")
-        self.last_step = StepReport(num_prefill_bars, num_bars, *times_s)
+        prefill_s, decode_s = self._timer.take("prefill"), self._timer.take("decode")
+        self.last_step = StepReport(num_prefill_bars, num_bars, prefill_s, decode_s)
         if self._is_short_of_memory:
             self._make_room()
         self._scheduler.limits.count_step()
@@ -206,10 +205,9 @@ class Engine:
     def _may_fit(self, failed: Chunk | Sequence) -> bool:
         """Whether work that ran out of memory alone should be tried again, with less memory in use."""
         is_alone = len(self._scheduler.running) == 1
-        if is_alone and (isinstance(failed, Chunk) or failed.num_paths == 1):
-            return False
-        self._is_short_of_memory = True
-        return True
+        is_least = is_alone and (isinstance(failed, Chunk) or failed.num_paths == 1)
+        self._is_short_of_memory |= not is_least
+        return not is_least
 
     def _make_room(self) -> None:
         """After a step that was short of memory, preempt the newest series: it starts over later.

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
 from kronos_model.devices.probe import TorchProbe
+from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.decoding.steps import EagerSteps, SlotTokens, Steps
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.prefill.inputs import (
     ContextInput,
     GenerationState,
@@ -223,12 +223,12 @@ class ModelRunner:
 
     def _encode(self, chunks: Many[Chunk], segments: Many[PromptSegment], given: LookbackInput) -> None:
         """Tokenize parts of lookbacks; the last bar becomes the first of each path's own."""
-        parts = []
-        for chunk, segment in zip(chunks, segments, strict=True):
+        caches = []
+        for chunk in chunks:
             cache = self._states[chunk.generation].encoded
             assert cache is not None  # until the lookback is tokenized
-            parts.append((cache, segment))
-        tokens = self._coder.encode(given.bars, given.positions, parts, given.packed)
+            caches.append(cache)
+        tokens = self._coder.encode(given.bars, given.positions, segments, caches, given.packed)
         num_rows = 0
         for chunk, segment in zip(chunks, segments, strict=True):
             state = self._states[chunk.generation]

@@ -18,7 +18,7 @@ from kronos_model.engine.transformer.kv_cache import (
     SlotSpan,
 )
 from kronos_model.engine.transformer.linear import Affine, FusedLinear
-from kronos_model.engine.transformer.stack import BlockStack
+from kronos_model.engine.transformer.network import BlockStack
 from kronos_model.tokenizer import KronosTokenizer
 
 MAX_BARS = 1024
@@ -54,16 +54,17 @@ class TokenCoder:
         self,
         bars: Tensor,
         positions: Tensor,
-        parts: Many[tuple[KVCache, PromptSegment]],
+        segments: Many[PromptSegment],
+        caches: Many[KVCache],
         packed: tuple[RunPlan, ...] = (),
     ) -> Tensor:
-        """Scaled bars (N, 6) at ``positions`` (N,), part after part → tokens (N, 2).
+        """Scaled bars (N, 6) at ``positions`` (N,), segment after segment → tokens (N, 2).
 
-        Each part follows what its cache holds. If packed, all parts begin with the first bar.
+        Each segment follows what its cache holds. If packed, all begin with the first bar.
         """
-        for _, segment in parts:
+        for segment in segments:
             self._encoder.reserve_positions(segment.last)
-        x = self._encoder.run(self._embed(bars), positions, self._packed(packed) or parts)
+        x = self._run(self._encoder, self._embed(bars), positions, segments, caches, packed)
         return torch.stack(self._quantizer.encode(self._quant_embed(x)), dim=-1)
 
     def prompt(self, tokens: Tensor) -> DecodedPrompt:
@@ -82,7 +83,8 @@ class TokenCoder:
         spans: dict[DecodedPrompt, SlotSpan] = {}  # rows of prompts that are not cached
         tokens: list[Tensor] = []
         positions, runs = [], []
-        parts: list[tuple[KVCache, Segment]] = []
+        segments: list[Segment] = []
+        caches: list[KVCache] = []
         num_rows = 0
         for prompt, _ in series:
             length = len(prompt.tokens)
@@ -92,13 +94,15 @@ class TokenCoder:
             tokens.append(prompt.tokens)
             positions.append(np.arange(length))
             runs.append(Run(num_rows, length, (spans[prompt],)))
-            parts.append((prompt.cache, PromptSegment(0, 0, length)))
+            segments.append(PromptSegment(0, 0, length))
+            caches.append(prompt.cache)
             num_rows += length
         num_prompt_rows = num_rows
         for prompt, paths in series:
             length = len(prompt.tokens)
             self._decoder.reserve_positions(length + len(paths[0]))
-            parts.append((prompt.cache, PathsSegment(len(paths), len(paths[0]), 0, (0, length))))
+            segments.append(PathsSegment(len(paths), len(paths[0]), 0, (0, length)))
+            caches.append(prompt.cache)
             for own in paths:
                 before = (spans[prompt],) if prompt in spans else ()
                 tokens.append(own)
@@ -109,10 +113,20 @@ class TokenCoder:
         at, packed = to_device(plan, self._device)
         s1, s2 = torch.cat(tokens).unbind(1)
         x = self._post_quant_embed(self._quantizer.dequantize(s1, s2))
-        x = self._decoder.run(x, at, self._packed(packed) or parts)
+        x = self._run(self._decoder, x, at, segments, caches, packed)
         for prompt in spans:
             prompt.is_cached = not self._packs
         return self._head(x[num_prompt_rows:])
 
-    def _packed(self, plans: tuple[RunPlan, ...]) -> list[tuple[KVCache, Segment]]:
-        return [(self._no_cache, FlatSegment(plan, torch.float32)) for plan in plans]
+    def _run(
+        self,
+        stack: BlockStack,
+        x: Tensor,
+        positions: Tensor,
+        segments: Many[Segment],
+        caches: Many[KVCache],
+        packed: tuple[RunPlan, ...],
+    ) -> Tensor:
+        if packed:
+            segments, caches = [FlatSegment(packed[0], torch.float32)], [self._no_cache]
+        return stack.run(x, positions, segments, caches)
