@@ -130,8 +130,7 @@ class Engine:
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """
         started = time.monotonic()
-        if started >= self._next_deadline:
-            self._end_late(started)
+        self._end_late(started)
         self._timer.begin_phase()
         suspended, placed, chunks = self._scheduler.schedule()
         for suspension in suspended:
@@ -157,6 +156,8 @@ class Engine:
         return ended
 
     def _end_late(self, now: float) -> None:
+        if now < self._next_deadline:
+            return
         for generation in list(self._live):
             if now >= generation.deadline:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
@@ -204,8 +205,7 @@ class Engine:
 
     def _may_fit(self, failed: Chunk | Sequence) -> bool:
         """Whether work that ran out of memory alone should be tried again, with less memory in use."""
-        is_alone = len(self._scheduler.running) == 1
-        is_least = is_alone and (isinstance(failed, Chunk) or failed.num_paths == 1)
+        is_least = len(self._scheduler.running) == 1 and (isinstance(failed, Chunk) or failed.num_paths == 1)
         self._is_short_of_memory |= not is_least
         return not is_least
 
@@ -214,8 +214,7 @@ class Engine:
 
         The oldest series is preempted only if it is alone. So the oldest always goes on, and all series end.
         """
-        preempted = self._scheduler.preempt_newest()
-        if preempted is not None:
+        if (preempted := self._scheduler.preempt_newest()) is not None:
             self._runner.release(preempted)
             log.warning("out of memory: the newest series starts over later")
         self._is_short_of_memory = False
@@ -224,7 +223,7 @@ class Engine:
         try:
             self._runner.suspend(suspension)
             keeps_state = suspension.keeps_state
-        except Exception as error:  # a kernel may raise anything
+        except Exception as error:  # as in _attempt
             if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)

@@ -23,6 +23,7 @@ from kronos_model.engine.prefill.inputs import (
     GenerationState,
     LookbackInput,
     PlacingInput,
+    StateSlice,
     SuspendedPath,
     plan_context,
     plan_lookbacks,
@@ -238,12 +239,7 @@ class ModelRunner:
         ends, slots = given.last_tokens.unbind(1)
         self._own.tokens[slots, 0] = tokens[ends]
 
-    def _fill(
-        self,
-        segments: list[ChunkSegment],
-        prompts: list[tuple[GenerationState, slice]],
-        given: ContextInput,
-    ) -> None:
+    def _fill(self, segments: Many[ChunkSegment], prompts: Many[StateSlice], given: ContextInput) -> None:
         """Put keys and values of prompts and of paths in windows that have slid into the cache."""
         tokens = [state.lookback[bars] for state, bars in prompts]
         if len(tokens) < len(segments):

@@ -59,6 +59,8 @@ class SuspendedPath:
 
 
 States = Mapping[Generation, GenerationState]
+StateSlice = tuple[GenerationState, slice]
+"""Some of the bars of a generation's lookback."""
 
 
 class PlacingInput(NamedTuple):
@@ -132,7 +134,7 @@ class ContextInput(NamedTuple):
 
 def plan_context(
     chunks: Iterable[Chunk], states: States, *, packs: bool
-) -> tuple[list[ChunkSegment], list[tuple[GenerationState, slice]], ContextInput]:
+) -> tuple[list[ChunkSegment], list[StateSlice], ContextInput]:
     """For chunks of lookbacks, of prompts, and of paths in windows that have slid.
 
     Returns:
@@ -140,7 +142,7 @@ def plan_context(
     """
     prompts: list[PromptSegment] = []
     paths: list[PathsSegment] = []
-    lookbacks = []
+    lookbacks: list[StateSlice] = []
     own_tokens: list[SlotSpan] = []
     calendars, positions, path_calendars, path_positions = [], [], [], []
     for chunk in chunks:
