@@ -19,10 +19,10 @@ import torch
 from benchmarks.support.harness import Table, options
 from benchmarks.support.workload import MAX_CONTEXT, series_request
 from kronos_model.engine.build import GPU_CHUNK_BARS
+from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.decoding.steps import SlotTokens
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.sequence import Sequence
 
 LOOKBACK, WARM_UP_STEPS = 30, 50

@@ -21,8 +21,6 @@ from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, cancelled_if_left
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.loop_thread import LoopThread
-from kronos_client.core.many import END, ForecastOutcome, Many, ManyOptions, collect
-from kronos_client.core.result_store import RedisResultStore, ResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
 
@@ -61,6 +59,7 @@ class ForecastClient:
         dispatcher = RedisDispatcher(settings)
 
         def make_store() -> ResultStore:
+            from kronos_client.core.result_store import RedisResultStore
 
             return RedisResultStore(settings, dispatcher.redis)
 
@@ -169,6 +168,8 @@ class ForecastClient:
         return self._outcomes(self._thread.run(partial(_many, options)), items)
 
     def _outcomes(self, many: Many, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
+
+        from kronos_client.core.many import END, collect
 
         source, taken, is_over = iter(items), list[Any](), False
         try:

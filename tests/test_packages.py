@@ -46,7 +46,7 @@ PACKAGES_WITHOUT_TORCH = (
     "worker/training",
 )
 # Of the engine, what decides; what computes imports both.
-DECIDING = ("kronos_model.engine.engine", "kronos_model.engine.scheduling.reads")
+DECIDING = ("kronos_model.engine.engine",)
 WITHOUT_TORCH = (*(module for package in PACKAGES_WITHOUT_TORCH for module in modules_in(package)), *DECIDING)
 
 BLOCKING = """

@@ -95,8 +95,6 @@ class JobHandle(Generic[State, Result]):
         return f"{self._kind.name.capitalize()}Handle(id={self.id!r}, queue={self.queue!r})"
 
     def _on(self, core: Core) -> AsyncHandle[State, Result]:
-        from kronos_client.core.handle import AsyncHandle  # most of what only waiting needs
-
         return AsyncHandle(core, self._kind, self.id, self.queue)
 
     def _run(self, call: Callable[[AsyncHandle[State, Result]], Coroutine[Any, Any, T]]) -> T:
@@ -141,8 +139,6 @@ class JobHandle(Generic[State, Result]):
             for stored in states:
                 on_progress(state_of(stored))
         if not stored.has_ended:
-            from kronos_client.core.handle import closed
-
             raise closed(self.id)
         return self._run(lambda handle: handle._result(stored, forget=forget))
 

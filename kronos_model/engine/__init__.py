@@ -1,5 +1,6 @@
 """The decoding engine: every forecast, from Python or from a queue, goes through ``Engine``.
 
-``engine``, ``generation``, ``sequence`` and ``scheduling`` decide and import no torch; the other modules
-compute and decide nothing. ``build`` makes an engine for a loaded model.
+A ``generation`` is a submitted series, a ``sequence`` some of its paths. ``engine`` steps: ``scheduling``
+decides what a step computes, ``runner`` has it computed by ``prefill`` and ``decoding``, on the layers in
+``transformer``; ``reports`` has what it took. What decides imports no torch. ``build`` makes an engine.
 """

@@ -4,28 +4,43 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kronos_model.devices.failures import is_out_of_memory
-from kronos_model.engine.failures import as_kronos_error
-from kronos_model.engine.generation import Generation, SeriesRequest, note_first_bar
-from kronos_model.engine.gpu.timing import HostMark, Mark, PhaseTimer
-from kronos_model.engine.reports import EngineLoad, StepReport
-from kronos_model.engine.runner_protocol import Runner
+from kronos_model.engine.generation import Generation, SeriesRequest, as_kronos_error
+from kronos_model.engine.reports import EngineLoad, HostMark, Mark, PhaseTimer, StepReport
 from kronos_model.engine.scheduling.allocation import Suspension
+from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.scheduling.scheduler import Scheduler
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 
 log = logging.getLogger(__name__)
 
-STEPS_UNTIL_MORE = 256
-"""Steps without a failure, after running out of memory, until twice as much is tried again."""
 MIN_CHUNK_BARS = 64
 """A larger chunk that runs out of memory is tried again in parts; one of this size fails."""
 
 Work = TypeVar("Work", Chunk, Sequence)
+
+
+class Runner(Protocol):
+    """The computing side of an engine: ``ModelRunner`` in production, a scripted one in tests."""
+
+    max_context: int
+    num_slots: int
+
+    def prepare(self) -> bool: ...
+    def compute(self, chunks: tuple[Chunk, ...]) -> None: ...
+    def decode(self, batch: Batch) -> None: ...
+    def suspend(self, suspension: Suspension) -> None: ...
+    def leave_slots(self, sequence: Sequence) -> None: ...
+    def paths(self, sequence: Sequence) -> NDArray[np.float32]: ...
+    def release(self, sequence: Sequence) -> None: ...
+    def forget(self, generation: Generation) -> None: ...
+    def is_lost(self) -> bool: ...
 
 
 class Engine:
@@ -54,7 +69,6 @@ class Engine:
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
         self._next_deadline = math.inf
-        self._steps_until_more = STEPS_UNTIL_MORE
         self._is_short_of_memory = False
         self._timer = PhaseTimer(new_mark)
         self._began: list[Generation] = []  # had their first bar in this step
@@ -75,8 +89,7 @@ class Engine:
 
     def submit(self, request: SeriesRequest) -> Generation:
         """Queue a series; raises InputError if its horizon exceeds the context."""
-        max_context = self._runner.max_context
-        if request.horizon > max_context:
+        if request.horizon > (max_context := self._runner.max_context):
             raise InputError(
                 f"pred_len {request.horizon} is beyond this model's max_context {max_context}; "
                 f"ask for at most {max_context} bars",
@@ -85,7 +98,7 @@ class Engine:
                 details={"pred_len": request.horizon, "max_context": max_context},
             )
         generation = Generation(request)
-        self._scheduler.add(generation)
+        self._scheduler.add_request(generation)
         self._live[generation] = None
         self._next_deadline = min(self._next_deadline, generation.deadline)
         return generation
@@ -116,33 +129,33 @@ class Engine:
 
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """
-        self._end_late()
-        self._timer.begin_phase()
         started = time.monotonic()
-        suspended, placed = self._scheduler.share_out()
+        self._end_late(started)
+        self._timer.begin_phase()
+        suspended, placed, chunks = self._scheduler.schedule()
         for suspension in suspended:
             self._suspend(suspension)
         for sequence in placed:
             timings = sequence.generation.timings
             timings.admitted = timings.admitted or started
-        chunks = self._attempt(self._runner.compute, self._scheduler.next_chunks())
-        for chunk in chunks:
+        num_prefill_bars = 0
+        for chunk in self._attempt(self._runner.compute, chunks):
+            num_prefill_bars += chunk.num_bars
             self._complete(chunk)
-        self._timer.end_phase("prefill" if chunks else None)
+        self._timer.end_phase("prefill" if num_prefill_bars else None)
         num_bars = sum(map(self._decode, self._scheduler.batches()))
-        self._timer.end_phase("decode" if num_bars else None, partial(note_first_bar, self._began))
+        self._timer.end_phase("decode" if num_bars else None, self._began)
         self._timer.collect()
         self._began = []
-        num_prefill_bars = sum(chunk.num_bars for chunk in chunks)
-        times_s = self._timer.take("prefill"), self._timer.take("decode")
-        self.last_step = StepReport(num_prefill_bars, num_bars, *times_s)
-        self._make_room()
-        self._recover()
+        prefill_s, decode_s = self._timer.take("prefill"), self._timer.take("decode")
+        self.last_step = StepReport(num_prefill_bars, num_bars, prefill_s, decode_s)
+        if self._is_short_of_memory:
+            self._make_room()
+        self._scheduler.limits.count_step()
         ended, self._ended = self._ended, []
         return ended
 
-    def _end_late(self) -> None:
-        now = time.monotonic()
+    def _end_late(self, now: float) -> None:
         if now < self._next_deadline:
             return
         for generation in list(self._live):
@@ -152,13 +165,16 @@ class Engine:
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> int:
         """Compute one more bar of every path. Returns how many bars that were."""
-        decoded = self._attempt(lambda some: self._runner.decode(self._scheduler.batch_of(some)), sequences)
+        decoded = self._attempt(self._decode_once, sequences)
         if not decoded:
             return 0
-        num_bars = len(self._scheduler.batch_of(decoded).slots)
-        for sequence in self._scheduler.add_bars(decoded):
+        batch = self._scheduler.batch_of(decoded)
+        for sequence in self._scheduler.add_bars(batch):
             self._change_phase(sequence)
-        return num_bars
+        return len(batch.slots)
+
+    def _decode_once(self, sequences: tuple[Sequence, ...]) -> None:
+        self._runner.decode(self._scheduler.batch_of(sequences))
 
     def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> tuple[Work, ...]:
         """Run the work and return what succeeded. After a failure, run it in halves, so that one fails alone.
@@ -173,7 +189,9 @@ class Engine:
         except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
             if self._is_lost_by(error):
                 raise
-            is_less = is_out_of_memory(error) and self._shrink(work)
+            is_less = is_out_of_memory(error) and self._scheduler.limits.shrink(work)
+            if is_less:
+                log.warning("out of memory: a step now takes at most %s", self._scheduler.limits)
             if len(work) > 1:
                 log.warning("%d series failed together, trying them in halves: %s", len(work), error)
                 half = len(work) // 2
@@ -187,47 +205,25 @@ class Engine:
 
     def _may_fit(self, failed: Chunk | Sequence) -> bool:
         """Whether work that ran out of memory alone should be tried again, with less memory in use."""
-        is_alone = len(self._scheduler.running) == 1
-        if is_alone and (isinstance(failed, Chunk) or failed.num_paths == 1):
-            return False
-        self._is_short_of_memory = True
-        return True
+        is_least = len(self._scheduler.running) == 1 and (isinstance(failed, Chunk) or failed.num_paths == 1)
+        self._is_short_of_memory |= not is_least
+        return not is_least
 
     def _make_room(self) -> None:
-        """After a step that was short of memory, postpone the newest series: it starts over later.
+        """After a step that was short of memory, preempt the newest series: it starts over later.
 
-        The oldest series is postponed only if it is alone. So the oldest always goes on, and all series end.
+        The oldest series is preempted only if it is alone. So the oldest always goes on, and all series end.
         """
-        if self._is_short_of_memory and self._scheduler.running:
-            postponed = self._scheduler.postpone_newest()
-            self._runner.release(postponed)
+        if (preempted := self._scheduler.preempt_newest()) is not None:
+            self._runner.release(preempted)
             log.warning("out of memory: the newest series starts over later")
         self._is_short_of_memory = False
-
-    def _give_up(self, generation: Generation, error: Exception) -> None:
-        log.error("a series failed in a step of its own", exc_info=error)
-        self._fail(generation, as_kronos_error(error))
-
-    def _shrink(self, failed: tuple[Work, ...]) -> bool:
-        """After running out of memory, compute half as much at once. Returns whether that is less."""
-        self._steps_until_more = STEPS_UNTIL_MORE
-        if not self._scheduler.shrink(failed):
-            return False
-        log.warning("out of memory: a step now takes at most %s", self._scheduler.limits)
-        return True
-
-    def _recover(self) -> None:
-        """Compute twice as much at once, after ``STEPS_UNTIL_MORE`` steps without a failure."""
-        self._steps_until_more -= 1
-        if self._steps_until_more <= 0:
-            self._steps_until_more = STEPS_UNTIL_MORE
-            self._scheduler.grow()
 
     def _suspend(self, suspension: Suspension) -> None:
         try:
             self._runner.suspend(suspension)
             keeps_state = suspension.keeps_state
-        except Exception as error:  # a kernel may raise anything
+        except Exception as error:  # as in _attempt
             if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)
@@ -252,11 +248,9 @@ class Engine:
             return
         sequence, generation = chunk.sequence, chunk.generation
         self._scheduler.complete(chunk)
-        is_early = chunk.phase is Phase.EARLY_BARS and chunk.last == sequence.num_paths
-        if is_early and not self._succeeds(self._show, sequence):
-            return
+        if chunk.phase is Phase.EARLY_BARS and chunk.last == sequence.num_paths:
+            self._succeeds(self._show, sequence)
         if sequence.is_complete and self._succeeds(self._accept, sequence):
-            self._scheduler.end(sequence)
             self._runner.release(sequence)
             if generation.done:
                 self._forget(generation)
@@ -284,6 +278,10 @@ class Engine:
         """Whether the device has failed, so that every further call would fail too."""
         return not is_out_of_memory(error) and self._runner.is_lost()
 
+    def _give_up(self, generation: Generation, error: Exception) -> None:
+        log.error("a series failed in a step of its own", exc_info=error)
+        self._fail(generation, as_kronos_error(error))
+
     def _fail(self, generation: Generation, error: KronosError) -> None:
         if not generation.done:
             generation.fail(error)
@@ -292,11 +290,11 @@ class Engine:
     def _forget(self, generation: Generation) -> None:
         del self._live[generation]
         self._ended.append(generation)
-        self._scheduler.drop(generation)
+        self._scheduler.finish_request(generation)
         self._runner.forget(generation)
         generation.sequences.clear()
 
 
 def _going_on(work: tuple[Work, ...]) -> tuple[Work, ...]:
     """Without what belongs to series that failed: another of their sequences may have."""
-    return tuple(one for one in work if not one.generation.done)
+    return tuple(part for part in work if not part.generation.done)

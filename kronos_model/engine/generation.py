@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
-from kronos_model.errors import InputError, KronosError
+from kronos_model.devices.failures import is_out_of_memory
+from kronos_model.errors import InputError, KronosError, OutOfMemory
 from kronos_model.seeds import MAX_SEED
 
 if TYPE_CHECKING:
@@ -226,7 +227,12 @@ class Generation:
         self.done = True
 
 
-def note_first_bar(generations: list[Generation], moment: float) -> None:
-    """Note when generations had their first bar."""
-    for generation in generations:
-        generation.timings.first_bar = generation.timings.first_bar or moment
+def as_kronos_error(error: Exception) -> KronosError:
+    """The error that a failed series ends with."""
+    if isinstance(error, KronosError):
+        return error
+    if is_out_of_memory(error):
+        return OutOfMemory("the device has too little memory for this series; ask for fewer paths or bars")
+    wrapped = KronosError(f"the model failed on this series ({type(error).__name__}); see the worker's log")
+    wrapped.__cause__ = error.with_traceback(None)  # its frames hold tensors, and it has been logged
+    return wrapped

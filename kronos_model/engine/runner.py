@@ -6,6 +6,7 @@ all of them. Only attention goes segment by segment.
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -14,22 +15,29 @@ from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
 from kronos_model.devices.probe import TorchProbe
-from kronos_model.engine.chunks.context import ContextPart, ContextPlan
-from kronos_model.engine.chunks.generation_state import GenerationState, SuspendedPath
-from kronos_model.engine.chunks.lookbacks import LookbackPart, LookbackPlan
-from kronos_model.engine.chunks.packed import PackedSegment
-from kronos_model.engine.chunks.placing import PlacingPlan
-from kronos_model.engine.chunks.tokens import TokenCoder
-from kronos_model.engine.chunks.transfer import to_device
+from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.decoding.steps import EagerSteps, SlotTokens, Steps
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.gpu.static_steps import StaticSteps
+from kronos_model.engine.prefill.inputs import (
+    ContextInput,
+    GenerationState,
+    LookbackInput,
+    PlacingInput,
+    StateSlice,
+    SuspendedPath,
+    plan_context,
+    plan_lookbacks,
+    plan_placing,
+    to_device,
+)
+from kronos_model.engine.prefill.packed import PackedSegment
+from kronos_model.engine.prefill.tokens import TokenCoder
 from kronos_model.engine.scheduling.allocation import Suspension
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.transformer.attention import has_kernel
-from kronos_model.engine.transformer.kv_cache import Segment
+from kronos_model.engine.transformer.kv_cache import ChunkSegment, PromptSegment
 from kronos_model.engine.transformer.network import Network
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -92,43 +100,38 @@ class ModelRunner:
     @torch.inference_mode()
     def compute(self, chunks: Many[Chunk]) -> None:
         """Compute chunks of sequences that are not decoding."""
+        lookbacks: list[Chunk] = []
+        in_context: list[Chunk] = []
+        to_bars: list[Chunk] = []
         for chunk in chunks:
-            if chunk.phase is Phase.LOOKBACK and chunk.first == 0:
-                self._states[chunk.generation] = self._start(chunk.generation)
-        entering = self._not_placed(chunk.sequence for chunk in chunks)
-        lookbacks = [
-            LookbackPart.of(chunk, self._states[chunk.generation], packs=self._packs)
-            for chunk in chunks
-            if chunk.phase is Phase.LOOKBACK
-        ]
-        inputs = [
-            ContextPart.of(chunk, self._states[chunk.generation])
-            for chunk in chunks
-            if chunk.phase not in TO_BARS
-        ]
-        parts = sorted((one for one in inputs if one is not None), key=lambda one: one.lookback is None)
-        placing, encoding, context = to_device(
-            (
-                PlacingPlan.of(entering, self._states),
-                LookbackPlan.of(lookbacks, self._coder),
-                ContextPlan.of(parts, packs=self._packs),
-            ),
-            self._device,
-        )
-        self._place(entering, placing)
-        self._encode(lookbacks, encoding)
-        self._fill(parts, context)
-        self._detokenize([chunk for chunk in chunks if chunk.phase in TO_BARS])
-        for one in lookbacks:  # last, because nothing can fail after this
-            if one.is_last:
-                one.state.encoded = None
+            if chunk.phase is Phase.LOOKBACK:
+                lookbacks.append(chunk)
+                if chunk.first == 0:
+                    self._states[chunk.generation] = self._start(chunk.generation)
+            (to_bars if chunk.phase in TO_BARS else in_context).append(chunk)
+        entering = self._not_placed(map(attrgetter("sequence"), chunks))
+        coded, encoding = plan_lookbacks(lookbacks, self._states, packs=self._packs)
+        segments, prompts, context = plan_context(in_context, self._states, packs=self._packs)
+        placing = plan_placing(entering, self._states)
+        placing, encoding, context = to_device((placing, encoding, context), self._device)
+        if entering:
+            self._place(entering, placing)
+        if lookbacks:
+            self._encode(lookbacks, coded, encoding)
+        if segments:
+            self._fill(segments, prompts, context)
+        if to_bars:
+            self._detokenize(to_bars)
+        for chunk in lookbacks:  # last, because nothing can fail after this
+            if chunk.last == chunk.sequence.request.lookback:
+                self._states[chunk.generation].encoded = None
 
     @torch.inference_mode()
     def decode(self, batch: Batch) -> None:
         """Generate the next bar of every path of every sequence."""
         if not self._placed.issuperset(batch.sequences):
             entering = self._not_placed(batch.sequences)
-            self._place(entering, to_device(PlacingPlan.of(entering, self._states), self._device))
+            self._place(entering, to_device(plan_placing(entering, self._states), self._device))
         self._steps.decode(batch)
 
     @torch.inference_mode()
@@ -159,7 +162,7 @@ class ModelRunner:
     def paths(self, sequence: Sequence) -> NDArray[np.float32]:
         """The bars of a sequence's paths, unscaled, (S, n, 6): all, or those that were computed early."""
         state = self._states[sequence.generation]
-        return state.scaling.undo(np.stack([state.paths[path] for path in sequence.paths]))
+        return state.scaling.undo(np.stack([*map(state.paths.__getitem__, sequence.paths)]))
 
     def release(self, sequence: Sequence) -> None:
         """Forget a sequence that left its slots, or ended."""
@@ -187,59 +190,63 @@ class ModelRunner:
             scaled=scaling.apply(request.bars, self._clip),
             calendar=self._network.embedding.calendar(stamps),
             encoded=self._coder.encoder_cache(request.lookback),
+            lookback=torch.empty(0, 2),
         )
 
     def _not_placed(self, sequences: Iterable[Sequence]) -> list[Sequence]:
-        return [one for one in sequences if one not in self._placed and one.phase is not Phase.BARS]
+        entering = []
+        for sequence in sequences:
+            if sequence not in self._placed and sequence.phase is not Phase.BARS:
+                entering.append(sequence)
+        return entering
 
-    def _place(self, sequences: Many[Sequence], plan: PlacingPlan) -> None:
+    def _place(self, sequences: Many[Sequence], given: PlacingInput) -> None:
         """Put what sequences begin or go on with into their new slots."""
-        if not sequences:
-            return
-        slots, bars = plan.places
-        self._own.calendar[slots, bars] = plan.calendar
-        tokenized = [one for one in sequences if one.phase is not Phase.LOOKBACK]
-        if tokenized:
-            owners, slots = plan.slots.unbind(1)
-            last_tokens = [self._states[one.generation].lookback[-1:] for one in tokenized]
+        slots, bars = given.places
+        self._own.calendar[slots, bars] = given.calendar
+        last_tokens = []
+        for sequence in sequences:
+            if sequence.phase is not Phase.LOOKBACK:
+                last_tokens.append(self._states[sequence.generation].lookback[-1:])
+        if last_tokens:
+            owners, slots = given.last_tokens.unbind(1)
             self._own.tokens[slots, 0] = torch.cat(last_tokens)[owners]
         for sequence in sequences:
-            state = self._states[sequence.generation]
-            for path, slot in (
-                zip(sequence.paths, sequence.slots, strict=True) if sequence.num_generated else ()
-            ):
-                saved = state.suspended[path]
-                self._own.tokens[slot, : len(saved.tokens)] = saved.tokens.to(self._device)
-                self._network.fill_slot(slot, saved.cached)
+            suspended = self._states[sequence.generation].suspended
+            if sequence.num_generated:
+                for path, slot in zip(sequence.paths, sequence.slots, strict=True):
+                    saved = suspended[path]
+                    self._own.tokens[slot, : len(saved.tokens)] = saved.tokens.to(self._device)
+                    self._network.fill_slot(slot, saved.cached)
             self._placed.add(sequence)
             for path in sequence.paths:
-                state.suspended.pop(path, None)
+                suspended.pop(path, None)
 
-    def _encode(self, parts: Many[LookbackPart], plan: LookbackPlan) -> None:
+    def _encode(self, chunks: Many[Chunk], segments: Many[PromptSegment], given: LookbackInput) -> None:
         """Tokenize parts of lookbacks; the last bar becomes the first of each path's own."""
-        if not parts:
-            return
-        tokens = self._coder.encode(plan.bars, [(one.cache, one.segment) for one in parts], plan.coding)
-        for one, added in zip(
-            parts, torch.split(tokens, [one.segment.num_tokens for one in parts]), strict=True
-        ):
-            first = one.segment.first
-            one.state.lookback = torch.cat((one.state.lookback[:first], added)) if first else added
-        ends, slots = plan.complete.unbind(1)
+        caches = []
+        for chunk in chunks:
+            cache = self._states[chunk.generation].encoded
+            assert cache is not None  # until the lookback is tokenized
+            caches.append(cache)
+        tokens = self._coder.encode(given.bars, given.positions, segments, caches, given.packed)
+        num_rows = 0
+        for chunk, segment in zip(chunks, segments, strict=True):
+            state = self._states[chunk.generation]
+            first_row, num_rows = num_rows, num_rows + segment.num_tokens
+            added, before = tokens[first_row:num_rows], state.lookback[: segment.first]
+            state.lookback = torch.cat((before, added)) if segment.first else added
+        ends, slots = given.last_tokens.unbind(1)
         self._own.tokens[slots, 0] = tokens[ends]
 
-    def _fill(self, parts: Many[ContextPart], plan: ContextPlan) -> None:
+    def _fill(self, segments: Many[ChunkSegment], prompts: Many[StateSlice], given: ContextInput) -> None:
         """Put keys and values of prompts and of paths in windows that have slid into the cache."""
-        if not parts:
-            return
-        slots, bars = plan.own_tokens
-        tokens = [one.state.lookback[one.lookback] for one in parts if one.lookback is not None]
-        if len(tokens) < len(parts):
+        tokens = [state.lookback[bars] for state, bars in prompts]
+        if len(tokens) < len(segments):
+            slots, bars = given.own_tokens
             tokens.append(self._own.tokens[slots, bars])
-        segments: list[Segment] = [PackedSegment(one, self._network.kept_as) for one in plan.packed]
-        self._network.fill(
-            torch.cat(tokens), plan.calendar, plan.positions, segments or [one.segment for one in parts]
-        )
+        packed = [PackedSegment(plan, self._network.kept_as) for plan in given.packed]
+        self._network.fill(torch.cat(tokens), given.calendar, given.positions, packed or segments)
 
     def _generated(self, sequence: Sequence, slots: Many[int]) -> Tensor:
         """A copy of the tokens that were generated in some of a sequence's slots, (S, n, 2)."""
@@ -259,10 +266,10 @@ class ModelRunner:
             else:
                 tokens = list(self._generated(sequence, sequence.slots[chunk.first : chunk.last]))
             series.append((state.prompt, tokens))
-        if series:
-            scaled = torch.cat(self._coder.decode(series)).cpu().numpy()
-            ends = np.cumsum([chunk.num_bars for chunk in chunks])
-            for chunk, bars in zip(chunks, np.split(scaled, ends[:-1]), strict=True):
-                paths = chunk.sequence.paths[chunk.first : chunk.last]
-                by_path = np.split(bars, len(paths))
-                self._states[chunk.generation].paths |= dict(zip(paths, by_path, strict=True))
+        scaled = self._coder.decode(series).cpu().numpy()
+        num_rows = 0
+        for chunk in chunks:
+            paths = self._states[chunk.generation].paths
+            for path in chunk.sequence.paths[chunk.first : chunk.last]:
+                first_row, num_rows = num_rows, num_rows + chunk.num_bars // (chunk.last - chunk.first)
+                paths[path] = scaled[first_row:num_rows]

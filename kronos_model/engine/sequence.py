@@ -5,7 +5,7 @@ the *prompt*, which all paths share, is the lookback without its last bar, and a
 that last bar. A step puts the newest bar into the cache and generates the next one.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -48,27 +48,20 @@ class Sequence:
     next_change: int = 0  # the number of generated bars at which ``change_phase`` is due, while it decodes
     cached_from: int = 0  # the start of the window that is in the cache
 
+    request: SeriesRequest = field(init=False)
+    prompt_length: int = field(init=False)  # bars of lookback, without the last one, that fit the context
+    shares_prompt: bool = field(init=False)  # the prompt is in a slot of its own
+
     def __post_init__(self) -> None:
+        self.request = self.generation.request
+        self.prompt_length = min(self.request.lookback, self.max_context) - 1
+        self.shares_prompt = self.request.sampling.sample_count > 1
         self.generation.sequences.append(self)
-
-    @property
-    def request(self) -> SeriesRequest:
-        return self.generation.request
-
-    @property
-    def prompt_length(self) -> int:
-        """Bars of lookback, without the last one, that fit the context."""
-        return min(self.request.lookback, self.max_context) - 1
 
     @property
     def window_start(self) -> int:
         """Bars that lie before the window of the next step."""
         return max(0, self.prompt_length + 1 + self.num_generated - self.max_context)
-
-    @property
-    def shares_prompt(self) -> bool:
-        """Whether the prompt is in a slot of its own."""
-        return self.request.sampling.sample_count > 1
 
     @property
     def cached_prompt_length(self) -> int:
@@ -85,49 +78,32 @@ class Sequence:
         """Bars of its slot that a suspended path needs again: none after the window slid."""
         return 0 if self.cached_from else min(self.own_start + self.num_generated, self.max_context)
 
-    @property
-    def newest_position(self) -> int:
-        """Position in the window of the bar that the next step adds; "rolling" exceeds the context."""
-        return self.cached_prompt_length + self.num_generated
-
-    @property
-    def is_decoding(self) -> bool:
-        return self.phase is Phase.DECODE
-
-    @property
-    def num_units(self) -> int:
-        """Units of work in this phase: bars of the lookback or of the prompt, else paths."""
+    def _units(self) -> tuple[int, int]:
+        """Units of work in this phase, bars of the lookback or of the prompt, else paths; bars in each."""
         match self.phase:
             case Phase.LOOKBACK:
-                return self.request.lookback
+                return self.request.lookback, 1
             case Phase.PROMPT:
-                return self.cached_prompt_length
+                return self.cached_prompt_length, 1
             case Phase.DECODE:
-                return 1
-            case Phase.WINDOW_PATHS | Phase.EARLY_BARS | Phase.BARS:
-                return self.num_paths
-
-    @property
-    def unit_bars(self) -> int:
-        """Bars in one unit of this phase."""
-        match self.phase:
+                return 1, 1
             case Phase.WINDOW_PATHS | Phase.EARLY_BARS:
-                return self.num_generated
+                return self.num_paths, self.num_generated
             case Phase.BARS:
-                return self.request.horizon
-            case _:
-                return 1
+                return self.num_paths, self.request.horizon
 
     def next_chunk(self, max_bars: int) -> "Chunk":
         """The next part of the phase's work: at most ``max_bars`` bars, but at least one unit."""
+        num_units, unit_bars = self._units()
         first = self.num_units_done
-        last = min(first + max(1, max_bars // self.unit_bars), self.num_units)
-        return Chunk(self, self.phase, first, last, (last - first) * self.unit_bars)
+        last = min(first + max(1, max_bars // unit_bars), num_units)
+        return Chunk(self, self.phase, first, last, (last - first) * unit_bars)
 
     @property
     def num_bars_left(self) -> int:
         """Bars that are left to compute in this phase."""
-        return (self.num_units - self.num_units_done) * self.unit_bars
+        num_units, unit_bars = self._units()
+        return (num_units - self.num_units_done) * unit_bars
 
     def complete(self, chunk: "Chunk") -> None:
         """Note that a chunk was computed; the phase may end with it."""
@@ -137,7 +113,7 @@ class Sequence:
     @property
     def is_complete(self) -> bool:
         """Whether everything in this round is computed."""
-        return self.phase is Phase.BARS and self.num_units_done == self.num_units
+        return self.phase is Phase.BARS and self.num_units_done == self.num_paths
 
     def change_phase(self) -> None:
         """Go on after the first bar that a step generated, the last one, or one that moves the window."""
@@ -166,7 +142,7 @@ class Sequence:
         self.slots, self.prompt_slot = slots, prompt_slot
         self.num_generated_before = self.num_generated
         self._enter(Phase.DECODE if self.generation.is_tokenized else Phase.LOOKBACK)
-        if self.is_decoding and (self.cached_from or self._has_slid or not has_prompt):
+        if self.phase is Phase.DECODE and (self.cached_from or self._has_slid or not has_prompt):
             self._cache_anew()
 
     def start_over(self) -> None:
@@ -198,7 +174,7 @@ class Sequence:
         return early if self.request.streams and 4 * early <= 3 * horizon else horizon
 
     def _leave_finished_phases(self) -> None:
-        while self.num_units_done >= self.num_units and self.phase not in (Phase.DECODE, Phase.BARS):
+        while self.phase not in (Phase.DECODE, Phase.BARS) and self.num_units_done >= self._units()[0]:
             if self.phase is Phase.LOOKBACK:
                 self.generation.is_tokenized = True
             if self.phase is Phase.EARLY_BARS and self._has_slid:

@@ -20,8 +20,7 @@ from kronos_client.redis.queues import (
     queue_and_step,
     rank_of,
 )
-from kronos_model.engine.scheduling.fair_queue import FairQueue
-from kronos_model.engine.scheduling.shares import CLASS_RATIO
+from kronos_model.engine.scheduling.shares import CLASS_RATIO, FairQueue
 
 NUM_CLASSES: Final = len(CELERY_PRIORITIES)
 OVERDUE_S: Final = 30.0

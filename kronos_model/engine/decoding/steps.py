@@ -8,11 +8,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from kronos_model.engine.decoding.noise import NoiseSource
-from kronos_model.engine.decoding.sampling import RowParams, sample
+from kronos_model.engine.decoding.sampling import NoiseSource, RowParams, sample
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.scheduling.path_table import Batch
-from kronos_model.engine.scheduling.reads import plan_own_reads, plan_prompt_reads
+from kronos_model.engine.scheduling.path_table import (
+    CHANGING_COLUMNS,
+    Batch,
+    plan_own_reads,
+    plan_prompt_reads,
+)
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment
 from kronos_model.engine.transformer.network import Network
@@ -36,7 +39,12 @@ class SlotTokens:
 
 
 class Steps(Protocol):
-    """Advances sequences by a bar: ``EagerSteps`` on any device, ``StaticSteps`` on CUDA."""
+    """Advances sequences by a bar: ``EagerSteps`` on any device, ``StaticSteps`` on CUDA.
+
+    An implementation is made with the ``Network``, whose weights and cache it uses, and the ``SlotTokens``. A
+    step reads the columns of ``batch.table`` at ``batch.slots``; the runner has placed the paths in these
+    slots, and the scheduler advances the table after the step.
+    """
 
     def warm_up(self) -> None:
         """Prepare what the first steps would otherwise wait for."""
@@ -46,36 +54,13 @@ class Steps(Protocol):
         return False
 
     def decode(self, batch: Batch) -> None:
-        """Append the next token to every path. A repeated call has the same outcome."""
+        """Put the newest bars into the cache, and append the next token to every path.
+
+        A repeated call has the same outcome.
+        """
 
     def release(self, sequence: Sequence) -> None:
         """Drop what is held for a sequence that ended or was suspended."""
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """What stays the same while the same sequences run: R rows."""
-
-    batch: Batch
-    slots: Tensor  # (R,)
-    leads: Tensor  # (R,), the first slot of each row's sequence
-    params: RowParams
-
-    @classmethod
-    def of(cls, batch: Batch, device: torch.device) -> Self:
-        table, slots = batch.table, batch.slots
-        top_k = table.columns["top_k"][slots]
-        temperature, top_p = table.sampling[:, slots]
-        temperatures, top_ks, top_ps = (
-            torch.from_numpy(column).to(device).unsqueeze(-1) for column in (temperature, top_k, top_p)
-        )
-        filters = bool((top_k > 0).any() or (top_p < 1).any())
-        return cls(
-            batch,
-            torch.from_numpy(slots).to(device),
-            torch.from_numpy(table.columns["lead"][slots]).to(device),
-            RowParams(temperatures, top_ks, top_ps, filters),
-        )
 
 
 class EagerSteps(Steps):
@@ -94,41 +79,66 @@ class EagerSteps(Steps):
 
     @torch.inference_mode()
     def decode(self, batch: Batch) -> None:
-        sequences, device = batch.sequences, self._network.device
+        device, table = self._network.device, batch.table
         if self._rows is None or self._rows.batch is not batch:
             self._rows = _Rows.of(batch, device)
         rows = self._rows
-        newest, positions, bars = (
-            torch.from_numpy(batch.table.columns[name][batch.slots]).to(device)
-            for name in ("newest", "position", "bar")
-        )
-        segment = DecodeSegment(rows.slots, bars, plan_own_reads(sequences), plan_prompt_reads(sequences))
-        drawn = [self._noise_of(one).draw(one) for one in sequences]
-        noise = [_joined(parts).to(device) for parts in zip(*drawn, strict=True)]  # s1, s2
+        changing = table.values[: len(CHANGING_COLUMNS), batch.slots]
+        newest, positions, bars, _ = torch.from_numpy(changing).to(device).unbind()
+        segment = DecodeSegment(rows.slots, bars, plan_own_reads(batch), plan_prompt_reads(batch))
+        noise: tuple[list[Tensor], list[Tensor]] = [], []  # of s1, of s2
+        for sequence in batch.sequences:
+            source = self._noise.get(sequence.generation)
+            if source is None:
+                vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
+                source = self._new_noise(sequence.request.sampling, vocabularies)
+                self._noise[sequence.generation] = source
+            for parts, drawn in zip(noise, source.draw(sequence), strict=True):
+                parts.append(drawn)
+
+        def choose(draw: int, logits: Tensor) -> Tensor:
+            parts = noise[draw]
+            joined = parts[0] if len(parts) == 1 else torch.cat(parts)
+            return self.choose(logits, rows.params, joined.to(device))
+
         self._own.tokens[rows.slots, newest + 1] = self._network.next_tokens(
             self._own.tokens[rows.slots, newest],
             self._own.calendar[rows.leads, newest],
             positions,
             segment,
-            lambda draw, logits: self.choose(logits, rows.params, noise[draw]),
+            choose,
         )
 
     def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
         """Tokens (R,) from logits and noise (R, vocabulary): of s1, then of s2."""
         return sample(logits, params, noise)
 
-    def _noise_of(self, sequence: Sequence) -> NoiseSource:
-        noise = self._noise.get(sequence.generation)
-        if noise is None:
-            vocabularies = self._network.s1_vocabulary, self._network.s2_vocabulary
-            noise = self._noise[sequence.generation] = self._new_noise(
-                sequence.request.sampling, vocabularies
-            )
-        return noise
-
     def release(self, sequence: Sequence) -> None:
         self._rows = None
 
 
-def _joined(parts: tuple[Tensor, ...]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+@dataclass(frozen=True)
+class _Rows:
+    """What stays the same while the same sequences run: R rows."""
+
+    batch: Batch
+    slots: Tensor  # (R,)
+    leads: Tensor  # (R,), the first slot of each row's sequence
+    params: RowParams
+
+    @classmethod
+    def of(cls, batch: Batch, device: torch.device) -> Self:
+        columns, slots = batch.table.columns, batch.slots
+        top_k, (temperature, top_p) = columns["top_k"][slots], batch.table.sampling[:, slots]
+        filters = bool((top_k > 0).any() or (top_p < 1).any())
+        return cls(
+            batch,
+            torch.from_numpy(slots).to(device),
+            torch.from_numpy(columns["lead"][slots]).to(device),
+            RowParams(
+                torch.from_numpy(temperature[:, None]).to(device),
+                torch.from_numpy(top_k[:, None]).to(device),
+                torch.from_numpy(top_p[:, None]).to(device),
+                filters,
+            ),
+        )

@@ -2,16 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.engine.generation import Generation
+from kronos_model.engine.generation import PRIORITIES, Generation
 from kronos_model.engine.scheduling.jobs import Job, Jobs
-from kronos_model.engine.scheduling.prompts import Prompts
 from kronos_model.engine.scheduling.shares import JobColumns, slot_targets
-from kronos_model.engine.scheduling.slots import SlotLedger
+from kronos_model.engine.scheduling.slots import Prompts, SlotLedger
 from kronos_model.engine.sequence import Sequence
 
 MAX_SUSPENDED_AT_ONCE: Final = 8
@@ -42,13 +43,9 @@ class Allocation:
         self._max_context = max_context
         self._num_spare = num_spare
         self._jobs = jobs
-        self._slots = SlotLedger(num_slots)
+        self.slots = SlotLedger(num_slots)
         self._prompts = Prompts(num_slots, max_context)
         self.has_changed = False  # since slots were last shared out
-
-    @property
-    def num_used(self) -> int:
-        return self._slots.num_used
 
     def add(self, generation: Generation) -> None:
         """Let a generation's waiting paths have slots; behind the others of its job."""
@@ -64,8 +61,8 @@ class Allocation:
         self._wait(sequence)
 
     def set_cached(self, sequence: Sequence) -> None:
-        """Note that a sequence's prompt is cached, so that others of its generation may start."""
-        if sequence.shares_prompt and self._prompts.set_cached(sequence):
+        """Note that the prompt that a sequence shares is cached: others of its generation may start."""
+        if self._prompts.set_cached(sequence):
             self.has_changed = True
 
     def leave(self, sequence: Sequence) -> None:
@@ -100,27 +97,31 @@ class Allocation:
         Returns:
             What was suspended, and the sequences that got slots.
         """
-        num_shared = self._slots.num_slots - self._num_spare
-        is_enough_for_all = self._jobs.num_waiting <= min(num_slots, num_shared) - self._slots.num_used
+        num_shared = self.slots.num_slots - self._num_spare
+        is_enough_for_all = self._jobs.num_waiting <= min(num_slots, num_shared) - self.slots.num_used
         columns = self._jobs.columns()
         targets = columns.wanted if is_enough_for_all else self._targets(columns, num_slots, turn)
         num_slots = max(int(targets.sum()), min(num_slots, num_shared))
         change = targets - columns.held
         lacking: dict[Job, int] = {}
-        num_lacking = self._slots.num_used - num_slots  # beyond the slots that are free
+        highest_rank = len(PRIORITIES)
+        num_lacking = self.slots.num_used - num_slots  # beyond the slots that are free
         for job, lacks in self._jobs.above_zero(change, (columns.arrived, columns.turn, columns.rank)):
             if self._next(job) is not None:
                 lacking[job] = lacks
+                highest_rank = min(highest_rank, job.rank)
                 num_lacking += lacks
                 if num_lacking >= MAX_SUSPENDED_AT_ONCE:
                     break
-        excess = self._jobs.above_zero(-change, (columns.arrived, change, -columns.rank))
-        suspended = self._make_room(excess, min(job.rank for job in lacking), num_lacking) if lacking else []
+        suspended: list[Suspension] = []
+        if num_lacking > 0 and lacking:
+            excess = self._jobs.above_zero(-change, (columns.arrived, change, -columns.rank))
+            suspended = self._make_room(excess, highest_rank, min(num_lacking, MAX_SUSPENDED_AT_ONCE))
         placed = []
         for takes_more in (False, True):
             for job in lacking:
                 while (
-                    most := min(num_slots if takes_more else lacking[job], num_slots - self._slots.num_used)
+                    most := min(num_slots if takes_more else lacking[job], num_slots - self.slots.num_used)
                 ) > 0:
                     sequence = self._place(job, most)
                     if sequence is None:
@@ -130,12 +131,12 @@ class Allocation:
         for suspension in suspended:
             self._wait(suspension.sequence)
         is_cut_short = num_lacking >= MAX_SUSPENDED_AT_ONCE
-        self.has_changed = is_cut_short or any(lacks > 0 for lacks in lacking.values())
+        self.has_changed = is_cut_short or max(lacking.values(), default=0) > 0
         return suspended, placed
 
     def _targets(self, columns: JobColumns, num_slots: int, turn: int) -> NDArray[np.int64]:
         """How many slots each job should hold: small jobs have the spare ones, as far as they go."""
-        num_spare = max(0, num_slots - (self._slots.num_slots - self._num_spare))
+        num_spare = max(0, num_slots - (self.slots.num_slots - self._num_spare))
         keys = (columns.arrived, columns.turn, columns.rank)
         of_small = np.where(columns.wanted <= num_spare, columns.wanted, 0)
         order = np.lexsort(keys)
@@ -144,7 +145,7 @@ class Allocation:
         return of_small + slot_targets(others, num_slots - num_spare, turn)
 
     def _free(self, job: Job, sequence: Sequence) -> None:
-        self._slots.give_back(sequence.slots)
+        self.slots.give_back(sequence.slots)
         self._jobs.count(job, held=-sequence.num_paths)
         self.has_changed = True
 
@@ -155,13 +156,14 @@ class Allocation:
 
     def _next(self, job: Job) -> Sequence | Generation | None:
         """What the job places next. One sequence of a generation caches the prompt for all."""
-        for one in job.following:
-            generation = one.generation if isinstance(one, Sequence) else one
-            is_starting = not generation.is_tokenized and any(
-                sequence in job.running for sequence in generation.sequences
+        candidates: chain[Sequence | Generation] = chain(job.suspended, job.waiting)
+        for following in candidates:
+            generation = following.generation if isinstance(following, Sequence) else following
+            is_starting = not generation.is_tokenized and not job.running.keys().isdisjoint(
+                generation.sequences
             )
             if not (is_starting or self._prompts.is_being_cached(generation)):
-                return one
+                return following
         return None
 
     def _place(self, job: Job, most: int) -> Sequence | None:
@@ -179,7 +181,7 @@ class Allocation:
             sequence = Sequence(following, len(paths), self._max_context, first_path=paths.start)
             if not following.num_paths_waiting:
                 del job.waiting[following]
-        slots = self._slots.take(sequence.num_paths)
+        slots = self.slots.take(sequence.num_paths)
         if sequence.shares_prompt:
             prompt = self._prompts.join(sequence.generation)
             sequence.enter_slots(slots, prompt.slot, has_prompt=prompt.is_cached)
@@ -194,15 +196,14 @@ class Allocation:
     ) -> list[Suspension]:
         """Suspend paths of the jobs that hold more than they should; ``excess`` is how many more."""
         suspended: list[Suspension] = []
-        num_paths = min(num_paths, MAX_SUSPENDED_AT_ONCE)
-        num_kept = self._jobs.num_suspended_paths if num_paths > 0 else 0
+        num_kept = self._jobs.num_suspended_paths()
         for job, num_more in excess:
             if num_paths <= 0:
                 break
             is_lower = highest_rank < job.rank
-            for sequence in sorted(job.running, key=lambda one: (one.num_paths, one.num_generated)):
+            for sequence in sorted(job.running, key=attrgetter("num_paths", "num_generated")):
                 most = min(num_paths, num_more, sequence.num_paths)
-                keeps_state = num_kept + most <= max(MIN_KEPT, self._slots.num_slots)
+                keeps_state = num_kept + most <= max(MIN_KEPT, self.slots.num_slots)
                 has_moved = keeps_state and sequence.num_generated > sequence.num_generated_before
                 if not has_moved:
                     # It would lose what was computed. No job of its class is worth that; a higher one is, but

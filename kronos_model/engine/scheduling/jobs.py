@@ -5,15 +5,13 @@ What is counted of a job is in columns, so that a step of many jobs costs little
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.scheduling.fair_queue import FairQueue
-from kronos_model.engine.scheduling.shares import JobColumns
+from kronos_model.engine.scheduling.shares import FairQueue, JobColumns
 from kronos_model.engine.sequence import Sequence
 
 
@@ -34,10 +32,6 @@ class Job:
     num_waiting: int = 0  # paths
     num_in_chunks: int = 0  # sequences
 
-    @property
-    def following(self) -> chain[Sequence | Generation]:
-        return chain(self.suspended, self.waiting)
-
 
 class Jobs:
     """All jobs, and their columns by account. They compete for slots, and for chunks of other work."""
@@ -48,7 +42,7 @@ class Jobs:
         self._free: list[int] = []
         self._counts = np.zeros((4, 0), dtype=np.int64)  # arrived, rank, slots held, paths waiting
         self._num_jobs = 0  # that ever came
-        self._for_slots, self._for_chunks = FairQueue(), FairQueue()
+        self.for_slots, self.for_chunks = FairQueue(), FairQueue()  # by account
         self.num_waiting = 0  # paths, of all jobs
 
     def __getitem__(self, generation: Generation) -> Job:
@@ -63,7 +57,7 @@ class Jobs:
             self._by_key[generation.job] = self._by_account[account] = Job(account, rank)
             self._num_jobs += 1
             self._counts[:, account] = self._num_jobs, rank, 0, 0
-            for queue in (self._for_slots, self._for_chunks):
+            for queue in (self.for_slots, self.for_chunks):
                 queue.open(account, rank)
         job = self[generation]
         job.num_series += 1
@@ -76,7 +70,7 @@ class Jobs:
         if not job.num_series:
             del self._by_key[generation.job]
             self._by_account[job.account] = None
-            for queue in (self._for_slots, self._for_chunks):
+            for queue in (self.for_slots, self.for_chunks):
                 queue.close(job.account, job.rank)
             self._free.append(job.account)
 
@@ -86,32 +80,21 @@ class Jobs:
         job.num_held, job.num_waiting = job.num_held + held, job.num_waiting + waiting
         self._counts[2:, job.account] = job.num_held, job.num_waiting
         is_there = job.num_held + job.num_waiting > 0
-        self._for_slots.count(job.account, job.rank, lacks=job.num_waiting > 0, competes=is_there)
+        self.for_slots.count(job.account, job.rank, lacks=job.num_waiting > 0, competes=is_there)
 
     def count_in_chunks(self, job: Job, num_added: int) -> None:
         """Note that a job has more sequences that are computed in chunks; or fewer."""
         job.num_in_chunks += num_added
         is_in_chunks = job.num_in_chunks > 0
-        self._for_chunks.count(job.account, job.rank, lacks=is_in_chunks, competes=is_in_chunks)
+        self.for_chunks.count(job.account, job.rank, lacks=is_in_chunks, competes=is_in_chunks)
 
-    def bars_in_chunks(self, generation: Generation) -> float:
-        """The job's service in chunks."""
-        return float(self._for_chunks.service[self[generation].account])
-
-    def serve_chunk(self, generation: Generation, num_bars: int) -> None:
-        """Note bars that were computed for a job in a chunk."""
-        job = self[generation]
-        self._for_chunks.serve(job.account, job.rank, num_bars)
-
-    def serve_paths(self, accounts: NDArray[np.int64]) -> None:
-        """Note a bar of each of these paths, by the accounts of their jobs."""
-        self._for_slots.serve_each(accounts)
-
-    @property
     def num_suspended_paths(self) -> int:
         """Paths that have bars, and wait for a slot to go on."""
-        suspending = [job.suspended for job in self._by_key.values() if job.suspended]
-        return sum(one.num_paths for one in chain.from_iterable(suspending) if one.num_generated)
+        num_paths = 0
+        for job in self._by_key.values():
+            for sequence in job.suspended:
+                num_paths += sequence.num_paths if sequence.num_generated else 0
+        return num_paths
 
     def num_held(self, rank: int) -> int:
         """Slots that the jobs of a class hold."""
@@ -120,16 +103,17 @@ class Jobs:
     def columns(self) -> JobColumns:
         """What is counted of all jobs, by account. Accounts without a job want no slots."""
         arrived, rank, held, waiting = self._counts
-        return JobColumns(arrived, rank, self._for_slots.service, held, held + waiting)
+        return JobColumns(arrived, rank, self.for_slots.service, held, held + waiting)
 
     def above_zero(
         self, amounts: NDArray[np.int64], keys: tuple[NDArray[Any], ...]
     ) -> Iterator[tuple[Job, int]]:
         """The jobs whose amount is above zero, with it, ordered by the last of the keys first."""
         accounts = np.flatnonzero(amounts > 0)
-        accounts = accounts[np.lexsort([key[accounts] for key in keys])]
-        pairs = zip(accounts.tolist(), amounts[accounts].tolist(), strict=True)
-        return ((job, amount) for account, amount in pairs if (job := self._by_account[account]))
+        for account in accounts[np.lexsort(np.stack(keys)[:, accounts])].tolist():
+            job = self._by_account[account]
+            assert job is not None  # accounts without one hold and want nothing
+            yield job, int(amounts[account])
 
     def _grow(self) -> None:
         num_before = len(self._by_account)
@@ -137,5 +121,5 @@ class Jobs:
         self._free += range(num_before, num_before + num_jobs)
         self._by_account += [None] * num_jobs
         self._counts = np.pad(self._counts, ((0, 0), (0, num_jobs)))
-        for queue in (self._for_slots, self._for_chunks):
+        for queue in (self.for_slots, self.for_chunks):
             queue.grow(num_jobs)

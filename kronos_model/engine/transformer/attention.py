@@ -82,7 +82,8 @@ def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
     num_added = -len(q) % size
     padded = F.pad(q, (0, 0, 0, 0, 0, num_added)) if num_added else q
     mixed = attend_by_group(torch.unflatten(padded, 0, (-1, size)).transpose(1, 2), k, v)
-    return Mixed(*(one.transpose(1, 2).flatten(0, 1)[: len(q)] for one in (mixed.out, mixed.weight)))
+    out, weight = mixed.out.transpose(1, 2).flatten(0, 1), mixed.weight.transpose(1, 2).flatten(0, 1)
+    return Mixed(out[: len(q)], weight[: len(q)])
 
 
 @cache
@@ -117,7 +118,7 @@ def attend_so_far(q: Tensor, k: Tensor, v: Tensor, first: int) -> Tensor:
     outs = []
     for number, tile in enumerate(torch.split(padded.transpose(0, 1).unsqueeze(0), TILE_BARS, dim=2)):
         begin = first - before + number * TILE_BARS
-        keys, values = (one[None, :, : begin + TILE_BARS] for one in (k, v))
+        keys, values = k[None, :, : begin + TILE_BARS], v[None, :, : begin + TILE_BARS]
         mask = _later_hidden(begin, keys.shape[2])
         outs.append(attend(tile, keys, values, mask).out[0].transpose(0, 1))
     return torch.cat(outs)[before : before + len(q)]

@@ -5,6 +5,7 @@ go and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a pat
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kronos_model.engine.scheduling.reads import OwnRead, PromptRead, Span, padded_bars
-from kronos_model.engine.scheduling.runs import Run, SlotSpan
+from kronos_model.engine.scheduling.path_table import OwnRead, PromptRead, Span, padded_bars
 from kronos_model.engine.transformer.attention import (
     attend,
     attend_by_group,
@@ -23,6 +23,9 @@ from kronos_model.engine.transformer.attention import (
     mask_of,
     merge,
 )
+
+SlotSpan = tuple[int, int, int]
+"""A slot, and the bars ``[first, last)`` of it."""
 
 
 class KVCache:
@@ -75,6 +78,31 @@ class Segment(Protocol):
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Store k and v; return the results (N, H, hd) of q over them and what the cache held before."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Rows ``[first_row, first_row + num_rows)`` of a batch: bars that follow each other in a window.
+
+    The last of them sees the bars of ``spans`` up to the last ``num_later``, each earlier one a bar less.
+    """
+
+    first_row: int
+    num_rows: int
+    spans: tuple[SlotSpan, ...]
+    num_later: int = 0
+
+    @property
+    def num_keys(self) -> int:
+        """Bars that the last row sees."""
+        return sum(last - first for _, first, last in self.spans) - self.num_later
+
+    def parts(self, most: int) -> Iterator["Run"]:
+        """The same rows, at most so many in each run."""
+        for first in range(0, self.num_rows, most):
+            num_rows = min(most, self.num_rows - first)
+            num_later = self.num_later + self.num_rows - first - num_rows
+            yield Run(self.first_row + first, num_rows, self.spans, num_later)
 
 
 class ChunkSegment(Segment, Protocol):
@@ -159,13 +187,13 @@ class PathsSegment:
 
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(cache, layer, k, v)
-        q, k, v = (self._by_path(x.to(cache.k.dtype)) for x in (q, k, v))
+        kept_as, by_path = cache.k.dtype, self._by_path
+        q, k, v = by_path(q.to(kept_as)), by_path(k.to(kept_as)), by_path(v.to(kept_as))
         own = attend(q, k, v, is_causal=True)
         mixed = own.out
-        first, last = self.prompt
-        if first < last:
-            prompt = (x[layer, self.prompt_slot, :, first:last] for x in (cache.k, cache.v))
-            shared = attend_by_group(q, *prompt)
+        if self.prompt[0] < self.prompt[1]:
+            place = layer, self.prompt_slot, slice(None), slice(*self.prompt)
+            shared = attend_by_group(q, cache.k[place], cache.v[place])
             mixed = merge(own.out, own.weight, shared.out, shared.weight)
         return mixed.transpose(1, 2).flatten(0, 1)  # (S · n, H, hd)
 
@@ -200,52 +228,44 @@ class DecodeSegment(DecodeRows):
         self, slots: Tensor, bars: Tensor, own_reads: Many[OwnRead], prompt_reads: Many[PromptRead]
     ) -> None:
         super().__init__(slots, bars)
-        self._own_reads = [(read, _mask(read, slots.device)) for read in own_reads]
-        self._prompt_reads = prompt_reads
+        self._own_reads, self._prompt_reads = own_reads, prompt_reads
+        self._sizes: list[int] = []
+        self._masks: list[Tensor | None] = []
+        for read in own_reads:
+            mask = None
+            if read.seen is not None:
+                hidden = torch.arange(read.num_bars) >= torch.tensor(read.seen).unsqueeze(-1)
+                mask = mask_of(hidden)[:, None, None].to(slots.device)  # (rows, 1, 1, bars)
+            self._sizes.append(read.last_row - read.first_row)
+            self._masks.append(mask)
         self._views: dict[KVCache, list[tuple[_Layers, _Layers]]] = {}
 
     def read(self, cache: KVCache, layer: int, q: Tensor) -> Tensor:
-        queries = q.unsqueeze(2)
-        if len(self._own_reads) > 1:
-            by_read = torch.split(queries, [read.last_row - read.first_row for read, _ in self._own_reads])
-        else:
-            by_read = (queries,)
-        own = [
-            attend(query, keys[layer], values[layer], mask)
-            for query, (_, mask), (keys, values) in zip(
-                by_read, self._own_reads, self._views_of(cache), strict=True
-            )
-        ]
-        mixed = (own[0].out if len(own) == 1 else torch.cat([one.out for one in own])).squeeze(2)
+        views, queries = self._views_of(cache), q.unsqueeze(2)
+        by_read = torch.split(queries, self._sizes) if len(self._sizes) > 1 else (queries,)
+        outs, weights = [], []
+        for query, mask, (keys, values) in zip(by_read, self._masks, views, strict=True):
+            own = attend(query, keys[layer], values[layer], mask)
+            outs.append(own.out)
+            weights.append(own.weight)
+        mixed = (outs[0] if len(outs) == 1 else torch.cat(outs)).squeeze(2)
         if self._prompt_reads:
-            weight = torch.cat([one.weight for one in own]).squeeze(2)
+            weight = torch.cat(weights).squeeze(2)
             for prompt in self._prompt_reads:
-                rows, (first, last) = slice(prompt.first_row, prompt.last_row), prompt.bars
-                keys, values = (x[layer, prompt.slot, :, first:last] for x in (cache.k, cache.v))
-                shared = attend_together(q[rows], keys, values)
+                rows, bars = slice(prompt.first_row, prompt.last_row), slice(*prompt.bars)
+                place = layer, prompt.slot, slice(None), bars
+                shared = attend_together(q[rows], cache.k[place], cache.v[place])
                 mixed[rows] = merge(mixed[rows], weight[rows], shared.out, shared.weight)
         return mixed
 
     def _views_of(self, cache: KVCache) -> "list[tuple[_Layers, _Layers]]":
         """The keys and values of each read, by layer: cut once for all layers."""
         if cache not in self._views:
-            self._views[cache] = [
-                (_cut(cache.k, read).unbind(), _cut(cache.v, read).unbind()) for read, _ in self._own_reads
-            ]
+            views = self._views[cache] = []
+            for read, num_rows in zip(self._own_reads, self._sizes, strict=True):
+                slots, bars = slice(read.first_slot, read.first_slot + num_rows), slice(read.num_bars)
+                views.append((cache.k[:, slots, :, bars].unbind(), cache.v[:, slots, :, bars].unbind()))
         return self._views[cache]
 
 
 _Layers = tuple[Tensor, ...]  # (rows, H, bars, hd) by layer
-
-
-def _cut(cached: Tensor, read: OwnRead) -> Tensor:
-    last_slot = read.first_slot + read.last_row - read.first_row
-    return cached[:, read.first_slot : last_slot, :, : read.num_bars]
-
-
-def _mask(read: OwnRead, device: torch.device) -> Tensor | None:
-    """(rows, 1, 1, bars), −inf where a row does not see a bar."""
-    if read.seen is None:
-        return None
-    hidden = torch.arange(read.num_bars) >= torch.tensor(read.seen).unsqueeze(-1)
-    return mask_of(hidden)[:, None, None].to(device)

@@ -96,23 +96,15 @@ class FusedLinear:
         self._is_reordered = reordered is not None
         self._weight = weight if reordered is None else reordered
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._product(x, "none")
-
-    def silu(self, x: Tensor) -> Tensor:
-        """The product's sigmoid linear unit."""
-        return self._product(x, "swish")
-
-    def times(self, x: Tensor, factor: Tensor) -> Tensor:
-        """The product, multiplied by a factor (N, sum of outs) in ``dtype``."""
-        return self._product(x, "mul", factor)
-
     def added_to(self, x: Tensor, total: Tensor) -> Tensor:
         """The product added to a float32 total (N, sum of outs)."""
-        return self._product(x, "add", total) if self._dtype is torch.float32 else total + self(x)
+        return self(x, "add", total) if self._dtype is torch.float32 else total + self(x)
 
-    def _product(self, x: Tensor, then: str, other: Tensor | None = None) -> Tensor:
-        """The product, and what is done to it; oneDNN multiplies at most ``_rows.most`` rows at once."""
+    def __call__(self, x: Tensor, then: str = "none", other: Tensor | None = None) -> Tensor:
+        """The product, and what is done to it (``THEN``) with ``other`` (N, sum of outs) in ``dtype``.
+
+        oneDNN multiplies at most ``_rows.most`` rows at once.
+        """
         x, most = x.to(self._dtype), self._rows.most
         if not self._is_reordered:
             return THEN[then](F.linear(x, self._weight, self._bias), other)

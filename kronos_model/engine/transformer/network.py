@@ -1,17 +1,22 @@
 """The model as the engine runs it: weights folded and fused, keys and values in slots.
 
-A batch has N tokens in a row; a decode step has R rows, one a path.
+A batch has N tokens in a row; a decode step has R rows, one a path. Everything that is constant is computed
+once, and weights are folded into fewer and larger operations. A norm's scale goes into the layer that reads
+it. The two halves of a head, which rotary position rotates against each other, are interleaved, so that the
+rotation is one product of complex numbers. Cached keys have that order.
 """
 
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from typing import cast
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kronos_model.engine.transformer.embedding import BarEmbedding
 from kronos_model.engine.transformer.kv_cache import (
     DecodeRows,
     KVCache,
@@ -20,9 +25,10 @@ from kronos_model.engine.transformer.kv_cache import (
     cached_head_dim,
 )
 from kronos_model.engine.transformer.linear import Affine, FusedLinear
-from kronos_model.engine.transformer.stack import BlockStack, normalise
-from kronos_model.model import DEPENDENCY_HEADS, Kronos
+from kronos_model.layers import NORM_EPSILON, TransformerBlock
+from kronos_model.model import DEPENDENCY_HEADS, TIME_TABLES, Kronos
 
+_EPSILON = torch.tensor(NORM_EPSILON)
 Choose = Callable[[int, Tensor], Tensor]
 """Chooses tokens (R,) from logits (R, vocabulary); the first argument is 0 for s1 and 1 for s2."""
 
@@ -77,11 +83,9 @@ class Network:
 
     def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]) -> None:
         """Put the keys and values of tokens (N, 2) at ``positions`` (N,) of their windows into the cache."""
-        context = self._context(tokens, calendar, positions, segments)
-        sizes = [segment.num_tokens for segment in segments]
-        kv = (torch.split(one, sizes) for one in self._keys_and_values(context))
-        for segment, k, v in zip(segments, *kv, strict=True):
-            segment.store(self._dependency, 0, k, v)
+        k, v = self._keys_and_values(self._context(tokens, calendar, positions, segments))
+        for segment, at in zip(segments, rows_of(segments), strict=True):
+            segment.store(self._dependency, 0, k[at], v[at])
 
     def next_tokens(
         self, tokens: Tensor, calendar: Tensor, positions: Tensor, segment: DecodeRows, choose: Choose
@@ -99,7 +103,7 @@ class Network:
         self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]
     ) -> Tensor:
         x = self.embedding(tokens, calendar)
-        x = self._transformer.run(x, positions, [(self._blocks, segment) for segment in segments])
+        x = self._transformer.run(x, positions, segments, [self._blocks] * len(segments))
         return normalise(x) * self._norm_scale
 
     def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,3 +111,152 @@ class Network:
         both = self._dependency_kv(context).to(self.kept_as)
         k, v = both.view(len(context), 2, DEPENDENCY_HEADS, -1).unbind(1)
         return k, v
+
+
+class BarEmbedding:
+    """The input of the first block: a bar as the sum of four rows of one table: s1, s2, time of day, date.
+
+    A bar's two tokens go through the fusion layer, which is linear: so each token has its own vector. The
+    five time tables become two, by time of day and by date.
+    """
+
+    def __init__(self, model: Kronos) -> None:
+        embedding, width = model.embedding, model.d_model
+        fusion = embedding.fusion_proj
+        device = fusion.weight.device
+        weight, bias = _exact(fusion.weight), _exact(fusion.bias)
+        s1 = _exact(embedding.emb_s1.weight) * embedding.scale @ weight[:, :width].T + bias
+        s2 = _exact(embedding.emb_s2.weight) * embedding.scale @ weight[:, width:].T
+        minute, hour, weekday, day, month = (_exact(table.weight) for table in model.time_emb.tables())
+        clock = hour[:, None] + minute[None]  # (hours, minutes, d_model)
+        date = month[:, None, None] + day[None, :, None] + weekday[None, None]
+        parts = [s1, s2, clock.flatten(0, 1), date.flatten(0, 2)]
+        self._table = torch.cat(parts).float().to(device)
+        offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
+        self._token_offsets = torch.from_numpy(offsets[:2]).to(device)
+        self._calendar_offsets = offsets[2:]
+
+    def calendar(self, stamps: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of the table for stamps (T, 5) from ``columns.time_features``: (T, 2)."""
+        minute, hour, weekday, day, month = stamps.T
+        clock = hour * TIME_TABLES["minute"] + minute
+        date = (month * TIME_TABLES["day"] + day) * TIME_TABLES["weekday"] + weekday
+        rows: NDArray[np.int64] = np.stack((clock, date), axis=-1) + self._calendar_offsets
+        return rows
+
+    def __call__(self, tokens: Tensor, calendar: Tensor) -> Tensor:
+        """Tokens (N, 2) and the rows of ``calendar`` (N, 2) → (N, d_model)."""
+        rows = torch.cat((tokens + self._token_offsets, calendar), dim=-1)
+        return F.embedding(rows, self._table).sum(1)
+
+
+def _exact(weight: Tensor) -> Tensor:
+    """The weight in float64, so that folding rounds once; on the CPU, as some devices have no float64."""
+    return weight.detach().cpu().double()
+
+
+class BlockStack:
+    """The model's transformer, or the tokenizer's encoder or decoder; multiplies in ``dtype``."""
+
+    def __init__(self, blocks: nn.ModuleList, dtype: torch.dtype = torch.float32) -> None:
+        originals = [cast(TransformerBlock, block) for block in blocks]
+        self._blocks = [_Block(block, dtype) for block in originals]
+        # Every block's rotary is the same.
+        self._rotary = originals[0].self_attn.rotary if originals else None
+        self._turns = torch.empty(0)  # (positions, 3, 1, head_dim / 2, 2), cosine and sine
+
+    def new_cache(
+        self, num_slots: int, capacity: int, *, device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> KVCache:
+        """A cache for this stack's keys and values."""
+        heads = (self._blocks[0].n_heads, self._blocks[0].head_dim) if self._blocks else (0, 0)
+        return KVCache(len(self._blocks), num_slots, heads[0], capacity, heads[1], device=device, dtype=dtype)
+
+    def reserve_positions(self, count: int) -> None:
+        """Prepare the rotary tables for positions below ``count``."""
+        if self._rotary is not None and len(self._turns) < count:
+            cos, sin = self._rotary.tables(count)
+            half = cos.shape[-1] // 2
+            # Values, and what heads are padded with, are not turned: one operation on one tensor.
+            turns = cos.new_zeros(count, 3, 1, self._blocks[0].head_dim // 2, 2)
+            turns[..., 0] = 1
+            turns[:, :2, 0, :half] = torch.stack((cos[:, :half], sin[:, :half]), dim=-1).unsqueeze(1)
+            self._turns = turns
+
+    def run(self, x: Tensor, positions: Tensor, segments: Many[Segment], caches: Many[KVCache]) -> Tensor:
+        """Flat tokens x (N, d_model) at ``positions`` (N,) of their windows, segment after segment.
+
+        Each segment has a cache.
+        """
+        if self._rotary is None:
+            return x
+        x = x.float()
+        turns = torch.view_as_complex(self._turns[positions])  # (N, 3, 1, head_dim / 2)
+        parts = [*zip(segments, caches, rows_of(segments), strict=True)]
+        for layer, block in enumerate(self._blocks):
+            q, k, v = block.project(x, turns)
+            if len(parts) == 1:
+                mixed = segments[0].attend(caches[0], layer, q, k, v)
+            else:
+                mixed = torch.cat(
+                    [segment.attend(cache, layer, q[at], k[at], v[at]) for segment, cache, at in parts]
+                )
+            x = block.finish(x, mixed)
+        return x
+
+
+def rows_of(segments: Many[Segment]) -> list[slice]:
+    """Where the tokens of each segment are in their batch."""
+    rows = []
+    last = 0
+    for segment in segments:
+        first, last = last, last + segment.num_tokens
+        rows.append(slice(first, last))
+    return rows
+
+
+class _Block:
+    """A transformer block's weights as the engine runs them."""
+
+    def __init__(self, block: TransformerBlock, dtype: torch.dtype) -> None:
+        attention, feed_forward = block.self_attn, block.ffn
+        device = attention.q_proj.weight.device
+        self.n_heads, self.head_dim = attention.n_heads, cached_head_dim(device, attention.head_dim)
+        self._dtype, self._kept_as = dtype, cache_dtype(device, dtype)
+        order = _halves_side_by_side(self.n_heads, attention.head_dim).to(device)
+        q, k = (Affine.of(one).with_rows(order) for one in (attention.q_proj, attention.k_proj))
+        q = q.times(math.sqrt(self.head_dim / attention.head_dim))
+        inputs = [one.after_scale(block.norm1.weight) for one in (q, k, Affine.of(attention.v_proj))]
+        heads = self.n_heads, self.head_dim
+        self._qkv = FusedLinear(*(one.with_heads(*heads) for one in inputs), dtype=dtype)
+        self._out = FusedLinear(Affine.of(attention.out_proj).after_heads(*heads), dtype=dtype)
+        self._w1 = FusedLinear(Affine.of(feed_forward.w1).after_scale(block.norm2.weight), dtype=dtype)
+        self._w3 = FusedLinear(Affine.of(feed_forward.w3).after_scale(block.norm2.weight), dtype=dtype)
+        self._w2 = FusedLinear(Affine.of(feed_forward.w2), dtype=dtype)
+
+    def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values of x (N, d_model), each (N, H, head_dim); the first two are turned."""
+        qkv = self._qkv(normalise(x)).float().view(x.shape[0], 3, self.n_heads, -1, 2)
+        turned = torch.view_as_real(torch.view_as_complex(qkv) * turns).flatten(-2)
+        return turned.to(self._kept_as).unbind(1)
+
+    def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The block's output from its input x (N, d_model) and what attention gave (N, H, head_dim)."""
+        x = self._out.added_to(mixed.reshape(len(x), -1), x)
+        normalised = normalise(x).to(self._dtype)
+        return self._w2.added_to(self._w3(normalised, "mul", self._w1(normalised, "swish")), x)
+
+
+def normalise(x: Tensor) -> Tensor:
+    """Root-mean-square norm without its scale."""
+    if x.device.type != "cpu":
+        return F.rms_norm(x, x.shape[-1:], eps=NORM_EPSILON)
+    # The same in four operations; PyTorch's own takes twelve on the CPU.
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    mean_square = torch.addcmul(_EPSILON, length, length, value=1 / x.shape[-1])
+    return x * mean_square.rsqrt_()
+
+
+def _halves_side_by_side(n_heads: int, head_dim: int) -> Tensor:
+    """Order of a projection's outputs in which i and i + head_dim / 2 of each head follow each other."""
+    return torch.arange(n_heads * head_dim).view(n_heads, 2, -1).transpose(1, 2).flatten()

@@ -15,7 +15,7 @@ from kronos_model.engine.build import (
     slot_bytes,
 )
 from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
-from kronos_model.engine.transformer import network, stack
+from kronos_model.engine.transformer import network
 from kronos_model.engine.transformer.kv_cache import KVCache
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
@@ -59,8 +59,7 @@ def test_the_cache_takes_what_is_said(pair, max_slots, num_spare, monkeypatch):
             super().__init__(*args, **options)
             made.append(self)
 
-    for module in (network, stack):
-        monkeypatch.setattr(module, "KVCache", Recorded)
+    monkeypatch.setattr(network, "KVCache", Recorded)
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=max_slots)
     assert engine.load.slots == max_slots
     num_slots = max_slots + num_spare

@@ -16,19 +16,17 @@ from benchmarks.support.naive import NaiveForecaster
 from benchmarks.support.workload import series_request
 from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.decoding.draws import draw
-from kronos_model.engine.decoding.noise import counter_noise
+from kronos_model.engine.decoding import static_inputs, static_steps
+from kronos_model.engine.decoding.graphs import GraphCache
+from kronos_model.engine.decoding.sampling import counter_noise, draw
+from kronos_model.engine.decoding.static_inputs import Shape, usual_shapes
+from kronos_model.engine.decoding.static_steps import Kernels, StaticSteps, read_by_row
 from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
-from kronos_model.engine.gpu import static_inputs, static_steps
-from kronos_model.engine.gpu.graphs import GraphCache
-from kronos_model.engine.gpu.kernels import Kernels, read_by_row
-from kronos_model.engine.gpu.static_inputs import Shape, usual_shapes
-from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.transformer import network, stack
+from kronos_model.engine.transformer import network
 from kronos_model.engine.transformer.network import Network
 from kronos_model.model import Kronos
 from kronos_model.model_pair import load_pair
@@ -292,8 +290,7 @@ def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monke
 def test_heads_that_are_padded_for_a_gpu_change_nothing(pair, monkeypatch):
     requests = [series_request(seed, 20, 6, SamplingParams(sample_count=3, seed=seed)) for seed in range(2)]
     expected = run(build_engine(*pair, max_context=MAX_CONTEXT), requests)
-    for module in (network, stack):
-        monkeypatch.setattr(module, "cached_head_dim", lambda device, head_dim: head_dim + 6)
+    monkeypatch.setattr(network, "cached_head_dim", lambda device, head_dim: head_dim + 6)
     padded = run(build_engine(*pair, max_context=MAX_CONTEXT), requests)
     for ours, theirs in zip(padded, expected, strict=True):
         assert_same_bars(ours, theirs)

@@ -456,7 +456,7 @@ def test_a_job_that_wanted_no_more_is_not_owed_for_that_time():
     for one in (small, large):
         job = jobs.join(one)
         accounts[one] = job.account
-    jobs.serve_paths(np.array([accounts[large]] * 100))
+    jobs.for_slots.serve_each(np.array([accounts[large]] * 100))
     assert [jobs.columns().service[accounts[one]] for one in (small, large)] == [0, 100]
     jobs.count(jobs[small], waiting=1)
     accounts[new] = jobs.join(new).account
@@ -474,7 +474,7 @@ def test_virtual_time_is_that_of_a_job_with_an_even_share_of_its_class():
     for one in generations[:2]:
         jobs.count(jobs[one], waiting=1)
     for _ in range(10):  # the high job wants no more, and counts for nothing
-        jobs.serve_paths(np.array([accounts[0], accounts[0], accounts[1], accounts[2]]))
+        jobs.for_slots.serve_each(np.array([accounts[0], accounts[0], accounts[1], accounts[2]]))
     new = Generation(job_request(9, priority="low"))
     jobs.count(jobs.join(new), waiting=1)
     assert jobs.columns().service[jobs[new].account] == 15
@@ -486,5 +486,5 @@ def test_accounts_of_jobs_that_left_are_used_again():
         one = Generation(job_request(number, priority="low"))
         account = jobs.join(one).account
         assert jobs.columns().service[account] == 0
-        jobs.serve_paths(np.array([account] * 3))
+        jobs.for_slots.serve_each(np.array([account] * 3))
         jobs.leave(one)

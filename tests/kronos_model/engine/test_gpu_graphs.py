@@ -11,9 +11,9 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.build import build_engine
+from kronos_model.engine.decoding.graphs import FACTOR_AFTER_FAILURE, USES_UNTIL_RECORDED, GraphCache
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.engine.gpu.graphs import FACTOR_AFTER_FAILURE, USES_UNTIL_RECORDED, GraphCache
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.traces import assert_same_bars

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kronos_model.engine.decoding.draws import check_draw, draw
-from kronos_model.engine.gpu.kernels import check_read, kernels_on, read_by_row
+from kronos_model.engine.decoding.sampling import check_draw, draw
+from kronos_model.engine.decoding.static_steps import check_read, kernels_on, read_by_row
 
 CPU = torch.device("cpu")
 
@@ -30,15 +30,14 @@ def run(command: str, tmp_path, **variables: str) -> None:
 
 CHECK_DRAW = """
 import torch
-from kronos_model.engine.gpu import draw_kernel
-from kronos_model.engine.decoding import draws
-draws.check_draw(draw_kernel.draw, torch.device("cpu"), vocabulary=32)
+from kronos_model.engine.decoding import sampling, triton_kernels
+sampling.check_draw(triton_kernels.draw, torch.device("cpu"), vocabulary=32)
 """
 
 CHECK_READ = """
 import torch
-from kronos_model.engine.gpu import kernels, read_kernel
-kernels.check_read(read_kernel.read, torch.device("cpu"))
+from kronos_model.engine.decoding import static_steps, triton_kernels
+static_steps.check_read(triton_kernels.read, torch.device("cpu"))
 """
 
 COMPILE = """
@@ -56,14 +55,14 @@ def compile(kernel, types, **constants):
 """
 
 COMPILE_DRAW = """
-from kronos_model.engine.gpu.draw_kernel import draw_row
+from kronos_model.engine.decoding.triton_kernels import draw_row
 for logits in ("*fp32", "*bf16"):
     types = {"logits_ptr": logits, "temperature_ptr": "*fp32", "top_p_ptr": "*fp32", "ptr": "*i64", "": "i32"}
     compile(draw_row, types, vocabulary=1024)
 """
 
 COMPILE_READ = """
-from kronos_model.engine.gpu.read_kernel import BLOCK_BARS, read_row
+from kronos_model.engine.decoding.triton_kernels import BLOCK_BARS, read_row
 for cached in ("*fp32", "*bf16"):
     tensors = dict.fromkeys(("q_ptr", "k_ptr", "v_ptr", "out_ptr"), cached)
     for head_dim in (56, 64):
@@ -83,7 +82,7 @@ def test_kernels_compile_for_an_h100(tmp_path):
 
 
 def test_without_triton_there_are_no_kernels(monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "kronos_model.engine.gpu.draw_kernel", None)
+    monkeypatch.setitem(sys.modules, "kronos_model.engine.decoding.triton_kernels", None)
     assert kernels_on(torch.device("cuda")) is None
     assert "more operations" in caplog.text
     assert kernels_on(CPU) is None

@@ -11,11 +11,12 @@ import torch
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.chunks.tokens import TokenCoder
-from kronos_model.engine.engine import STEPS_UNTIL_MORE, Engine
+from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SamplingParams
+from kronos_model.engine.prefill.tokens import TokenCoder
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.path_table import Batch
+from kronos_model.engine.scheduling.scheduler import STEPS_UNTIL_MORE
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.transformer.network import Network
 from kronos_model.errors import KronosError

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from kronos_model.engine.chunks.packed import FlatSegment, PackedSegment, RunPlan
-from kronos_model.engine.scheduling import runs as runs_module
-from kronos_model.engine.scheduling.runs import MAX_KEYS, Run, group_runs
-from kronos_model.engine.transformer.kv_cache import KVCache, PathsSegment, PromptSegment
+from kronos_model.engine.prefill import packed as packed_module
+from kronos_model.engine.prefill.packed import MAX_KEYS, FlatSegment, PackedSegment, RunPlan, group_runs
+from kronos_model.engine.transformer.kv_cache import KVCache, PathsSegment, PromptSegment, Run
 
 HEADS = 2
 RUNS = [
@@ -20,7 +19,7 @@ RUNS = [
 
 @pytest.fixture(params=[2, 512])
 def max_rows(request, monkeypatch) -> None:
-    monkeypatch.setattr(runs_module, "MAX_ROWS", request.param)
+    monkeypatch.setattr(packed_module, "MAX_ROWS", request.param)
 
 
 @pytest.fixture(params=[8, 12])
@@ -76,8 +75,8 @@ def test_runs_of_like_size_are_one_group_and_padding_at_most_doubles_the_work(si
     for group in groups:
         padded = len(group) * max(run.num_rows for run in group) * max(run.num_keys for run in group)
         scores = sum(run.num_rows * run.num_keys for run in group)
-        assert padded <= max(2 * scores, scores + runs_module.MAX_WASTED_SCORES)
-        assert padded <= runs_module.MAX_SCORES
+        assert padded <= max(2 * scores, scores + packed_module.MAX_WASTED_SCORES)
+        assert padded <= packed_module.MAX_SCORES
 
 
 def test_paths_that_read_a_long_prompt_each_are_not_all_in_one_group():

@@ -8,11 +8,18 @@ from hypothesis import strategies as st
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.scheduling import reads
-from kronos_model.engine.scheduling.reads import OwnRead, PromptRead, plan_own_reads, plan_prompt_reads
+from kronos_model.engine.scheduling import path_table
+from kronos_model.engine.scheduling.path_table import (
+    Batch,
+    OwnRead,
+    PathTable,
+    PromptRead,
+    plan_own_reads,
+    plan_prompt_reads,
+)
 from kronos_model.engine.sequence import Sequence
 
-MAX_CONTEXT = 32
+MAX_CONTEXT, NUM_SLOTS = 32, 100
 
 
 def sequence(
@@ -20,7 +27,7 @@ def sequence(
 ) -> Sequence:
     request = series_request(0, lookback, MAX_CONTEXT, SamplingParams(sample_count=len(slots)))
     generation = Generation(replace(request, context_policy=policy))
-    prompt_slot = slots[0] if len(slots) == 1 else 100 + slots[0]
+    prompt_slot = slots[0] if len(slots) == 1 else NUM_SLOTS + slots[0]
     running = Sequence(generation, len(slots), MAX_CONTEXT, slots, prompt_slot)
     running.num_generated = generated
     if policy == "exact":
@@ -28,43 +35,50 @@ def sequence(
     return running
 
 
+def batch(*running: Sequence) -> Batch:
+    table = PathTable(NUM_SLOTS, MAX_CONTEXT)
+    for one in running:
+        table.join(one)
+    return table.batch_of(running)
+
+
 def test_neighbours_are_read_together_and_a_shared_prompt_once():
-    running = [sequence((0,)), sequence((1,)), sequence((2, 3, 4), generated=2)]
-    assert plan_own_reads(running) == (OwnRead(0, 5, 0, 16, (8, 8, 3, 3, 3)),)
-    assert plan_prompt_reads(running) == (PromptRead(2, 5, 102, (0, 7)),)
+    running = batch(sequence((0,)), sequence((1,)), sequence((2, 3, 4), generated=2))
+    assert plan_own_reads(running) == [OwnRead(0, 5, 0, 16, (8, 8, 3, 3, 3))]
+    assert plan_prompt_reads(running) == [PromptRead(2, 5, 102, (0, 7))]
 
 
 def test_rows_that_see_all_they_read_need_no_mask():
-    running = [sequence((0,), lookback=16), sequence((1,), lookback=16)]
-    assert plan_own_reads(running) == (OwnRead(0, 2, 0, 16, None),)
+    running = batch(sequence((0,), lookback=16), sequence((1,), lookback=16))
+    assert plan_own_reads(running) == [OwnRead(0, 2, 0, 16, None)]
 
 
 def test_a_read_ends_with_a_whole_block():
-    assert plan_own_reads([sequence((0,), lookback=17)]) == (OwnRead(0, 1, 0, 32, (17,)),)
+    assert plan_own_reads(batch(sequence((0,), lookback=17))) == [OwnRead(0, 1, 0, 32, (17,))]
 
 
 def test_scattered_slots_are_read_apart():
-    assert [read.first_slot for read in plan_own_reads([sequence((0, 2, 3))])] == [0, 2]
+    assert [read.first_slot for read in plan_own_reads(batch(sequence((0, 2, 3))))] == [0, 2]
 
 
 def test_padding_that_costs_more_than_a_read_is_not_read(monkeypatch):
-    monkeypatch.setattr(reads, "MAX_PADDING_BARS", 10)
-    running = [sequence((0,), lookback=8), sequence((1,), lookback=20), sequence((2,), lookback=25)]
+    monkeypatch.setattr(path_table, "MAX_PADDING_BARS", 10)
+    running = batch(sequence((0,), lookback=8), sequence((1,), lookback=20), sequence((2,), lookback=25))
     assert [(read.num_bars, read.first_row) for read in plan_own_reads(running)] == [(16, 0), (32, 1)]
 
 
 @pytest.mark.parametrize("num_paths", [1, 3])
 def test_a_cache_that_has_rolled_forgets_the_oldest_bars(num_paths):
-    rolled = sequence(tuple(range(num_paths)), lookback=31, generated=4, policy="rolling")
+    rolled = batch(sequence(tuple(range(num_paths)), lookback=31, generated=4, policy="rolling"))
     # Positions 0 … 34 have been written; 35 − 32 = 3 of them are forgotten.
-    (own,) = plan_own_reads([rolled])
+    (own,) = plan_own_reads(rolled)
     if num_paths == 1:
         assert (own.num_bars, own.seen) == (32, None)
-        assert plan_prompt_reads([rolled]) == ()
-        assert reads.newest_bar(rolled) == 2
+        assert plan_prompt_reads(rolled) == []
+        assert rolled.table.columns["bar"][0] == 2
     else:
         assert (own.num_bars, own.seen) == (16, (5, 5, 5))
-        assert plan_prompt_reads([rolled]) == (PromptRead(0, 3, 100, (3, 30)),)
+        assert plan_prompt_reads(rolled) == [PromptRead(0, 3, 100, (3, 30))]
 
 
 @settings(max_examples=200)
@@ -87,9 +101,10 @@ def test_each_row_sees_its_window_once(series, max_padding):
         slots = tuple(range(slot + gap, slot + gap + num_paths))
         slot = slots[-1] + 1
         running.append(sequence(slots, lookback=lookback, generated=generated, policy=policy))
+    together = batch(*running)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reads, "MAX_PADDING_BARS", max_padding)
-        own_reads, prompt_reads = plan_own_reads(running), plan_prompt_reads(running)
+        patch.setattr(path_table, "MAX_PADDING_BARS", max_padding)
+        own_reads, prompt_reads = plan_own_reads(together), plan_prompt_reads(together)
     seen: dict[int, list[tuple[int, int]]] = {}  # by row: slot, bar
     for read in own_reads:
         for index, row in enumerate(range(read.first_row, read.last_row)):
@@ -100,7 +115,7 @@ def test_each_row_sees_its_window_once(series, max_padding):
             seen[row].extend((prompt.slot, bar) for bar in range(*prompt.bars))
     row = 0
     for one in running:
-        newest = one.newest_position
+        newest = one.cached_prompt_length + one.num_generated
         for slot in one.slots:
             window = range(max(0, newest + 1 - MAX_CONTEXT), newest + 1)
             prompt_length = one.cached_prompt_length
@@ -111,5 +126,5 @@ def test_each_row_sees_its_window_once(series, max_padding):
                 for position in window
             ]
             assert sorted(seen[row]) == sorted(expected)
-            assert (slot, reads.newest_bar(one)) in seen[row]
+            assert (slot, together.table.columns["bar"][slot]) in seen[row]
             row += 1

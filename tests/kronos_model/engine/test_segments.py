@@ -7,12 +7,16 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
+from kronos_model.engine.decoding.static_inputs import (
+    KernelSegment,
+    Shape,
+    StaticSegment,
+    StepInputs,
+    shape_for,
+)
+from kronos_model.engine.decoding.static_steps import read_by_row
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.gpu.kernels import read_by_row
-from kronos_model.engine.gpu.static_inputs import Shape, StepInputs, shape_for
-from kronos_model.engine.gpu.static_segment import KernelSegment, StaticSegment
-from kronos_model.engine.scheduling.path_table import PathTable
-from kronos_model.engine.scheduling.reads import plan_own_reads, plan_prompt_reads
+from kronos_model.engine.scheduling.path_table import PathTable, plan_own_reads, plan_prompt_reads
 from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment, KVCache
@@ -65,7 +69,8 @@ def table_of(running: list[Sequence]) -> PathTable:
 
 def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
     """Attention (H, head_dim) of a path's query to its window, bar by bar from each bar's slot."""
-    newest, prompt_length = one.newest_position, one.cached_prompt_length
+    prompt_length = one.cached_prompt_length
+    newest = prompt_length + one.num_generated
     places = []
     for position in range(max(0, newest + 1 - MAX_CONTEXT), newest + 1):
         if not one.shares_prompt:
@@ -93,7 +98,7 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
     batch = table.batch_of(table.sequences)
     if kind == "eager":
         slots, bars = (torch.from_numpy(rows) for rows in (batch.slots, table.columns["bar"][batch.slots]))
-        segment = DecodeSegment(slots, bars, plan_own_reads(running), plan_prompt_reads(running))
+        segment = DecodeSegment(slots, bars, plan_own_reads(batch), plan_prompt_reads(batch))
         mixed = segment.read(cache, 0, by_slot[slots])
     else:
         shape = shape_for(batch)
@@ -122,7 +127,7 @@ def test_inputs_that_advanced_on_the_device_are_those_of_the_host(running, num_s
     advanced.fill(batch, shape)
     for _ in range(num_steps):
         advanced.advance(shape)
-        table.advance(batch.sequences)
+        table.advance(batch)
     assert table.batch_of(table.sequences) is batch
     filled.fill(batch, shape)
     for ours, theirs in zip(advanced.columns(shape).items(), filled.columns(shape).items(), strict=True):

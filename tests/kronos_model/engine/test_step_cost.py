@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.decoding.steps import SlotTokens
 from kronos_model.engine.engine import Engine
-from kronos_model.engine.gpu.static_steps import StaticSteps
 from kronos_model.engine.reports import EngineLoad
 from kronos_model.engine.scheduling.allocation import MAX_SUSPENDED_AT_ONCE
 from kronos_model.engine.scheduling.path_table import Batch

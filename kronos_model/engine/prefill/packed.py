@@ -5,19 +5,28 @@ For devices on which a kernel's launch costs more than the padding. Results depe
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Many
-from typing import NamedTuple, Self
+from operator import attrgetter
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kronos_model.engine.scheduling.runs import Run, SlotSpan, group_runs
 from kronos_model.engine.transformer.attention import attend, mask_of
-from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache
+from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache, Run, SlotSpan
 
 KEY_BLOCK = 16
 """PyTorch copies masks whose rows are no multiple of this."""
+
+MAX_ROWS: Final = 512
+"""The longest run; longer ones are cut."""
+MAX_SCORES: Final = 1 << 23
+"""The most scores of a group, by head; a single run may have more."""
+MAX_KEYS: Final = 1 << 16
+"""The most keys of a group, which are copied together: 117 MB of Kronos-base's in bfloat16."""
+MAX_WASTED_SCORES: Final = 1 << 18
+"""Scores that are computed for nothing in less time than another product takes."""
 
 
 class RunGroup(NamedTuple):
@@ -120,6 +129,27 @@ class FlatSegment(PackedSegment):
     def attend(self, cache: KVCache, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         k, v = k.to(self._dtype), v.to(self._dtype)
         return self._attend(q, ([k[group.bars], v[group.bars]] for group in self._plan.groups))
+
+
+def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
+    """Groups of runs that are so alike that padding them at most doubles the work."""
+    parts: list[Run] = []
+    for run in runs:
+        parts += run.parts(MAX_ROWS)
+    groups: list[list[Run]] = []
+    num_rows = num_keys = num_scores = 0
+    for run in sorted(parts, key=attrgetter("num_keys", "num_rows"), reverse=True):
+        rows = max(num_rows, run.num_rows)
+        scores = num_scores + run.num_rows * run.num_keys
+        keys = (len(groups[-1]) + 1) * num_keys if groups else 0
+        padded = rows * keys
+        is_too_large = keys > MAX_KEYS or padded > MAX_SCORES
+        if not groups or is_too_large or padded - scores > max(scores, MAX_WASTED_SCORES):
+            groups.append([])
+            rows, num_keys, scores = run.num_rows, run.num_keys, run.num_rows * run.num_keys
+        groups[-1].append(run)
+        num_rows, num_scores = rows, scores
+    return groups
 
 
 def places_of(spans: Iterable[SlotSpan]) -> Tensor:

@@ -1,1 +1,0 @@
-"""Work on many bars at once: lookbacks to tokens, prompts into slots, tokens to bars."""
