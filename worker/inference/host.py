@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from kronos_client.contract.job_limits import Limits
 from worker.inference.engine_thread import EngineObserver, EngineThread
 from worker.inference.model_cache import ModelCache
-from worker.inference.model_loader import Loadable, ModelLoader
+from worker.inference.model_loader import ModelLoader
 from worker.inference.shutdown import end_at_once
 from worker.inference.watchdog import Watchdog
 from worker.settings import WorkerSettings
@@ -23,52 +22,34 @@ class Host:
         on_stall: Called when a step begins to hang, and when it continues.
     """
 
+    models: ModelCache
+    """Set by ``load``."""
+
     def __init__(
         self,
         settings: WorkerSettings,
         node: str,
         device: torch.device,
         device_warning: str | None,
+        num_threads: int,
         *,
         observers: Sequence[EngineObserver] = (),
         on_admission: Callable[[str], None] = lambda job_id: None,
         on_stall: Callable[[], object] = lambda: None,
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
-        self.settings = settings
-        self.node = node
-        self.device = device
-        self.device_warning = device_warning
-        self.num_threads = torch.get_num_threads()
+        self._settings = settings
+        self.node, self.device, self.device_warning = node, device, device_warning
+        self.num_threads = num_threads
+        self.is_loaded = False
         self.watchdog = Watchdog(settings.step_timeout_s, self._hang, on_stall)
         self.engine_thread = EngineThread(
             observers,
             watchdog=self.watchdog,
             on_admission=on_admission,
             on_death=on_death,
-            on_start=lambda: torch.set_num_threads(self.num_threads),
+            on_start=lambda: torch.set_num_threads(num_threads),
         )
-        self._models: ModelCache | None = None
-
-    @property
-    def models(self) -> ModelCache:
-        """The models; raises RuntimeError before ``load`` is done."""
-        if self._models is None:
-            raise RuntimeError("the model is not loaded yet")
-        return self._models
-
-    @property
-    def is_loaded(self) -> bool:
-        return self._models is not None
-
-    @property
-    def limits(self) -> Limits:
-        """The limits of a job, for any model."""
-        return self.settings.limits()
-
-    def limits_of(self, model: Loadable | None) -> Limits:
-        """The limits of a job for one model; None is the worker's own."""
-        return self.settings.limits(self.models.max_context_of(model))
 
     def load(self) -> None:
         """Load the worker's own model and start the engines. If it does not fit the device, use the CPU.
@@ -76,14 +57,15 @@ class Host:
         Raises:
             KronosError: The checkpoint cannot be loaded, or the memory is too small for one sample path.
         """
-        loader = ModelLoader(self.settings, self.device)
+        settings, loader = self._settings, ModelLoader(self._settings, self.device)
         own = loader.load()
         if loader.device_warning is not None:
             self.device, self.device_warning = loader.device, loader.device_warning
         self.engine_thread.start()
         self.watchdog.start()
-        further, max_models = self.settings.further_models, self.settings.max_models
-        self._models = ModelCache(self.engine_thread, loader, own, further, max_models, loader.registry)
+        given = (settings.further_models, settings.max_models, loader.registry, settings.limits)
+        self.models = ModelCache(self.engine_thread, loader, own, *given)
+        self.is_loaded = True
         self.engine_thread.wait_until_prepared()
 
     def stop(self) -> None:
@@ -92,8 +74,9 @@ class Host:
             self.watchdog.stop()
 
     def _hang(self, seen_s: float) -> None:
-        """End the process, since neither the engines' thread nor its computation can be stopped."""
+        """End the process, since neither the engine thread nor its computation can be stopped."""
+        jobs = ", ".join(sorted(run.job_id for run in self.engine_thread.runs))
         end_at_once(
             f"an engine hangs: a step took over {seen_s:.0f} s (KRONOS_STEP_TIMEOUT_S). The process ends "
-            f"now, and its jobs are delivered again: {', '.join(self.engine_thread.job_ids)}"
+            f"now, and its jobs are delivered again: {jobs}"
         )

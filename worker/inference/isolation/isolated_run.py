@@ -1,4 +1,4 @@
-"""One suspect that is computed alone in a process: a thread waits for it."""
+"""One suspect that is computed alone in a process."""
 
 import logging
 import math
@@ -9,15 +9,13 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from celery.exceptions import Ignore
-from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.json_child import ChildEnded
-from worker.broker.result_backend import coded
 from worker.inference.forecast_process import ForecastProcess
-from worker.inference.isolation.isolation import NotNow, Unavailable
+from worker.inference.isolation.isolation import ChildUnavailable, RetryLater
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +27,11 @@ MAX_LOST_ALONE: Final = 2
 
 
 class IsolatedRun:
-    """The ``JobContext`` of a suspect.
+    """A suspect, used as a ``Computation``: a thread waits for the isolated process, as its ``JobContext``.
 
     Args:
         deadline_s: Seconds left for the job, or None.
-        on_end: Called, on any thread, when ``outcome`` is there.
-
-    Attributes:
-        outcome: The result, or the error.
+        on_change: Called, on any thread, when ``advance`` may go on.
     """
 
     def __init__(
@@ -48,47 +43,51 @@ class IsolatedRun:
         receipt: Receipt,
         queue: str,
         deadline_s: float | None,
-        on_end: Callable[[], object],
+        on_change: Callable[[], object],
     ) -> None:
-        self.outcome: Future[dict[str, Any]] = Future()
-        self.outcome.add_done_callback(lambda _: on_end())
-        self._is_wanted = True
-        self._interruption: Exception | None = None
+        self._is_cancelled = False
         self._process, self._job_id, self._tag = process, job_id, tag
         self._late_at = math.inf if deadline_s is None else time.monotonic() + deadline_s + LATE_GRACE_S
         self._progress: ForecastProgress | None = None
+        self._outcome: Future[dict[str, Any]] = Future()
+        self._outcome.add_done_callback(lambda _: on_change())
         process.capacity.admitted(job_id)  # it takes no slots of this process
         given = (job, receipt, queue)
         threading.Thread(target=self._run, args=given, name="kronos-isolated", daemon=True).start()
 
-    def check(self, reason_to_leave: Exception | None, *, is_cancelled: bool) -> None:
-        """Have the thread end its wait, if it must."""
-        self._interruption, self._is_wanted = reason_to_leave, not is_cancelled
+    def advance(self) -> bool:
+        """Whether the job has ended, so that it has its ``result``. Raises JobError if it is late."""
+        if not self._outcome.done() and time.monotonic() > self._late_at:
+            late = "the job was not done within its deadline; allow more time"
+            raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
+        return self._outcome.done()
+
+    def result(self) -> dict[str, Any]:
+        """The result as JSON, or the error."""
+        return self._outcome.result()
 
     def new_progress(self) -> ForecastProgress | None:
         """What was reported since the last call."""
         progress, self._progress = self._progress, None
         return progress
 
-    def is_cancelled(self) -> bool:
-        if self._interruption is not None:
-            raise self._interruption
-        if time.monotonic() > self._late_at:
-            late = "the job was not done within its deadline; allow more time"
-            raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
-        return not self._is_wanted
-
     def report_progress(self, progress: ForecastProgress) -> None:
         self._progress = progress
 
+    def is_cancelled(self) -> bool:
+        return self._is_cancelled
+
+    def cancel(self) -> None:
+        """Have the thread end its wait, and the child."""
+        self._is_cancelled = True
+
+    close = cancel
+
     def _run(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> None:
         try:
-            self.outcome.set_result(self._compute(job, receipt, queue))
-        except (JobError, NotNow, RedisError, Ignore) as error:
-            self.outcome.set_exception(error)
-        except Exception as error:
-            log.exception("job %s failed because of a defect in this software", self._job_id)
-            self.outcome.set_exception(coded(error))
+            self._outcome.set_result(self._compute(job, receipt, queue))
+        except Exception as error:  # noqa: BLE001  the attempt knows them all
+            self._outcome.set_exception(error)
 
     def _compute(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> dict[str, Any]:
         """The result. The job's record counts the processes that died with it."""
@@ -102,13 +101,13 @@ class IsolatedRun:
                 raise Ignore from None
             if num_lost >= MAX_LOST_ALONE:
                 raise worker_lost(ended.exit_status) from None
-            raise NotNow(str(ended)) from None
-        except Unavailable as unavailable:
+            raise RetryLater(str(ended)) from None
+        except ChildUnavailable as unavailable:
             log.warning("job %s: it cannot run in isolation now, trying later: %s", self._job_id, unavailable)
             num_postponed = job_store.count(self._job_id, self._tag, "put_off")
             if num_postponed is not None and num_postponed >= MAX_POSTPONED:
                 raise unavailable.error from None
-            raise NotNow(str(unavailable), POSTPONE_DELAY_S) from None
+            raise RetryLater(str(unavailable), POSTPONE_DELAY_S) from None
 
 
 def worker_lost(exit_status: int) -> JobError:

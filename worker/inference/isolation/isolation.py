@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastProgress
@@ -19,8 +20,6 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import module_command
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
-from worker.inference.executor import JobContext
-from worker.inference.isolation.oom import num_oom_kills
 
 log = logging.getLogger(__name__)
 
@@ -34,22 +33,33 @@ PLACES_SHARE: Final = 4
 KILLED: Final = -9
 EXIT_IDLE: Final = 90
 """Exit status of a child that was idle for a while."""
+VMSTAT: Final = Path("/proc/vmstat")
 
 
-class NotNow(Exception):
-    """Nothing was computed, and the job is not at fault: try it later or on another worker."""
+class RetryLater(Exception):
+    """The job is not at fault, and has no outcome: try it again, here or on another worker."""
 
     def __init__(self, reason: str, delay_s: float = 0.0) -> None:
         super().__init__(reason)
         self.delay_s = delay_s
 
 
-class Unavailable(Exception):
+class ChildUnavailable(Exception):
     """The child cannot load the models, or was killed from outside. ``error`` says why."""
 
     def __init__(self, error: JobError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class JobContext(Protocol):
+    """What waits for a suspect. Both methods are called about once a second."""
+
+    def is_cancelled(self) -> bool:
+        """Whether to end the child, and with it the job."""
+
+    def report_progress(self, progress: ForecastProgress) -> None:
+        """Report the job's progress."""
 
 
 def start_child() -> JsonChild:
@@ -77,9 +87,7 @@ class Isolation:
         self._places = threading.BoundedSemaphore(self._num_places)
         self._turn = threading.Lock()
         self._last_s = 0.0
-        self._hello = hello
-        self._is_draining = is_draining
-        self._start = start
+        self._hello, self._is_draining, self._start = hello, is_draining, start
         self._is_stopped = False
         self._child: JsonChild | None = None
 
@@ -91,8 +99,8 @@ class Isolation:
         Raises:
             JobError: The job ends with this error.
             ChildEnded: The child died while it computed only this job, which may be the cause.
-            NotNow: Nothing was computed, for example because other suspects wait.
-            Unavailable: Nothing was computed, or the cause is not proved.
+            RetryLater: Nothing was computed, for example because other suspects wait.
+            ChildUnavailable: Nothing was computed, or the cause is not proved.
         """
         began = time.monotonic()
         with self._own_turn(context):
@@ -105,9 +113,9 @@ class Isolation:
                     context.report_progress(ForecastProgress.model_validate(event))
             except ChildEnded as ended:
                 if ended.exit_status == EXIT_IDLE:  # it ended just as the job came
-                    raise NotNow("the isolated process ended before the job began") from None
+                    raise RetryLater("the isolated process ended before the job began") from None
                 if ended.exit_status == KILLED and num_before is not None and num_oom_kills() == num_before:
-                    raise Unavailable(_killed()) from None
+                    raise ChildUnavailable(_killed()) from None
                 raise
         if event["event"] == "error":
             raise JobError(*event["error"])
@@ -124,7 +132,7 @@ class Isolation:
         """Wait for the other suspects. An error inside ends the child, which would else continue the job."""
         if not self._places.acquire(blocking=False):
             delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
-            raise NotNow("other jobs whose process died twice are computed first", delay_s)
+            raise RetryLater("other jobs whose process died twice are computed first", delay_s)
         try:
             while not self._turn.acquire(timeout=CHECK_INTERVAL_S):
                 self._raise_if_over(context)
@@ -143,7 +151,7 @@ class Isolation:
 
     def _raise_if_over(self, context: JobContext) -> None:
         if self._is_stopped or self._is_draining():
-            raise NotNow("the worker shuts down")
+            raise RetryLater("the worker shuts down")
         _raise_if_cancelled(context)
 
     def _ready_child(self, context: JobContext) -> JsonChild:
@@ -156,14 +164,14 @@ class Isolation:
             self._child = child = self._start()
         except LocalStackError as error:
             reason = f"no isolated process could be started for the job: {error}"
-            raise Unavailable(JobError(ErrorCode.INTERNAL, reason)) from None
+            raise ChildUnavailable(JobError(ErrorCode.INTERNAL, reason)) from None
         child.send(self._hello())
         try:
             event = self._next_event(child, context)
         except ChildEnded as ended:
-            raise Unavailable(_ended_loading(ended.exit_status)) from None
+            raise ChildUnavailable(_ended_loading(ended.exit_status)) from None
         if event["event"] != "ready":
-            raise Unavailable(JobError(*event["error"]))
+            raise ChildUnavailable(JobError(*event["error"]))
         return child
 
     def _next_event(self, child: JsonChild, context: JobContext) -> Event:
@@ -173,7 +181,7 @@ class Isolation:
         except ChildEnded:
             time.sleep(SETTLE_S)
             if self._is_stopped:
-                raise NotNow("the worker shuts down") from None
+                raise RetryLater("the worker shuts down") from None
             raise
         return event
 
@@ -204,3 +212,15 @@ def _ended_loading(exit_status: int) -> JobError:
         return JobError(ErrorCode.OUT_OF_MEMORY, f"{ended} was killed {loading}, {remedy}")
     text = f"{ended} ended with status {exit_status} {loading}; see the worker's log"
     return JobError(ErrorCode.INTERNAL, text)
+
+
+def num_oom_kills(vmstat: Path = VMSTAT) -> int | None:
+    """Processes that this machine's kernel has killed for lack of memory, in containers or outside.
+
+    A SIGKILL alone does not show its cause. None if the system does not count them; Linux does since 4.13.
+    """
+    try:
+        lines = vmstat.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
