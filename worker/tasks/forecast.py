@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from celery import Task, states
@@ -161,10 +161,7 @@ class ForecastAttempt(Attempt):
         if latest_s < (job.deadline_s or math.inf):
             job = job.model_copy(update={"deadline_s": latest_s})
         self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
-
-        def on_change() -> None:
-            jobs.changed(self)
-
+        on_change = partial(jobs.changed, self)
         if receipt.is_suspect:
             left_s = None if job.deadline_s is None else job.deadline_s - waited_s
             given = (self._process, self.job_id, self.tag, payload, receipt, self._queue)
@@ -190,7 +187,7 @@ class ForecastAttempt(Attempt):
             encoded = encode_state(self.job_id, states.SUCCESS, outcome, self._request)
         self._backend.outcomes.put(
             Ending(self.job_id, encoded, self.tag),
-            lambda answer: self._ended(outcome, answer),
+            partial(self._ended, outcome),
             task=FORECAST_TASK,
             outcome=outcome,
         )

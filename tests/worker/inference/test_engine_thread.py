@@ -109,6 +109,31 @@ def test_jobs_of_different_threads_share_a_step(engine_thread, engine, hosted):
     assert engine.steps == [[1], [1, 2, 3], [1, 2, 3]]
 
 
+def test_jobs_that_are_submitted_together_share_their_first_step(engine_thread, engine, hosted):
+    runs = [JobRun(str(seed), [request(seed)], hosted) for seed in (1, 2, 3)]
+    engine_thread.submit(runs)
+    assert [seeds_of(ended(engine_thread, run)) for run in runs] == [[1], [2], [3]]
+    assert engine.steps[0] == [1, 2, 3]
+
+
+def test_a_job_that_was_cancelled_before_it_is_submitted_never_runs(engine_thread, engine, hosted):
+    cancelled, other = (JobRun(str(seed), [request(seed)], hosted) for seed in (1, 2))
+    engine_thread.cancel(cancelled)
+    engine_thread.submit([cancelled, other])
+    assert seeds_of(ended(engine_thread, other)) == [2]
+    with pytest.raises(Cancelled):
+        ended(engine_thread, cancelled)
+    assert engine.num_steps(1) == 0
+
+
+def test_a_job_has_ended_before_observers_receive_its_last_step(engine_thread, hosted, notes):
+    seen: list[int] = []
+    run = submit(engine_thread, "job", [request(1)], hosted, on_end=lambda: seen.append(len(notes.ended)))
+    ended(engine_thread, run)
+    await_true(lambda: len(notes.steps) == 2)
+    assert (seen, notes.ended) == ([0], [("model-a", 1, None)])
+
+
 def test_engines_step_in_turn_however_long_the_queue_of_one_is(engine_thread, engine, hosted):
     other = FakeEngine("b", engine.log)
     hosted_other = added(engine_thread, ModelEngine("model-b", other))

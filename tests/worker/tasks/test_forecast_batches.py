@@ -283,3 +283,37 @@ def test_the_loop_runs_again_while_jobs_are_to_begin_and_once_there_is_room(
     woken.clear()
     worker.outcomes.flush()
     assert woken
+
+
+def test_the_jobs_of_a_round_go_to_the_engine_thread_in_one_command(
+    redis, redis_server, patched, monkeypatch
+):
+    class Submitted(ScriptedComputation):
+        def __init__(self, host: Any, job_id: str, *given: Any) -> None:
+            given[-1](job_id)
+
+    monkeypatch.setattr(forecast, "Computation", Submitted)
+    worker = Worker(redis_server.url, 64, Fault())
+    batches: list[Any] = []
+    worker.jobs.process.host = SimpleNamespace(engine_thread=SimpleNamespace(submit=batches.append))
+    job_ids = send(redis, 5)
+    worker.take()
+    for _ in range(3):
+        worker.run()
+    assert [sorted(batch) for batch in batches] == [job_ids]
+
+
+def test_the_loop_is_woken_once_for_all_jobs_that_changed_before_it_runs(redis, redis_server, patched, woken):
+    worker = Worker(redis_server.url, 64, Fault())
+    send(redis, 5)
+    worker.take()
+    worker.run()
+    for _ in range(2):
+        woken.clear()
+        for computation in [worker.computations.pop() for _ in range(2)]:
+            computation.end()
+        assert len(woken) == 1
+        worker.jobs.run()
+    assert len(worker.jobs) == 5
+    worker.outcomes.flush()
+    assert len(worker.jobs) == 1
