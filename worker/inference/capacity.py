@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from celery import bootsteps
@@ -207,7 +208,7 @@ class CapacityStep(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Called at every (re)connection: the channel is a new one, but the jobs are still held."""
         self._capacity = capacity = consumer.controller.capacity
-        consumer.task_consumer.channel.rooms = lambda: capacity.rooms(state.requests)
+        consumer.task_consumer.channel.rooms = partial(capacity.rooms, state.requests)
         consumer.on_task_message.add(self._take)
         if consumer.hub is not None:
             capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))

@@ -58,10 +58,7 @@ class ModelEngine:
 
 
 class JobRun:
-    """A job for an engine: its generations there, and how it ended.
-
-    ``on_end`` is called once it has ended, on the thread that ends it.
-    """
+    """A job for an engine. ``on_end`` is called once it has ended, on the thread that ends it."""
 
     def __init__(
         self,
@@ -75,12 +72,14 @@ class JobRun:
         self.is_done = False
         self.error: Exception | None = None
         self.failed_series: int | None = None
-        self.num_bars_total = sum([one.horizon * one.sampling.sample_count for one in requests])
         self._on_end = on_end
 
     @property
-    def num_bars_done(self) -> int:
-        """Bars done over all paths of all series."""
+    def num_bars_total(self) -> int:
+        return sum(request.horizon * request.sampling.sample_count for request in self.requests)
+
+    @property
+    def num_bars_done(self) -> int:  # over all paths of all series
         return sum(generation.num_bars_done for generation in self.generations)
 
     def end(self, error: Exception | None = None, failed_series: int | None = None) -> None:

@@ -36,7 +36,7 @@ class Computation:
         receipt: As of now.
         priority: That of the message.
         on_change: Called on any thread when ``advance`` may go on.
-        submit: Gets the job for ``EngineThread.submit``; by default it goes there at once.
+        submit: ``EngineThread.submit``, or what calls it later.
 
     Raises:
         JobError: The job ends with this error.
@@ -49,9 +49,9 @@ class Computation:
         job: ForecastJob,
         receipt: Receipt,
         queue: str,
-        priority: Priority = "normal",
-        on_change: Callable[[], object] = lambda: None,
-        submit: Callable[[JobRun], object] | None = None,
+        priority: Priority,
+        on_change: Callable[[], object],
+        submit: Callable[[Sequence[JobRun]], object],
     ) -> None:
         self._started = time.monotonic()
         self._host, self._job_id, self._job, self._queue = host, job_id, job, queue
@@ -61,7 +61,7 @@ class Computation:
         model = host.models.find(job.model)
         limits = host.models.limits_of(model)
         check_job(job, limits)
-        self._calibration = host.models.calibration_for(job, model)
+        self._calibration = host.models.calibration_for(job, model) if job.output.calibrated else None
         self._series = prepare(job, job_id, limits)
         if self._calibration is not None:
             check_num_bars([len(one.wall) for one in self._series], self._calibration)
@@ -168,10 +168,7 @@ class Computation:
         if job.output.stream:
             self._early = EarlyBars(self._series, job.output, self._calibration)
         self._run = JobRun(self._job_id, requests, served.engine, self._on_change)
-        if self._send is not None:
-            self._send(self._run)
-        else:
-            self._host.engine_thread.submit([self._run])
+        self._send([self._run])
 
 
 def cancelled_before_start() -> JobError:

@@ -157,14 +157,12 @@ class ModelCache:
         except CheckpointError as error:
             raise JobError.from_kronos(error, prefix="model") from None
 
-    def calibration_for(self, job: ForecastJob, wanted: Loadable | None) -> Calibration | None:
-        """The calibration of a model if the job asks for it.
+    def calibration_for(self, job: ForecastJob, wanted: Loadable | None) -> Calibration:
+        """The calibration of a model, for a job that asks for it.
 
         Raises:
             JobError: NOT_CALIBRATED.
         """
-        if not job.output.calibrated:
-            return None
         name = self._own.name if wanted is None else name_of(wanted)
         return check_calibrated(job, name, calibration_of(self.own.registered if wanted is None else wanted))
 

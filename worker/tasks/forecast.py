@@ -35,7 +35,6 @@ from worker.inference.executor import Computation
 from worker.inference.forecast_process import ForecastProcess
 from worker.inference.isolation.isolated_run import IsolatedRun
 from worker.inference.isolation.isolation import RetryLater
-from worker.inference.pools import HandedOver
 from worker.process import current_process
 from worker.tasks.attempt import (
     JOB_TASK,
@@ -168,7 +167,7 @@ class ForecastAttempt(Attempt):
             self._work = IsolatedRun(*given, left_s, on_change)
         else:
             about = (self.job_id, job, receipt, self._queue, self._priority)
-            self._work = Computation(self._process.host, *about, on_change, jobs.runs.append)
+            self._work = Computation(self._process.host, *about, on_change, jobs.runs.extend)
 
     def _settle(self, outcome: Outcome) -> None:
         """End by a result or an error."""
@@ -221,13 +220,14 @@ def forecast_jobs() -> ForecastJobs:
     return jobs
 
 
-class ForecastRequest(ClaimedRequest, HandedOver):
+class ForecastRequest(ClaimedRequest):
     """Celery's request (5.7) for a forecast."""
 
     request_dict: dict[str, Any]
     _payload: Any
 
     def hand_over(self) -> bool:
+        """Have the job computed without a thread; False if it needs one. The pool calls it."""
         if needs_thread(self._payload):
             return False
         args, kwargs, _ = self._payload

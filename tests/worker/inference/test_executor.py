@@ -64,9 +64,8 @@ class Host:
         self.entry.loading.set_result(served)
 
     def computation(self, job_id: str = "a", receipt: Receipt = NEW, on_change=lambda: None, **changes):
-        return Computation(
-            self, job_id, parse_job(job(**changes), LIMITS), receipt, "cpu", on_change=on_change
-        )
+        given = (job_id, parse_job(job(**changes), LIMITS), receipt, "cpu", "normal", on_change)
+        return Computation(self, *given, lambda runs: self.engine_thread.submit(runs))
 
 
 @pytest.fixture

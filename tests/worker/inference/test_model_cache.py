@@ -381,7 +381,6 @@ def test_a_calibration_is_announced_and_is_that_of_the_version_that_a_job_names(
     for name in (None, "b"):
         with pytest.raises(JobError, match="NOT_CALIBRATED: the model"):
             registering.calibration_for(asking, registering.find(name))
-    assert registering.calibration_for(ForecastJob.model_construct(), registering.find("desk")) is None
     assert named(registering, "desk") == "desk@1"
     calibrations = {one.id: one.calibration for one in registering.status()}
     assert calibrations["own"] is None

@@ -290,7 +290,7 @@ def test_the_jobs_of_a_round_go_to_the_engine_thread_in_one_command(
 ):
     class Submitted(ScriptedComputation):
         def __init__(self, host: Any, job_id: str, *given: Any) -> None:
-            given[-1](job_id)
+            given[-1]([job_id])
 
     monkeypatch.setattr(forecast, "Computation", Submitted)
     worker = Worker(redis_server.url, 64, Fault())

@@ -58,7 +58,7 @@ def compute(host: Host, worker: JsonParent, message: Mapping[str, Any]) -> dict[
     job, receipt = ForecastJob.model_validate(message["job"]), Receipt(**message["receipt"])
     given = (host, message["job_id"], job, receipt, message["queue"])
     changed = threading.Event()
-    with closing(Computation(*given, on_change=changed.set)) as computation:
+    with closing(Computation(*given, "normal", changed.set, host.engine_thread.submit)) as computation:
         while not computation.advance():
             changed.wait(CHECK_INTERVAL_S)
             changed.clear()
