@@ -33,8 +33,7 @@ from worker.broker.store_health import store_health
 from worker.inference.engine_thread import EngineDied
 from worker.inference.executor import Computation
 from worker.inference.forecast_process import ForecastProcess
-from worker.inference.isolation.isolated_run import IsolatedRun
-from worker.inference.isolation.isolation import RetryLater
+from worker.inference.isolation.isolation import IsolatedRun, RetryLater
 from worker.process import current_process
 from worker.tasks.attempt import (
     JOB_TASK,

@@ -26,7 +26,7 @@ from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 from worker.inference.engine_thread import EngineDied
-from worker.inference.isolation import isolated_run
+from worker.inference.isolation import isolation
 from worker.inference.isolation.isolation import ChildUnavailable, RetryLater
 from worker.process import current
 from worker.tasks import attempt, forecast, forecast_jobs
@@ -276,16 +276,16 @@ def test_a_suspect_that_could_not_be_computed_comes_again_later(deliver, process
 
 def test_a_suspect_that_can_never_be_computed_ends_with_the_reason(deliver, process, redis):
     make_suspect(redis)
-    for delivery in range(1, isolated_run.MAX_POSTPONED + 1):
+    for delivery in range(1, isolation.MAX_POSTPONED + 1):
         process.isolation.ends = [ChildUnavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
-        with pytest.raises(Requeued if delivery < isolated_run.MAX_POSTPONED else JobError) as ended:
+        with pytest.raises(Requeued if delivery < isolation.MAX_POSTPONED else JobError) as ended:
             deliver(str(delivery))
     assert ended.value.code == ErrorCode.OUT_OF_MEMORY
 
 
 def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, redis, monkeypatch):
     make_suspect(redis)
-    monkeypatch.setattr(isolated_run, "LATE_GRACE_S", 0.05)
+    monkeypatch.setattr(isolation, "LATE_GRACE_S", 0.05)
 
     def compute(*arguments: Any) -> None:
         context = arguments[-1]
