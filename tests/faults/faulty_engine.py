@@ -88,4 +88,4 @@ ModelRunner.decode = decode_or_fail  # type: ignore[method-assign]
 
 if "HANGING_SHUTDOWN" in os.environ:
     shutdown.ENDING_GRACE_S = 1.0  # type: ignore[misc]
-    EngineThread.wait = lambda *_: time.sleep(3600)  # type: ignore[assignment, method-assign, func-returns-value]
+    EngineThread.has_ended = lambda *_: time.sleep(3600)  # type: ignore[assignment, method-assign, func-returns-value]

@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
@@ -215,10 +216,10 @@ def test_the_error_of_a_damaged_model_has_no_path(
         "/srv/models/further/model.safetensors is damaged", details={"in": ["/srv/models/further"]}
     )
     pool = ModelCache(engine_thread, loader, loaded("own"), parse_model_specs("further"), 2)
-    with pool.use(pool.find("further")) as entry:
-        assert entry.wait(WAIT_S)
-        with pytest.raises(JobError) as refused:
-            assert entry.served
+    entry = pool.hold(pool.find("further"))
+    assert wait([entry.loading], WAIT_S).done
+    with pytest.raises(JobError) as refused:
+        assert entry.served
     assert refused.value.message == "…/model.safetensors is damaged"
     assert "srv" not in text_of(refused.value)
     assert "/srv/models/further/model.safetensors is damaged" in caplog.text

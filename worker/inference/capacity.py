@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from celery import bootsteps
@@ -114,26 +115,31 @@ class Capacity:
         with self._lock:
             self._held = {job_id: held for job_id, held in self._held.items() if job_id in unfinished}
             held = list(self._held.values())
+        num_jobs, num_paths, num_bytes = ([0] * NUM_CLASSES for _ in range(3))
+        num_coming = num_threads = 0
+        for one in held:
+            num_jobs[one.rank] += 1
+            num_paths[one.rank] += one.num_paths
+            num_bytes[one.rank] += one.num_bytes
+            num_threads += one.needs_thread
+            num_coming += 0 if one.is_admitted else one.num_paths  # else an engine's load counts them
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
-        slots, has_room = min(load.slots for load in loads), self._has_room(held, loads)
-        num_open, now = self._num_classes(held), time.monotonic()
+        slots, num_free = min([load.slots for load in loads]), self._num_free(len(held), num_coming, loads)
+        num_open, now = self._num_classes(num_jobs, num_bytes), time.monotonic()
         self._max_small_paths = max(1, slots // SMALL_JOBS_PER_WORKER)
-        self._full_since = None if has_room and num_open == NUM_CLASSES else self._full_since or now
+        is_free = num_free > 0 and num_open == NUM_CLASSES
+        self._full_since = None if is_free else self._full_since or now
         is_late = self._full_since is not None and now - self._full_since >= LATE_S
         self._late_ranks = set()
         rooms = [Room()] * NUM_CLASSES
         for rank in range(num_open):
-            num_paths = sum(one.num_paths for one in held if one.rank <= rank)
-            if has_room or (num_paths < slots and rank < NUM_CLASSES - 1):
+            if num_free > 0 or (sum(num_paths[: rank + 1]) < slots and rank < NUM_CLASSES - 1):
                 rooms[rank] = Room(True, Large.ANY)
             elif is_late and slots:
                 rooms[rank] = self._late_room(held, rank, slots)
                 self._late_ranks.add(rank)
-        num_bytes = sum(one.num_bytes for one in held)
-        free = self._num_jobs_allowed(held, loads) - len(held) if has_room else 1
-        has_thread = sum(one.needs_thread for one in held) < MAX_CALLBACK_JOBS
-        num_bytes = max(0, MAX_HELD_BYTES - num_bytes)
-        return Rooms(tuple(rooms), self._max_small_paths, max(1, free), num_bytes, has_thread)
+        has_thread, bytes_left = num_threads < MAX_CALLBACK_JOBS, max(0, MAX_HELD_BYTES - sum(num_bytes))
+        return Rooms(tuple(rooms), self._max_small_paths, max(1, num_free), bytes_left, has_thread)
 
     def _late_room(self, held: list[_Held], rank: int, slots: int) -> Room:
         """The room of a full worker for a class: its engine shares slots out fairly."""
@@ -145,7 +151,7 @@ class Capacity:
         late = Large.OVERDUE if num_large < slots + half else Large.NONE
         return Room(small=num_small < half, large=Large.ANY if num_large < slots else late)
 
-    def _num_classes(self, held: list[_Held]) -> int:
+    def _num_classes(self, num_jobs: list[int], num_bytes: list[int]) -> int:
         """The number of classes, from the highest, that may get another job by the limits on jobs and bytes.
 
         The jobs of a class and all lower ones leave a part to the higher ones.
@@ -153,23 +159,22 @@ class Capacity:
         for rank in range(NUM_CLASSES):
             num_reserved = rank * max(1, self._max_jobs // 10)  # the inverse of max_held_jobs()
             max_bytes = MAX_HELD_BYTES + (NUM_CLASSES - 1 - rank) * RESERVED_BYTES
-            sizes = [one.num_bytes for one in held if one.rank >= rank]
-            if len(sizes) >= max(1, self._max_jobs - num_reserved) or sum(sizes) >= max_bytes:
+            max_jobs = max(1, self._max_jobs - num_reserved)
+            if sum(num_jobs[rank:]) >= max_jobs or sum(num_bytes[rank:]) >= max_bytes:
                 return rank
         return NUM_CLASSES
 
-    def _has_room(self, held: list[_Held], loads: list[EngineLoad]) -> bool:
-        """Whether another job would get free slots."""
-        if min(map(free_slots, loads)) <= 0 < max(map(free_slots, loads)):
-            is_anyone_waiting = _num_coming(held) > 0 or any(load.waiting for load in loads)
-            return not is_anyone_waiting and len(held) < sum(load.slots for load in loads)
-        return len(held) < self._num_jobs_allowed(held, loads)
+    def _num_free(self, num_jobs: int, num_coming: int, loads: list[EngineLoad]) -> int:
+        """How many more jobs would get free slots, by the fullest engine's slots and the limit on jobs.
 
-    def _num_jobs_allowed(self, held: list[_Held], loads: list[EngineLoad]) -> int:
-        """The jobs that may be held, by the fullest engine's slots and the limit on jobs."""
+        ``num_coming`` paths are in no engine yet.
+        """
         fullest = min(loads, key=free_slots)
-        num_paths = _num_coming(held) + fullest.running + fullest.waiting
-        return min(num_jobs_allowed(len(held), num_paths, fullest.slots), self._max_jobs)
+        if free_slots(fullest) <= 0 < max(map(free_slots, loads)):
+            is_anyone_waiting = num_coming > 0 or any(load.waiting for load in loads)
+            return int(not is_anyone_waiting and num_jobs < sum(load.slots for load in loads))
+        num_paths = num_coming + fullest.running + fullest.waiting
+        return min(num_jobs_allowed(num_jobs, num_paths, fullest.slots), self._max_jobs) - num_jobs
 
     def wake_by(self, wake: Callable[[], object]) -> None:
         """Set the function to call, on the engine's thread, when room appears before a job ends."""
@@ -191,11 +196,6 @@ class Capacity:
         """Nothing: ``observe_step`` is enough."""
 
 
-def _num_coming(held: list[_Held]) -> int:
-    """Paths of jobs that are in no engine yet."""
-    return sum(one.num_paths for one in held if not one.is_admitted)
-
-
 class CapacityStep(bootsteps.StartStopStep):
     """Makes the channel check the capacity before each job that it takes.
 
@@ -208,7 +208,7 @@ class CapacityStep(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         """Called at every (re)connection: the channel is a new one, but the jobs are still held."""
         self._capacity = capacity = consumer.controller.capacity
-        consumer.task_consumer.channel.rooms = lambda: capacity.rooms(state.requests)
+        consumer.task_consumer.channel.rooms = partial(capacity.rooms, state.requests)
         consumer.on_task_message.add(self._take)
         if consumer.hub is not None:
             capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))

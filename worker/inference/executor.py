@@ -1,11 +1,8 @@
 """Computes a forecast job on a process's models. No Celery, no Redis."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any, Final, Protocol
 
 from kronos_client.contract.calibration import Calibration, check_num_bars
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -25,42 +22,9 @@ from kronos_client.redis.routing import why_elsewhere
 from kronos_model.engine.generation import Generation, Priority, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
-from worker.inference.engine_thread import EngineDied
-from worker.inference.host import Host
-from worker.inference.job_run import JobRun
+from worker.inference.engine_thread import EngineDied, JobRun
+from worker.inference.forecast_process import Host
 from worker.inference.model_loader import LoadedModel
-
-CHECK_INTERVAL_S: Final = 1.0
-
-
-class DiedInEngine(EngineDied):
-    """The engines' thread died with the job inside an engine: the job may be the cause."""
-
-
-class JobContext(Protocol):
-    """What waits for a computation. Both methods are called about once a second."""
-
-    def is_cancelled(self) -> bool:
-        """Whether to cancel the job. May raise an error to end the wait."""
-
-    def report_progress(self, progress: ForecastProgress) -> None:
-        """Report the job's progress."""
-
-
-def compute(
-    host: Host, job_id: str, job: ForecastJob, receipt: Receipt, queue: str, context: JobContext
-) -> dict[str, Any]:
-    """Wait for a ``Computation``'s result; raises as it does."""
-    changed = threading.Event()
-    with closing(Computation(host, job_id, job, receipt, queue, on_change=changed.set)) as computation:
-        while not computation.advance():
-            changed.wait(CHECK_INTERVAL_S)
-            changed.clear()
-            if context.is_cancelled():
-                computation.cancel()
-            elif (progress := computation.new_progress()) is not None:
-                context.report_progress(progress)
-        return computation.result().model_dump(mode="json")
 
 
 class Computation:
@@ -72,6 +36,7 @@ class Computation:
         receipt: As of now.
         priority: That of the message.
         on_change: Called on any thread when ``advance`` may go on.
+        submit: ``EngineThread.submit``, or what calls it later.
 
     Raises:
         JobError: The job ends with this error.
@@ -84,18 +49,19 @@ class Computation:
         job: ForecastJob,
         receipt: Receipt,
         queue: str,
-        priority: Priority = "normal",
-        on_change: Callable[[], object] = lambda: None,
+        priority: Priority,
+        on_change: Callable[[], object],
+        submit: Callable[[Sequence[JobRun]], object],
     ) -> None:
         self._started = time.monotonic()
         self._host, self._job_id, self._job, self._queue = host, job_id, job, queue
-        self._priority, self._on_change = priority, on_change
+        self._priority, self._on_change, self._send = priority, on_change, submit
         given = (job.device, str(host.device), host.device_warning)
         self._device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback)
         model = host.models.find(job.model)
-        limits = host.limits_of(model)
+        limits = host.models.limits_of(model)
         check_job(job, limits)
-        self._calibration = host.models.calibration_for(job, model)
+        self._calibration = host.models.calibration_for(job, model) if job.output.calibrated else None
         self._series = prepare(job, job_id, limits)
         if self._calibration is not None:
             check_num_bars([len(one.bars) for one in self._series], self._calibration)
@@ -105,10 +71,9 @@ class Computation:
         self._reported = 0
         self._loading_s = 0.0
         self._early: EarlyBars | None = None
-        self._model = ExitStack()
-        self._entry = self._model.enter_context(host.models.use(model))
-        if not self._entry.wait(0):
-            self._entry.when_settled(on_change)
+        self._entry = host.models.hold(model)
+        if not self._entry.loading.done():
+            self._entry.loading.add_done_callback(lambda _: on_change())
 
     def advance(self) -> bool:
         """Go on as far as possible; whether the job has ended, so that it has its ``result``.
@@ -119,15 +84,14 @@ class Computation:
         """
         engine_thread = self._host.engine_thread
         if self._run is not None:
-            return engine_thread.wait(self._run, 0)
-        if not self._entry.wait(0):
-            if not engine_thread.is_alive:
-                raise EngineDied
-            if self._deadline is not None and time.monotonic() >= self._deadline:
-                late = f"the deadline passed while the model {self._entry.name} was being loaded"
-                raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time", "deadline_s")
-            return False
-        self._submit(self._entry.served)
+            return engine_thread.has_ended(self._run)
+        if self._entry.loading.done():
+            self._submit(self._entry.served)
+        elif not engine_thread.is_alive:
+            raise EngineDied
+        elif self._deadline is not None and time.monotonic() >= self._deadline:
+            late = f"the deadline passed while the model {self._entry.name} was being loaded"
+            raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time", "deadline_s")
         return False
 
     def cancel(self) -> None:
@@ -150,7 +114,7 @@ class Computation:
 
         Raises:
             JobError: The job ends with this error.
-            EngineDied: Another process must compute the job; DiedInEngine if the job may be the cause.
+            EngineDied: Another process must compute the job.
         """
         assert self._run is not None
         generations = _generations_of(self._run)
@@ -178,7 +142,7 @@ class Computation:
         """Leave the engine and the model to others."""
         if self._run is not None and not self._run.is_done:
             self._host.engine_thread.cancel(self._run)
-        self._model.close()
+        self._host.models.release(self._entry)
 
     def _deadline_from(self, receipt: Receipt) -> float | None:
         """The job's deadline by time.monotonic. Raises JobError if it has passed, or the job is cancelled."""
@@ -199,14 +163,12 @@ class Computation:
             num_bars = self._calibration.lookback
         trained = served.lookback, served.min_lookback
         self._series = tuple(with_lookback_warning(one.last(num_bars), *trained) for one in self._series)
-        requests = [
-            replace(_request(one, job, self._deadline), priority=self._priority, job=self._job_id)
-            for one in self._series
-        ]
+        given = job, self._deadline, self._priority, self._job_id
+        requests = [_request(one, *given) for one in self._series]
         if job.output.stream:
             self._early = EarlyBars(self._series, job.output, self._calibration)
-        engine_thread = self._host.engine_thread
-        self._run = engine_thread.submit(self._job_id, requests, served.hosted, self._on_change)
+        self._run = JobRun(self._job_id, requests, served.engine, self._on_change)
+        self._send([self._run])
 
 
 def cancelled_before_start() -> JobError:
@@ -217,14 +179,18 @@ def cancelled_before_start() -> JobError:
 def _generations_of(run: JobRun) -> list[Generation]:
     # New exceptions, because JobRun.end removes the traceback.
     if isinstance(run.error, EngineDied):
-        raise (DiedInEngine if run.is_inside else EngineDied)
+        raise EngineDied(was_inside=run in run.model.runs)
     if isinstance(run.error, KronosError):
         prefix = "" if run.failed_series is None else f"series.{run.failed_series}."
         raise JobError.from_kronos(run.error, prefix=prefix if run.error.field else "")
-    return run.result()
+    if run.error is not None:
+        raise run.error
+    return run.generations
 
 
-def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -> SeriesRequest:
+def _request(
+    series: PreparedSeries, job: ForecastJob, deadline: float | None, priority: Priority, job_id: str
+) -> SeriesRequest:
     return SeriesRequest(
         bars=series.bars,
         stamps=series.stamps,
@@ -232,6 +198,8 @@ def _request(series: PreparedSeries, job: ForecastJob, deadline: float | None) -
         sampling=SamplingParams(**vars(job.sampling) | {"seed": series.seed}),
         deadline=deadline,
         context_policy=job.context_policy,
+        priority=priority,
+        job=job_id,
         streams=job.output.stream,
     )
 

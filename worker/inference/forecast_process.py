@@ -1,6 +1,6 @@
 """A forecasting worker's process: one device, and models on it that one thread runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
@@ -10,9 +10,12 @@ from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.reports import EngineLoad
 from worker.inference.capacity import Capacity, max_held_jobs
-from worker.inference.host import Host
+from worker.inference.engine_thread import EngineObserver, EngineThread
 from worker.inference.isolation.isolation import Isolation
-from worker.inference.model_loader import LoadedModel, max_jobs_on
+from worker.inference.model_cache import ModelCache
+from worker.inference.model_loader import ModelLoader, max_jobs_on
+from worker.inference.shutdown import end_at_once
+from worker.inference.watchdog import Watchdog
 from worker.monitoring.metrics import WorkerMetrics
 from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
@@ -21,7 +24,77 @@ MAX_JOBS_SHOWN: Final = 16
 """Running jobs in an announcement, which must stay small."""
 
 
-class ForecastProcess(Host, WorkerProcess):
+class Host:
+    """Computes jobs, in a worker or in its isolated process for suspects.
+
+    Args:
+        device: The resolved device; ``load`` may replace it by the CPU.
+        device_warning: Why the device is not the requested one, or None.
+        observers, on_admission, on_death: As of ``EngineThread``.
+        on_stall: Called when a step begins to hang, and when it continues.
+    """
+
+    models: ModelCache
+    """Set by ``load``."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        node: str,
+        device: torch.device,
+        device_warning: str | None,
+        num_threads: int,
+        *,
+        observers: Sequence[EngineObserver] = (),
+        on_admission: Callable[[str], None] = lambda job_id: None,
+        on_stall: Callable[[], object] = lambda: None,
+        on_death: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self.node, self.device, self.device_warning = node, device, device_warning
+        self.num_threads = num_threads
+        self.is_loaded = False
+        self.watchdog = Watchdog(settings.step_timeout_s, self._hang, on_stall)
+        self.engine_thread = EngineThread(
+            observers,
+            watchdog=self.watchdog,
+            on_admission=on_admission,
+            on_death=on_death,
+            on_start=lambda: torch.set_num_threads(num_threads),
+        )
+
+    def load(self) -> None:
+        """Load the worker's own model and start the engines. If it does not fit the device, use the CPU.
+
+        Raises:
+            KronosError: The checkpoint cannot be loaded, or the memory is too small for one sample path.
+        """
+        settings, loader = self._settings, ModelLoader(self._settings, self.device)
+        own = loader.load()
+        if loader.device_warning is not None:
+            self.device, self.device_warning = loader.device, loader.device_warning
+        self.engine_thread.start()
+        self.watchdog.start()
+        given = (settings.further_models, settings.max_models, loader.registry, settings.limits)
+        self.models = ModelCache(self.engine_thread, loader, own, *given)
+        self.is_loaded = True
+        self.engine_thread.wait_until_prepared()
+
+    def stop(self) -> None:
+        if self.is_loaded:
+            self.engine_thread.stop()
+            self.watchdog.stop()
+
+    def _hang(self, seen_s: float) -> None:
+        """End the process, since neither the engine thread nor its computation can be stopped."""
+        jobs = ", ".join(sorted(run.job_id for run in self.engine_thread.runs))
+        end_at_once(
+            f"an engine hangs: a step took over {seen_s:.0f} s (KRONOS_STEP_TIMEOUT_S). The process ends "
+            f"now, and its jobs are delivered again: {jobs}"
+        )
+
+
+class ForecastProcess(WorkerProcess):
     """A worker's process that computes forecasts. ``on_engine_death`` is called to end it.
 
     Raises:
@@ -33,55 +106,52 @@ class ForecastProcess(Host, WorkerProcess):
     def __init__(
         self, settings: WorkerSettings, node: str, *, on_engine_death: Callable[[], None] = lambda: None
     ) -> None:
-        self.metrics = WorkerMetrics(
-            lambda: self.engine_thread.loads,
-            lambda: self.engine_thread.num_jobs,
+        self.device, self.device_warning = resolve_device(settings.device)
+        max_jobs = max_jobs_on(self.device, settings)
+        self.capacity = Capacity(self._known_loads, max_held_jobs(max_jobs))
+        metrics = WorkerMetrics(
+            lambda: self.host.engine_thread.loads,
+            lambda: len(self.host.engine_thread.runs),
             lambda: {} if self.device.type == "cpu" else {str(self.device): describe_device(self.device)},
         )
-        device, device_warning = resolve_device(settings.device)
-        max_jobs = max_jobs_on(device, settings)
-        # While a step seems to hang, the load is unknown, and no job is taken.
-        self.capacity = Capacity(
-            lambda: () if self.watchdog.is_stalled else self.engine_thread.loads.values(),
-            max_held_jobs(max_jobs),
-        )
-        Host.__init__(
-            self,
+        self.host = Host(
             settings,
             node,
-            device,
-            device_warning,
-            observers=[self.metrics, self.capacity],
+            self.device,
+            self.device_warning,
+            intra_op_threads(settings.threads, 1) or torch.get_num_threads(),
+            observers=[metrics, self.capacity],
             on_admission=self.capacity.admitted,
             on_stall=lambda: self._heartbeat.announce_soon(),
             on_death=self._die,
         )
-        WorkerProcess.__init__(self, settings, node, self.metrics)
+        super().__init__(settings, node, metrics)
+        self.limits = settings.limits()
         self.isolation = Isolation(max_jobs, self._hello, lambda: self.state == "draining")
         self._on_engine_death = on_engine_death
 
-    @property
-    def served(self) -> LoadedModel:
-        """The worker's own model, once it is loaded."""
-        return self.models.own
-
     def start(self) -> None:
-        self.num_threads = intra_op_threads(self.settings.threads, 1) or torch.get_num_threads()
         super().start()
         try:
-            self.load()
-            self.serve_metrics(model=self.models.names[0], dtype=self.settings.dtype)
+            self.host.load()
+            self.device, self.device_warning = self.host.device, self.host.device_warning
+            self.serve_metrics(model=self.host.models.names[0], dtype=self.settings.dtype)
         except BaseException:  # this worker will never be ready
             self._heartbeat.withdraw()
             raise
 
+    def _known_loads(self) -> list[EngineLoad]:
+        """The engines' loads. While a step seems to hang, they are unknown, and no job is taken."""
+        return [] if self.host.watchdog.is_stalled else list(self.host.engine_thread.loads.values())
+
     def _hello(self) -> dict[str, Any]:
         """What the isolated process needs to give the same results as this process."""
+        host = self.host
         return {
-            "node": self.node,
-            "device": str(self.device),
-            "device_warning": self.device_warning,
-            "num_threads": self.num_threads,
+            "node": host.node,
+            "device": str(host.device),
+            "device_warning": host.device_warning,
+            "num_threads": host.num_threads,
         }
 
     def _die(self) -> None:
@@ -89,11 +159,12 @@ class ForecastProcess(Host, WorkerProcess):
         self._on_engine_death()
 
     def status(self) -> ForecastWorkerStatus:
-        models = self.models if self.is_loaded else None
+        host, runs = self.host, self.host.engine_thread.runs
+        models = host.models if host.is_loaded else None
         served = models.own if models else None
-        load = self.engine_thread.load if models else EngineLoad(0, 0, 0)
+        loads = host.engine_thread.loads.values()
         facts = self._facts("torch", "celery", "kombu", "redis", "numpy")
-        if self.watchdog.is_stalled:
+        if host.watchdog.is_stalled:
             facts["state"] = "draining"
         return ForecastWorkerStatus(
             **facts,
@@ -104,28 +175,28 @@ class ForecastProcess(Host, WorkerProcess):
             load_s=served.load_s if served else None,
             jobs_running=tuple(
                 RunningJob(id=run.job_id, bars_done=run.num_bars_done, bars_total=run.num_bars_total)
-                for run in self.engine_thread.runs[:MAX_JOBS_SHOWN]
+                for run in runs[:MAX_JOBS_SHOWN]
             ),
-            num_jobs_running=self.engine_thread.num_jobs,
-            sequences_running=load.running,
-            sequences_waiting=load.waiting,
-            slots=load.slots,
+            num_jobs_running=len(runs),
+            sequences_running=sum(load.running for load in loads),
+            sequences_waiting=sum(load.waiting for load in loads),
+            slots=sum(load.slots for load in loads),
             **self.metrics.recently(),
             models=models.status() if models else (),
             max_models=self.settings.max_models,
             limits=self.limits.model_dump(exclude={"max_pred_len"}),
             dtype=self.settings.dtype,
-            threads=self.num_threads,
+            threads=host.num_threads,
         )
 
     def stop(self) -> None:
         self.isolation.stop()
-        Host.stop(self)
-        WorkerProcess.stop(self)
+        self.host.stop()
+        super().stop()
 
     def _is_alive(self) -> bool:
         """Whether the engines run, or may still start."""
-        if not self.is_loaded or self.engine_thread.is_alive:
+        if not self.host.is_loaded or self.host.engine_thread.is_alive:
             return True
         self.state = "draining"
         return False

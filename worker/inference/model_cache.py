@@ -4,13 +4,15 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict
+from functools import cache
 
 from kronos_client.contract.calibration import Calibration, check_calibrated
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
@@ -24,56 +26,37 @@ log = logging.getLogger(__name__)
 
 
 class CacheEntry:
-    """A place that is taken before its model is loaded. Jobs hold it while they need the model."""
+    """A place that is taken before its model is loaded. Jobs hold it while they need the model.
+
+    ``loading`` is done once the model is loaded, or has failed.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.num_jobs = 0
         self.last_used = 0
-        self.is_dropped = False
-        self._settled = threading.Event()
-        self._when_settled: list[Callable[[], object]] = []
-        self._served: LoadedModel | None = None
-        self._error: JobError | None = None
-
-    def wait(self, timeout_s: float) -> bool:
-        """Wait until the model is loaded or has failed; False if the time ran out."""
-        return self._settled.wait(timeout_s)
-
-    def when_settled(self, call: Callable[[], object]) -> None:
-        """Have this called, on any thread, once ``wait`` returns True."""
-        self._when_settled.append(call)
-        if self._settled.is_set():
-            call()
+        self.loading: Future[LoadedModel | JobError] = Future()
 
     @property
     def served(self) -> LoadedModel:
-        """The model, after ``wait`` returned True. Raises JobError if it could not be loaded."""
-        if self._error is not None:
-            raise JobError(*self._error.args)  # a new one for each job: threads share the stored one
-        if self._served is None:
+        """The model, once ``loading`` is done. Raises JobError if it could not be loaded."""
+        if not self.loading.done():
             raise RuntimeError("the model is not loaded yet")
-        return self._served
-
-    def settle(self, outcome: LoadedModel | JobError) -> None:
-        """Set the outcome, and wake the jobs that wait for it."""
+        outcome = self.loading.result()
         if isinstance(outcome, JobError):
-            self._error = outcome
-        else:
-            self._served = outcome
-        self._settled.set()
-        for call in self._when_settled:
-            call()
-        self._when_settled.clear()
+            raise JobError(*outcome.args)  # a new one for each job: threads share the stored one
+        return outcome
 
-    def empty(self) -> LoadedModel | None:
-        served, self._served = self._served, None
-        return served
+    @property
+    def loaded(self) -> LoadedModel | None:
+        """The model, if it is loaded."""
+        outcome = self.loading.result() if self.loading.done() else None
+        return None if isinstance(outcome, JobError) else outcome
 
     def status(self) -> ModelStatus:
-        served = self._served
+        served = self.loaded
         calibration = None if served is None else calibration_of(served.registered)
-        load = EngineLoad(0, 0, 0) if served is None else served.hosted.load
+        load = EngineLoad(0, 0, 0) if served is None else served.engine.load
         return ModelStatus(
             id=self.name,
             revision=None if served is None else served.info.revision,
@@ -92,7 +75,7 @@ class ModelCache:
 
     Another model is loaded when a job first names it. The cache's thread loads one model at a time. If a
     place is needed, the cache drops the model that was used longest ago and that no job holds. It never drops
-    the worker's own model.
+    ``own``, the worker's own model. ``limits`` returns a job's limits for a model's longest context.
     """
 
     def __init__(
@@ -103,24 +86,23 @@ class ModelCache:
         further: dict[str, ModelSpec],
         max_models: int,
         registry: ModelRegistry | None = None,
+        limits: Callable[[int], Limits] = lambda max_pred_len: Limits(max_pred_len=max_pred_len),
     ) -> None:
         self._engine_thread = engine_thread
         self._loader = loader
         self._allowed = further
         self._max_models = max_models
+        self._limits = cache(limits)
         self._registry = registry
-        engine_thread.add(own.hosted)
+        engine_thread.add(own.engine)
+        self.own = own
         self._own = CacheEntry(own.name)
-        self._own.settle(own)
+        self._own.loading.set_result(own)
         self._further: dict[Loadable, CacheEntry] = {}
         self._lock = threading.Lock()
         self._uses = itertools.count(1)
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         threading.Thread(target=self._work_off, name="kronos-loader", daemon=True).start()
-
-    @property
-    def own(self) -> LoadedModel:
-        return self._own.served
 
     @property
     def names(self) -> list[str]:
@@ -145,9 +127,8 @@ class ModelCache:
             raise JobError(ErrorCode.MODEL_NOT_ALLOWED, text, "model", {"allowed": self.names})
         return None if registered == self.own.registered else registered
 
-    @contextmanager
-    def use(self, wanted: Loadable | None) -> Iterator[CacheEntry]:
-        """Hold a model while a job needs it; None is the worker's own. It may still be loading.
+    def hold(self, wanted: Loadable | None) -> CacheEntry:
+        """Hold a model until ``release``; None is the worker's own. It may still be loading.
 
         Raises:
             JobError: MODEL_CAPACITY if no place is free.
@@ -155,32 +136,33 @@ class ModelCache:
         with self._lock:
             entry = self._own if wanted is None else self._take(wanted)
             entry.num_jobs += 1
-        try:
-            yield entry
-        finally:
-            with self._lock:
-                entry.num_jobs -= 1
-                entry.last_used = next(self._uses)
+        return entry
 
-    def max_context_of(self, wanted: Loadable | None) -> int:
-        """The most bars that a model uses, loaded or not.
+    def release(self, entry: CacheEntry) -> None:
+        """Hold the model no longer."""
+        with self._lock:
+            entry.num_jobs -= 1
+            entry.last_used = next(self._uses)
+
+    def limits_of(self, wanted: Loadable | None) -> Limits:
+        """The limits of a job for a model, loaded or not; None is the worker's own.
 
         Raises:
             JobError: The model's metadata is damaged.
         """
         try:
-            return self.own.max_context if wanted is None else self._loader.max_context_of(wanted)
+            return self._limits(
+                self.own.max_context if wanted is None else self._loader.max_context_of(wanted)
+            )
         except CheckpointError as error:
             raise JobError.from_kronos(error, prefix="model") from None
 
-    def calibration_for(self, job: ForecastJob, wanted: Loadable | None) -> Calibration | None:
-        """The calibration of a model if the job asks for it.
+    def calibration_for(self, job: ForecastJob, wanted: Loadable | None) -> Calibration:
+        """The calibration of a model, for a job that asks for it.
 
         Raises:
             JobError: NOT_CALIBRATED.
         """
-        if not job.output.calibrated:
-            return None
         name = self._own.name if wanted is None else name_of(wanted)
         return check_calibrated(job, name, calibration_of(self.own.registered if wanted is None else wanted))
 
@@ -222,7 +204,6 @@ class ModelCache:
             reason = f"all {self._max_models} places for models (KRONOS_MAX_MODELS) are in use"
             raise _no_capacity(name, reason)
         entry = self._further.pop(min(idle, key=lambda wanted: idle[wanted].last_used))
-        entry.is_dropped = True
         self._work.put(lambda: self._drop(entry))
 
     def _work_off(self) -> None:
@@ -233,7 +214,7 @@ class ModelCache:
                 log.exception("the model loader failed because of a defect, and continues")
 
     def _load(self, entry: CacheEntry, wanted: Loadable) -> None:
-        if entry.is_dropped:  # no job waits for it
+        if self._further.get(wanted) is not entry:  # it was dropped: no job waits for it
             return
         log.info("loading model %s", entry.name)
         outcome = self._try_to_load(entry.name, wanted)
@@ -247,8 +228,8 @@ class ModelCache:
                     del self._further[wanted]
         else:
             log.info("model %s is loaded", entry.name)
-            self._engine_thread.add(outcome.hosted)
-        entry.settle(outcome)
+            self._engine_thread.add(outcome.engine)
+        entry.loading.set_result(outcome)
 
     def _try_to_load(self, name: str, wanted: Loadable) -> LoadedModel | JobError:
         """Load a model. An error is returned: its traceback would keep the loaded parts in memory."""
@@ -266,8 +247,8 @@ class ModelCache:
             return JobError(ErrorCode.INTERNAL, reason, "model")
 
     def _drop(self, entry: CacheEntry) -> None:
-        if (served := entry.empty()) is not None:
-            self._engine_thread.remove(served.hosted)
+        if (served := entry.loaded) is not None:
+            self._engine_thread.remove(served.engine)
             self._loader.reclaim()
             log.info("model %s was unloaded to make room", entry.name)
 

@@ -17,7 +17,7 @@ from kronos_model.devices.resolution import describe_device, empty_cache, move_t
 from kronos_model.engine.build import build_engine, default_slots, num_slots_on
 from kronos_model.errors import CheckpointError, OutOfMemory
 from kronos_model.model_pair import DEFAULT_MODEL, CheckpointPair, default_max_context, load_pair
-from worker.inference.job_run import HostedEngine
+from worker.inference.engine_thread import ModelEngine
 from worker.settings import WorkerSettings
 
 CLIP: Final = 5.0
@@ -32,10 +32,10 @@ Loadable = ModelSpec | RegisteredModel
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model on its device, and its engine for the engines' thread."""
+    """A model on its device, and its engine for the engine thread."""
 
     info: ModelInfo
-    hosted: HostedEngine
+    engine: ModelEngine
     max_context: int  # the most bars that it uses
     num_parameters: int
     load_s: float
@@ -45,7 +45,7 @@ class LoadedModel:
 
     @property
     def name(self) -> str:
-        return self.hosted.model_id
+        return self.engine.model_id
 
 
 class ModelLoader:
@@ -70,7 +70,7 @@ class ModelLoader:
         wanted = self._own() if wanted is None else wanted
         # Each thread that computes in parallel gets its own team of OpenMP threads. If there are more of
         # these than cores, they sleep between operations, and each small operation takes 1.5 times as long
-        # from then on. So only the engines' thread gets a team.
+        # from then on. So only the engine thread gets a team.
         torch.set_num_threads(1)
         pair = _load_pair(wanted)
         self._place(pair, may_move=is_own)
@@ -85,7 +85,7 @@ class ModelLoader:
         info = _model_info(pair, wanted)
         return LoadedModel(
             info=info,
-            hosted=HostedEngine(info.id if registered is None else registered.reference, engine),
+            engine=ModelEngine(info.id if registered is None else registered.reference, engine),
             max_context=self.max_context_of(wanted),
             num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
             load_s=round(time.perf_counter() - started, 3),

@@ -20,14 +20,6 @@ ROUND_S: Final = 0.01
 log = logging.getLogger(__name__)
 
 
-class HandedOver:
-    """A request of Celery's whose task may need no thread."""
-
-    def hand_over(self) -> bool:
-        """Have the task run without a thread; False if it needs one."""
-        raise NotImplementedError
-
-
 class WaitingThreadsPool(ThreadsPool):
     """A threads pool that accepts Celery's requests to kill a job, and ignores them.
 
@@ -41,7 +33,8 @@ class WaitingThreadsPool(ThreadsPool):
     def on_apply(self, *args: Any, **kwargs: Any) -> Any:
         # Celery replaces ``execute_using_pool`` of requests, but passes one of their methods.
         request = kwargs["accept_callback"].__self__
-        if isinstance(request, HandedOver) and request.hand_over():
+        hand_over = getattr(request, "hand_over", None)  # requests for forecasts have it
+        if hand_over is not None and hand_over():
             return None
         result = super().on_apply(*args, **kwargs)
         result.terminate = lambda signal: None

@@ -58,7 +58,7 @@ def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
         "revision": loaded.info.revision,
         "num_parameters": loaded.num_parameters,
         "max_context": loaded.max_context,
-        "slots": loaded.hosted.load.slots,
+        "slots": loaded.engine.load.slots,
         "load_s": loaded.load_s,
     }
 

@@ -113,27 +113,15 @@ class Attempt:
     _process: Any
 
     def __init__(self, request: Any, process: WorkerProcess, backend: Any) -> None:
-        self._process = process
-        self._request = request
-        self._backend = backend
+        self._process, self._request, self._backend = process, request, backend
         self.job_id = str(request.id)
         self.tag = tag_of(request)
-
-    @property
-    def _queue(self) -> str:
-        """The queue that the job came from. A CPU worker may also take from the gpu queue."""
-        delivery = self._request.delivery_info or {}
-        return str(delivery.get("routing_key") or self._process.queue)
-
-    @property
-    def _priority(self) -> Priority:
-        """The priority of the list that the job came from."""
-        return priority_of((self._request.delivery_info or {}).get("priority"))
-
-    @property
-    def _time_limit_s(self) -> float:
-        """Seconds that the sender allows from the start of the job: Celery's ``time_limit``."""
-        return getattr(self._request, "time_limit_s", None) or math.inf
+        delivery = request.delivery_info or {}
+        # Those of the list that the job came from. A CPU worker may also take from the gpu queue.
+        self._queue = str(delivery.get("routing_key") or process.queue)
+        self._priority: Priority = priority_of(delivery.get("priority"))
+        # Seconds that the sender allows from the start of the job: Celery's ``time_limit``.
+        self._time_limit_s: float = getattr(request, "time_limit_s", None) or math.inf
 
     def _claimed(
         self,

@@ -5,15 +5,15 @@ id starts to load the model. Later ones with the same id return the outcome.
 """
 
 import logging
-import threading
+import time
 from collections import OrderedDict
-from concurrent.futures import Future
 from typing import Any, Final
 
 from celery.worker.control import control_command
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
+from worker.inference.model_cache import CacheEntry, ModelCache
 from worker.process import current_process
 
 log = logging.getLogger(__name__)
@@ -21,45 +21,47 @@ log = logging.getLogger(__name__)
 MAX_ASKS: Final = 100
 """Number of answers that are kept, the newest."""
 MAX_LOADING: Final = 4
-"""Number of loads that may wait for their model at once, each on its own thread."""
+"""Number of loads that may be waited for at once."""
 WAIT_S: Final = 600.0
 
 
 class LoadRequests:
-    """The requests to load a model, by id, and the answer to each."""
+    """The requests to load a model, by id. Used on one thread."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._answers: OrderedDict[str, Future[dict[str, Any]]] = OrderedDict()
+        self._asked: OrderedDict[str, tuple[CacheEntry, float]] = OrderedDict()
 
-    def answer(self, models: Any, name: str, ask: str) -> dict[str, Any]:
-        """The state of the load; the first call starts it. ``models`` is the worker's ModelCache."""
-        with self._lock:
-            if ask not in self._answers:
-                if sum(not answer.done() for answer in self._answers.values()) >= MAX_LOADING:
-                    reason = "the worker is loading other models; try again later"
-                    return failed(JobError(ErrorCode.MODEL_CAPACITY, reason))
-                self._answers[ask] = Future()
-                while len(self._answers) > MAX_ASKS:
-                    self._answers.popitem(last=False)
-                given = (models, name, self._answers[ask])
-                threading.Thread(target=self._load, args=given, name="kronos-load-ask", daemon=True).start()
-            answer = self._answers[ask]
-        return answer.result() if answer.done() else {"state": "loading"}
+    def answer(self, models: ModelCache, name: str, ask: str) -> dict[str, Any]:
+        """The state of the load; the first call starts it."""
+        if ask not in self._asked:
+            if sum(not entry.loading.done() for entry, _ in self._asked.values()) >= MAX_LOADING:
+                reason = "the worker is loading other models; try again later"
+                return failed(JobError(ErrorCode.MODEL_CAPACITY, reason))
+            self._asked[ask] = self._load(models, name), time.monotonic()
+            while len(self._asked) > MAX_ASKS:
+                self._asked.popitem(last=False)
+        entry, asked_at = self._asked[ask]
+        if entry.loading.done():
+            try:
+                return {"state": "ready", "model": entry.served.info.model_dump(mode="json")}
+            except JobError as error:
+                return failed(error)
+        if time.monotonic() > asked_at + WAIT_S:
+            return failed(JobError(ErrorCode.TIMEOUT, f"the model is not loaded within {WAIT_S:.0f} s"))
+        return {"state": "loading"}
 
-    def _load(self, models: Any, name: str, answered: "Future[dict[str, Any]]") -> None:
+    def _load(self, models: ModelCache, name: str) -> CacheEntry:
         try:
-            with models.use(models.find(name)) as entry:
-                if not entry.wait(WAIT_S):
-                    raise JobError(ErrorCode.TIMEOUT, f"the model is not loaded within {WAIT_S:.0f} s")
-                info = entry.served.info
-            answer = {"state": "ready", "model": info.model_dump(mode="json")}
-        except JobError as error:
-            answer = failed(error)
-        except Exception:  # every request ends with an answer
-            log.exception("the model %r could not be loaded", name)
-            answer = failed(JobError(ErrorCode.INTERNAL, "the worker failed; see its log"))
-        answered.set_result(answer)
+            entry = models.hold(models.find(name))
+        except Exception as error:  # every request ends with an answer
+            if not isinstance(error, JobError):
+                log.exception("the model %r could not be loaded", name)
+                error = JobError(ErrorCode.INTERNAL, "the worker failed; see its log")
+            entry = CacheEntry(name)
+            entry.loading.set_result(error)
+        else:
+            entry.loading.add_done_callback(lambda _: models.release(entry))
+        return entry
 
 
 _requests = LoadRequests()
@@ -77,5 +79,5 @@ def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
     process = current_process()
-    answer = _requests.answer(process.models, model, ask)
+    answer = _requests.answer(process.host.models, model, ask)
     return {"device": str(process.device), "device_warning": process.device_warning, **answer}

@@ -4,21 +4,211 @@
 chain has such a thread, in which Celery's own tracer sends them.
 """
 
+import logging
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
-from celery import Task
+from celery import Task, states
 from celery.app.task import Context
+from celery.exceptions import Ignore
+from celery.worker import state
+from redis.exceptions import RedisError
 
+from kronos_client.contract.errors import JobError
+from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK
+from kronos_client.contract.results import ForecastProgress, ForecastResult
+from kronos_client.core.stored import encode_failure, encode_state
+from kronos_client.redis.job_store import Beginning, Begun, Ended, Ending, Receipt
 from worker.app import app
+from worker.broker.claims import Claim
+from worker.broker.result_backend import coded
 from worker.broker.service_order import needs_thread
-from worker.inference.pools import HandedOver
+from worker.broker.store_health import store_health
+from worker.inference.engine_thread import EngineDied
+from worker.inference.executor import Computation
+from worker.inference.forecast_process import ForecastProcess
+from worker.inference.isolation.isolation import IsolatedRun, RetryLater
 from worker.process import current_process
-from worker.tasks.attempt import JOB_TASK, ClaimedRequest
-from worker.tasks.forecast_attempt import ForecastAttempt
+from worker.tasks.attempt import (
+    JOB_TASK,
+    REQUEUE_DELAY_S,
+    Attempt,
+    ClaimedRequest,
+    Requeued,
+    einfo_of,
+    job_of,
+)
 from worker.tasks.forecast_jobs import ForecastJobs
+
+log = logging.getLogger(__name__)
+task_log = logging.getLogger("celery.app.trace")
+"""Celery's own, for the lines that it writes of other tasks."""
+
+Outcome = ForecastResult | dict[str, Any] | JobError
+"""The isolated process gives its result as JSON."""
+
+
+class ForecastAttempt(Attempt):
+    """One delivery of a forecast job, from its claim to its outcome or back to the queue.
+
+    The claim is kept until the outcome is stored. A job whose earlier attempts ended with their processes is
+    computed in isolation. All methods are called on the thread of ``ForecastJobs.run``. An error that
+    ``begun``, ``advance`` or ``check`` raises is for ``fail``.
+
+    Args:
+        context: Celery's context of the request.
+        request: Celery's request, if no thread of its pool waits for the job.
+        waiter: Gets the result, or the exception that Celery handles, if one does.
+    """
+
+    _process: ForecastProcess
+
+    def __init__(
+        self,
+        jobs: ForecastJobs,
+        context: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        *,
+        request: Any = None,
+        waiter: Future[dict[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(context, jobs.process, jobs.backend)
+        self._jobs = jobs
+        self._arguments = args, kwargs
+        self._celery_request, self._waiter = request, waiter
+        self._claim: Claim | None = None
+        self._work: Computation | IsolatedRun | None = None  # while the job is computed
+        self._began_at = time.monotonic()
+
+    def beginning(self) -> Beginning:
+        """What begins the job in Redis."""
+        started = {"pid": os.getpid(), "hostname": self._process.node}
+        return Beginning(self.job_id, encode_state(self.job_id, states.STARTED, started), self.tag)
+
+    def begun(self, answer: Begun | JobError | RedisError, asked_at: float) -> None:
+        """Start the job, unless this delivery may not."""
+        receipt, self._claim = self._claimed(answer, asked_at)
+        self._began_at = time.monotonic()
+        if self._celery_request is not None:
+            self._celery_request.on_accepted(os.getpid(), self._began_at)
+        self._start(receipt)
+        self.advance()
+
+    def advance(self) -> None:
+        """Go on as far as possible."""
+        if self._work is not None and self._work.advance():
+            self._settle(self._work.result())
+
+    def check(self, is_cancelled: bool) -> None:
+        """Cancel the job or give it up if it must end; otherwise go on."""
+        if self._work is None or self._claim is None:
+            return
+        if self._claim.is_taken_away:
+            raise Ignore
+        if time.monotonic() > self._process.hand_back_at:
+            raise RetryLater("the worker shuts down, and the job was not done within KRONOS_DRAIN_TIMEOUT_S")
+        if is_cancelled:
+            self._work.cancel()
+        self.advance()  # a model that loads, or an engine that died
+
+    def new_progress(self) -> ForecastProgress | None:
+        """What was done since the last call."""
+        return None if self._work is None else self._work.new_progress()
+
+    def fail(self, error: Exception) -> None:
+        """End by an error: an outcome, or a way back to the queue if the job is not at fault."""
+        match error:
+            case EngineDied():
+                self.leave(self._requeued(str(error), is_lost=error.was_inside))
+            case RetryLater():
+                self.leave(self._requeued(str(error), error.delay_s))
+            case RedisError():
+                self.leave(self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S))
+            case Ignore() | Requeued():
+                self.leave(error)
+            case JobError():
+                self._settle(error)
+            case _:  # an error without a code would send its traceback to the caller
+                log.error("job %s failed because of a defect in this software", self.job_id, exc_info=error)
+                self._settle(coded(error))
+
+    def leave(self, error: Exception) -> None:
+        """End this attempt without an outcome: by Ignore or Requeued."""
+        self._close()
+        self._jobs.forget(self)
+        if self._waiter is not None:
+            self._waiter.set_exception(error)
+            return
+        self._process.claims.drop(self.tag)
+        if isinstance(error, Requeued) and store_health.problem is None:  # else one line a minute says that
+            log.info("job %s goes back to the queue: %s", self.job_id, error)
+        self._celery_request.on_success((True, einfo_of(error), 0.0))
+
+    def _start(self, receipt: Receipt) -> None:
+        payload, jobs = job_of(*self._arguments), self._jobs
+        job = read_job(payload, self._process.limits)
+        waited_s = receipt.waited_s(job.submitted_at)
+        latest_s = waited_s + self._time_limit_s
+        if latest_s < (job.deadline_s or math.inf):
+            job = job.model_copy(update={"deadline_s": latest_s})
+        self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
+        on_change = partial(jobs.changed, self)
+        if receipt.is_suspect:
+            left_s = None if job.deadline_s is None else job.deadline_s - waited_s
+            given = (self._process, self.job_id, self.tag, payload, receipt, self._queue)
+            self._work = IsolatedRun(*given, left_s, on_change)
+        else:
+            about = (self.job_id, job, receipt, self._queue, self._priority)
+            self._work = Computation(self._process.host, *about, on_change, jobs.runs.extend)
+
+    def _settle(self, outcome: Outcome) -> None:
+        """End by a result or an error."""
+        self._close()
+        if self._waiter is not None:
+            self._jobs.forget(self)
+            if isinstance(outcome, JobError):
+                self._waiter.set_exception(outcome)
+            else:
+                as_json = outcome if isinstance(outcome, dict) else outcome.model_dump(mode="json")
+                self._waiter.set_result(as_json)
+            return
+        if isinstance(outcome, JobError):
+            encoded = encode_failure(self.job_id, outcome)
+        else:
+            encoded = encode_state(self.job_id, states.SUCCESS, outcome, self._request)
+        self._backend.outcomes.put(
+            Ending(self.job_id, encoded, self.tag),
+            partial(self._ended, outcome),
+            task=FORECAST_TASK,
+            outcome=outcome,
+        )
+
+    def _ended(self, outcome: Outcome, answer: Ended | RedisError) -> None:
+        """The outcome is stored, or it will not be: then another worker has the job, or will get it."""
+        self._jobs.forget(self)
+        self._process.claims.drop(self.tag)
+        request, runtime_s = self._celery_request, time.monotonic() - self._began_at
+        if isinstance(answer, RedisError) or answer == "held":
+            state.task_ready(request)
+        elif isinstance(outcome, JobError):
+            task_log.info("Task %s[%s] raised expected: %r", request.name, self.job_id, outcome)
+            request.on_success((True, einfo_of(outcome), runtime_s))
+        else:
+            shown = "a forecast"
+            task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self.job_id, runtime_s, shown)
+            request.on_success((False, shown, runtime_s))
+
+    def _close(self) -> None:
+        if self._work is not None:
+            self._work.close()
+            self._work = None  # it refers to this: its tensors would wait for Python's collector
 
 
 @cache
@@ -29,13 +219,14 @@ def forecast_jobs() -> ForecastJobs:
     return jobs
 
 
-class ForecastRequest(ClaimedRequest, HandedOver):
+class ForecastRequest(ClaimedRequest):
     """Celery's request (5.7) for a forecast."""
 
     request_dict: dict[str, Any]
     _payload: Any
 
     def hand_over(self) -> bool:
+        """Have the job computed without a thread; False if it needs one. The pool calls it."""
         if needs_thread(self._payload):
             return False
         args, kwargs, _ = self._payload

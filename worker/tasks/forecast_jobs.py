@@ -1,6 +1,6 @@
 """The forecast jobs that this worker holds: begun, computed and ended in batches, on one thread.
 
-That is the thread of Celery's event loop, which waits for nothing but Redis's answers. The engines' thread
+That is the thread of Celery's event loop, which waits for nothing but Redis's answers. The engine thread
 computes.
 """
 
@@ -8,9 +8,8 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import RedisError
 
@@ -19,14 +18,17 @@ from kronos_client.core.stored import encode_state
 from kronos_client.redis.job_store import Ending
 from worker.broker import transport
 from worker.broker.store_health import store_health
-from worker.inference.executor import CHECK_INTERVAL_S
+from worker.inference.engine_thread import JobRun
 from worker.inference.forecast_process import ForecastProcess
 from worker.process import Jobs
 from worker.tasks.attempt import REQUEUE_DELAY_S, Requeued
-from worker.tasks.forecast_attempt import ForecastAttempt
+
+if TYPE_CHECKING:
+    from worker.tasks.forecast import ForecastAttempt
 
 log = logging.getLogger(__name__)
 
+CHECK_INTERVAL_S: Final = 1.0
 MAX_AT_ONCE: Final = 64
 
 
@@ -36,46 +38,57 @@ class ForecastJobs(Jobs):
     def __init__(self, process: ForecastProcess) -> None:
         self.process = process
         self.backend = transport.backend()
+        self.runs: list[JobRun] = []  # for the engine thread, at the end of the round
         self._received: deque[ForecastAttempt] = deque()
         self._changed: deque[ForecastAttempt] = deque()
         self._begun: dict[str, ForecastAttempt] = {}  # by the delivery's tag
         self._running = threading.Lock()
+        self._is_woken = False
         self._begin_at = self._check_at = 0.0  # by time.monotonic
 
     def __len__(self) -> int:
         return len(self._received) + len(self._begun)
 
-    def add(self, attempt: ForecastAttempt) -> None:
+    def add(self, attempt: "ForecastAttempt") -> None:
         """Take a job that was received."""
         self._received.append(attempt)
-        transport.message_consumer().wake()
+        self._wake()
 
-    def changed(self, attempt: ForecastAttempt) -> None:
+    def changed(self, attempt: "ForecastAttempt") -> None:
         """Note that a job may go on."""
         self._changed.append(attempt)
-        transport.message_consumer().wake()
+        self._wake()
 
-    def forget(self, attempt: ForecastAttempt) -> None:
+    def forget(self, attempt: "ForecastAttempt") -> None:
         """A job has ended here: there is room for another."""
         self._begun.pop(attempt.tag, None)
-        transport.message_consumer().wake()
+        self._wake()
 
     def run(self) -> None:
         """Begin, go on with and end jobs, as far as that is possible now."""
         if not self._running.acquire(blocking=False):
             return  # another thread does it
+        self._is_woken = False
         try:
-            self._begin()
-            for _ in range(min(len(self._changed), MAX_AT_ONCE)):
-                attempt = self._changed.popleft()
-                with _logged(attempt):
-                    attempt.advance()
             if time.monotonic() >= self._check_at:
                 self._check_at = time.monotonic() + CHECK_INTERVAL_S
                 self._check()
+            self._begin()
+            for _ in range(min(len(self._changed), MAX_AT_ONCE)):
+                attempt = self._changed.popleft()
+                _go_on(attempt, attempt.advance)
         finally:
+            if self.runs:
+                self.process.host.engine_thread.submit(tuple(self.runs))
+                self.runs.clear()
             self._running.release()
         if self._changed or (self._received and time.monotonic() >= self._begin_at):
+            self._wake()
+
+    def _wake(self) -> None:
+        """Make the loop run again, once for all calls before it does."""
+        if not self._is_woken:
+            self._is_woken = True
             transport.message_consumer().wake()
 
     def _begin(self) -> None:
@@ -100,8 +113,7 @@ class ForecastJobs(Jobs):
             if isinstance(answer, RedisError):
                 store_health.refused(answer)
             self._begun[attempt.tag] = attempt
-            with _logged(attempt):
-                attempt.begun(answer, asked_at)
+            _go_on(attempt, attempt.begun, answer, asked_at)
 
     def _check(self) -> None:
         """What is due about once a second: cancellations, hand-overs, progress."""
@@ -114,10 +126,10 @@ class ForecastJobs(Jobs):
             log.warning("Redis failed, cancellations are noticed late: %s", error)
         reported = []
         for attempt in attempts:
-            with _logged(attempt):
-                if (progress := attempt.check(attempt.job_id in cancelled)) is not None:
-                    state = encode_state(attempt.job_id, PROGRESS_STATE, progress.as_json())
-                    reported.append(Ending(attempt.job_id, state, attempt.tag))
+            _go_on(attempt, attempt.check, attempt.job_id in cancelled)
+            if (progress := attempt.new_progress()) is not None:
+                state = encode_state(attempt.job_id, PROGRESS_STATE, progress.as_json())
+                reported.append(Ending(attempt.job_id, state, attempt.tag))
         try:
             for first in range(0, len(reported), MAX_AT_ONCE):
                 store.store_states(reported[first : first + MAX_AT_ONCE])
@@ -125,10 +137,12 @@ class ForecastJobs(Jobs):
             log.warning("the jobs' progress could not be stored: %s", error)
 
 
-@contextmanager
-def _logged(attempt: ForecastAttempt) -> Iterator[None]:
-    """Keeps a defect that ends not even its own job from the others."""
+def _go_on(attempt: "ForecastAttempt", call: Callable[..., object], *args: Any) -> None:
+    """Make a call for one job. An error ends this job, and a defect in its end does not harm the others."""
     try:
-        yield
+        try:
+            call(*args)
+        except Exception as error:  # noqa: BLE001  ``fail`` logs those without a code
+            attempt.fail(error)
     except Exception:
         log.exception("job %s: it could not go on because of a defect", attempt.job_id)

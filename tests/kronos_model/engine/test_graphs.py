@@ -22,8 +22,8 @@ from tests.kronos_model.engine.conftest import MAX_CONTEXT
 from tests.kronos_model.engine.fake_cuda import Trace, fake_device, runner_on
 from tests.kronos_model.engine.fake_graphs import NUM_STREAMS, FakeCuda
 from tests.waiting import await_true
-from worker.inference.engine_thread import EngineThread
-from worker.inference.job_run import HostedEngine
+from tests.worker.inference.runs import added, ended, submit
+from worker.inference.engine_thread import EngineThread, ModelEngine
 
 MANY = 10_000
 
@@ -209,13 +209,13 @@ def test_a_workers_engine_records_on_its_thread_and_only_while_nothing_waits(eng
     engine_thread, num_recorded = EngineThread(), []
     assert cuda.threads == []
     engine_thread.start()
-    hosted = engine_thread.add(HostedEngine("model", engine))
+    hosted = added(engine_thread, ModelEngine("model", engine))
     step = engine.step
     engine.step = lambda: (num_recorded.append(len(cuda.threads)), step())[1]
     request = series_request(1, 8, 20, SamplingParams(sample_count=2, seed=1))
-    runs = [engine_thread.submit(str(number), [request], hosted) for number in range(3)]
+    runs = [submit(engine_thread, str(number), [request], hosted) for number in range(3)]
     for run in runs:
-        assert engine_thread.wait(run, 60)
+        ended(engine_thread, run)
     assert num_recorded[0] == num_recorded[-1]
     await_true(lambda: len(cuda.threads) >= len(usual_shapes(4, MAX_CONTEXT)))
     engine_thread.stop()

@@ -3,7 +3,6 @@
 import gc
 import threading
 import weakref
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,9 +19,8 @@ from tests.kronos_client.contract.contract_jobs import job
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.fake_engine import FakeEngine
 from worker.inference import executor
-from worker.inference.engine_thread import EngineDied, EngineThread
-from worker.inference.executor import Computation, DiedInEngine
-from worker.inference.job_run import HostedEngine
+from worker.inference.engine_thread import EngineDied, EngineThread, ModelEngine
+from worker.inference.executor import Computation
 from worker.inference.model_cache import CacheEntry
 
 LIMITS = Limits()
@@ -51,28 +49,27 @@ class Host:
     def calibration_for(self, job: ForecastJob, model: None) -> None:
         """None."""
 
-    @contextmanager
-    def use(self, model: None):
+    def hold(self, model: None) -> CacheEntry:
         self.num_users += 1
-        yield self.entry
+        return self.entry
+
+    def release(self, entry: CacheEntry) -> None:
         self.num_users -= 1
 
     def load(self, engine: object, engine_thread: object = None) -> None:
-        hosted = HostedEngine("b", engine)
-        self.engine_thread.add(hosted)
+        model = ModelEngine("b", engine)
+        self.engine_thread.add(model)
         self.engine_thread = engine_thread or self.engine_thread
-        served = SimpleNamespace(hosted=hosted, lookback=None, min_lookback=None, max_context=64, info=INFO)
-        self.entry.settle(served)
+        served = SimpleNamespace(engine=model, lookback=None, min_lookback=None, max_context=64, info=INFO)
+        self.entry.loading.set_result(served)
 
     def computation(self, job_id: str = "a", receipt: Receipt = NEW, on_change=lambda: None, **changes):
-        return Computation(
-            self, job_id, parse_job(job(**changes), LIMITS), receipt, "cpu", on_change=on_change
-        )
+        given = (job_id, parse_job(job(**changes), LIMITS), receipt, "cpu", "normal", on_change)
+        return Computation(self, *given, lambda runs: self.engine_thread.submit(runs))
 
 
 @pytest.fixture
-def host(monkeypatch):
-    monkeypatch.setattr(executor, "CHECK_INTERVAL_S", 0.01)
+def host():
     host = Host()
     thread = host.engine_thread
     yield host
@@ -113,7 +110,7 @@ def test_it_computes_once_the_model_is_loaded(host):
 
 def test_it_ends_as_the_load_ended(host):
     computation = host.computation()
-    host.entry.settle(JobError(ErrorCode.CHECKPOINT_MISSING, "not there", "model"))
+    host.entry.loading.set_result(JobError(ErrorCode.CHECKPOINT_MISSING, "not there", "model"))
     assert code_of(computation.advance) == ErrorCode.CHECKPOINT_MISSING
 
 
@@ -145,7 +142,7 @@ def test_it_goes_elsewhere_if_the_engine_dies_while_the_model_is_loaded(host):
     host.engine_thread.stop()
     with pytest.raises(EngineDied) as died:
         computation.advance()
-    assert not isinstance(died.value, DiedInEngine)
+    assert not died.value.was_inside
 
 
 class EndingEngine(FakeEngine):
@@ -161,11 +158,12 @@ class EndingEngine(FakeEngine):
 
 def test_only_the_job_inside_a_dead_engine_is_suspected(host):
     host.load(EndingEngine(SystemExit()))
-    with pytest.raises(DiedInEngine):
+    with pytest.raises(EngineDied) as died:
         ended(host.computation()).result()
+    assert died.value.was_inside
     with pytest.raises(EngineDied) as died:
         ended(host.computation("late")).result()
-    assert not isinstance(died.value, DiedInEngine)
+    assert not died.value.was_inside
 
 
 def test_a_failed_job_is_freed_at_once_without_garbage_collection(host):
@@ -192,63 +190,36 @@ class StreamingEngines:
     is_alive = True
 
     def __init__(self, paths: np.ndarray) -> None:
-        self.generation = SimpleNamespace(paths=paths, paths_so_far=None, timings=GenerationTimings())
+        timings = GenerationTimings()
+        self.generation = SimpleNamespace(paths=paths, paths_so_far=None, timings=timings, num_bars_done=0)
 
-    def submit(self, job_id: str, requests, hosted, on_end) -> SimpleNamespace:
-        self.run = SimpleNamespace(generations=[self.generation], num_bars_done=0, num_bars_total=5)
-        self.run.error, self.run.result = None, lambda: self.run.generations
-        return self.run
+    def submit(self, runs) -> None:
+        (run,) = runs
+        run.generations.append(self.generation)
 
-    def wait(self, run, timeout_s: float) -> bool:
-        run.num_bars_done += 1
-        self.generation.paths_so_far = self.generation.paths[:, : run.num_bars_done]
-        run.is_done = run.num_bars_done == run.num_bars_total
+    def has_ended(self, run) -> bool:
+        generation = self.generation
+        generation.num_bars_done += 1
+        generation.paths_so_far = generation.paths[:, : generation.num_bars_done]
+        run.is_done = generation.num_bars_done == 5
         return run.is_done
 
 
-class Context:
-    """A ``JobContext`` that wants the first rounds only."""
-
-    def __init__(self, num_rounds: int) -> None:
-        self.left = num_rounds
-        self.progress = []
-
-    def is_cancelled(self) -> bool:
-        self.left -= 1
-        return self.left < 0
-
-    def report_progress(self, progress) -> None:
-        self.progress.append(progress)
-
-
-def compute(host, context: Context):
-    asked = job(output={"stream": True, "paths": True}, sampling={"sample_count": 4})
-    return executor.compute(host, "an id", parse_job(asked, LIMITS), NEW, "cpu", context)
-
-
-def test_a_thread_that_waits_gets_the_result_and_its_first_bars_before(host):
-    context = Context(9)
+def test_a_job_that_streams_has_its_first_bars_before_its_result(host):
     paths = np.random.default_rng(0).normal(100, 9, (4, 5, 6)).astype(np.float32)
     host.load(FakeEngine(), StreamingEngines(paths))
-    (result,) = compute(host, context)["series"]
-    shown = [progress.series[0] for progress in context.progress]
+    asked = {"output": {"stream": True, "paths": True}, "sampling": {"sample_count": 4}}
+    computation, shown = host.computation(**asked), []
+    while not computation.advance():
+        if (progress := computation.new_progress()) is not None:
+            shown.append(progress.series[0])
+    (result,) = computation.result().model_dump(mode="json")["series"]
     assert [len(one.timestamps) for one in shown] == [1, 2, 3, 4]
     for one in shown:
         assert one.paths is None
         for name, values in one.mean.items():
             assert values == tuple(result["mean"][name][: len(values)])
             assert one.quantiles["0.5"][name] == tuple(result["quantiles"]["0.5"][name][: len(values)])
-
-
-def test_a_thread_that_waits_can_cancel_and_leaves_the_model_to_others(host):
-    assert code_of(lambda: compute(host, Context(2))) == ErrorCode.CANCELLED  # not loaded yet
-    engine = FakeEngine()
-    engine.gate.clear()
-    host.load(engine)
-    context = Context(2)
-    context.is_cancelled = lambda: Context.is_cancelled(context) and (engine.gate.set() or True)
-    assert code_of(lambda: compute(host, context)) == ErrorCode.CANCELLED
-    assert host.num_users == 0
 
 
 @pytest.mark.parametrize(

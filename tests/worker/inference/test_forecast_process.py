@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
 from kronos_model.errors import CheckpointError, OutOfMemory
 from tests.waiting import WAIT_S, await_true
+from tests.worker.inference.runs import ended, result_of, submit
 from worker.inference import forecast_process, model_loader
 from worker.inference.engine_thread import EngineDied
 from worker.inference.forecast_process import ForecastProcess
@@ -61,8 +63,6 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
         return load_pair(*args, **kwargs)
 
     monkeypatch.setattr(model_loader, "load_pair", watched)
-    with pytest.raises(RuntimeError, match="not loaded"):
-        _ = worker.served
     worker.start()
     (seen,) = seen_while_loading
     assert (seen.state, seen.model, seen.models, seen.queue) == ("loading", None, (), "cpu")
@@ -93,18 +93,19 @@ def test_a_claim_lost_to_another_worker_is_counted_once(worker, redis):
 
 def test_the_served_model_computes_within_its_limits(worker):
     worker.start()
-    assert worker.limits_of(None).max_pred_len == 64
-    run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], worker.served.hosted)
-    assert worker.engine_thread.wait(run, 20)
-    assert run.result()[0].paths.shape == (1, 3, 6)
-    assert worker.served.num_parameters > 0
+    assert worker.host.models.limits_of(None).max_pred_len == 64
+    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 3)], worker.host.models.own.engine)
+    ended(worker.host.engine_thread, run)
+    assert result_of(run)[0].paths.shape == (1, 3, 6)
+    assert worker.host.models.own.num_parameters > 0
 
 
 def test_the_limits_follow_the_named_model(settings):
     names = "NeoQuasar/Kronos-mini,kronos-tiny"
     worker = ForecastProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
-    limits = [worker.limits_of(worker.models.find(name)).max_pred_len for name in (None, *names.split(","))]
+    models = worker.host.models
+    limits = [models.limits_of(models.find(name)).max_pred_len for name in (None, *names.split(","))]
     assert limits == [512, 2048, 512]
     worker.stop()
 
@@ -112,12 +113,12 @@ def test_the_limits_follow_the_named_model(settings):
 def test_models_share_the_service_and_show_in_the_status(settings):
     worker = ForecastProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
-    with worker.models.use(worker.models.find("kronos-tiny")) as entry:
-        assert entry.wait(WAIT_S)
-        run = worker.engine_thread.submit("job", [series_request(1, 20, 3)], entry.served.hosted)
-        assert worker.engine_thread.wait(run, 20)
-        assert run.result()[0].paths.shape == (1, 3, 6)
-        status = worker.status()
+    entry = worker.host.models.hold(worker.host.models.find("kronos-tiny"))
+    assert wait([entry.loading], WAIT_S).done
+    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 3)], entry.served.engine)
+    ended(worker.host.engine_thread, run)
+    assert result_of(run)[0].paths.shape == (1, 3, 6)
+    status = worker.status()
     assert [(model.id, model.jobs) for model in status.models] == [
         (str(PARITY / "model"), 0),
         ("kronos-tiny", 1),
@@ -132,13 +133,15 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     model = str(PARITY / "model")
     idle = worker.status()
     assert (idle.bars_per_s, idle.mean_batch_size, idle.queue_wait_s) == (0.0, None, None)
-    run = worker.engine_thread.submit("job", [series_request(1, 20, 4)], worker.served.hosted)
-    assert worker.engine_thread.wait(run, 20)
-    status, registry = worker.status(), worker.metrics.registry
+    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 4)], worker.host.models.own.engine)
+    ended(worker.host.engine_thread, run)
+    registry = worker.metrics.registry
+    bars = ("kronos_bars_generated_total", {"model": model})
+    await_true(lambda: registry.get_sample_value(*bars) == 4)  # observed after the job's end
+    status = worker.status()
     assert status.bars_per_s > 0
     assert status.mean_batch_size == 1
     assert status.queue_wait_s >= 0
-    assert registry.get_sample_value("kronos_bars_generated_total", {"model": model}) == 4
     assert registry.get_sample_value("kronos_slots", {"model": model}) == 64
     info = {"device": "cpu", "model": model, "queue": "cpu", "dtype": "float32"}
     assert registry.get_sample_value("kronos_worker_info", info) == 1
@@ -173,20 +176,19 @@ def test_the_engines_thread_alone_computes_in_parallel(settings, monkeypatch, th
 
 
 def test_a_worker_whose_engine_dies_is_ended(settings):
-    ended = threading.Event()
-    worker = ForecastProcess(settings, NODE, on_engine_death=ended.set)
+    is_ended = threading.Event()
+    worker = ForecastProcess(settings, NODE, on_engine_death=is_ended.set)
     worker.start()
     assert not worker.is_dead
 
     def step() -> None:
         raise RuntimeError("not in any series")
 
-    worker.served.hosted.engine.step = step
-    run = worker.engine_thread.submit("job", [series_request(1, 20, 1)], worker.served.hosted)
-    assert ended.wait(WAIT_S)
-    assert worker.engine_thread.wait(run, 20)
+    worker.host.models.own.engine.engine.step = step
+    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 1)], worker.host.models.own.engine)
+    assert is_ended.wait(WAIT_S)
     with pytest.raises(EngineDied):
-        run.result()
+        ended(worker.host.engine_thread, run)
     assert worker.is_dead
     worker.stop()
 
@@ -216,7 +218,7 @@ def test_an_announcement_in_progress_does_not_outlive_the_worker(settings, redis
 def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, monkeypatch):
     monkeypatch.setattr(heartbeat, "ANNOUNCEMENT_INTERVAL_S", 0.01)
     worker.start()
-    worker.engine_thread.stop()
+    worker.host.engine_thread.stop()
 
     def is_silent() -> bool:
         redis.flushall()

@@ -5,7 +5,8 @@ import shutil
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from concurrent.futures import wait
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,8 @@ from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMem
 from tests.kronos_client.contract.test_calibration import FIELDS
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.fake_engine import MAX_SLOTS, FakeEngine
-from worker.inference.engine_thread import EngineThread
-from worker.inference.job_run import HostedEngine
+from tests.worker.inference.runs import load_of
+from worker.inference.engine_thread import EngineThread, ModelEngine
 from worker.inference.model_cache import CacheEntry, ModelCache
 from worker.inference.model_loader import LoadedModel
 
@@ -30,7 +31,7 @@ MAX_MODELS = 3
 
 def loaded(name: str, registered: RegisteredModel | None = None) -> LoadedModel:
     info = ModelInfo(id=name, revision="abc", tokenizer_id="t", tokenizer_revision=None)
-    hosted = HostedEngine(registered.reference if registered else name, FakeEngine(name))
+    hosted = ModelEngine(registered.reference if registered else name, FakeEngine(name))
     return LoadedModel(info, hosted, 64, num_parameters=1, load_s=0.0, registered=registered)
 
 
@@ -54,7 +55,7 @@ class FakeLoader:
         if error := self.errors.pop(name, None):
             raise error
         model = loaded(name, registered)
-        self.engines[name] = weakref.ref(model.hosted.engine)
+        self.engines[name] = weakref.ref(model.engine.engine)
         return model
 
     def max_context_of(self, wanted) -> int:
@@ -101,14 +102,22 @@ def pool(make_pool: Callable[[int], ModelCache]) -> ModelCache:
     return make_pool(MAX_MODELS)
 
 
-def use(pool: ModelCache, name: str | None) -> AbstractContextManager[CacheEntry]:
+@contextmanager
+def use(pool: ModelCache, name: str | None) -> Iterator[CacheEntry]:
     """Use a model as a job does."""
-    return pool.use(pool.find(name))
+    entry = pool.hold(pool.find(name))
+    yield entry
+    pool.release(entry)
+
+
+def settles(entry: CacheEntry) -> bool:
+    """Whether the entry has its model, or an error, in time."""
+    return bool(wait([entry.loading], WAIT_S).done)
 
 
 def use_once(pool: ModelCache, name: str) -> None:
     with use(pool, name) as entry:
-        assert entry.wait(WAIT_S)
+        assert settles(entry)
         assert entry.served.info.id == name
 
 
@@ -125,7 +134,7 @@ def refusal(pool: ModelCache, name: str) -> JobError:
 @pytest.mark.parametrize("name", [None, "own"])
 def test_the_own_model_is_there_from_the_start(pool, loader, name):
     with use(pool, name) as entry:
-        assert entry.wait(0)
+        assert entry.loading.done()
         assert entry.served is pool.own
     assert loader.started == []
 
@@ -142,11 +151,11 @@ def test_many_jobs_wait_for_one_load(pool, loader):
     loader.gate.clear()
     with ExitStack() as jobs:
         waiting = [jobs.enter_context(use(pool, "b")) for _ in range(20)]
-        assert not any(entry.wait(0) for entry in waiting)
+        assert not any(entry.loading.done() for entry in waiting)
         with pytest.raises(RuntimeError, match="not loaded"):
             _ = waiting[0].served
         loader.gate.set()
-        assert all(entry.wait(WAIT_S) for entry in waiting)
+        assert all(settles(entry) for entry in waiting)
         assert {entry.served.info.id for entry in waiting} == {"b"}
     use_once(pool, "b")
     assert loader.started == ["b"]
@@ -173,7 +182,7 @@ def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
         unknown = dict.fromkeys(("revision", "max_context", "lookback", "min_lookback"))
         assert loading == own | unknown | {"id": "b", "state": "loading", "jobs": 1, "slots": 0}
         loader.gate.set()
-        assert entry.wait(WAIT_S)
+        assert settles(entry)
     assert [model.as_json() for model in pool.status()] == [own, own | {"id": "b"}]
 
 
@@ -193,8 +202,8 @@ def test_a_load_that_fails_is_a_coded_error_for_each_job_and_the_next_job_tries_
     loader.gate.clear()
     with use(pool, "b") as first, use(pool, "b") as second:
         loader.gate.set()
-        assert first.wait(WAIT_S)
-        assert second.wait(WAIT_S)
+        assert settles(first)
+        assert settles(second)
         raised = []
         for entry in (first, second):
             with pytest.raises(JobError) as failed:
@@ -213,7 +222,7 @@ def test_a_device_that_fails_during_a_load_ends_the_engines_and_not_the_job(pool
     loader.has_lost_device = True
     with use(pool, "b") as entry:
         await_true(lambda: not engine_thread.is_alive)
-        assert not entry.wait(0)  # the job goes back, because the engines' thread is dead
+        assert not entry.loading.done()  # the job goes back, because the engines' thread is dead
 
 
 def test_a_full_cache_drops_the_model_that_was_used_longest_ago(pool, loader, engine_thread):
@@ -222,17 +231,17 @@ def test_a_full_cache_drops_the_model_that_was_used_longest_ago(pool, loader, en
     assert ids(pool) == ["own", "b", "d"]
     assert loader.started == ["b", "c", "d"]
     assert loader.alive_at_reclaim == [["b"]]
-    assert engine_thread.load.slots == MAX_MODELS * MAX_SLOTS
+    assert load_of(engine_thread).slots == MAX_MODELS * MAX_SLOTS
     use_once(pool, "c")
     assert ids(pool) == ["own", "d", "c"]
 
 
 def test_a_model_that_a_job_holds_stays(pool, loader):
     with use(pool, "b") as held:
-        assert held.wait(WAIT_S)
+        assert settles(held)
         for name in ("c", "d", "c"):
             use_once(pool, name)
-        assert held.served.hosted.load.slots == MAX_SLOTS
+        assert held.served.engine.load.slots == MAX_SLOTS
     assert ids(pool) == ["own", "b", "c"]
 
 
@@ -250,7 +259,7 @@ def test_a_cache_of_one_place_holds_only_the_own_model(make_pool):
     pool = make_pool(1)
     assert refusal(pool, "b").code == ErrorCode.MODEL_CAPACITY
     with use(pool, None) as entry:
-        assert entry.wait(0)
+        assert entry.loading.done()
 
 
 def test_a_load_that_no_job_waits_for_gives_its_place_away(pool, loader, engine_thread):
@@ -258,16 +267,16 @@ def test_a_load_that_no_job_waits_for_gives_its_place_away(pool, loader, engine_
     loader.gate.clear()
     for name in ("b", "c"):
         with use(pool, name) as abandoned:
-            assert not abandoned.wait(0)
+            assert not abandoned.loading.done()
     _expect_started(loader, ["b"])
     with use(pool, "d") as first, use(pool, "b") as wanted_anew:
-        assert not wanted_anew.wait(0)
+        assert not wanted_anew.loading.done()
         loader.gate.set()
-        assert first.wait(WAIT_S)
-        assert wanted_anew.wait(WAIT_S)
+        assert settles(first)
+        assert settles(wanted_anew)
     assert loader.started == ["b", "d", "b"]
     assert ids(pool) == ["own", "d", "b"]
-    assert engine_thread.load.slots == MAX_MODELS * MAX_SLOTS
+    assert load_of(engine_thread).slots == MAX_MODELS * MAX_SLOTS
 
 
 def _expect_started(loader: FakeLoader, names: list[str]) -> None:
@@ -280,13 +289,13 @@ def _expect_started(loader: FakeLoader, names: list[str]) -> None:
 
 
 def test_the_max_context_is_known_before_loading(pool, loader):
-    assert [pool.max_context_of(pool.find(name)) for name in (None, "own", "b")] == [64, 64, 1]
+    assert [pool.limits_of(pool.find(name)).max_pred_len for name in (None, "own", "b")] == [64, 64, 1]
     assert loader.started == []
 
 
 def test_a_model_whose_metadata_is_damaged_fails_no_job_but_its_own(pool):
     with pytest.raises(JobError, match=r"metadata\.json is damaged") as failed:
-        pool.max_context_of(pool.find("d"))
+        pool.limits_of(pool.find("d"))
     assert (failed.value.code, failed.value.field) == (ErrorCode.CHECKPOINT_INVALID, "model")
 
 
@@ -304,9 +313,9 @@ def test_a_defect_of_the_loader_does_not_stop_later_loads(pool, loader, monkeypa
 
 def test_an_entry_wakes_the_waiting_threads():
     entry, seen = CacheEntry("b"), []
-    thread = threading.Thread(target=lambda: seen.append(entry.wait(WAIT_S)))
+    thread = threading.Thread(target=lambda: seen.append(settles(entry)))
     thread.start()
-    entry.settle(JobError(ErrorCode.INTERNAL, "no"))
+    entry.loading.set_result(JobError(ErrorCode.INTERNAL, "no"))
     thread.join(WAIT_S)
     assert seen == [True]
 
@@ -340,8 +349,8 @@ def registering(engine_thread, loader, registry) -> ModelCache:
 def named(pool: ModelCache, name: str) -> str:
     """The model that serves a job with this name."""
     with use(pool, name) as entry:
-        assert entry.wait(WAIT_S)
-        return entry.served.hosted.model_id
+        assert settles(entry)
+        return entry.served.engine.model_id
 
 
 def test_a_name_is_the_newest_version_as_of_when_the_job_comes(registering, register, loader):
@@ -353,7 +362,7 @@ def test_a_name_is_the_newest_version_as_of_when_the_job_comes(registering, regi
         assert named(registering, "desk") == "desk@2"
         assert named(registering, "desk@1") == "desk@1"
         assert ids(registering) == ["own", "desk@1", "desk@2"]
-        assert older.served.hosted.load.slots == MAX_SLOTS
+        assert older.served.engine.load.slots == MAX_SLOTS
     assert loader.started == ["desk@1", "desk@2"]
     assert refusal(registering, "desk@3").code == ErrorCode.MODEL_NOT_ALLOWED
 
@@ -372,7 +381,6 @@ def test_a_calibration_is_announced_and_is_that_of_the_version_that_a_job_names(
     for name in (None, "b"):
         with pytest.raises(JobError, match="NOT_CALIBRATED: the model"):
             registering.calibration_for(asking, registering.find(name))
-    assert registering.calibration_for(ForecastJob.model_construct(), registering.find("desk")) is None
     assert named(registering, "desk") == "desk@1"
     calibrations = {one.id: one.calibration for one in registering.status()}
     assert calibrations["own"] is None
@@ -381,7 +389,7 @@ def test_a_calibration_is_announced_and_is_that_of_the_version_that_a_job_names(
 
 def test_a_registered_models_max_context_is_in_its_metadata(registering, register, loader):
     register("desk", "job-1", max_context=48)
-    assert registering.max_context_of(registering.find("desk")) == 48
+    assert registering.limits_of(registering.find("desk")).max_pred_len == 48
     assert loader.started == []
 
 

@@ -13,6 +13,7 @@ from kronos_client.service_settings import ModelSpec
 from kronos_model.engine.build import memory_of_weights, slot_bytes
 from kronos_model.errors import CheckpointError, CheckpointMismatch, OutOfMemory
 from kronos_model.model import Kronos
+from tests.worker.inference.runs import added, ended, result_of, submit
 from worker.inference import model_loader
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import ModelLoader, max_jobs_on, num_models
@@ -69,7 +70,7 @@ def test_no_more_models_are_counted_than_jobs_may_name(settings):
 def test_the_own_model_is_the_one_that_the_settings_name(settings):
     loaded = ModelLoader(settings, CPU).load()
     assert (loaded.info.id, loaded.info.tokenizer_id) == (settings.model, settings.tokenizer)
-    assert (loaded.max_context, loaded.hosted.load.slots) == (64, 64)
+    assert (loaded.max_context, loaded.engine.load.slots) == (64, 64)
     assert loaded.num_parameters == 174_272
     assert loaded.load_s > 0
 
@@ -78,7 +79,7 @@ def test_a_further_model_brings_its_tokenizer_and_has_the_same_bounds(settings):
     loader = ModelLoader(settings.model_copy(update={"max_slots": 5}), CPU)
     loaded = loader.load(ModelSpec("kronos-tiny"))
     assert (loaded.info.id, loaded.info.tokenizer_id) == ("kronos-tiny", "kronos-tiny")
-    assert (loaded.max_context, loaded.hosted.load.slots) == (64, 5)
+    assert (loaded.max_context, loaded.engine.load.slots) == (64, 5)
     with pytest.raises(CheckpointMismatch):
         loader.load(ModelSpec("kronos-tiny", settings.tokenizer))
 
@@ -102,7 +103,7 @@ def test_slots_fill_the_share_that_the_weights_leave(settings):
     pair = model_loader.load_pair(settings.model, settings.tokenizer)
     weights, slot = memory_of_weights(pair.model, pair.tokenizer), slot_bytes(pair.model, 64)
     loader.share_bytes = weights + 5 * slot  # two for paths, two for the prompts that they may share
-    assert loader.load().hosted.load.slots == 2
+    assert loader.load().engine.load.slots == 2
     loader.share_bytes = weights + 2 * slot - 1
     with pytest.raises(OutOfMemory):
         loader.load()
@@ -165,13 +166,13 @@ def test_a_removed_model_is_freed(settings):
     loader, engine_thread = ModelLoader(settings, CPU), EngineThread()
     engine_thread.start()
     loaded = loader.load(ModelSpec("kronos-tiny"))
-    kept = weakref.ref(loaded.hosted.engine)
-    hosted = engine_thread.add(loaded.hosted)
+    kept = weakref.ref(loaded.engine.engine)
+    model = added(engine_thread, loaded.engine)
     del loaded
-    run = engine_thread.submit("job", [series_request(1, 20, 3)], hosted)
-    assert engine_thread.wait(run, 20)
-    paths = run.result()[0].paths
-    engine_thread.remove(hosted)
+    run = submit(engine_thread, "job", [series_request(1, 20, 3)], model)
+    ended(engine_thread, run)
+    paths = result_of(run)[0].paths
+    engine_thread.remove(model)
     loader.reclaim()
     assert kept() is None
     assert paths.shape == (1, 3, 6)
@@ -206,7 +207,7 @@ def test_a_registered_model_goes_by_its_name_and_sees_no_more_than_in_training(
     assert info == {"id": "desk", "revision": "1", "tokenizer_id": "desk", "tokenizer_revision": "1"}
     assert (loaded.name, loaded.registered) == ("desk@1", registered)
     assert loaded.max_context == loader.max_context_of(registered) == expected
-    assert (loaded.num_parameters, loaded.hosted.load.slots) == (174_272, 5)
+    assert (loaded.num_parameters, loaded.engine.load.slots) == (174_272, 5)
 
 
 @pytest.mark.parametrize(("metadata", "expected"), [({}, 5.0), ({"clip": 3}, 3.0)])

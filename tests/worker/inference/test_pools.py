@@ -7,7 +7,7 @@ import pytest
 from billiard.einfo import ExceptionInfo
 
 from tests.waiting import WAIT_S
-from worker.inference.pools import HandedOver, WaitingThreadsPool
+from worker.inference.pools import WaitingThreadsPool
 
 
 class FakeRequest:
@@ -17,7 +17,7 @@ class FakeRequest:
         """Nothing."""
 
 
-class NeedsNoThread(FakeRequest, HandedOver):
+class NeedsNoThread(FakeRequest):
     def __init__(self, is_handed_over: bool) -> None:
         self.is_handed_over = is_handed_over
 

@@ -12,9 +12,9 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import SeriesRequest
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.fake_engine import FakeEngine, FakeGeneration, params
+from tests.worker.inference.runs import added, ended, submit
 from worker.inference import watchdog
-from worker.inference.engine_thread import EngineThread
-from worker.inference.job_run import HostedEngine
+from worker.inference.engine_thread import EngineThread, ModelEngine
 from worker.inference.shutdown import EXIT_STATUS
 from worker.inference.watchdog import Watchdog
 
@@ -199,19 +199,19 @@ def test_engine_steps_are_watched_and_their_jobs_are_known(by_hand):
     engine_thread, engine = EngineThread(watchdog=by_hand.dog), SlowToSubmit()
     engine.may_go_on.set()
     engine_thread.start()
-    hosted = engine_thread.add(HostedEngine("model", engine))
-    run = engine_thread.submit("warm", [series_request(0, 8, 2, params(0))], hosted)
-    assert engine_thread.wait(run, WAIT_S)
+    hosted = added(engine_thread, ModelEngine("model", engine))
+    run = submit(engine_thread, "warm", [series_request(0, 8, 2, params(0))], hosted)
+    ended(engine_thread, run)
     engine.gate.clear()
     engine.in_step.clear()
     engine.may_go_on.clear()
     for seed, job_id in enumerate(("b", "a")):
-        engine_thread.submit(job_id, [series_request(0, 8, 2, params(seed))], hosted)
+        submit(engine_thread, job_id, [series_request(0, 8, 2, params(seed))], hosted)
     engine.may_go_on.set()
     assert engine.in_step.wait(WAIT_S)
     assert not any(by_hand.tick() for _ in range(LONG_S))
     assert by_hand.tick()
-    assert engine_thread.job_ids == ["a", "b"]
+    assert sorted(run.job_id for run in engine_thread.runs) == ["a", "b"]
     engine.gate.set()
     engine_thread.stop(WAIT_S)
 
@@ -221,8 +221,11 @@ def test_a_command_that_hangs_is_noticed():
     engine_thread = EngineThread(watchdog=watched.dog)
     engine_thread.start()
     engine = SlowToSubmit()
-    engine_thread.submit(
-        "job", [series_request(0, 8, 2, params(0))], engine_thread.add(HostedEngine("model", engine))
+    submit(
+        engine_thread,
+        "job",
+        [series_request(0, 8, 2, params(0))],
+        added(engine_thread, ModelEngine("model", engine)),
     )
     assert watched.hangs.get(timeout=WAIT_S) > LIMIT_S
     engine.may_go_on.set()

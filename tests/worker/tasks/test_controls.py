@@ -1,13 +1,12 @@
 """The control command that makes a worker load a model, and its answers."""
 
-import threading
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ModelInfo
+from worker.inference.model_cache import CacheEntry
 from worker.tasks import controls
 
 INFO = ModelInfo(id="m", revision=None, tokenizer_id="m", tokenizer_revision=None)
@@ -16,9 +15,10 @@ INFO = ModelInfo(id="m", revision=None, tokenizer_id="m", tokenizer_revision=Non
 class SlowModels:
     """Loads when the test lets it."""
 
-    def __init__(self, error: JobError | None = None) -> None:
-        self.go = threading.Event()
+    def __init__(self, error: Exception | None = None) -> None:
+        self.entry = CacheEntry("m")
         self.num_loads = 0
+        self.num_held = 0
         self._error = error
 
     def find(self, name: str) -> str:
@@ -26,10 +26,16 @@ class SlowModels:
             raise self._error
         return name
 
-    @contextmanager
-    def use(self, wanted: str):
+    def hold(self, wanted: str) -> CacheEntry:
         self.num_loads += 1
-        yield SimpleNamespace(wait=self.go.wait, served=SimpleNamespace(info=INFO))
+        self.num_held += 1
+        return self.entry
+
+    def release(self, entry: CacheEntry) -> None:
+        self.num_held -= 1
+
+    def load(self) -> None:
+        self.entry.loading.set_result(SimpleNamespace(info=INFO))
 
 
 def wait_for(requests: controls.LoadRequests, models, ask: str) -> dict:
@@ -41,9 +47,9 @@ def wait_for(requests: controls.LoadRequests, models, ask: str) -> dict:
 def test_it_answers_at_once_and_the_same_ask_gets_the_outcome():
     requests, models = controls.LoadRequests(), SlowModels()
     assert requests.answer(models, "m", "1") == requests.answer(models, "m", "1") == {"state": "loading"}
-    models.go.set()
+    models.load()
     assert wait_for(requests, models, "1") == {"state": "ready", "model": INFO.model_dump()}
-    assert models.num_loads == 1
+    assert (models.num_loads, models.num_held) == (1, 0)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +61,7 @@ def test_a_failed_load_is_answered_and_the_next_ask_tries_again(error):
     assert answer["state"] == "failed"
     assert answer["error"]["code"] == getattr(error, "code", "INTERNAL")
     better = SlowModels()
-    better.go.set()
+    better.load()
     assert wait_for(requests, better, "2")["state"] == "ready"
 
 
@@ -64,7 +70,7 @@ def test_asks_beyond_what_may_wait_are_refused():
     for ask in range(controls.MAX_LOADING):
         assert requests.answer(models, "m", str(ask))["state"] == "loading"
     assert requests.answer(models, "m", "more")["error"]["code"] == "MODEL_CAPACITY"
-    models.go.set()
+    models.load()
 
 
 @pytest.mark.parametrize(

@@ -26,11 +26,10 @@ from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 from worker.inference.engine_thread import EngineDied
-from worker.inference.executor import DiedInEngine
-from worker.inference.isolation import isolated_run
-from worker.inference.isolation.isolation import NotNow, Unavailable
+from worker.inference.isolation import isolation
+from worker.inference.isolation.isolation import ChildUnavailable, RetryLater
 from worker.process import current
-from worker.tasks import attempt, forecast, forecast_attempt, forecast_jobs
+from worker.tasks import attempt, forecast, forecast_jobs
 from worker.tasks.attempt import Requeued
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -65,7 +64,7 @@ def process(redis, monkeypatch):
         claims=Claims(records, TIMEOUT_S),
         capacity=SimpleNamespace(admitted=lambda job_id: None),
         isolation=ScriptedIsolation(),
-        engine_thread=SimpleNamespace(count=lambda succeeded: None),
+        host=None,
         hand_back_at=math.inf,
         state="ready",
         metrics=SimpleNamespace(
@@ -101,7 +100,7 @@ class ScriptedComputation:
 def computation(monkeypatch):
     monkeypatch.setattr(ScriptedComputation, "jobs", [], raising=False)
     monkeypatch.setattr(ScriptedComputation, "end", None)
-    monkeypatch.setattr(forecast_attempt, "Computation", ScriptedComputation)
+    monkeypatch.setattr(forecast, "Computation", ScriptedComputation)
     return ScriptedComputation
 
 
@@ -122,7 +121,7 @@ def deliver(settings, process, computation, monkeypatch):
                 id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}, **headers
             )
             given, waiter = {"job": example("forecast-job") | (payload or {})}, Future[dict[str, Any]]()
-            jobs.add(forecast_attempt.ForecastAttempt(jobs, request, (), given, waiter=waiter))
+            jobs.add(forecast.ForecastAttempt(jobs, request, (), given, waiter=waiter))
             while not waiter.done():
                 jobs.run()
             assert len(jobs) == 0
@@ -189,7 +188,7 @@ def test_a_job_whose_record_an_app_has_written_ends_with_a_code(deliver, redis):
     assert job_key("job") in ended.value.message
 
 
-@pytest.mark.parametrize(("end", "num_lost"), [(DiedInEngine(), 1), (EngineDied(), 0)])
+@pytest.mark.parametrize(("end", "num_lost"), [(EngineDied(was_inside=True), 1), (EngineDied(), 0)])
 def test_if_the_engine_dies_the_job_goes_back_and_counts_if_it_was_inside(
     deliver, computation, redis, end, num_lost
 ):
@@ -262,7 +261,9 @@ def test_if_another_worker_has_the_suspect_nothing_is_counted(deliver, process, 
     assert not redis.hexists(job_key("job"), "lost_alone")
 
 
-@pytest.mark.parametrize("end", [NotNow("busy", 1.0), Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))])
+@pytest.mark.parametrize(
+    "end", [RetryLater("busy", 1.0), ChildUnavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
+)
 def test_a_suspect_that_could_not_be_computed_comes_again_later(deliver, process, redis, end):
     make_suspect(redis)
     process.isolation.ends = [end]
@@ -275,16 +276,16 @@ def test_a_suspect_that_could_not_be_computed_comes_again_later(deliver, process
 
 def test_a_suspect_that_can_never_be_computed_ends_with_the_reason(deliver, process, redis):
     make_suspect(redis)
-    for delivery in range(1, isolated_run.MAX_POSTPONED + 1):
-        process.isolation.ends = [Unavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
-        with pytest.raises(Requeued if delivery < isolated_run.MAX_POSTPONED else JobError) as ended:
+    for delivery in range(1, isolation.MAX_POSTPONED + 1):
+        process.isolation.ends = [ChildUnavailable(JobError(ErrorCode.OUT_OF_MEMORY, "full"))]
+        with pytest.raises(Requeued if delivery < isolation.MAX_POSTPONED else JobError) as ended:
             deliver(str(delivery))
     assert ended.value.code == ErrorCode.OUT_OF_MEMORY
 
 
 def test_a_suspect_is_given_up_somewhat_after_its_deadline(deliver, process, redis, monkeypatch):
     make_suspect(redis)
-    monkeypatch.setattr(isolated_run, "LATE_GRACE_S", 0.05)
+    monkeypatch.setattr(isolation, "LATE_GRACE_S", 0.05)
 
     def compute(*arguments: Any) -> None:
         context = arguments[-1]

@@ -27,9 +27,9 @@ from tests.published import published_states
 from worker.broker import outcomes, transport
 from worker.broker.claims import Claims
 from worker.broker.deliveries import Asked, Deliveries
-from worker.tasks import forecast_attempt, forecast_jobs
+from worker.tasks import forecast, forecast_jobs
 from worker.tasks.attempt import Requeued
-from worker.tasks.forecast_attempt import ForecastAttempt
+from worker.tasks.forecast import ForecastAttempt
 from worker.tasks.forecast_jobs import ForecastJobs
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -82,9 +82,10 @@ class ScriptedComputation:
     is_done = False
     is_failed = False
 
-    def __init__(self, process: Any, job_id: str, *given: Any) -> None:
-        self._job_id, self._on_change = job_id, given[-1]
-        process.computations.append(self)
+    def __init__(self, computations: Any, job_id: str, *given: Any) -> None:
+        *_, self._on_change, _ = given
+        self._job_id = job_id
+        computations.append(self)
 
     def end(self) -> None:
         self.is_done = True
@@ -124,7 +125,7 @@ class Worker:
             hand_back_at=math.inf,
             state="ready",
             metrics=SimpleNamespace(observe_job_wait=lambda *_: None),
-            computations=self.computations,
+            host=self.computations,
         )
         self.jobs = ForecastJobs(process)
         self.jobs.backend = SimpleNamespace(outcomes=self.outcomes)
@@ -187,10 +188,10 @@ def woken(monkeypatch):
 @pytest.fixture
 def patched(monkeypatch, woken):
     monkeypatch.setattr(transport, "backend", lambda: None)
-    monkeypatch.setattr(forecast_attempt, "Computation", ScriptedComputation)
+    monkeypatch.setattr(forecast, "Computation", ScriptedComputation)
     job = read_job(example("forecast-job"), Limits())
-    monkeypatch.setattr(forecast_attempt, "read_job", lambda *_: job)  # a few ms for each
-    for module in (forecast_attempt, forecast_jobs):
+    monkeypatch.setattr(forecast, "read_job", lambda *_: job)  # a few ms for each
+    for module in (forecast, forecast_jobs):
         monkeypatch.setattr(module, "REQUEUE_DELAY_S", 0.0)
     monkeypatch.setattr(outcomes, "PAUSES", ConstantBackoff(0))
 
@@ -282,3 +283,37 @@ def test_the_loop_runs_again_while_jobs_are_to_begin_and_once_there_is_room(
     woken.clear()
     worker.outcomes.flush()
     assert woken
+
+
+def test_the_jobs_of_a_round_go_to_the_engine_thread_in_one_command(
+    redis, redis_server, patched, monkeypatch
+):
+    class Submitted(ScriptedComputation):
+        def __init__(self, host: Any, job_id: str, *given: Any) -> None:
+            given[-1]([job_id])
+
+    monkeypatch.setattr(forecast, "Computation", Submitted)
+    worker = Worker(redis_server.url, 64, Fault())
+    batches: list[Any] = []
+    worker.jobs.process.host = SimpleNamespace(engine_thread=SimpleNamespace(submit=batches.append))
+    job_ids = send(redis, 5)
+    worker.take()
+    for _ in range(3):
+        worker.run()
+    assert [sorted(batch) for batch in batches] == [job_ids]
+
+
+def test_the_loop_is_woken_once_for_all_jobs_that_changed_before_it_runs(redis, redis_server, patched, woken):
+    worker = Worker(redis_server.url, 64, Fault())
+    send(redis, 5)
+    worker.take()
+    worker.run()
+    for _ in range(2):
+        woken.clear()
+        for computation in [worker.computations.pop() for _ in range(2)]:
+            computation.end()
+        assert len(woken) == 1
+        worker.jobs.run()
+    assert len(worker.jobs) == 5
+    worker.outcomes.flush()
+    assert len(worker.jobs) == 1

@@ -9,19 +9,20 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, Final
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import DeviceError, KronosError, OutOfMemory
 from kronos_model.processes.json_child import JsonParent
 from worker.broker.result_backend import coded
-from worker.inference.executor import compute
-from worker.inference.host import Host
+from worker.inference.executor import Computation
+from worker.inference.forecast_process import Host
 from worker.inference.isolation.isolation import EXIT_IDLE
 from worker.inference.shutdown import EXIT_STATUS
 from worker.settings import WorkerSettings, get_settings
@@ -29,19 +30,9 @@ from worker.settings import WorkerSettings, get_settings
 log = logging.getLogger(__name__)
 
 IDLE_S: Final = 30.0
+CHECK_INTERVAL_S: Final = 1.0
 MAX_SLOTS: Final = 64
 """Few: the worker's own engines use the memory. A job of more paths runs in rounds, with the same result."""
-
-
-class Worker(JsonParent):
-    """The worker that sends the jobs; a ``JobContext``."""
-
-    def is_cancelled(self) -> bool:
-        """Never: the worker kills this process instead."""
-        return False
-
-    def report_progress(self, progress: ForecastProgress) -> None:
-        self.send("progress", **progress.as_json())
 
 
 def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
@@ -54,16 +45,29 @@ def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
     if warning is not None:
         raise DeviceError(warning)
     settings = settings.model_copy(update={"max_slots": min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)})
-    given = (hello["node"], device, hello["device_warning"])
+    given = (hello["node"], device, hello["device_warning"], hello["num_threads"])
     host = Host(settings, *given, on_death=lambda: os._exit(EXIT_STATUS))
-    host.num_threads = hello["num_threads"]
     host.load()
     if host.device != device:
         raise OutOfMemory(str(host.device_warning))
     return host
 
 
-def run(worker: Worker, hello: Mapping[str, Any]) -> None:
+def compute(host: Host, worker: JsonParent, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute a job. Returns its result as JSON, or raises JobError."""
+    job, receipt = ForecastJob.model_validate(message["job"]), Receipt(**message["receipt"])
+    given = (host, message["job_id"], job, receipt, message["queue"])
+    changed = threading.Event()
+    with closing(Computation(*given, "normal", changed.set, host.engine_thread.submit)) as computation:
+        while not computation.advance():
+            changed.wait(CHECK_INTERVAL_S)
+            changed.clear()
+            if (progress := computation.new_progress()) is not None:
+                worker.send("progress", **progress.as_json())
+        return computation.result().model_dump(mode="json")
+
+
+def run(worker: JsonParent, hello: Mapping[str, Any]) -> None:
     """Load the models, then compute jobs until the worker ends or sends none for a while."""
     try:
         host = load_host(get_settings(), hello)
@@ -76,19 +80,17 @@ def run(worker: Worker, hello: Mapping[str, Any]) -> None:
             message = worker.next_message(IDLE_S)
         except TimeoutError:
             os._exit(EXIT_IDLE)
-        job_id = message["job_id"]
         try:
-            job, receipt = ForecastJob.model_validate(message["job"]), Receipt(**message["receipt"])
-            worker.send("result", result=compute(host, job_id, job, receipt, message["queue"], worker))
+            worker.send("result", result=compute(host, worker, message))
         except JobError as error:
             worker.send("error", error=error.args)
         except Exception as error:  # as in the worker's task: every error needs a code
-            log.exception("job %s failed because of a defect in this software", job_id)
+            log.exception("job %s failed because of a defect in this software", message["job_id"])
             worker.send("error", error=coded(error).args)
 
 
 if __name__ == "__main__":
-    parent = Worker()
+    parent = JsonParent()
     # A signal to all processes of a worker must not end this one: the worker ends it.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -6,12 +6,17 @@ cause.
 """
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from celery.exceptions import Ignore
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastProgress
@@ -19,8 +24,10 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import module_command
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
-from worker.inference.executor import JobContext
-from worker.inference.isolation.oom import num_oom_kills
+from worker.inference.isolation.errors import KILLED, ended_loading, killed_from_outside, worker_lost
+
+if TYPE_CHECKING:
+    from worker.inference.forecast_process import ForecastProcess
 
 log = logging.getLogger(__name__)
 
@@ -31,25 +38,114 @@ MIN_BUSY_DELAY_S: Final = 1.0
 MAX_BUSY_DELAY_S: Final = 30.0
 PLACES_SHARE: Final = 4
 """One in so many of a worker's jobs may be a suspect, so that threads stay free for the others."""
-KILLED: Final = -9
 EXIT_IDLE: Final = 90
 """Exit status of a child that was idle for a while."""
+POSTPONE_DELAY_S: Final = 5.0
+MAX_POSTPONED: Final = 12
+LATE_GRACE_S: Final = 2.0
+"""The isolated process reports a late job itself. The worker waits this long for that, then ends it."""
+MAX_LOST_ALONE: Final = 2
+VMSTAT: Final = Path("/proc/vmstat")
 
 
-class NotNow(Exception):
-    """Nothing was computed, and the job is not at fault: try it later or on another worker."""
+class RetryLater(Exception):
+    """The job is not at fault, and has no outcome: try it again, here or on another worker."""
 
     def __init__(self, reason: str, delay_s: float = 0.0) -> None:
         super().__init__(reason)
         self.delay_s = delay_s
 
 
-class Unavailable(Exception):
+class ChildUnavailable(Exception):
     """The child cannot load the models, or was killed from outside. ``error`` says why."""
 
     def __init__(self, error: JobError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class IsolatedRun:
+    """A suspect, used as a ``Computation``: a thread waits for the isolated process.
+
+    Args:
+        deadline_s: Seconds left for the job, or None.
+        on_change: Called, on any thread, when ``advance`` may go on.
+    """
+
+    def __init__(
+        self,
+        process: "ForecastProcess",
+        job_id: str,
+        tag: str,
+        job: Mapping[str, Any],
+        receipt: Receipt,
+        queue: str,
+        deadline_s: float | None,
+        on_change: Callable[[], object],
+    ) -> None:
+        self._is_cancelled = False
+        self._process, self._job_id, self._tag = process, job_id, tag
+        self._late_at = math.inf if deadline_s is None else time.monotonic() + deadline_s + LATE_GRACE_S
+        self._progress: ForecastProgress | None = None
+        self._outcome: Future[dict[str, Any]] = Future()
+        self._outcome.add_done_callback(lambda _: on_change())
+        process.capacity.admitted(job_id)  # it takes no slots of this process
+        given = (job, receipt, queue)
+        threading.Thread(target=self._run, args=given, name="kronos-isolated", daemon=True).start()
+
+    def advance(self) -> bool:
+        """Whether the job has ended, so that it has its ``result``. Raises JobError if it is late."""
+        if not self._outcome.done() and time.monotonic() > self._late_at:
+            late = "the job was not done within its deadline; allow more time"
+            raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
+        return self._outcome.done()
+
+    def result(self) -> dict[str, Any]:
+        """The result as JSON, or the error."""
+        return self._outcome.result()
+
+    def new_progress(self) -> ForecastProgress | None:
+        """What was reported since the last call."""
+        progress, self._progress = self._progress, None
+        return progress
+
+    def report_progress(self, progress: ForecastProgress) -> None:
+        self._progress = progress
+
+    def is_cancelled(self) -> bool:
+        return self._is_cancelled
+
+    def cancel(self) -> None:
+        """Have the thread end its wait, and the child."""
+        self._is_cancelled = True
+
+    close = cancel
+
+    def _run(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> None:
+        try:
+            self._outcome.set_result(self._compute(job, receipt, queue))
+        except Exception as error:  # noqa: BLE001  the attempt knows them all
+            self._outcome.set_exception(error)
+
+    def _compute(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> dict[str, Any]:
+        """The result. The job's record counts the processes that died with it."""
+        job_store = self._process.job_store
+        try:
+            return self._process.isolation.compute(self._job_id, job, receipt, queue, self)
+        except ChildEnded as ended:
+            log.warning("job %s: %s while it computed only this job", self._job_id, ended)
+            num_lost = job_store.count(self._job_id, self._tag, "lost_alone")
+            if num_lost is None:
+                raise Ignore from None
+            if num_lost >= MAX_LOST_ALONE:
+                raise worker_lost(ended.exit_status) from None
+            raise RetryLater(str(ended)) from None
+        except ChildUnavailable as unavailable:
+            log.warning("job %s: it cannot run in isolation now, trying later: %s", self._job_id, unavailable)
+            num_postponed = job_store.count(self._job_id, self._tag, "put_off")
+            if num_postponed is not None and num_postponed >= MAX_POSTPONED:
+                raise unavailable.error from None
+            raise RetryLater(str(unavailable), POSTPONE_DELAY_S) from None
 
 
 def start_child() -> JsonChild:
@@ -77,37 +173,35 @@ class Isolation:
         self._places = threading.BoundedSemaphore(self._num_places)
         self._turn = threading.Lock()
         self._last_s = 0.0
-        self._hello = hello
-        self._is_draining = is_draining
-        self._start = start
+        self._hello, self._is_draining, self._start = hello, is_draining, start
         self._is_stopped = False
         self._child: JsonChild | None = None
 
     def compute(
-        self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, context: JobContext
+        self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, run: IsolatedRun
     ) -> dict[str, Any]:
         """Compute a job, as it came, in the child. Returns the worker's own result, as JSON.
 
         Raises:
             JobError: The job ends with this error.
             ChildEnded: The child died while it computed only this job, which may be the cause.
-            NotNow: Nothing was computed, for example because other suspects wait.
-            Unavailable: Nothing was computed, or the cause is not proved.
+            RetryLater: Nothing was computed, for example because other suspects wait.
+            ChildUnavailable: Nothing was computed, or the cause is not proved.
         """
         began = time.monotonic()
-        with self._own_turn(context):
-            child = self._ready_child(context)
+        with self._own_turn(run):
+            child = self._ready_child(run)
             known = asdict(replace(receipt, now=receipt.now + time.monotonic() - began))
             num_before = num_oom_kills()
             child.send({"job_id": job_id, "job": job, "receipt": known, "queue": queue})
             try:
-                while (event := self._next_event(child, context))["event"] == "progress":
-                    context.report_progress(ForecastProgress.model_validate(event))
+                while (event := self._next_event(child, run))["event"] == "progress":
+                    run.report_progress(ForecastProgress.model_validate(event))
             except ChildEnded as ended:
                 if ended.exit_status == EXIT_IDLE:  # it ended just as the job came
-                    raise NotNow("the isolated process ended before the job began") from None
+                    raise RetryLater("the isolated process ended before the job began") from None
                 if ended.exit_status == KILLED and num_before is not None and num_oom_kills() == num_before:
-                    raise Unavailable(_killed()) from None
+                    raise ChildUnavailable(killed_from_outside()) from None
                 raise
         if event["event"] == "error":
             raise JobError(*event["error"])
@@ -120,17 +214,17 @@ class Isolation:
             child.end()
 
     @contextmanager
-    def _own_turn(self, context: JobContext) -> Iterator[None]:
+    def _own_turn(self, run: IsolatedRun) -> Iterator[None]:
         """Wait for the other suspects. An error inside ends the child, which would else continue the job."""
         if not self._places.acquire(blocking=False):
             delay_s = min(MAX_BUSY_DELAY_S, max(MIN_BUSY_DELAY_S, self._num_places * self._last_s))
-            raise NotNow("other jobs whose process died twice are computed first", delay_s)
+            raise RetryLater("other jobs whose process died twice are computed first", delay_s)
         try:
             while not self._turn.acquire(timeout=CHECK_INTERVAL_S):
-                self._raise_if_over(context)
+                self._raise_if_over(run)
             began = time.monotonic()
             try:
-                self._raise_if_over(context)
+                self._raise_if_over(run)
                 yield
             except BaseException:
                 self._end_child()
@@ -141,12 +235,12 @@ class Isolation:
         finally:
             self._places.release()
 
-    def _raise_if_over(self, context: JobContext) -> None:
+    def _raise_if_over(self, run: IsolatedRun) -> None:
         if self._is_stopped or self._is_draining():
-            raise NotNow("the worker shuts down")
-        _raise_if_cancelled(context)
+            raise RetryLater("the worker shuts down")
+        _raise_if_cancelled(run)
 
-    def _ready_child(self, context: JobContext) -> JsonChild:
+    def _ready_child(self, run: IsolatedRun) -> JsonChild:
         """The running child, or a new one after it has loaded."""
         if self._child is not None and self._child.exit_status is None:
             return self._child
@@ -156,24 +250,24 @@ class Isolation:
             self._child = child = self._start()
         except LocalStackError as error:
             reason = f"no isolated process could be started for the job: {error}"
-            raise Unavailable(JobError(ErrorCode.INTERNAL, reason)) from None
+            raise ChildUnavailable(JobError(ErrorCode.INTERNAL, reason)) from None
         child.send(self._hello())
         try:
-            event = self._next_event(child, context)
+            event = self._next_event(child, run)
         except ChildEnded as ended:
-            raise Unavailable(_ended_loading(ended.exit_status)) from None
+            raise ChildUnavailable(ended_loading(ended.exit_status)) from None
         if event["event"] != "ready":
-            raise Unavailable(JobError(*event["error"]))
+            raise ChildUnavailable(JobError(*event["error"]))
         return child
 
-    def _next_event(self, child: JsonChild, context: JobContext) -> Event:
+    def _next_event(self, child: JsonChild, run: IsolatedRun) -> Event:
         try:
             while (event := child.next_event(CHECK_INTERVAL_S)) is None:
-                _raise_if_cancelled(context)
+                _raise_if_cancelled(run)
         except ChildEnded:
             time.sleep(SETTLE_S)
             if self._is_stopped:
-                raise NotNow("the worker shuts down") from None
+                raise RetryLater("the worker shuts down") from None
             raise
         return event
 
@@ -183,24 +277,18 @@ class Isolation:
             child.end()
 
 
-def _raise_if_cancelled(context: JobContext) -> None:
-    if context.is_cancelled():
+def _raise_if_cancelled(run: IsolatedRun) -> None:
+    if run.is_cancelled():
         raise JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
 
 
-def _killed() -> JobError:
-    """The error for a SIGKILL that neither the job nor a lack of memory can cause."""
-    text = (
-        "each isolated process that computed the job was killed from outside (SIGKILL): find what killed it, "
-        "then submit the job again under a new id"
-    )
-    return JobError(ErrorCode.WORKER_LOST, text, None, {"exit_status": KILLED})
+def num_oom_kills(vmstat: Path = VMSTAT) -> int | None:
+    """Processes that this machine's kernel has killed for lack of memory, in containers or outside.
 
-
-def _ended_loading(exit_status: int) -> JobError:
-    ended, loading = "the isolated process for this job", "while it loaded its models"
-    if exit_status == KILLED:
-        remedy = "most likely for lack of memory: give the worker more memory"
-        return JobError(ErrorCode.OUT_OF_MEMORY, f"{ended} was killed {loading}, {remedy}")
-    text = f"{ended} ended with status {exit_status} {loading}; see the worker's log"
-    return JobError(ErrorCode.INTERNAL, text)
+    A SIGKILL alone does not show its cause. None if the system does not count them; Linux does since 4.13.
+    """
+    try:
+        lines = vmstat.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)

@@ -16,7 +16,7 @@ from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded, JsonChild
 from tests.waiting import WAIT_S
 from worker.inference.isolation import isolation as module
-from worker.inference.isolation.isolation import Isolation, NotNow, Unavailable
+from worker.inference.isolation.isolation import ChildUnavailable, Isolation, RetryLater
 
 FAKE = Path(__file__).parent / "fake_child.py"
 RECEIPT = Receipt(now=1000.0, received_at=990.0, is_cancelled=False, lost=2)
@@ -127,7 +127,7 @@ def test_a_kill_is_proof_only_if_memory_ran_out_or_this_is_unknown(
 ):
     counts = iter([before, after])
     monkeypatch.setattr(module, "num_oom_kills", lambda: next(counts))
-    with pytest.raises(ChildEnded if is_proof else Unavailable) as died:
+    with pytest.raises(ChildEnded if is_proof else ChildUnavailable) as died:
         parent.compute("SIGKILL")
     if not is_proof:
         assert died.value.error.code == ErrorCode.WORKER_LOST
@@ -148,7 +148,7 @@ def test_a_child_that_died_while_idle_counts_against_no_job(parent):
 )
 def test_a_child_that_cannot_load_proves_nothing_and_is_tried_again(parent, load, code):
     parent.load = load
-    with pytest.raises(Unavailable) as unavailable:
+    with pytest.raises(ChildUnavailable) as unavailable:
         parent.compute("well")
     assert unavailable.value.error.code == code
     parent.load = "well"
@@ -173,7 +173,7 @@ def test_a_waiting_suspect_can_be_cancelled_and_one_too_many_goes_back(make_pare
     assert first.progress.wait(WAIT_S)
     waiting, ends = parent.begin("well", second)
     assert second.waits.wait(WAIT_S)
-    with pytest.raises(NotNow) as refused:
+    with pytest.raises(RetryLater) as refused:
         parent.compute("well")
     assert refused.value.delay_s > 0
     second.wants_no_more.set()
@@ -187,7 +187,7 @@ def test_a_waiting_suspect_can_be_cancelled_and_one_too_many_goes_back(make_pare
 
 def test_a_worker_that_shuts_down_begins_no_suspect(parent):
     parent.is_draining = True
-    with pytest.raises(NotNow):
+    with pytest.raises(RetryLater):
         parent.compute("well")
     assert parent.children == []
 
@@ -199,7 +199,7 @@ def test_a_waiting_suspect_goes_back_when_the_worker_shuts_down(parent):
     second, ends = parent.begin("well", waiting)
     parent.is_draining = True
     second.join(WAIT_S)
-    assert isinstance(ends[0], NotNow)
+    assert isinstance(ends[0], RetryLater)
     assert parent.children[0].exit_status is None
     computed.wants_no_more.set()
     first.join(WAIT_S)
@@ -207,7 +207,7 @@ def test_a_waiting_suspect_goes_back_when_the_worker_shuts_down(parent):
 
 def test_if_no_process_can_be_started_nothing_is_proved(parent):
     parent.may_start = False
-    with pytest.raises(Unavailable, match="no more processes"):
+    with pytest.raises(ChildUnavailable, match="no more processes"):
         parent.compute("well")
 
 
@@ -217,11 +217,11 @@ def test_a_worker_that_stops_ends_its_child_and_counts_nothing(parent):
     assert context.progress.wait(WAIT_S)
     parent.isolation.stop()
     thread.join(WAIT_S)
-    assert isinstance(ends[0], NotNow)
+    assert isinstance(ends[0], RetryLater)
 
 
 def test_a_child_that_ended_because_it_was_idle_proves_nothing(parent):
-    with pytest.raises(NotNow):
+    with pytest.raises(RetryLater):
         parent.compute("idle")
     assert parent.compute("well")["pid"] == parent.children[1].pid
 

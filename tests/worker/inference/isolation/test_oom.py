@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.inference.isolation.oom import num_oom_kills
+from worker.inference.isolation.isolation import num_oom_kills
 
 
 @pytest.mark.parametrize(
