@@ -1,8 +1,8 @@
 """Messages as clients send them, checked before Celery sees them.
 
 Celery 5.7 and kombu 5.7 crash on many unexpected messages, drop others without an answer, unpack compressed
-ones to any size, and log some whole. They can read what passes here: a message of protocol 2 (1 becomes 2)
-for one of our tasks, in JSON, with checked headers only. For the layout see docs.celeryq.dev, "Message
+ones to any size, and log some whole. They get what passes here: a message of protocol 2 (1 becomes 2) for one
+of our tasks, with checked headers only and a parsed body. For the layout see docs.celeryq.dev, "Message
 Protocol".
 """
 
@@ -55,7 +55,8 @@ class TaskMessage:
     """A message that Celery can read.
 
     Attributes:
-        payload: As kombu expects it, without the delivery's properties.
+        payload: As kombu expects it, without the delivery's properties. Its body is ``arguments``, and its
+            content type none, so that neither kombu nor Celery decodes it.
         arguments: The parsed body, ``[args, kwargs, embed]``.
         eta: Unix time before which the task must not run.
         expires: Unix time after which no worker may take it.
@@ -94,14 +95,12 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
         _check_arguments(body)
         shown = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]), MAX_REPR_CHARS)}
         payload = {
-            "body": json.dumps(body) if is_v1 else envelope["body"],
-            "content-type": "application/json",
-            "content-encoding": "utf-8",
+            "body": body,
+            "content-encoding": "binary",
             "headers": _checked(headers) | shown,
             "properties": {
                 "correlation_id": headers["id"],
                 "reply_to": _text(properties.get("reply_to"), MAX_REPR_CHARS),
-                "body_encoding": None if is_v1 else properties.get("body_encoding"),
             },
         }
         return TaskMessage(payload, body, _moment(headers, "eta"), _moment(headers, "expires"))
@@ -127,12 +126,10 @@ def _parse(text: bytes, what: str) -> Any:
         raise BadMessage(f"{what} has more than {MAX_CONTAINERS} arrays and objects")
     if num_opened > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise BadMessage(f"{what} is nested more than {MAX_DEPTH} deep")
-    is_underscore = codes == ord("_")
-    try:
-        # pydantic_core reads the same in half the time, but has no hook, and refuses half characters.
-        if b"\\" in text or (is_underscore[1:] & is_underscore[:-1]).any():
-            return json.loads(text.decode(), object_hook=_plain)
+    with suppress(ValueError):
         return from_json(text, cache_strings="keys")
+    try:
+        return json.loads(text.decode())  # from_json refuses half characters
     except (ValueError, RecursionError):  # ValueError: also for other encodings and huge numbers
         raise BadMessage(f"{what} is not JSON in UTF-8") from None
 
@@ -141,12 +138,6 @@ def _depth(text: bytes) -> int:
     """How deep the brackets are nested, including those in strings."""
     steps = (1 if bracket in b"[{" else -1 for bracket in text.translate(None, NO_BRACKETS))
     return max(accumulate(steps, initial=0))
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    if "__type__" in value:
-        raise BadMessage("it has an object with __type__, which kombu does not read as JSON")
-    return value
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:

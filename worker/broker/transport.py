@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 HEADER_BYTES: Final = 2**20
 """Bytes of a message in addition to its job, which is in base64."""
-DECODED: Final = "kronos.decoded"
-"""Key of the parsed body in kombu's raw message, so that it is parsed only once."""
 TRANSPORT: Final = "kronos"
 """The value of ``broker_transport``; Celery shows it as the scheme of the broker's URL."""
 LEANS_ON: Final[dict[Any, str]] = {
@@ -56,11 +54,10 @@ LEANS_ON: Final[dict[Any, str]] = {
     # pool: is replaced when the connection is lost
     redis.Channel: "active_queues _update_queue_cycle _get_client _queue_bind _disconnect_pools "
     "_close_clients conn_or_acquire _create_client pool",
-    # basic_consume: adds a queue, and gives its messages to Message and QoS.append
+    # basic_consume: adds a queue, and gives its messages to QoS.append
     # QoS: the class that accounts for what a channel holds
-    # Message: the class of its messages
     # do_restore: whether a closing channel requeues what is not acknowledged
-    virtual.Channel: "basic_consume QoS Message do_restore",
+    virtual.Channel: "basic_consume QoS do_restore",
     # can_consume: is called before a message is taken
     # append: counts a message as held
     # ack: counts it as held no longer, in any thread
@@ -98,15 +95,6 @@ def message_consumer() -> MessageConsumer:
 def backend() -> Any:
     """The result backend of this process, which ends its jobs."""
     return app.backend
-
-
-class Message(virtual.Message):
-    """kombu's message with an already parsed body."""
-
-    def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
-        decoded = payload.pop(DECODED, None)
-        super().__init__(payload, channel=channel, **kwargs)
-        self._decoded_cache = decoded
 
 
 class QoS(redis.QoS):
@@ -156,7 +144,6 @@ class Channel(redis.Channel):
     """A channel that serves by script all queues whose messages need an acknowledgement."""
 
     QoS = QoS
-    Message = Message
     qos: Any
     _create_client: Any
     _queue_cycle: Any
@@ -215,11 +202,14 @@ class Channel(redis.Channel):
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
         info = {"exchange": "", "routing_key": queue}
-        own = {"delivery_tag": delivery.tag, "priority": step, "delivery_info": info}
-        properties = message.payload["properties"] | own
-        raw = message.payload | {"properties": properties, DECODED: message.arguments}
+        message.payload["properties"] |= {
+            "delivery_tag": delivery.tag,
+            "priority": step,
+            "delivery_info": info,
+            "num_bytes": delivery.num_bytes,
+        }
         try:
-            self.connection._deliver(raw, queue)
+            self.connection._deliver(message.payload, queue)
         except BaseException:  # no trace may stay of a message that Celery failed to receive
             if delivery.tag in self.qos._delivered:
                 virtual.QoS.ack(self.qos, delivery.tag)
