@@ -65,6 +65,11 @@ class Rooms:
     def __bool__(self) -> bool:
         return any(any(room) for room in self.of_class)
 
+    def have_more_than(self, others: "Rooms") -> bool:
+        """Whether a class has room for jobs for which it has none in the others."""
+        pairs = zip(self.of_class, others.of_class, strict=True)
+        return any(own.small > other.small or own.large > other.large for own, other in pairs)
+
     def have_room(self, source: str, num_paths: int) -> bool:
         """Whether a job from this list may be taken."""
         is_small = num_paths <= self.max_small_paths or source.startswith(LARGE_PREFIX)

@@ -11,15 +11,12 @@ from kombu.utils.json import dumps
 from pydantic_core import to_json
 from redis.exceptions import RedisError
 
-from kronos_client.redis.connection import connect
 from kronos_client.redis.foreign_apps import foreign_bindings
-from kronos_client.redis.queues import waiting_keys
 from worker.broker import self_check, transport
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
-from worker.broker.queue_watch import QueueWatch
-from worker.broker.rounds import call_soon, rounds
+from worker.broker.transport import call_soon, rounds
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -133,7 +130,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
 
 
 class QueueWatcher(bootsteps.StartStopStep):
-    """Wakes Celery's event loop when there may be messages."""
+    """Has Celery's event loop read the connection on which Redis names changed queues."""
 
     requires = AFTER
 
@@ -142,13 +139,14 @@ class QueueWatcher(bootsteps.StartStopStep):
         settings = get_settings()
         self._queues = settings.queue_names.of_role(settings.role)
         self._redis = redis_of(settings.redis_url.get_secret_value())
-        keys = [key for queue in self._queues for key in waiting_keys(queue)]
-        redis = connect(settings.redis_url.get_secret_value(), decode_responses=False, protocol=3)
-        self._watch = QueueWatch(redis, keys, lambda: transport.message_consumer().notify())
 
     def start(self, consumer: Any) -> None:
         if consumer.hub is not None:
-            transport.message_consumer().wake_by(lambda: call_soon(consumer.hub))
-        self._watch.start()
+            messages = transport.message_consumer()
+            messages.wake_by(lambda: call_soon(consumer.hub))
+            messages.deliveries.attach(consumer.hub)
         for binding in foreign_bindings(self._redis, self._queues):
             log.warning("%s, perhaps by another app; then set KRONOS_QUEUE_PREFIX", binding)
+
+    def stop(self, consumer: Any) -> None:
+        transport.message_consumer().deliveries.attach(None)

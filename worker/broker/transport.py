@@ -11,6 +11,7 @@ commands.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -23,13 +24,13 @@ from kombu.utils.limits import TokenBucket
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.names import TASK_ROLES
-from kronos_client.redis.queues import DELIVERY_KEYS
+from kronos_client.redis.queues import DELIVERY_KEYS, waiting_keys
 from worker.app import app
 from worker.broker.connecting import Client, Connection, redis_of
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
-from worker.broker.rounds import rounds
+from worker.broker.queue_watch import QueueWatch
 from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
 
@@ -86,9 +87,15 @@ def message_consumer() -> MessageConsumer:
     """The consumer of this process."""
     settings = get_settings()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
-    client = redis_of(settings.redis_url.get_secret_value())
-    keys, timeout_s = DELIVERY_KEYS[settings.role], settings.visibility_timeout_s
-    deliveries = Deliveries(client, keys, timeout_s=timeout_s, max_bytes=max_bytes)
+    url = settings.redis_url.get_secret_value()
+    lists = [key for queue in settings.queue_names.of_role(settings.role) for key in waiting_keys(queue)]
+    deliveries = Deliveries(
+        redis_of(url),
+        DELIVERY_KEYS[settings.role],
+        timeout_s=settings.visibility_timeout_s,
+        max_bytes=max_bytes,
+        watch=QueueWatch(url, lists, lambda: message_consumer().notified.set()),
+    )
     return MessageConsumer(deliveries, max_bytes, backend().outcomes)
 
 
@@ -230,11 +237,46 @@ class Channel(redis.Channel):
         yield shared if client is None else client
 
 
+class Rounds:
+    """Calls of the rounds of Celery's event loop, after messages were taken and before it waits."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+        self.once: list[Callable[[], object]] = []
+        """Made once, by the next round of the loop itself: then it has subscribed to control commands."""
+        self._last = 0.0
+
+    def run(self, *, unless_within_s: float = 0.0) -> None:
+        """Make the calls, unless the last round is not longer ago than this."""
+        if time.monotonic() - self._last < unless_within_s:
+            return
+        while self.once and unless_within_s == 0.0:
+            self.once.pop()()
+        for call in self.calls:
+            call()
+        self._last = time.monotonic()
+
+
+rounds: Final = Rounds()
+
+
+def call_soon(hub: Any, call: Callable[[], object] = lambda: None) -> None:
+    """Have Celery's event loop make this call, and a round, soon. May be called on any thread.
+
+    The loop of kombu 5.7 does not wake for a call from its own thread, but waits for up to a second.
+    """
+    hub._loop_thread = None  # else it is no call from another thread
+    hub.call_soon(call)
+
+
 class Poller(redis.MultiChannelPoller):
     """kombu's poller. Celery's event loop calls it before it waits."""
 
     def on_poll_start(self) -> None:
+        consumer = message_consumer()
+        consumer.is_awake = True
         super().on_poll_start()
+        consumer.is_awake = False  # a job that changes from now on may need another round
         rounds.run()
 
     def _register_BRPOP(self, channel: Channel) -> None:
