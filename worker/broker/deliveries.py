@@ -6,7 +6,7 @@ loses none. All times are by Redis's clock.
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -96,14 +96,6 @@ class Deliveries:
             redis.register_script(read_script(name, SCRIPTS))
             for name in ("take", "requeue", "set_aside", "restore")
         )
-
-    def take(
-        self, lists: Sequence[str], min_ages_s: Sequence[float] = (), *, holds_others: bool = False
-    ) -> Delivery | None:
-        """As ``take_all``, of one message."""
-        ages_s = [*min_ages_s, *[0.0] * (len(lists) - len(min_ages_s))]
-        asked = {key: Asked(age_s) for key, age_s in zip(lists, ages_s, strict=True)}
-        return next(iter(self.take_all(asked, holds_others=holds_others)), None)
 
     def take_all(
         self, lists: Mapping[str, Asked], *, holds_others: bool = False, max_bytes: int = 0

@@ -72,11 +72,11 @@ class QueueWatch:
             self._read_by_loop(self._client.connection)
 
     def _connected(self, protocol: int) -> Redis:
-        pool: Any = connect(self._url, decode_responses=False, protocol=protocol)
-        client: Redis = pool.client()
+        self._pool = connect(self._url, decode_responses=False, protocol=protocol)
+        client: Redis = self._pool.client()  # type: ignore[no-untyped-call]
         connection: Any = client.connection
         connection.register_connect_callback(self._on_connect)
-        connection.connect()
+        self._on_connect(connection)
         return client
 
     def _on_connect(self, connection: Any) -> None:

@@ -3,8 +3,11 @@
 import logging
 import threading
 import time
+import uuid
+from importlib.metadata import version
 from typing import Any, Final
 
+import kombu
 from celery import bootsteps
 from kombu.serialization import register
 from kombu.utils.json import dumps
@@ -12,7 +15,7 @@ from pydantic_core import to_json
 from redis.exceptions import RedisError
 
 from kronos_client.redis.foreign_apps import foreign_bindings
-from worker.broker import self_check, transport
+from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
@@ -30,7 +33,7 @@ AFTER: Final = ("celery.worker.consumer.tasks:Tasks",)
 
 
 class TransportCheck(bootsteps.StartStopStep):
-    """Ends the worker at its first connection if kombu does not use our transport."""
+    """Ends the worker at its first connection if kombu does not use our transport as it must."""
 
     requires = AFTER
     _is_checked = False
@@ -38,12 +41,28 @@ class TransportCheck(bootsteps.StartStopStep):
     def start(self, consumer: Any) -> None:
         if self._is_checked:
             return
-        try:
-            self_check.check(consumer.app.connection_for_read())
-        except self_check.IncompatibleKombu as error:
-            log.critical("%s", error)
-            raise SystemExit(1) from None
+        if (problem := problem_of(consumer.app.connection_for_read())) is not None:
+            log.critical(
+                "the broker transport does not work with kombu %s: %s. Install a version that pyproject.toml "
+                "allows, and leave broker_transport as it is", version("kombu"), problem
+            )  # fmt: skip
+            raise SystemExit(1)
         self._is_checked = True
+
+
+def problem_of(connection: kombu.Connection) -> str | None:
+    """Why a worker must not take messages by this connection: it consumes a queue that does not exist."""
+    queue = kombu.Queue(f"kronos.check.{uuid.uuid4().hex}")
+    with connection:
+        channel: Any = connection.channel()
+        kombu.Consumer(channel, [queue], on_message=log.debug, auto_declare=False).consume()
+        transport_: Any = connection.transport
+        transport_.cycle.on_poll_start()
+        if not isinstance(channel, transport.Channel) or not isinstance(channel.qos, transport.QoS):
+            return f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}"
+        if channel.num_takes != 1 or channel._queue_cycle.consume(1):
+            return "it takes messages past the worker's scripts"
+    return None
 
 
 def encoded_events(events: Any) -> Any:
@@ -116,8 +135,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
         try:
             if time.monotonic() >= self._renewal_due:
                 renewed_at = time.monotonic()
-                held_back = transport.held_back(self._consumer.task_buckets)
-                self._claims.renew(*transport.held_deliveries(held_back))
+                self._claims.renew(*transport.held_deliveries(self._consumer.task_buckets))
                 self._renewal_due = renewed_at + check_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)

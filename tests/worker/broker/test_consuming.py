@@ -16,6 +16,7 @@ from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import PRIORITY_STEPS, TAKEN_KEY, delivery_keys, large_key, list_key
+from tests.taking import take_one
 from tests.worker.broker.test_messages import message
 from worker.broker import consuming
 from worker.broker.consuming import MessageConsumer
@@ -188,7 +189,9 @@ def test_after_it_stopped_a_look_finds_nothing_unless_it_is_notified(
         bench.redis.config_set("maxmemory", int(is_full))
         consumer.take(("cpu", "gpu"), rooms, bench.hand_over, lambda: len(bench.handed_over))
         asked = ServiceOrder().lists(("cpu", "gpu"), rooms())
-        found = bench.deliveries.take(list(asked), list(asked.values()), holds_others=bool(bench.handed_over))
+        found = take_one(
+            bench.deliveries, list(asked), list(asked.values()), holds_others=bool(bench.handed_over)
+        )
     finally:
         bench.redis.config_set("maxmemory", 0)
     assert found is None or consumer.notified.is_set()
