@@ -3,6 +3,7 @@
 A finetuning worker never runs torch: a probe process finds its device.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -204,6 +205,8 @@ def announce_ready(**_: Any) -> None:
     """Announce that this worker takes jobs."""
     if current.process is not None:
         rounds.once.append(current.process.ready)
+        gc.collect()
+        gc.freeze()  # else each full collection visits PyTorch's modules, 170,000 objects
 
 
 @signals.after_setup_logger.connect

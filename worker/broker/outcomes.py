@@ -115,14 +115,12 @@ class _Waiting:
     num_tries: int = 0
     num_alone: int = 0  # tries that failed although another outcome was stored
     seen_stored: int = 0
-    num_bytes: int = 0  # that count as kept
 
 
 class Outcomes:
     """Ends the jobs of one process. May be shared by threads.
 
     Attributes:
-        num_kept_bytes: Bytes of outcomes that Redis refused so far.
         on_end: Called with the task, the job's id and the outcome, once each outcome is stored.
         on_repeated: Called with the tag of a delivery whose outcome is given up at a shutdown.
         dead_entry: Returns the entry of a delivery for the dead messages, with this reason.
@@ -133,11 +131,16 @@ class Outcomes:
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._num_stored = 0
-        self.num_kept_bytes = 0
         self._kept_until = math.inf  # by time.monotonic
         self.on_end: Callable[[str, str, Any], object] = lambda task, job_id, outcome: None
         self.on_repeated: Callable[[str], object] = lambda tag: None
         self.dead_entry: Callable[[str, str, str], str] = lambda tag, job_id, reason: ""
+
+    @property
+    def num_kept_bytes(self) -> int:
+        """Bytes of outcomes that Redis refused so far."""
+        with self._lock:
+            return sum(len(one.ending.outcome) for one in self._waiting if one.num_tries)
 
     @property
     def has_room(self) -> bool:
@@ -184,7 +187,6 @@ class Outcomes:
                     if isinstance(answer, RedisError):
                         self._refused(waiting, answer)
                     else:
-                        self._keep(waiting, 0)
                         self._note(waiting, answer)
                         waiting.on_done(answer)
                 except Exception:  # the others of the call are stored, or must be kept
@@ -238,7 +240,6 @@ class Outcomes:
     def _refused(self, waiting: _Waiting, error: RedisError) -> None:
         """Try again later, unless the job alone cannot end, or the worker has shut down for long."""
         log.debug("job %s: its outcome is kept until Redis accepts it: %s", waiting.ending.job_id, error)
-        self._keep(waiting, len(waiting.ending.outcome))
         waiting.num_tries += 1
         waiting.num_alone += waiting.num_tries > 1 and self._num_stored > waiting.seen_stored
         waiting.seen_stored = self._num_stored
@@ -247,7 +248,6 @@ class Outcomes:
             self.on_repeated(waiting.ending.tag)
             is_over = True
         if is_over:
-            self._keep(waiting, 0)
             waiting.on_done(error)
             return
         waiting.due_at = time.monotonic() + PAUSES.compute(min(waiting.num_tries, MAX_EXPONENT))
@@ -265,9 +265,3 @@ class Outcomes:
             return False
         log.error("job %s went to kronos:dead: %s", ending.job_id, reason)
         return True
-
-    def _keep(self, waiting: _Waiting, num_bytes: int) -> None:
-        """Count the bytes of an outcome that was refused; 0 when it is kept no longer."""
-        with self._lock:
-            self.num_kept_bytes += num_bytes - waiting.num_bytes
-        waiting.num_bytes = num_bytes
