@@ -89,18 +89,18 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
             raise BadMessage("it names no task")
         if task not in tasks:
             hint = "if another app uses this queue's name, set KRONOS_QUEUE_PREFIX"
-            raise BadMessage(f"there is no task {_text(task, MAX_REPR_CHARS)!r} here; {hint}")
+            raise BadMessage(f"there is no task {_text(task)!r} here; {hint}")
         if not is_job_id(headers.get("id")):
             raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
         _check_arguments(body)
-        shown = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]), MAX_REPR_CHARS)}
+        shown = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]))}
         payload = {
             "body": body,
             "content-encoding": "binary",
             "headers": _checked(headers) | shown,
             "properties": {
                 "correlation_id": headers["id"],
-                "reply_to": _text(properties.get("reply_to"), MAX_REPR_CHARS),
+                "reply_to": _text(properties.get("reply_to")),
             },
         }
         return TaskMessage(payload, body, _moment(headers, "eta"), _moment(headers, "expires"))
@@ -178,7 +178,7 @@ def _check_arguments(body: Any) -> None:
         else:
             is_fine = name == "chord" and (value is None or _is_signature(value))
         if not is_fine:
-            raise BadMessage(f"its {_text(name, MAX_REPR_CHARS)!r} is not a Celery task signature")
+            raise BadMessage(f"its {_text(name)!r} is not a Celery task signature")
 
 
 def _is_signature(value: Any) -> bool:
@@ -206,7 +206,7 @@ def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
         checked[name] = 0 if value is None and name == "retries" else value
     # Celery would use this machine's clock, and its threads have no time limits.
     checked |= {"expires": None, "timelimit": [None, None], "time_limit_s": _time_limit_s(headers)}
-    checked["origin"] = _text(headers.get("origin"), MAX_REPR_CHARS)
+    checked["origin"] = _text(headers.get("origin"))
     return checked
 
 
@@ -237,6 +237,6 @@ def _moment(headers: Mapping[str, Any], name: str) -> float | None:
     return unix_time
 
 
-def _text(value: Any, max_chars: int) -> str:
+def _text(value: Any) -> str:
     """The start of a text, without control characters."""
-    return printable(value[:max_chars], "?") if isinstance(value, str) else ""
+    return printable(value[:MAX_REPR_CHARS], "?") if isinstance(value, str) else ""
