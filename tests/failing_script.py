@@ -24,5 +24,5 @@ class FailingScript:
         self.at_call = 0
         self._script = redis.register_script(PREFIX + text)
 
-    def __call__(self, keys: Any, args: Any) -> Any:
-        return self._script(keys=keys, args=[*args, self.at_call])
+    def __call__(self, keys: Any, args: Any, client: Any = None) -> Any:
+        return self._script(keys=keys, args=[*args, self.at_call], client=client)

@@ -3,6 +3,7 @@
 A finetuning worker never runs torch: a probe process finds its device.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -21,8 +22,8 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
-from worker.broker.rounds import rounds
 from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
+from worker.broker.transport import rounds
 from worker.config import node_name
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover
@@ -202,6 +203,8 @@ def announce_ready(**_: Any) -> None:
     """Announce that this worker takes jobs."""
     if current.process is not None:
         rounds.once.append(current.process.ready)
+        gc.collect()
+        gc.freeze()  # else each full collection visits PyTorch's modules, 170,000 objects
 
 
 @signals.after_setup_logger.connect

@@ -27,6 +27,7 @@ from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
 from tests.faults.proxy import FaultyProxy, Rule
 from tests.ports import free_port
+from tests.taking import take_one
 from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
 
@@ -523,7 +524,7 @@ def test_a_cancelled_job_gives_back_its_room(narrow, redis, priority):
 
 def test_a_job_that_a_worker_has_taken_stays_there_when_it_is_cancelled(client, redis, deliveries):
     first, second = (client.submit(CANDLES.as_dict(), pred_len=5, job_id=name) for name in ("a", '"\u00e4'))
-    deliveries.take([LISTS["normal"]])
+    take_one(deliveries, [LISTS["normal"]])
     first.cancel()
     assert redis.hlen("unacked") == 1
     assert queue_states(redis, 100)[CPU_QUEUE].lengths["normal"] == 1

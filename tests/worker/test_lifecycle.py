@@ -157,7 +157,10 @@ def test_the_process_loads_and_its_device_is_its_queue(monkeypatch, queue):
     assert worker.selected == [queue]
     assert process.calls == ["node@host", "start"]
     assert current_process() is process
+    frozen: list[bool] = []
+    monkeypatch.setattr(lifecycle, "gc", SimpleNamespace(collect=dict, freeze=lambda: frozen.append(True)))
     lifecycle.announce_ready()
+    assert frozen
     lifecycle.rounds.once.pop()()  # by Celery's event loop, which then has subscribed to control commands
     lifecycle.drain()
     lifecycle.stop()

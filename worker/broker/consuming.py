@@ -18,9 +18,8 @@ from kronos_client.redis.queues import queue_and_step
 from kronos_model.text import escaped
 from worker.broker.deliveries import MAX_TAKEN, Asked, Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
-from worker.broker.outcomes import Outcomes
+from worker.broker.outcomes import Outcomes, store_health
 from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, needs_thread, num_paths_of
-from worker.broker.store_health import store_health
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +45,10 @@ class MessageConsumer:
     """Takes one process's messages off its queues.
 
     ``outcomes`` ends jobs that no task gets.
+
+    Attributes:
+        notified: Set if there may be messages; not enough to wake Celery's event loop.
+        is_awake: Whether the loop goes on with all jobs before it waits.
     """
 
     def __init__(self, deliveries: Deliveries, max_bytes: int, outcomes: Outcomes) -> None:
@@ -55,7 +58,8 @@ class MessageConsumer:
         self._outcomes = outcomes
         self._outcomes.dead_entry = self._dead_entry
         self._put_back: set[str] = set()
-        self._notified = threading.Event()
+        self.notified = threading.Event()
+        self.is_awake = False
         self._next_check = 0.0
         self._order = ServiceOrder()
         self._num_paths: dict[str, int] = {}  # by list, the most of a job in the last take
@@ -64,12 +68,14 @@ class MessageConsumer:
 
     def notify(self) -> None:
         """Note that there may be messages. May be called from any thread."""
-        self._notified.set()
+        self.notified.set()
         self._wake()
 
     def wake(self) -> None:
-        """Make Celery's event loop run soon. May be called from any thread."""
-        self._wake()
+        """Have Celery's event loop go on with the jobs soon. May be called from any thread."""
+        if not self.is_awake:
+            self.is_awake = True
+            self._wake()
 
     def wake_by(self, wake: Callable[[], object]) -> None:
         """Set the function that makes Celery's event loop run soon; any thread may call it."""
@@ -95,25 +101,23 @@ class MessageConsumer:
         num_taken = 0
         while num_taken < MAX_TAKEN_AT_ONCE:
             rooms = rooms_now()
-            is_time = self._notified.is_set() or time.monotonic() >= self._next_check
-            if not rooms or not (is_time or rooms.of_class != self._asked.of_class):
+            is_time = self.notified.is_set() or time.monotonic() >= self._next_check
+            if not rooms or not (is_time or rooms.have_more_than(self._asked)):
                 return
             self._asked = rooms
             lists = self._order.lists(queues, rooms)
-            self._notified.clear()  # before the take: a later message notifies again
+            self.notified.clear()  # before the take: a later message notifies again
             self._next_check = time.monotonic() + CHECK_INTERVAL_S
             try:
                 deliveries = self._take(lists, rooms, holds_others=num_held() > 0)
                 self._deliver_all(deliveries, rooms_now, hand_over)
             except ResponseError as error:  # it answers: a new connection would change nothing
                 store_health.refused(error)
-                self._notified.clear()
+                self.notified.clear()
                 return
             if not deliveries:
                 return
             num_taken += len(deliveries)
-            if not deliveries[0].others:
-                break  # these begin before the next look
         self._wake()
 
     def _take(self, lists: Mapping[str, float], rooms: Rooms, *, holds_others: bool) -> list[Delivery]:
@@ -130,7 +134,8 @@ class MessageConsumer:
         )
         if deliveries:
             self._order.note_waiting(lists, {deliveries[0].source, *deliveries[0].others})
-            self._notified.set()
+            if deliveries[0].others:  # else it has just looked: Redis names later messages
+                self.notified.set()
         elif not self.deliveries.is_full:
             self._order.note_waiting(lists, ())
         return deliveries

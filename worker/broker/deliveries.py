@@ -6,7 +6,7 @@ loses none. All times are by Redis's clock.
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -15,6 +15,7 @@ from redis import Redis
 
 from kronos_client.redis.queues import LARGE_PREFIX, TAKEN_KEY, DeliveryKeys
 from kronos_client.redis.scripts import read_script
+from worker.broker.queue_watch import QueueWatch
 
 SCRIPTS: Final = Path(__file__).parent / "lua"
 
@@ -69,13 +70,23 @@ class Deliveries:
     Args:
         redis: Connection that answers in bytes.
         timeout_s: A message that is not renewed for so long is delivered again.
+        watch: The connection for takes, if it is another.
 
     Attributes:
         is_full: Whether the last take found Redis full, and took nothing for that reason.
     """
 
-    def __init__(self, redis: Redis, keys: DeliveryKeys, *, timeout_s: float, max_bytes: int) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        keys: DeliveryKeys,
+        *,
+        timeout_s: float,
+        max_bytes: int,
+        watch: QueueWatch | None = None,
+    ) -> None:
         self._redis = redis
+        self._watch = watch
         self._delivery_keys = keys
         self._watch_key = f"{keys.unacked}_watch"
         self._keys = [*keys, TAKEN_KEY]
@@ -85,14 +96,6 @@ class Deliveries:
             redis.register_script(read_script(name, SCRIPTS))
             for name in ("take", "requeue", "set_aside", "restore")
         )
-
-    def take(
-        self, lists: Sequence[str], min_ages_s: Sequence[float] = (), *, holds_others: bool = False
-    ) -> Delivery | None:
-        """As ``take_all``, of one message."""
-        ages_s = [*min_ages_s, *[0.0] * (len(lists) - len(min_ages_s))]
-        asked = {key: Asked(age_s) for key, age_s in zip(lists, ages_s, strict=True)}
-        return next(iter(self.take_all(asked, holds_others=holds_others)), None)
 
     def take_all(
         self, lists: Mapping[str, Asked], *, holds_others: bool = False, max_bytes: int = 0
@@ -114,17 +117,24 @@ class Deliveries:
             max_bytes,
         )
         answer = self._run_take(
-            keys=[*self._keys, *lists], args=[*args, *(part for asked in lists.values() for part in asked)]
+            keys=[*self._keys, *lists],
+            args=[*args, *(part for asked in lists.values() for part in asked)],
+            client=None if self._watch is None else self._watch.client(),
         )
         self.is_full = answer == b"full"
-        if answer is None or self.is_full:
-            return []
-        source, others, *messages = answer
+        source, others, *messages = (b"", []) if answer is None or self.is_full else answer
+        if self._watch is not None:
+            self._watch.took(b"" if others else source)
         lists_left = frozenset(one.decode() for one in others)
         return [
             Delivery(tag.decode(), source.decode(), num_bytes, b"".join(parts), len(parts) == 1, lists_left)
             for tag, num_bytes, *parts in messages
         ]
+
+    def attach(self, hub: Any) -> None:
+        """Have this event loop of Celery read the connection for takes; None when it ends."""
+        if self._watch is not None:
+            self._watch.attach(hub)
 
     def set_aside(self, tag: str) -> None:
         """Move a message to the second list of its list, for a worker with room for a large job."""

@@ -1,8 +1,8 @@
 """Messages as clients send them, checked before Celery sees them.
 
 Celery 5.7 and kombu 5.7 crash on many unexpected messages, drop others without an answer, unpack compressed
-ones to any size, and log some whole. They can read what passes here: a message of protocol 2 (1 becomes 2)
-for one of our tasks, in JSON, with checked headers only. For the layout see docs.celeryq.dev, "Message
+ones to any size, and log some whole. They get what passes here: a message of protocol 2 (1 becomes 2) for one
+of our tasks, with checked headers only and a parsed body. For the layout see docs.celeryq.dev, "Message
 Protocol".
 """
 
@@ -54,7 +54,8 @@ class TaskMessage:
     """A message that Celery can read.
 
     Attributes:
-        payload: As kombu expects it, without the delivery's properties.
+        payload: As kombu expects it, without the delivery's properties. Its body is ``arguments``, and its
+            content type none, so that neither kombu nor Celery decodes it.
         arguments: The parsed body, ``[args, kwargs, embed]``.
         eta: Unix time before which the task must not run.
         expires: Unix time after which no worker may take it.
@@ -87,20 +88,18 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
             raise BadMessage("it names no task")
         if task not in tasks:
             hint = "if another app uses this queue's name, set KRONOS_QUEUE_PREFIX"
-            raise BadMessage(f"there is no task {_text(task, MAX_REPR_CHARS)!r} here; {hint}")
+            raise BadMessage(f"there is no task {_text(task)!r} here; {hint}")
         if not is_job_id(headers.get("id")):
             raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
         _check_arguments(body)
-        shown = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]), MAX_REPR_CHARS)}
+        shown = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]))}
         payload = {
-            "body": json.dumps(body) if is_v1 else envelope["body"],
-            "content-type": "application/json",
-            "content-encoding": "utf-8",
+            "body": body,
+            "content-encoding": "binary",
             "headers": _checked(headers) | shown,
             "properties": {
                 "correlation_id": headers["id"],
-                "reply_to": _text(properties.get("reply_to"), MAX_REPR_CHARS),
-                "body_encoding": None if is_v1 else properties.get("body_encoding"),
+                "reply_to": _text(properties.get("reply_to")),
             },
         }
         return TaskMessage(payload, body, _moment(headers, "eta"), _moment(headers, "expires"))
@@ -126,12 +125,10 @@ def _parse(text: bytes, what: str) -> Any:
         raise BadMessage(f"{what} has more than {MAX_CONTAINERS} arrays and objects")
     if num_opened > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise BadMessage(f"{what} is nested more than {MAX_DEPTH} deep")
-    is_underscore = codes == ord("_")
-    try:
-        # pydantic_core reads the same in half the time, but has no hook, and refuses half characters.
-        if b"\\" in text or (is_underscore[1:] & is_underscore[:-1]).any():
-            return json.loads(text.decode(), object_hook=_plain)
+    with suppress(ValueError):
         return from_json(text, cache_strings="keys")
+    try:
+        return json.loads(text.decode())  # from_json refuses half characters
     except (ValueError, RecursionError):  # ValueError: also for other encodings and huge numbers
         raise BadMessage(f"{what} is not JSON in UTF-8") from None
 
@@ -140,12 +137,6 @@ def _depth(text: bytes) -> int:
     """How deep the brackets are nested, including those in strings."""
     steps = (1 if bracket in b"[{" else -1 for bracket in text.translate(None, NO_BRACKETS))
     return max(accumulate(steps, initial=0))
-
-
-def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    if "__type__" in value:
-        raise BadMessage("it has an object with __type__, which kombu does not read as JSON")
-    return value
 
 
 def _object(value: Any, what: str) -> dict[str, Any]:
@@ -186,7 +177,7 @@ def _check_arguments(body: Any) -> None:
         else:
             is_fine = name == "chord" and (value is None or _is_signature(value))
         if not is_fine:
-            raise BadMessage(f"its {_text(name, MAX_REPR_CHARS)!r} is not a Celery task signature")
+            raise BadMessage(f"its {_text(name)!r} is not a Celery task signature")
 
 
 def _is_signature(value: Any) -> bool:
@@ -214,7 +205,7 @@ def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
         checked[name] = 0 if value is None and name == "retries" else value
     # Celery would use this machine's clock, and its threads have no time limits.
     checked |= {"expires": None, "timelimit": [None, None], "time_limit_s": _time_limit_s(headers)}
-    checked["origin"] = _text(headers.get("origin"), MAX_REPR_CHARS)
+    checked["origin"] = _text(headers.get("origin"))
     return checked
 
 
@@ -245,6 +236,6 @@ def _moment(headers: Mapping[str, Any], name: str) -> float | None:
     return unix_time
 
 
-def _text(value: Any, max_chars: int) -> str:
+def _text(value: Any) -> str:
     """The start of a text, without control characters."""
-    return printable(value[:max_chars], "?") if isinstance(value, str) else ""
+    return printable(value[:MAX_REPR_CHARS], "?") if isinstance(value, str) else ""

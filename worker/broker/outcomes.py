@@ -1,8 +1,9 @@
-"""Ends jobs in Redis, and keeps an outcome until Redis accepts it."""
+"""Ends jobs in Redis, keeps an outcome until Redis accepts it, and says whether Redis refuses."""
 
 import logging
 import math
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ from redis.backoff import EqualJitterBackoff
 from redis.exceptions import RedisError
 
 from kronos_client.redis.job_store import Ended, Ending, JobStore, NotStored
-from worker.broker.store_health import store_health
+from kronos_model.text import escaped, one_line
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,75 @@ MAX_EXPONENT: Final = 10
 MAX_TRIES: Final = 10
 """Tries that fail although another outcome was stored since the one before; then the job is given up."""
 
+PATIENCE_S: Final = 3.0
+"""Seconds without a stored outcome after which refusals are a problem."""
+LASTS_S: Final = 15.0
+"""Seconds after the last refusal for which a problem is shown."""
+LOG_INTERVAL_S: Final = 60.0
+MAX_CHARS: Final = 200
+
+REMEDIES: Final = {
+    "OOM|OutOfMemory": "make room in Redis, or raise its maxmemory",
+    "MISCONF": "make room on Redis's disk, and let it write there",
+    "NOPERM|NoPermission|can't (run|acc|pub)": "give Redis's user the rights in deploy/redis-users.acl",
+    "NOAUTH|WRONGPASS|Authentication": "correct user and password in KRONOS_REDIS_URL or its file",
+    "READONLY|ReadOnly|MASTERDOWN|MasterDown": "let KRONOS_REDIS_URL name the primary",
+    "BUSY ": "end the script that runs in Redis (SCRIPT KILL)",
+    "NOREPLICAS": "start Redis's replicas, or lower its min-replicas-to-write",
+    "max number of clients": "raise Redis's maxclients, or close connections of others",
+}
+"""What to do, by a pattern of the error."""
+OTHERWISE: Final = "see Redis's log"
+
 OnDone = Callable[[Ended | RedisError], object]
+
+
+class StoreHealth:
+    """Notes refusals. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._refused_since: float | None = None
+        self._refused_at = 0.0
+        self._next_log = 0.0
+        self._reason = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be stored, and what to do; None if there was no refusal, or only for a moment.
+
+        Whoever shows it first, and after each minute, logs it.
+        """
+        with self._lock:
+            since, now = self._refused_since, time.monotonic()
+            if since is None or now < since + PATIENCE_S or now > self._refused_at + LASTS_S:
+                return None
+            if now >= self._next_log:
+                self._next_log = now + LOG_INTERVAL_S
+                log.error("%s. This worker keeps what it computed, and tries again", self._reason)
+            return self._reason
+
+    def refused(self, error: BaseException) -> None:
+        """Note that Redis refused to let this process take, begin or end a job."""
+        shown = f"{type(error).__name__}: {one_line(str(error))}"
+        remedy = next((text for pattern, text in REMEDIES.items() if re.search(pattern, shown)), OTHERWISE)
+        now = time.monotonic()
+        with self._lock:
+            self._reason = f"Redis refuses what this worker writes ({escaped(shown, MAX_CHARS)}); {remedy}"
+            if self._refused_since is None or now > self._refused_at + LASTS_S:
+                self._refused_since = now
+            self._refused_at = now
+
+    def accepted(self) -> None:
+        """Note that an outcome was stored."""
+        with self._lock:
+            since, self._refused_since = self._refused_since, None
+        if since is not None and time.monotonic() >= since + PATIENCE_S:
+            log.info("Redis accepts outcomes again")
+
+
+store_health: Final = StoreHealth()
+"""That of this process."""
 
 
 @dataclass(eq=False)
@@ -46,14 +115,12 @@ class _Waiting:
     num_tries: int = 0
     num_alone: int = 0  # tries that failed although another outcome was stored
     seen_stored: int = 0
-    num_bytes: int = 0  # that count as kept
 
 
 class Outcomes:
     """Ends the jobs of one process. May be shared by threads.
 
     Attributes:
-        num_kept_bytes: Bytes of outcomes that Redis refused so far.
         on_end: Called with the task, the job's id and the outcome, once each outcome is stored.
         on_repeated: Called with the tag of a delivery whose outcome is given up at a shutdown.
         dead_entry: Returns the entry of a delivery for the dead messages, with this reason.
@@ -64,11 +131,16 @@ class Outcomes:
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._num_stored = 0
-        self.num_kept_bytes = 0
         self._kept_until = math.inf  # by time.monotonic
         self.on_end: Callable[[str, str, Any], object] = lambda task, job_id, outcome: None
         self.on_repeated: Callable[[str], object] = lambda tag: None
         self.dead_entry: Callable[[str, str, str], str] = lambda tag, job_id, reason: ""
+
+    @property
+    def num_kept_bytes(self) -> int:
+        """Bytes of outcomes that Redis refused so far."""
+        with self._lock:
+            return sum(len(one.ending.outcome) for one in self._waiting if one.num_tries)
 
     @property
     def has_room(self) -> bool:
@@ -115,7 +187,6 @@ class Outcomes:
                     if isinstance(answer, RedisError):
                         self._refused(waiting, answer)
                     else:
-                        self._keep(waiting, 0)
                         self._note(waiting, answer)
                         waiting.on_done(answer)
                 except Exception:  # the others of the call are stored, or must be kept
@@ -169,7 +240,6 @@ class Outcomes:
     def _refused(self, waiting: _Waiting, error: RedisError) -> None:
         """Try again later, unless the job alone cannot end, or the worker has shut down for long."""
         log.debug("job %s: its outcome is kept until Redis accepts it: %s", waiting.ending.job_id, error)
-        self._keep(waiting, len(waiting.ending.outcome))
         waiting.num_tries += 1
         waiting.num_alone += waiting.num_tries > 1 and self._num_stored > waiting.seen_stored
         waiting.seen_stored = self._num_stored
@@ -178,7 +248,6 @@ class Outcomes:
             self.on_repeated(waiting.ending.tag)
             is_over = True
         if is_over:
-            self._keep(waiting, 0)
             waiting.on_done(error)
             return
         waiting.due_at = time.monotonic() + PAUSES.compute(min(waiting.num_tries, MAX_EXPONENT))
@@ -196,9 +265,3 @@ class Outcomes:
             return False
         log.error("job %s went to kronos:dead: %s", ending.job_id, reason)
         return True
-
-    def _keep(self, waiting: _Waiting, num_bytes: int) -> None:
-        """Count the bytes of an outcome that was refused; 0 when it is kept no longer."""
-        with self._lock:
-            self.num_kept_bytes += num_bytes - waiting.num_bytes
-        waiting.num_bytes = num_bytes

@@ -8,6 +8,7 @@ more job like the last (``FairQueue``). A class without work is owed nothing for
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK
@@ -23,6 +24,9 @@ from kronos_client.redis.queues import (
 from kronos_model.engine.scheduling.shares import CLASS_RATIO, FairQueue
 
 NUM_CLASSES: Final = len(CELERY_PRIORITIES)
+STEPS_OF_RANK: Final = [
+    [step for step in PRIORITY_STEPS if rank_of(step) == rank] for rank in range(NUM_CLASSES)
+]
 OVERDUE_S: Final = 30.0
 """Seconds after which a large job on a second list counts as overdue."""
 MAX_COST: Final = 2**22
@@ -63,6 +67,11 @@ class Rooms:
 
     def __bool__(self) -> bool:
         return any(any(room) for room in self.of_class)
+
+    def have_more_than(self, others: "Rooms") -> bool:
+        """Whether a class has room for jobs for which it has none in the others."""
+        pairs = zip(self.of_class, others.of_class, strict=True)
+        return any(own.small > other.small or own.large > other.large for own, other in pairs)
 
     def have_room(self, source: str, num_paths: int) -> bool:
         """Whether a job from this list may be taken."""
@@ -108,7 +117,7 @@ class ServiceOrder:
 
     def _of_class(self, rank: int, queues: Sequence[str], rooms: Rooms) -> list[tuple[str, float]]:
         room = rooms.of_class[rank]
-        keys = [list_key(queue, step) for step in PRIORITY_STEPS if rank_of(step) == rank for queue in queues]
+        keys = [list_key(queue, step) for step in STEPS_OF_RANK[rank] for queue in queues]
         lists = dict.fromkeys(keys, 0.0) if room.small else {}
         if room.large:
             lists |= dict.fromkeys(map(large_key, keys), 0.0 if room.large is Large.ANY else OVERDUE_S)
@@ -143,5 +152,6 @@ def num_paths_of(payload: Any) -> int:
     return max(1, num_series * sample_count) if isinstance(sample_count, int) else 1
 
 
+@cache
 def _rank_of(key: str) -> int:
     return rank_of(queue_and_step(key)[1])

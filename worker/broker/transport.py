@@ -6,30 +6,29 @@ commands.
 
 ``broker_transport`` selects this transport. kombu is not changed: other apps in this process keep theirs.
 
-``LEANS_ON`` lists the undocumented parts of kombu and Celery that this file uses, tested with kombu 5.6.2 and
-5.7.0. When a worker starts, ``self_check.py`` proves that kombu calls the methods overridden here.
+It overrides what kombu 5.7 does not document. When a worker starts, ``steps.TransportCheck`` proves that
+kombu calls the methods overridden here.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
 
 from celery.worker import state
 from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES, redis, virtual
-from kombu.utils.limits import TokenBucket
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.names import TASK_ROLES
-from kronos_client.redis.queues import DELIVERY_KEYS
+from kronos_client.redis.queues import DELIVERY_KEYS, waiting_keys
 from worker.app import app
-from worker.broker.connecting import Client, Connection, redis_of
+from worker.broker.connecting import Client, redis_of
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
-from worker.broker.rounds import rounds
+from worker.broker.queue_watch import QueueWatch
 from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
 
@@ -37,51 +36,8 @@ log = logging.getLogger(__name__)
 
 HEADER_BYTES: Final = 2**20
 """Bytes of a message in addition to its job, which is in base64."""
-DECODED: Final = "kronos.decoded"
-"""Key of the parsed body in kombu's raw message, so that it is parsed only once."""
 TRANSPORT: Final = "kronos"
 """The value of ``broker_transport``; Celery shows it as the scheme of the broker's URL."""
-LEANS_ON: Final[dict[Any, str]] = {
-    # on_poll_start: calls _register_BRPOP of a channel with queues and room
-    # _register_BRPOP: waits for a message of Channel._queue_cycle
-    redis.MultiChannelPoller: "on_poll_start _register_BRPOP",
-    # active_queues: the queues that are consumed, without broadcast queues
-    # _update_queue_cycle: is called when a queue is added or cancelled
-    # _get_client: gives the class of its clients
-    # _queue_bind: notes a binding in Redis, for senders
-    # _disconnect_pools: closes the connections for commands
-    # _close_clients: closes the connections that wait for messages
-    # conn_or_acquire: gives a client for a command
-    # _create_client: makes one on Channel.pool
-    # pool: is replaced when the connection is lost
-    redis.Channel: "active_queues _update_queue_cycle _get_client _queue_bind _disconnect_pools "
-    "_close_clients conn_or_acquire _create_client pool",
-    # basic_consume: adds a queue, and gives its messages to Message and QoS.append
-    # QoS: the class that accounts for what a channel holds
-    # Message: the class of its messages
-    # do_restore: whether a closing channel requeues what is not acknowledged
-    virtual.Channel: "basic_consume QoS Message do_restore",
-    # can_consume: is called before a message is taken
-    # append: counts a message as held
-    # ack: counts it as held no longer, in any thread
-    # _delivered: the messages that are held, by tag
-    # _dirty: the tags among them that are held no longer
-    virtual.QoS: "can_consume append ack _delivered _dirty",
-    # connection_errors: the errors after which Celery connects again
-    redis.Transport: "connection_errors",
-    # cycle: the poller of a connection; Transport.__init__ makes it
-    # _deliver: gives a raw message to the consumer of its queue
-    virtual.Transport: "cycle _deliver",
-    # reserved_requests: the received requests; other threads add to it
-    # active_requests: the running requests
-    # task_ready: takes a request out of both
-    state: "reserved_requests active_requests task_ready",
-    # add: holds a request back, in contents
-    TokenBucket: "add",
-    # _ensure_connection: connects, with pauses between its tries
-    Connection: "_ensure_connection",
-}
-"""The names that each owner must have."""
 
 
 @cache
@@ -89,24 +45,21 @@ def message_consumer() -> MessageConsumer:
     """The consumer of this process."""
     settings = get_settings()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
-    client = redis_of(settings.redis_url.get_secret_value())
-    keys, timeout_s = DELIVERY_KEYS[settings.role], settings.visibility_timeout_s
-    deliveries = Deliveries(client, keys, timeout_s=timeout_s, max_bytes=max_bytes)
+    url = settings.redis_url.get_secret_value()
+    lists = [key for queue in settings.queue_names.of_role(settings.role) for key in waiting_keys(queue)]
+    deliveries = Deliveries(
+        redis_of(url),
+        DELIVERY_KEYS[settings.role],
+        timeout_s=settings.visibility_timeout_s,
+        max_bytes=max_bytes,
+        watch=QueueWatch(url, lists, lambda: message_consumer().notified.set()),
+    )
     return MessageConsumer(deliveries, max_bytes, backend().outcomes)
 
 
 def backend() -> Any:
     """The result backend of this process, which ends its jobs."""
     return app.backend
-
-
-class Message(virtual.Message):
-    """kombu's message with an already parsed body."""
-
-    def __init__(self, payload: dict[str, Any], channel: Any = None, **kwargs: Any) -> None:
-        decoded = payload.pop(DECODED, None)
-        super().__init__(payload, channel=channel, **kwargs)
-        self._decoded_cache = decoded
 
 
 class QoS(redis.QoS):
@@ -156,9 +109,7 @@ class Channel(redis.Channel):
     """A channel that serves by script all queues whose messages need an acknowledgement."""
 
     QoS = QoS
-    Message = Message
     qos: Any
-    _create_client: Any
     _queue_cycle: Any
     _disconnect_pools: Any
     _close_clients: Any
@@ -167,7 +118,6 @@ class Channel(redis.Channel):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._scripted: dict[str, None] = {}  # ordered
-        self._shared_client: Any = None
         self.rooms: Callable[[], Rooms] = lambda: ALL_ROOM
         self.num_takes = 0
         super().__init__(*args, **kwargs)
@@ -215,11 +165,14 @@ class Channel(redis.Channel):
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
         info = {"exchange": "", "routing_key": queue}
-        own = {"delivery_tag": delivery.tag, "priority": step, "delivery_info": info}
-        properties = message.payload["properties"] | own
-        raw = message.payload | {"properties": properties, DECODED: message.arguments}
+        message.payload["properties"] |= {
+            "delivery_tag": delivery.tag,
+            "priority": step,
+            "delivery_info": info,
+            "num_bytes": delivery.num_bytes,
+        }
         try:
-            self.connection._deliver(raw, queue)
+            self.connection._deliver(message.payload, queue)
         except BaseException:  # no trace may stay of a message that Celery failed to receive
             if delivery.tag in self.qos._delivered:
                 virtual.QoS.ack(self.qos, delivery.tag)
@@ -228,23 +181,47 @@ class Channel(redis.Channel):
                     state.task_ready(request)
             raise
 
-    @contextmanager
-    def conn_or_acquire(self, client: Any = None) -> Iterator[Any]:
-        """One client for all commands of a channel: to make a client takes as long as a command.
 
-        The client holds no connection. It takes one from the channel's pool for each command, in any thread.
-        """
-        shared = self._shared_client
-        if client is None and (shared is None or shared.connection_pool is not self.pool):
-            shared = self._shared_client = self._create_client()  # a reconnect makes a new pool
-        yield shared if client is None else client
+class Rounds:
+    """Calls of the rounds of Celery's event loop, after messages were taken and before it waits."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+        self.once: list[Callable[[], object]] = []
+        """Made once, by the next round of the loop itself: then it has subscribed to control commands."""
+        self._last = 0.0
+
+    def run(self, *, unless_within_s: float = 0.0) -> None:
+        """Make the calls, unless the last round is not longer ago than this."""
+        if time.monotonic() - self._last < unless_within_s:
+            return
+        while self.once and unless_within_s == 0.0:
+            self.once.pop()()
+        for call in self.calls:
+            call()
+        self._last = time.monotonic()
+
+
+rounds: Final = Rounds()
+
+
+def call_soon(hub: Any, call: Callable[[], object] = lambda: None) -> None:
+    """Have Celery's event loop make this call, and a round, soon. May be called on any thread.
+
+    The loop of kombu 5.7 does not wake for a call from its own thread, but waits for up to a second.
+    """
+    hub._loop_thread = None  # else it is no call from another thread
+    hub.call_soon(call)
 
 
 class Poller(redis.MultiChannelPoller):
     """kombu's poller. Celery's event loop calls it before it waits."""
 
     def on_poll_start(self) -> None:
+        consumer = message_consumer()
+        consumer.is_awake = True
         super().on_poll_start()
+        consumer.is_awake = False  # a job that changes from now on may need another round
         rounds.run()
 
     def _register_BRPOP(self, channel: Channel) -> None:
@@ -272,14 +249,8 @@ class Transport(redis.Transport):
 TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"
 
 
-def held_back(task_buckets: Mapping[str, Any]) -> list[Any]:
-    """The requests that wait for Celery's rate limits, which no worker's state lists."""
-    buckets = [bucket for bucket in task_buckets.values() if bucket is not None]
-    return [request for bucket in buckets for request, _ in _members(bucket.contents)]
-
-
-def held_deliveries(others: Iterable[Any] = ()) -> tuple[dict[str, str], set[str]]:
-    """The deliveries that Celery still holds in this process, with those of ``others``, further requests.
+def held_deliveries(task_buckets: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
+    """The deliveries that Celery still holds in this process, also for its rate limits in ``task_buckets``.
 
     A message that ended but could not be acknowledged is not held: it must be delivered again.
 
@@ -289,7 +260,9 @@ def held_deliveries(others: Iterable[Any] = ()) -> tuple[dict[str, str], set[str
     # Not state.requests, which has one entry per job id: a job may have been delivered twice.
     running = _members(state.active_requests)
     claims = {one.message.delivery_tag: one.id for one in running if one.name in TASK_ROLES}
-    received = [*_members(state.reserved_requests), *running, *others]
+    received = [*_members(state.reserved_requests), *running]
+    for bucket in filter(None, task_buckets.values()):
+        received += [request for request, _ in _members(bucket.contents)]
     return claims, {one.message.delivery_tag for one in received} - claims.keys()
 
 

@@ -214,7 +214,7 @@ class CapacityStep(bootsteps.StartStopStep):
             capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))
 
     def _take(self, request: Any) -> None:
-        message = request.message  # Celery has already decoded it
+        message = request.message
         rank = rank_of((request.delivery_info or {}).get("priority"))
-        given = (request.id, num_paths_of(message.payload), len(message.body), rank)
-        self._capacity.take(*given, needs_thread=needs_thread(message.payload))
+        given = (request.id, num_paths_of(message.body), message.properties["num_bytes"], rank)
+        self._capacity.take(*given, needs_thread=needs_thread(message.body))

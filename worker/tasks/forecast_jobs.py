@@ -17,7 +17,7 @@ from kronos_client.contract.names import PROGRESS_STATE
 from kronos_client.core.stored import encode_state
 from kronos_client.redis.job_store import Ending
 from worker.broker import transport
-from worker.broker.store_health import store_health
+from worker.broker.outcomes import store_health
 from worker.inference.engine_thread import JobRun
 from worker.inference.forecast_process import ForecastProcess
 from worker.process import Jobs

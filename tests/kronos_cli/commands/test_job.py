@@ -20,6 +20,7 @@ from kronos_client.redis.queues import DELIVERY_KEYS, list_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from tests.admitting import admit
+from tests.taking import take_one
 from worker.broker.deliveries import Deliveries
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -55,7 +56,7 @@ def submit(redis: Redis, *job_ids: str) -> None:
 
 
 def begin(store: JobStore, deliveries: Deliveries, job_id: str = "a") -> str:
-    delivery = deliveries.take([LIST])
+    delivery = take_one(deliveries, [LIST])
     assert delivery is not None
     store.begin(job_id, '{"status": "STARTED"}', delivery.tag, TIMEOUT_S, worker=WORKER)
     return delivery.tag
@@ -109,7 +110,7 @@ def test_a_waiting_job_has_its_place_and_about_how_long_it_takes(redis, store, d
 def test_a_large_job_that_was_set_aside(redis, deliveries):
     submit(redis, *"bca")
     for _ in range(2):
-        delivery = deliveries.take([LIST])
+        delivery = take_one(deliveries, [LIST])
         assert delivery is not None
         deliveries.set_aside(delivery.tag)
     assert facts("c") | {"where": "waiting", "num_before": 2} == facts("c")  # the one left, and b

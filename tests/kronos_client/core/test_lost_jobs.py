@@ -22,6 +22,7 @@ from kronos_client.redis.routing import announce, withdraw
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from tests.admitting import admit
+from tests.taking import take_one
 from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
 
@@ -97,7 +98,7 @@ async def _last(events: ResultEvents, job_id: str) -> str:
 
 def test_a_message_that_went_to_the_dead(redis, redis_server, admission, store, deliveries):
     admit(admission, "a")
-    tag = deliveries.take([LIST]).tag
+    tag = take_one(deliveries, [LIST]).tag
     store.begin("a", STARTED, tag, TIMEOUT_S)
     assert outcome_of(redis_server.url) is None
     store.end([Ending("a", "", tag, "an entry")])
@@ -112,7 +113,7 @@ def test_a_message_that_was_deleted_while_its_worker_was_dead(
     redis, redis_server, admission, store, deliveries, delay_s
 ):
     admit(admission, "a")
-    tag = deliveries.take([LIST]).tag
+    tag = take_one(deliveries, [LIST]).tag
     store.begin("a", STARTED, tag, TIMEOUT_S)
     if delay_s is not None:
         store.release("a", tag)
@@ -127,7 +128,7 @@ def test_a_message_that_was_deleted_while_its_worker_was_dead(
 def test_a_shared_job_that_is_lost_is_computed_again(redis, admission, store, deliveries):
     job_id = f"{SHARED_PREFIX}1"
     admit(admission, job_id)
-    tag = deliveries.take([LIST]).tag
+    tag = take_one(deliveries, [LIST]).tag
     store.begin(job_id, STARTED, tag, TIMEOUT_S)
     assert not admit(admission, job_id)
     redis.hset(job_key(job_id), "at", at(redis, 2 * TIMEOUT_S - 5, TIMEOUT_S))

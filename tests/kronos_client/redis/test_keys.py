@@ -13,6 +13,7 @@ from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.routing import announce
 from kronos_client.redis.scripts import SCRIPTS
 from kronos_model.bars.synthetic import candles
+from tests.taking import take_one
 from worker.broker.deliveries import SCRIPTS as WORKER_SCRIPTS
 from worker.broker.deliveries import Deliveries
 
@@ -58,7 +59,7 @@ def test_keys_that_jobs_leave_have_their_line_and_its_type(redis, redis_server):
             client.submit(candles(1, 60).as_dict(), pred_len=2, job_id=job_id)
     taking = connect(redis_server.url, decode_responses=False)
     deliveries = Deliveries(taking, KEYS, timeout_s=60.0, max_bytes=10**6)
-    taken = [deliveries.take(queues.list_keys("cpu")) for _ in "abcde"]
+    taken = [take_one(deliveries, queues.list_keys("cpu")) for _ in "abcde"]
     tags = dict(zip("abcde", [one.tag for one in taken if one], strict=True))
     store.begin("a", '{"status": "STARTED"}', tags["a"], 60.0)
     store.request_cancel("a")

@@ -14,6 +14,7 @@ from kronos_client.redis.job_record import JobRecord
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS, list_key
 from tests.admitting import admit
+from tests.taking import take_one
 from worker.broker.deliveries import Deliveries
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -41,7 +42,7 @@ class Service:
         admit(self.admission, job_id, priority="low" if low else "normal")
 
     def take(self) -> None:
-        delivery = self.deliveries.take(LISTS)
+        delivery = take_one(self.deliveries, LISTS)
         if delivery is not None:
             self.tags.append((delivery.tag, json.loads(delivery.message)["properties"]["correlation_id"]))
 

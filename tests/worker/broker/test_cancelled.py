@@ -24,6 +24,7 @@ from kronos_client.redis.queues import (
 )
 from kronos_client.redis.scripts import read_script
 from tests.admitting import admit
+from tests.taking import take_one
 from tests.worker.broker.test_versions import RELEASE
 from worker.broker.deliveries import Deliveries
 
@@ -75,7 +76,7 @@ class Service:
             self.client.end([Ending(job_id, CANCELLED)])
 
     def take(self) -> None:
-        delivery = self.deliveries.take(LISTS)
+        delivery = take_one(self.deliveries, LISTS)
         if delivery is not None:
             self.held.append((delivery.tag, json.loads(delivery.message)["properties"]["correlation_id"]))
 
@@ -136,7 +137,7 @@ class Service:
         return [text for key in waiting_keys("cpu") for text in self.redis.lrange(key, 0, -1)]
 
     def drain(self) -> None:
-        while delivery := self.deliveries.take(LISTS):
+        while delivery := take_one(self.deliveries, LISTS):
             self.deliveries.forget(delivery.tag)
 
 

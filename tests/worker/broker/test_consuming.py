@@ -2,23 +2,27 @@
 
 import base64
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from redis.exceptions import ConnectionError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore
-from kronos_client.redis.queues import TAKEN_KEY, delivery_keys
+from kronos_client.redis.queues import PRIORITY_STEPS, TAKEN_KEY, delivery_keys, large_key, list_key
+from tests.taking import take_one
 from tests.worker.broker.test_messages import message
 from worker.broker import consuming
 from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries
 from worker.broker.outcomes import Outcomes
-from worker.broker.service_order import ALL_ROOM, NUM_CLASSES, Large, Room, Rooms
+from worker.broker.service_order import ALL_ROOM, NUM_CLASSES, Large, Room, Rooms, ServiceOrder
 
 KEYS = delivery_keys("t.unacked")
 UNACKED, INDEX = KEYS.unacked, KEYS.renewed
@@ -137,6 +141,60 @@ def test_jobs_of_the_classes_that_have_no_room_stay_in_the_queue(bench):
     assert bench.take() == ["normal"]
     bench.classes = 3
     assert bench.take() == ["low", "lowest"]
+
+
+MESSAGES = st.lists(
+    st.tuples(
+        st.sampled_from(["cpu", "gpu"]),
+        st.sampled_from(PRIORITY_STEPS),
+        st.sampled_from(["waits", "large, new", "large, old", "due", "delayed"]),
+    ),
+    max_size=12,
+)
+
+
+@given(
+    messages=MESSAGES,
+    room=st.integers(1, 12),
+    num_classes=st.integers(1, NUM_CLASSES),
+    large=st.sampled_from(Large),
+    is_full=st.booleans(),
+)
+def test_after_it_stopped_a_look_finds_nothing_unless_it_is_notified(
+    bench, messages, room, num_classes, large, is_full
+):
+    """So it need not look again before Redis notifies of another message, or a second has passed."""
+    bench.redis.flushall()
+    bench.handed_over.clear()
+    now = time.time()
+    for number, (queue, step, kind) in enumerate(messages):
+        key, text = list_key(queue, step), json.dumps(named(f"job-{number}"))
+        if kind == "waits":
+            bench.redis.lpush(key, text)
+        elif kind.startswith("large"):
+            moment = now + 10 if kind == "large, new" else now - 1000
+            bench.redis.lpush(large_key(key), f"{moment:.6f}\n{text}")
+        else:
+            bench.redis.hset(UNACKED, f"tag-{number}", f"{key}\n{text}")
+            bench.redis.zadd(
+                f"kronos:delayed:{key}", {f"tag-{number}": now + (9 if kind == "delayed" else -9)}
+            )
+
+    def rooms() -> Rooms:
+        num_open = num_classes if len(bench.handed_over) < room else 0
+        return Rooms((Room(True, large),) * num_open + (Room(),) * (NUM_CLASSES - num_open))
+
+    consumer = MessageConsumer(bench.deliveries, 5000, bench.outcomes)
+    try:
+        bench.redis.config_set("maxmemory", int(is_full))
+        consumer.take(("cpu", "gpu"), rooms, bench.hand_over, lambda: len(bench.handed_over))
+        asked = ServiceOrder().lists(("cpu", "gpu"), rooms())
+        found = take_one(
+            bench.deliveries, list(asked), list(asked.values()), holds_others=bool(bench.handed_over)
+        )
+    finally:
+        bench.redis.config_set("maxmemory", 0)
+    assert found is None or consumer.notified.is_set()
 
 
 def test_room_for_another_class_is_used_at_once(bench):

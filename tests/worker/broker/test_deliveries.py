@@ -9,6 +9,7 @@ from kronos_client.contract.names import DEAD_KEY
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import TAKEN_KEY, delivery_keys
+from tests.taking import take_one
 from worker.broker.deliveries import MAX_RESTORED, SHOWN_BYTES, Deliveries
 
 KEYS = delivery_keys("t.unacked")
@@ -40,7 +41,7 @@ def is_empty(redis: Redis) -> bool:
 
 def take_all(deliveries: Deliveries) -> list[bytes]:
     taken = []
-    while delivery := deliveries.take(LISTS):
+    while delivery := take_one(deliveries, LISTS):
         taken.append(delivery.message)
     return taken
 
@@ -55,7 +56,7 @@ def test_messages_are_taken_by_priority_and_then_in_order(redis, deliveries):
 def test_a_taken_message_is_noted_and_any_bytes_come_back_whole(redis, deliveries):
     message = bytes(range(256)) + b"\n\n"
     redis.lpush(NORMAL, message)
-    delivery = deliveries.take(LISTS)
+    delivery = take_one(deliveries, LISTS)
     assert (delivery.message, delivery.source, delivery.num_bytes) == (message, NORMAL, 258)
     assert deliveries.held(delivery.tag) == message
     assert redis.llen(NORMAL) == 0
@@ -66,7 +67,7 @@ def test_a_taken_message_is_noted_and_any_bytes_come_back_whole(redis, deliverie
 
 def test_an_acknowledged_message_is_gone(redis, deliveries):
     redis.lpush(NORMAL, "1")
-    tag = deliveries.take(LISTS).tag
+    tag = take_one(deliveries, LISTS).tag
     deliveries.forget(tag)
     deliveries.put_back(tag)
     deliveries.put_back(tag, delay_s=5)
@@ -76,7 +77,7 @@ def test_an_acknowledged_message_is_gone(redis, deliveries):
 
 def test_a_message_put_back_is_served_next_from_its_own_list(redis, deliveries):
     redis.lpush(NORMAL, "1", "2")
-    tag = deliveries.take(LISTS).tag
+    tag = take_one(deliveries, LISTS).tag
     deliveries.put_back(tag)
     assert take_all(deliveries) == [b"1", b"2"]
     assert redis.hget(TAKEN_KEY, NORMAL) == "2"
@@ -84,7 +85,7 @@ def test_a_message_put_back_is_served_next_from_its_own_list(redis, deliveries):
 
 def test_only_unrenewed_messages_come_back_the_oldest_first(redis, deliveries):
     redis.lpush(NORMAL, "1", "2", "3", "4")
-    tags = [deliveries.take(LISTS).tag for _ in range(4)]
+    tags = [take_one(deliveries, LISTS).tag for _ in range(4)]
     for index, tag in enumerate(tags):
         age(redis, tag, by_s=100 - index)
     age(redis, tags[1], by_s=-100)
@@ -103,11 +104,11 @@ def pass_time(redis: Redis, by_s: float) -> None:
 
 def test_a_message_put_back_with_a_delay_comes_after_it_before_others_of_its_list(redis, deliveries):
     redis.lpush(NORMAL, "1", "2", "3")
-    first, second = (deliveries.take(LISTS).tag for _ in range(2))
+    first, second = (take_one(deliveries, LISTS).tag for _ in range(2))
     deliveries.put_back(second, delay_s=20)
     deliveries.put_back(first, delay_s=10)
     pass_time(redis, 9)
-    assert deliveries.take([HIGH]) is None
+    assert take_one(deliveries, [HIGH]) is None
     pass_time(redis, 12)
     assert deliveries.restore_overdue() == 0
     assert take_all(deliveries) == [b"1", b"2", b"3"]
@@ -116,7 +117,7 @@ def test_a_message_put_back_with_a_delay_comes_after_it_before_others_of_its_lis
 
 def test_a_delay_may_be_longer_than_the_timeout(redis, deliveries):
     redis.lpush(NORMAL, "1")
-    deliveries.put_back(deliveries.take(LISTS).tag, delay_s=1000 * TIMEOUT_S)
+    deliveries.put_back(take_one(deliveries, LISTS).tag, delay_s=1000 * TIMEOUT_S)
     pass_time(redis, 999 * TIMEOUT_S)
     assert deliveries.restore_overdue() == 0
     assert take_all(deliveries) == []
@@ -124,7 +125,7 @@ def test_a_delay_may_be_longer_than_the_timeout(redis, deliveries):
 
 def test_a_due_message_that_no_worker_takes_is_put_back_one_timeout_later(redis, deliveries):
     redis.lpush(NORMAL, "1")
-    deliveries.put_back(deliveries.take(LISTS).tag, delay_s=10)
+    deliveries.put_back(take_one(deliveries, LISTS).tag, delay_s=10)
     pass_time(redis, 10 + TIMEOUT_S + 1)
     assert deliveries.restore_overdue() == 1
     assert not redis.exists(f"kronos:delayed:{NORMAL}")
@@ -135,18 +136,18 @@ def test_each_delivery_has_its_own_timeout(redis, redis_server, deliveries):
     connection = connect(redis_server.url, decode_responses=False)
     hasty = Deliveries(connection, KEYS, timeout_s=4, max_bytes=10_000)
     redis.lpush(NORMAL, "1", "2")
-    patient_tag, hasty_tag = deliveries.take(LISTS).tag, hasty.take(LISTS).tag
+    patient_tag, hasty_tag = take_one(deliveries, LISTS).tag, take_one(hasty, LISTS).tag
     age(redis, patient_tag, hasty_tag, by_s=10)
     assert hasty.restore_overdue() == 1
     assert redis.hkeys(UNACKED) == [patient_tag]
     redis.lpush(NORMAL, "3")
-    age(redis, hasty.take(LISTS).tag, by_s=10)
+    age(redis, take_one(hasty, LISTS).tag, by_s=10)
     assert deliveries.restore_overdue() == 1
 
 
 def test_after_an_outage_holders_can_renew_first(redis, deliveries):
     redis.lpush(NORMAL, "1")
-    tag = deliveries.take(LISTS).tag
+    tag = take_one(deliveries, LISTS).tag
     assert deliveries.restore_overdue() == 0
     age(redis, tag)
     redis.hincrbyfloat(f"{UNACKED}_watch", "looked_at", -30)  # Redis was away
@@ -158,7 +159,7 @@ def test_after_an_outage_holders_can_renew_first(redis, deliveries):
 
 def test_one_call_puts_back_a_bounded_number(redis, deliveries):
     redis.lpush(NORMAL, *range(MAX_RESTORED + 5))
-    while delivery := deliveries.take(LISTS):
+    while delivery := take_one(deliveries, LISTS):
         age(redis, delivery.tag)
     assert deliveries.restore_overdue() == MAX_RESTORED
     assert deliveries.restore_overdue() == 5
@@ -174,7 +175,7 @@ def bury(deliveries: Deliveries, store: JobStore, tag: str, reason: str, message
 def test_the_newest_dead_messages_are_kept_shortened_with_their_reason(redis, deliveries, store):
     for number in range(5):
         redis.lpush(HIGH, b"\xff" + b"x" * 9_000 + str(number).encode())
-        delivery = deliveries.take(LISTS)
+        delivery = take_one(deliveries, LISTS)
         bury(deliveries, store, delivery.tag, f"reason {number}", delivery.message)
     assert is_empty(redis)
     entries = [json.loads(entry) for entry in redis.lrange(DEAD_KEY, 0, -1)]
@@ -186,7 +187,7 @@ def test_the_newest_dead_messages_are_kept_shortened_with_their_reason(redis, de
 
 def test_a_message_is_buried_once_even_if_the_command_repeats(redis, deliveries, store):
     redis.lpush(HIGH, "x")
-    delivery = deliveries.take(LISTS)
+    delivery = take_one(deliveries, LISTS)
     for _ in range(2):
         bury(deliveries, store, delivery.tag, "a reason", b"x")
     assert redis.llen(DEAD_KEY) == 1
@@ -194,7 +195,7 @@ def test_a_message_is_buried_once_even_if_the_command_repeats(redis, deliveries,
 
 def test_a_clock_of_redis_that_went_back_does_not_keep_messages_from_coming_back(redis, deliveries):
     redis.lpush(NORMAL, "1")
-    age(redis, deliveries.take(LISTS).tag)
+    age(redis, take_one(deliveries, LISTS).tag)
     ahead = redis.time()[0] + 7200
     redis.hset(f"{UNACKED}_watch", mapping={"looked_at": ahead, "not_before": ahead})
     assert deliveries.restore_overdue() == 1
@@ -204,8 +205,8 @@ def test_messages_can_be_taken_from_a_full_redis(redis, deliveries):
     redis.lpush(NORMAL, "1")
     redis.config_set("maxmemory", 1)
     try:
-        assert deliveries.take(LISTS, holds_others=True) is None
-        delivery = deliveries.take(LISTS)
+        assert take_one(deliveries, LISTS, holds_others=True) is None
+        delivery = take_one(deliveries, LISTS)
         assert delivery.message == b"1"
         deliveries.put_back(delivery.tag)
         assert redis.llen(NORMAL) == 1

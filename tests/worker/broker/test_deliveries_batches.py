@@ -16,6 +16,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import TAKEN_KEY, delivery_keys, large_key
 from kronos_client.redis.scripts import read_script
 from tests.failing_script import FailingScript
+from tests.taking import take_one
 from worker.broker.deliveries import MAX_TAKEN, SCRIPTS, SHOWN_BYTES, Asked, Deliveries, Delivery
 
 KEYS = delivery_keys("t.unacked")
@@ -115,7 +116,7 @@ def test_too_large_messages_are_cut_among_others(redis, deliveries, large):
 def test_second_lists_give_what_has_waited_long_enough_without_the_moment(redis, deliveries):
     sent = send(redis, *"abcdefgh")
     for _ in sent:
-        deliveries.set_aside(deliveries.take([NORMAL]).tag)
+        deliveries.set_aside(take_one(deliveries, [NORMAL]).tag)
     for place in range(1, 4):  # the first three are older
         at, _, text = redis.lindex(LARGE, -place).partition("\n")
         redis.lset(LARGE, -place, f"{float(at) - 31:.6f}\n{text}")

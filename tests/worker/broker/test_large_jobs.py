@@ -16,6 +16,7 @@ from kronos_client.redis.queues import (
     return_large,
 )
 from tests.admitting import admit
+from tests.taking import take_one
 from worker.broker.deliveries import Deliveries
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -39,12 +40,12 @@ def message(job_id: str) -> str:
 def set_aside(redis: Redis, deliveries: Deliveries, *job_ids: str) -> None:
     for job_id in job_ids:
         redis.lpush(NORMAL, message(job_id))
-        deliveries.set_aside(deliveries.take([NORMAL]).tag)
+        deliveries.set_aside(take_one(deliveries, [NORMAL]).tag)
 
 
 def taken(deliveries: Deliveries, *lists: str, min_age_s: float = 0.0) -> list[bytes]:
     found = []
-    while delivery := deliveries.take(lists, [min_age_s] * len(lists)):
+    while delivery := take_one(deliveries, lists, [min_age_s] * len(lists)):
         found.append(delivery.message)
     return found
 
@@ -53,7 +54,7 @@ def test_jobs_on_a_second_list_are_taken_in_order_as_they_were(redis, deliveries
     set_aside(redis, deliveries, "a", "b")
     assert not redis.exists(NORMAL, *KEYS)
     assert redis.hgetall(TAKEN_KEY) == {NORMAL: "2"}
-    delivery = deliveries.take([NORMAL, LARGE])
+    delivery = take_one(deliveries, [NORMAL, LARGE])
     assert (delivery.source, delivery.message) == (LARGE, message("a").encode())
     assert delivery.others == {LARGE}
     assert taken(deliveries, NORMAL, LARGE) == [message("b").encode()]
@@ -62,7 +63,7 @@ def test_jobs_on_a_second_list_are_taken_in_order_as_they_were(redis, deliveries
 
 def test_a_repeated_command_moves_nothing(redis, deliveries):
     redis.lpush(NORMAL, message("a"))
-    tag = deliveries.take([NORMAL]).tag
+    tag = take_one(deliveries, [NORMAL]).tag
     deliveries.set_aside(tag)
     deliveries.set_aside(tag)
     assert redis.llen(LARGE) == 1
@@ -72,16 +73,16 @@ def test_only_overdue_jobs_are_taken_if_that_is_asked(redis, deliveries):
     set_aside(redis, deliveries, "old", "new")
     at, _, text = redis.lindex(LARGE, -1).partition("\n")
     redis.lset(LARGE, -1, f"{float(at) - 31:.6f}\n{text}")
-    delivery = deliveries.take([LARGE], [30])
+    delivery = take_one(deliveries, [LARGE], [30])
     assert delivery.message == message("old").encode()
     assert delivery.others == frozenset()
-    assert deliveries.take([LARGE], [30]) is None
+    assert take_one(deliveries, [LARGE], [30]) is None
     assert len(taken(deliveries, LARGE)) == 1
 
 
 def test_a_job_that_comes_back_from_a_worker_is_next_on_its_second_list_and_overdue(redis, deliveries):
     set_aside(redis, deliveries, "a", "b")
-    first = deliveries.take([LARGE])
+    first = take_one(deliveries, [LARGE])
     redis.zincrby(KEYS.renewed, -TIMEOUT_S - 1, first.tag)
     assert deliveries.restore_overdue() == 1
     assert redis.hget(TAKEN_KEY, LARGE) == "0"
@@ -112,7 +113,7 @@ def test_a_job_that_is_set_aside_counts_in_the_queue_unless_it_is_cancelled(redi
 def test_delayed_jobs_count_in_the_queue_and_those_that_are_due(redis, deliveries):
     redis.lpush(NORMAL, *"ab")
     for delay_s in (1000, 2000):
-        deliveries.put_back(deliveries.take([NORMAL]).tag, delay_s)
+        deliveries.put_back(take_one(deliveries, [NORMAL]).tag, delay_s)
     state = queue_states(redis, 9)["cpu"]
     assert (sum(state.lengths.values()), state.delayed, state.due) == (0, 2, 0)
     redis.zincrby(f"kronos:delayed:{NORMAL}", -1001, redis.zrange(f"kronos:delayed:{NORMAL}", 0, 0)[0])
@@ -138,7 +139,7 @@ def test_the_age_of_the_oldest_job_is_that_of_its_admission(redis, deliveries):
 def test_large_jobs_can_be_returned_to_where_release_0_1_0_finds_them(redis, deliveries):
     redis.lpush(NORMAL, message("last"))
     redis.lpush(LARGE, f"1.5\n{message('held')}", f"2.5\n{message('a')}", message("b"))
-    held = deliveries.take([LARGE])
+    held = take_one(deliveries, [LARGE])
     assert return_large(redis) == 3
     assert not redis.exists(LARGE)
     deliveries.put_back(held.tag)
@@ -154,7 +155,7 @@ def test_returned_jobs_are_found_where_they_are(redis, deliveries):
         admit(admission, job_id)
         redis.lpop(NORMAL)
         set_aside(redis, deliveries, job_id)
-    held, later = deliveries.take([LARGE]), deliveries.take([LARGE])
+    held, later = take_one(deliveries, [LARGE]), take_one(deliveries, [LARGE])
     deliveries.put_back(later.tag, 1000)
     admit(admission, "new")
     assert return_large(redis) == 4

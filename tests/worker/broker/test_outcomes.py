@@ -14,6 +14,7 @@ from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_k
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore, NotStored
 from kronos_client.redis.queues import delivery_keys
+from tests.taking import take_one
 from tests.waiting import await_true
 from worker.broker import outcomes as module
 from worker.broker.deliveries import Deliveries
@@ -49,7 +50,7 @@ class Bench:
         """Send a job, take it and begin it; returns how it will end."""
         self.redis.hset(job_key(job_id), "fingerprint", "x")  # as admitted
         self.redis.lpush("cpu", message(job_id))
-        tag = self.deliveries.take(["cpu"]).tag
+        tag = take_one(self.deliveries, ["cpu"]).tag
         assert self.records.begin(job_id, '{"status": "STARTED"}', tag, 60, worker="w").held_s == 0
         return Ending(job_id, DONE, tag)
 
@@ -106,7 +107,7 @@ def test_a_delivery_of_an_ended_job_is_removed_and_publishes_nothing(bench, redi
     assert bench.held() == {ending.tag}
     bench.outcomes.end(ending)
     redis.lpush("cpu", message("a"))
-    second = bench.deliveries.take(["cpu"]).tag
+    second = take_one(bench.deliveries, ["cpu"]).tag
     with redis.pubsub(ignore_subscribe_messages=True) as published:
         published.subscribe(result_key("a"))
         published.get_message(timeout=5)
@@ -129,10 +130,10 @@ def test_a_message_that_cannot_be_moved_is_not_copied(redis, redis_server, bench
     bench.allow(forbidden)
     for _ in range(5):
         with contextlib.suppress(RedisError):
-            teller.take(["cpu"])
+            take_one(teller, ["cpu"])
     bench.allow("+@all")
     assert redis.llen("cpu") + redis.hlen(KEYS.unacked) == 1
-    (tag,) = redis.hkeys(KEYS.unacked) or [teller.take(["cpu"]).tag]
+    (tag,) = redis.hkeys(KEYS.unacked) or [take_one(teller, ["cpu"]).tag]
     bench.allow(forbidden)
     for _ in range(5):
         with contextlib.suppress(RedisError):
@@ -225,9 +226,9 @@ def test_what_stores_no_outcome_says_nothing_of_others(bench, quick):
     thread, ends = kept(bench, ending)
     for _ in range(30):
         bench.redis.lpush("cpu", "unreadable")
-        bench.outcomes.end(Ending("", "", bench.deliveries.take(["cpu"]).tag, "an entry"))
+        bench.outcomes.end(Ending("", "", take_one(bench.deliveries, ["cpu"]).tag, "an entry"))
         bench.redis.lpush("cpu", message("b"))
-        assert bench.outcomes.end(Ending("b", "", bench.deliveries.take(["cpu"]).tag)) == "repeated"
+        assert bench.outcomes.end(Ending("b", "", take_one(bench.deliveries, ["cpu"]).tag)) == "repeated"
         time.sleep(0.02)
     assert ends == []
     bench.allow("+@all")

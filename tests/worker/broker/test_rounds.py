@@ -4,13 +4,13 @@ import os
 
 from kombu.asynchronous import Hub
 
-from worker.broker import rounds
+from worker.broker import transport
 
 
 def test_a_call_in_a_round_has_the_loop_run_again_without_a_wait():
     hub, calls, polls = Hub(), [], []
     hub.add_reader(os.pipe()[0], lambda: None)  # it only waits for readers
-    hub.on_tick.add(lambda: rounds.call_soon(hub, lambda: calls.append(True)))
+    hub.on_tick.add(lambda: transport.call_soon(hub, lambda: calls.append(True)))
     poll = hub.poller.poll
     hub.poller.poll = lambda timeout: polls.append(poll(timeout)) or polls[-1]
     loop = hub.create_loop()
@@ -22,7 +22,7 @@ def test_a_call_in_a_round_has_the_loop_run_again_without_a_wait():
 
 def test_what_is_made_once_waits_for_the_loop_itself():
     made, calls = [], []
-    own = rounds.Rounds()
+    own = transport.Rounds()
     own.once.append(lambda: made.append(True))
     own.calls.append(lambda: calls.append(True))
     own.run(unless_within_s=1)  # by a thread that stands in for the loop

@@ -14,7 +14,7 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu import Consumer, Queue
 from kombu.transport import redis as kombu_redis
-from kombu.transport import virtual
+from kombu.utils.json import dumps
 from kombu.utils.limits import TokenBucket
 from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -24,7 +24,7 @@ from kronos_client.contract.names import DEAD_KEY, STATUS_TASK
 from kronos_client.redis.queues import DELIVERY_KEYS
 from tests.waiting import WAIT_S
 from tests.worker.broker.test_messages import message
-from worker.broker import self_check, steps, transport
+from worker.broker import steps, transport
 from worker.broker.claims import Claims
 from worker.broker.transport import held_deliveries
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
@@ -91,6 +91,7 @@ def test_messages_have_celerys_form_and_are_noted(redis, receiver):
     assert first.payload == first.decode() == message_body()
     assert first.delivery_info == {"exchange": "", "routing_key": QUEUE}
     assert first.properties["priority"] == 0
+    assert first.properties["num_bytes"] == len(json.dumps(message(headers={"id": "a"})))
     assert (
         set(redis.hkeys(UNACKED))
         == set(redis.zrange(INDEX, 0, -1))
@@ -286,37 +287,28 @@ def test_another_app_in_the_process_has_kombus_own_transport(redis, redis_server
 
 
 def test_the_check_finds_nothing_and_leaves_nothing(redis, app):
-    self_check.check(app.connection_for_read())
+    assert steps.problem_of(app.connection_for_read()) is None
     assert redis.keys() == []
 
 
 def test_another_transport_is_refused(app):
     app.conf.broker_transport = None
-    with pytest.raises(self_check.IncompatibleKombu, match=r"is a kombu\.transport\.redis\.Channel"):
-        self_check.check(app.connection_for_read())
+    assert steps.problem_of(app.connection_for_read()) == "the channel is a kombu.transport.redis.Channel"
 
 
 def test_a_kombu_that_takes_messages_in_another_way_is_refused(app, monkeypatch):
     monkeypatch.setattr(kombu_redis.MultiChannelPoller, "on_poll_start", lambda poller: None)
-    with pytest.raises(self_check.IncompatibleKombu, match="past the worker's scripts"):
-        self_check.check(app.connection_for_read())
+    assert "past the worker's scripts" in steps.problem_of(app.connection_for_read())
 
 
 def test_a_kombu_that_asks_for_queues_in_another_way_is_refused(app, monkeypatch):
     real = kombu_redis.Channel._update_queue_cycle
     monkeypatch.setattr(transport.Channel, "_update_queue_cycle", real)
-    with pytest.raises(self_check.IncompatibleKombu, match="past the worker's scripts"):
-        self_check.check(app.connection_for_read())
-
-
-def test_a_kombu_that_lacks_something_is_refused_with_its_name(app, monkeypatch):
-    monkeypatch.delattr(virtual.Transport, "_deliver")
-    with pytest.raises(self_check.IncompatibleKombu, match=r"it has no Transport\._deliver"):
-        self_check.check(app.connection_for_read())
+    assert "past the worker's scripts" in steps.problem_of(app.connection_for_read())
 
 
 def test_an_incompatible_kombu_ends_the_worker_with_one_line(app, monkeypatch, caplog):
-    monkeypatch.delattr(virtual.Transport, "_deliver")
+    app.conf.broker_transport = None
     with pytest.raises(SystemExit) as exit_:
         steps.TransportCheck(None).start(SimpleNamespace(app=app))
     assert exit_.value.code == 1
@@ -334,25 +326,9 @@ def test_a_message_whose_receipt_fails_leaves_nothing_here(redis, receiver):
     Consumer(receiver.channel, [Queue(QUEUE)], on_message=fail, accept=["json"]).consume()
     transport.message_consumer().notify()
     receiver.connection.transport.cycle.on_poll_start()
-    assert held_deliveries() == ({}, set())
+    assert held_deliveries({}) == ({}, set())
     assert holds_nothing(receiver)
     assert redis.llen(DEAD_KEY) == 1
-
-
-def test_a_channel_keeps_one_client_for_its_commands_until_its_pool_is_another(receiver):
-    channel = receiver.channel
-
-    def client() -> Redis:
-        with channel.conn_or_acquire() as client:
-            assert client.ping()
-            return client
-
-    first = client()
-    assert client() is first
-    with channel.conn_or_acquire(other := Redis()) as given:
-        assert given is other
-    channel._disconnect_pools()
-    assert client() is not first
 
 
 class FakeRequest:
@@ -370,17 +346,17 @@ def test_held_deliveries_are_reserved_or_running_and_running_ones_have_claims():
         FakeRequest("b"),
         FakeRequest("c", "kronos.status"),
     ]
-    assert held_deliveries() == ({}, set())
+    assert held_deliveries({}) == ({}, set())
     for request in requests:
         state.task_reserved(request)
     for request in (running, status):
         state.task_accepted(request)
-    assert held_deliveries() == ({"a": "job-a"}, {"b", "c"})
+    assert held_deliveries({}) == ({"a": "job-a"}, {"b", "c"})
     state.task_ready(running)
-    assert held_deliveries() == ({}, {"b", "c"})
+    assert held_deliveries({}) == ({}, {"b", "c"})
     for request in (waiting, status):
         state.task_ready(request)
-    assert held_deliveries() == ({}, set())
+    assert held_deliveries({}) == ({}, set())
 
 
 def test_two_deliveries_of_one_job_are_both_held():
@@ -388,12 +364,18 @@ def test_two_deliveries_of_one_job_are_both_held():
     second.id = first.id
     for request in (first, second):
         state.task_reserved(request)
-    assert held_deliveries() == ({}, {"a", "b"})
+    assert held_deliveries({}) == ({}, {"a", "b"})
     state.task_accepted(first)
     state.task_ready(second)
-    assert held_deliveries() == ({"a": "job-a"}, set())
+    assert held_deliveries({}) == ({"a": "job-a"}, set())
     state.task_ready(first)
 
 
 def test_celerys_request_has_the_message_with_the_tag():
     assert isinstance(inspect.getattr_static(Request, "message"), property)
+
+
+@pytest.mark.parametrize("value", ["a", None, 1.5, {"b": ["größe"]}, "\ud800"])
+def test_events_are_encoded_as_kombu_reads_them(value):
+    events = [{"type": "task-received", "value": value}]
+    assert json.loads(steps.encoded_events(events)) == json.loads(dumps(events))

@@ -19,6 +19,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import TAKEN_KEY, delivery_keys
 from kronos_client.redis.scripts import read_script
+from tests.taking import take_one
 from worker.broker.deliveries import Deliveries
 
 RELEASE: Path = Path(__file__).parents[2] / "data" / "release_0_1_0" / "lua"
@@ -102,7 +103,7 @@ class NewWorker:
         self._store = JobStore(redis, TTL_S, KEYS)
 
     def take(self) -> str | None:
-        delivery = self._deliveries.take(LISTS)
+        delivery = take_one(self._deliveries, LISTS)
         if delivery is None:
             return None
         self.held[delivery.tag] = json.loads(delivery.message)["properties"]["correlation_id"]

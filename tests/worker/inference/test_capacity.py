@@ -160,7 +160,7 @@ class FakeConsumer:
 
     def receive(self, job_id: str, num_paths: int, priority: int = 0) -> None:
         job = {"series": [{}], "sampling": {"sample_count": num_paths}}
-        message = SimpleNamespace(payload=[[], {"job": job}, {}], body=b"")
+        message = SimpleNamespace(body=[[], {"job": job}, {}], properties={"num_bytes": 0})
         request = SimpleNamespace(id=job_id, message=message, delivery_info={"priority": priority})
         state.requests[job_id] = request
         self.task_consumer.channel.qos.append(message, job_id)
