@@ -69,7 +69,7 @@ def run_until(condition: Callable[[], object], number: int, workers: WorkerProce
 
 
 HANDLES = """
-import pathlib, signal, sys
+import pathlib, signal, sys, time
 def end(number, _):
     pathlib.Path(sys.argv[1], f"got-{number}-{sys.argv[2]}").touch()
     sys.exit(int(sys.argv[2]))
@@ -77,7 +77,7 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
     signal.signal(number, end)
 pathlib.Path(sys.argv[1], "ready-" + sys.argv[2]).touch()
 while True:
-    signal.pause()
+    time.sleep(0.05)
 """
 
 

@@ -9,6 +9,9 @@ from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK
 from worker.broker.consuming import TASKS
 from worker.broker.messages import (
@@ -21,6 +24,8 @@ from worker.broker.messages import (
 )
 
 BODY = [[], {"job": {"pred_len": 3}}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
+
+SERIES = {"id": "a", "timestamps": ["2024-01-01"]} | dict.fromkeys(("open", "high", "low", "close"), [1.0])
 
 
 def message(body: Any = BODY, headers: Any = (), properties: Any = (), **fields: Any) -> dict[str, Any]:
@@ -251,6 +256,16 @@ def test_a_body_is_read_as_pythons_json_reads_it(
         assert repr(found) == repr(expected)
     else:
         assert "not JSON" not in found
+
+
+@pytest.mark.parametrize("key", ['"__type__"', '"\\u005f_type__"'])
+def test_an_object_with_a_type_is_not_decoded_but_an_unknown_field(key: str) -> None:
+    """kombu would make another object of it, or fail."""
+    _, kwargs, _ = body_of(f'[[], {{"job": {{{key}: "datetime", "__value__": "x"}}}}, {{}}]'.encode())
+    job = kwargs["job"] | {"series": [SERIES], "pred_len": 1}
+    with pytest.raises(JobError) as caught:
+        read_job(job, Limits())
+    assert (caught.value.code, caught.value.field) == (ErrorCode.UNKNOWN_FIELD, "__type__")
 
 
 def test_of_a_field_that_is_there_twice_the_last_counts() -> None:
