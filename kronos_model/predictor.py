@@ -187,7 +187,7 @@ class KronosPredictor:
         return [forecast.repaired() for forecast in forecasts] if repair else forecasts
 
     def _run(self, requests: list[SeriesRequest], on_bars: Callable[[int], object]) -> list[Generation]:
-        """Run the engine; on CUDA always on the same thread, as ``gpu/graphs.py`` requires."""
+        """Run the engine; on CUDA always on the same thread, as ``decoding/graphs.py`` requires."""
         if self.device.type != "cuda":
             return self._engine.run(requests, on_bars)
         is_over = threading.Event()

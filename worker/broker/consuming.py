@@ -116,6 +116,8 @@ class MessageConsumer:
                 self.notified.clear()
                 return
             if not deliveries:
+                if self.notified.is_set():  # since the answer: the connection's data no longer wakes the loop
+                    self._wake()
                 return
             num_taken += len(deliveries)
         self._wake()

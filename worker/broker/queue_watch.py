@@ -22,6 +22,15 @@ AGAIN_S: Final = 0.05
 """Seconds after a take that emptied a list until the next one, unless Redis names another change before."""
 
 
+def call_soon(hub: Any, call: Callable[[], object] = lambda: None) -> None:
+    """Have Celery's event loop make this call, and a round, soon. May be called on any thread.
+
+    The loop of kombu 5.7 does not wake for a call from its own thread, but waits for up to a second.
+    """
+    hub._loop_thread = None  # else it is no call from another thread
+    hub.call_soon(call)
+
+
 class QueueWatch:
     """Calls ``notify`` whenever one of these keys may have changed, but for a take that left nothing there.
 
@@ -128,8 +137,14 @@ class QueueWatch:
         if self._emptied in changed and self._hub is not None:
             # Our take changed it, and perhaps a sender in the same moment.
             changed.remove(self._emptied)
-            self._emptied, take = b"", self._num_takes
-            self._hub.call_later(AGAIN_S, lambda: self._num_takes == take and self._notify())
+            self._emptied, take, hub = b"", self._num_takes, self._hub
+
+            def notify() -> None:
+                if self._num_takes == take:
+                    self._notify()
+
+            # The loop may already have computed how long it will wait in this round.
+            call_soon(hub, lambda: hub.call_later(AGAIN_S, notify))
         if changed:
             self._notify()
         return push

@@ -205,15 +205,6 @@ class Rounds:
 rounds: Final = Rounds()
 
 
-def call_soon(hub: Any, call: Callable[[], object] = lambda: None) -> None:
-    """Have Celery's event loop make this call, and a round, soon. May be called on any thread.
-
-    The loop of kombu 5.7 does not wake for a call from its own thread, but waits for up to a second.
-    """
-    hub._loop_thread = None  # else it is no call from another thread
-    hub.call_soon(call)
-
-
 class Poller(redis.MultiChannelPoller):
     """kombu's poller. Celery's event loop calls it before it waits."""
 

@@ -66,9 +66,9 @@ class ForecastJobs(Jobs):
 
     def run(self) -> None:
         """Begin, go on with and end jobs, as far as that is possible now."""
+        self._is_woken = False  # before the lock: what changes from now on wakes the loop in any case
         if not self._running.acquire(blocking=False):
             return  # another thread does it
-        self._is_woken = False
         try:
             if time.monotonic() >= self._check_at:
                 self._check_at = time.monotonic() + CHECK_INTERVAL_S

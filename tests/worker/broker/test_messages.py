@@ -25,7 +25,7 @@ from worker.broker.messages import (
 
 BODY = [[], {"job": {"pred_len": 3}}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
 
-SERIES = {"id": "a", "timestamps": ["2024-01-01"]} | dict.fromkeys(("open", "high", "low", "close"), [1.0])
+SERIES = {"id": "a", "timestamps": ["2024-01-01"], "open": [1], "high": [1], "low": [1], "close": [1]}
 
 
 def message(body: Any = BODY, headers: Any = (), properties: Any = (), **fields: Any) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def test_after_a_take_that_empties_a_list_it_notifies_once_more(redis, loop, mon
 
 
 def test_unless_another_take_came_meanwhile(redis, loop, monkeypatch):
-    monkeypatch.setattr(queue_watch, "AGAIN_S", 0)
+    monkeypatch.setattr(queue_watch, "AGAIN_S", 0.2)
     redis.lpush("cpu", "x")
     loop.wait()
     count = loop.count

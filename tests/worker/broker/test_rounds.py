@@ -4,13 +4,13 @@ import os
 
 from kombu.asynchronous import Hub
 
-from worker.broker import transport
+from worker.broker import queue_watch, transport
 
 
 def test_a_call_in_a_round_has_the_loop_run_again_without_a_wait():
     hub, calls, polls = Hub(), [], []
     hub.add_reader(os.pipe()[0], lambda: None)  # it only waits for readers
-    hub.on_tick.add(lambda: transport.call_soon(hub, lambda: calls.append(True)))
+    hub.on_tick.add(lambda: queue_watch.call_soon(hub, lambda: calls.append(True)))
     poll = hub.poller.poll
     hub.poller.poll = lambda timeout: polls.append(poll(timeout)) or polls[-1]
     loop = hub.create_loop()
