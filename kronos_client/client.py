@@ -168,7 +168,6 @@ class ForecastClient:
         return self._outcomes(self._thread.run(partial(_many, options)), items)
 
     def _outcomes(self, many: Many, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
-
         from kronos_client.core.many import END, collect
 
         source, taken, is_over = iter(items), list[Any](), False

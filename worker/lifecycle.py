@@ -22,8 +22,8 @@ from kronos_model.processes.exiting import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
+from worker.broker.rounds import rounds
 from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
-from worker.broker.transport import rounds
 from worker.config import node_name
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover

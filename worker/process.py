@@ -16,8 +16,9 @@ from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
-from worker.broker.outcomes import Outcomes, store_health
+from worker.broker.outcomes import Outcomes
 from worker.broker.result_backend import CodedRedisBackend
+from worker.broker.store_health import store_health
 from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.job_log import log_job
 from worker.monitoring.metrics import JobMetrics

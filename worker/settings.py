@@ -36,7 +36,7 @@ class WorkerSettings(ServiceSettings):
     """number format in which weights are multiplied"""
     threads: int | None = Field(None, ge=1)
     """CPU threads that one worker process computes with; default: `OMP_NUM_THREADS`, else its cores, divided
-    among the processes of its pool"""
+    among the processes of `kronos worker --processes`"""
     max_jobs: int | None = Field(None, ge=1)
     """jobs of low priority that one worker process holds; each higher priority may hold an eighth more, at
     least one; default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, 512 on a GPU"""

@@ -231,7 +231,7 @@ def _read_columns(
     """
     given, columns = candles.columns(), {}
     for name, column in given.items():
-        if limits is not None and num_values(column) > limits.max_bars:
+        if limits is not None:
             check_max_bars(num_values(column), limits, f"{prefix}{name}")
     for name, column in given.items():
         columns[name] = decode_column(column, f"{prefix}{name}")

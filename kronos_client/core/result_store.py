@@ -264,6 +264,7 @@ class RedisResultStore:
             for sent in self._sent:
                 if not sent.answers.done():
                     sent.answers.set_exception(NoConnection("the connection was closed"))
+                    sent.answers.exception()  # if sending failed nobody awaits it, and asyncio would log that
             self._sent.clear()
             await self._connection.disconnect(nowait=True)
 

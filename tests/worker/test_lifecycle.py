@@ -42,7 +42,7 @@ def machine(settings, monkeypatch):
     monkeypatch.setattr(lifecycle, "get_settings", lambda: settings)
     lifecycle.probed_device.cache_clear()
     # Module state that signals change.
-    monkeypatch.setattr(lifecycle.transport.rounds, "calls", [])
+    monkeypatch.setattr(lifecycle.rounds, "calls", [])
     monkeypatch.setattr(lifecycle.current, "process", None)
     monkeypatch.setattr(lifecycle.current, "is_ending", False)
     monkeypatch.setattr(lifecycle.current, "is_draining", False)

@@ -18,8 +18,9 @@ from kronos_client.redis.queues import queue_and_step
 from kronos_model.text import escaped
 from worker.broker.deliveries import MAX_TAKEN, Asked, Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
-from worker.broker.outcomes import Outcomes, store_health
+from worker.broker.outcomes import Outcomes
 from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, needs_thread, num_paths_of
+from worker.broker.store_health import store_health
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.redis.connection import connect
+from worker.broker.rounds import call_soon
 
 log = logging.getLogger(__name__)
 
@@ -20,15 +21,6 @@ UNTRACKED_INTERVAL_S: Final = 0.05
 """Seconds between two polls if Redis sends no invalidation messages."""
 AGAIN_S: Final = 0.05
 """Seconds after a take that emptied a list until the next one, unless Redis names another change before."""
-
-
-def call_soon(hub: Any, call: Callable[[], object] = lambda: None) -> None:
-    """Have Celery's event loop make this call, and a round, soon. May be called on any thread.
-
-    The loop of kombu 5.7 does not wake for a call from its own thread, but waits for up to a second.
-    """
-    hub._loop_thread = None  # else it is no call from another thread
-    hub.call_soon(call)
 
 
 class QueueWatch:

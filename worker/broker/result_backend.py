@@ -18,7 +18,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.stored import encode_state
 from kronos_client.redis.job_store import Begun, Ending, JobStore
 from worker.broker.connecting import redis_of
-from worker.broker.outcomes import Outcomes, store_health
+from worker.broker.outcomes import Outcomes
+from worker.broker.store_health import store_health
 from worker.config import DELIVERY_KEYS_SETTING
 
 log = logging.getLogger(__name__)

@@ -9,9 +9,6 @@ from typing import Any, Final
 
 import kombu
 from celery import bootsteps
-from kombu.serialization import register
-from kombu.utils.json import dumps
-from pydantic_core import to_json
 from redis.exceptions import RedisError
 
 from kronos_client.redis.queues import foreign_bindings
@@ -19,8 +16,7 @@ from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
-from worker.broker.queue_watch import call_soon
-from worker.broker.transport import rounds
+from worker.broker.rounds import call_soon, rounds
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -29,7 +25,6 @@ MAX_INTERVAL_S: Final = 1.0
 EVENTS_INTERVAL_S: Final = 0.05
 MAX_EVENTS: Final = 500
 """In one message, sent after ``EVENTS_INTERVAL_S`` at the latest while Celery's event loop runs."""
-EVENT_SERIALIZER: Final = "kronos-events"
 AFTER: Final = ("celery.worker.consumer.tasks:Tasks",)
 
 
@@ -66,17 +61,6 @@ def problem_of(connection: kombu.Connection) -> str | None:
     return None
 
 
-def encoded_events(events: Any) -> Any:
-    """Events in JSON, in a third of the time that kombu takes."""
-    try:
-        return to_json(events)
-    except ValueError:  # half characters
-        return dumps(events)
-
-
-register(EVENT_SERIALIZER, encoded_events, None, "application/json")
-
-
 class EventBuffer(bootsteps.StartStopStep):
     """Sends many events in one message. Celery (5.7) sends 24, and in each round of its event loop."""
 
@@ -97,7 +81,6 @@ class EventBuffer(bootsteps.StartStopStep):
                 self._is_due = True
                 call_soon(hub, lambda: hub.call_later(EVENTS_INTERVAL_S, flush))
 
-        consumer.event_dispatcher.serializer = EVENT_SERIALIZER
         consumer.event_dispatcher.buffer_limit = MAX_EVENTS
         consumer.event_dispatcher.on_send_buffered = flush_soon
 

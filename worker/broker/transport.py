@@ -11,7 +11,6 @@ kombu calls the methods overridden here.
 """
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Final
@@ -29,6 +28,7 @@ from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
 from worker.broker.queue_watch import QueueWatch
+from worker.broker.rounds import rounds
 from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
 
@@ -180,29 +180,6 @@ class Channel(redis.Channel):
                 if request.message.delivery_tag == delivery.tag:
                     state.task_ready(request)
             raise
-
-
-class Rounds:
-    """Calls of the rounds of Celery's event loop, after messages were taken and before it waits."""
-
-    def __init__(self) -> None:
-        self.calls: list[Callable[[], object]] = []
-        self.once: list[Callable[[], object]] = []
-        """Made once, by the next round of the loop itself: then it has subscribed to control commands."""
-        self._last = 0.0
-
-    def run(self, *, unless_within_s: float = 0.0) -> None:
-        """Make the calls, unless the last round is not longer ago than this."""
-        if time.monotonic() - self._last < unless_within_s:
-            return
-        while self.once and unless_within_s == 0.0:
-            self.once.pop()()
-        for call in self.calls:
-            call()
-        self._last = time.monotonic()
-
-
-rounds: Final = Rounds()
 
 
 class Poller(redis.MultiChannelPoller):

@@ -23,7 +23,7 @@ from kronos_model.engine.generation import Generation, Priority, SamplingParams,
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
 from worker.inference.engine_thread import EngineDied, JobRun
-from worker.inference.forecast_process import Host
+from worker.inference.host import Host
 from worker.inference.model_loader import LoadedModel
 
 

@@ -17,7 +17,7 @@ from kronos_client.contract.names import PROGRESS_STATE
 from kronos_client.core.stored import encode_state
 from kronos_client.redis.job_store import Ending
 from worker.broker import transport
-from worker.broker.outcomes import store_health
+from worker.broker.store_health import store_health
 from worker.inference.engine_thread import JobRun
 from worker.inference.forecast_process import ForecastProcess
 from worker.process import Jobs
@@ -43,7 +43,6 @@ class ForecastJobs(Jobs):
         self._changed: deque[ForecastAttempt] = deque()
         self._begun: dict[str, ForecastAttempt] = {}  # by the delivery's tag
         self._running = threading.Lock()
-        self._is_woken = False
         self._begin_at = self._check_at = 0.0  # by time.monotonic
 
     def __len__(self) -> int:
@@ -52,21 +51,20 @@ class ForecastJobs(Jobs):
     def add(self, attempt: "ForecastAttempt") -> None:
         """Take a job that was received."""
         self._received.append(attempt)
-        self._wake()
+        transport.message_consumer().wake()
 
     def changed(self, attempt: "ForecastAttempt") -> None:
         """Note that a job may go on."""
         self._changed.append(attempt)
-        self._wake()
+        transport.message_consumer().wake()
 
     def forget(self, attempt: "ForecastAttempt") -> None:
         """A job has ended here: there is room for another."""
         self._begun.pop(attempt.tag, None)
-        self._wake()
+        transport.message_consumer().wake()
 
     def run(self) -> None:
         """Begin, go on with and end jobs, as far as that is possible now."""
-        self._is_woken = False  # before the lock: what changes from now on wakes the loop in any case
         if not self._running.acquire(blocking=False):
             return  # another thread does it
         try:
@@ -83,12 +81,6 @@ class ForecastJobs(Jobs):
                 self.runs.clear()
             self._running.release()
         if self._changed or (self._received and time.monotonic() >= self._begin_at):
-            self._wake()
-
-    def _wake(self) -> None:
-        """Make the loop run again, once for all calls before it does."""
-        if not self._is_woken:
-            self._is_woken = True
             transport.message_consumer().wake()
 
     def _begin(self) -> None:

@@ -14,7 +14,6 @@ from celery.worker import state
 from celery.worker.request import Request
 from kombu import Consumer, Queue
 from kombu.transport import redis as kombu_redis
-from kombu.utils.json import dumps
 from kombu.utils.limits import TokenBucket
 from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -373,9 +372,3 @@ def test_two_deliveries_of_one_job_are_both_held():
 
 def test_celerys_request_has_the_message_with_the_tag():
     assert isinstance(inspect.getattr_static(Request, "message"), property)
-
-
-@pytest.mark.parametrize("value", ["a", None, 1.5, {"b": ["größe"]}, "\ud800"])
-def test_events_are_encoded_as_kombu_reads_them(value):
-    events = [{"type": "task-received", "value": value}]
-    assert json.loads(steps.encoded_events(events)) == json.loads(dumps(events))

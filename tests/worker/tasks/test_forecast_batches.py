@@ -301,32 +301,3 @@ def test_the_jobs_of_a_round_go_to_the_engine_thread_in_one_command(
     for _ in range(3):
         worker.run()
     assert [sorted(batch) for batch in batches] == [job_ids]
-
-
-def test_the_loop_is_woken_once_for_all_jobs_that_changed_before_it_runs(redis, redis_server, patched, woken):
-    worker = Worker(redis_server.url, 64, Fault())
-    send(redis, 5)
-    worker.take()
-    worker.run()
-    for _ in range(2):
-        woken.clear()
-        for computation in [worker.computations.pop() for _ in range(2)]:
-            computation.end()
-        assert len(woken) == 1
-        worker.jobs.run()
-    assert len(worker.jobs) == 5
-    worker.outcomes.flush()
-    assert len(worker.jobs) == 1
-
-
-def test_a_round_that_another_thread_makes_does_not_keep_the_loop_asleep(redis, redis_server, patched, woken):
-    worker = Worker(redis_server.url, 64, Fault())
-    send(redis, 1)
-    worker.take()
-    worker.run()
-    with worker.jobs._running:  # as the claims' thread holds it
-        woken.clear()
-        worker.computations.pop().end()
-        worker.jobs.run()
-        worker.jobs._wake()
-    assert len(woken) == 2

@@ -22,7 +22,7 @@ from kronos_model.errors import DeviceError, KronosError, OutOfMemory
 from kronos_model.processes.json_child import JsonParent
 from worker.broker.result_backend import coded
 from worker.inference.executor import Computation
-from worker.inference.forecast_process import Host
+from worker.inference.host import Host
 from worker.inference.isolation.isolation import EXIT_IDLE
 from worker.inference.shutdown import EXIT_STATUS
 from worker.settings import WorkerSettings, get_settings
