@@ -391,3 +391,22 @@ def test_a_job_with_callbacks_waits_for_a_thread_and_others_do_not(bench):
     for tag in bench.redis.zrange(key := "kronos:delayed:cpu", 0, -1):
         bench.redis.zadd(key, {tag: 0})
     assert bench.take() == ["linked"]
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_change_that_is_named_right_after_an_empty_take_has_the_loop_run_again(
+    bench, monkeypatch, is_named
+):
+    woken: list[bool] = []
+    bench.consumer.wake_by(lambda: woken.append(True))
+
+    def take_nothing(*_, **__) -> list:
+        if is_named:
+            bench.consumer.notified.set()
+        return []
+
+    monkeypatch.setattr(bench.deliveries, "take_all", take_nothing)
+    bench.deliveries.is_full = False
+    bench.consumer.notified.set()
+    bench.consumer.take(("cpu",), bench.rooms, bench.hand_over)
+    assert woken == [True] * is_named

@@ -121,6 +121,20 @@ def test_after_a_take_that_empties_a_list_it_notifies_once_more(redis, loop, mon
     loop.wait()
 
 
+def test_the_later_look_is_arranged_in_a_turn_of_the_loop_of_its_own(redis, loop, monkeypatch):
+    """Within a turn, kombu already knows how long it will wait after it."""
+    calls: list = []
+    monkeypatch.setattr(queue_watch, "call_soon", lambda hub, call: calls.append(call))
+    redis.lpush("cpu", "x")
+    loop.wait()
+    loop.take().rpop("cpu")
+    loop.watch.took(b"cpu")
+    loop.run_until(lambda: calls)
+    assert not loop.hub.timer._queue
+    calls[0]()
+    assert loop.hub.timer._queue
+
+
 def test_unless_another_take_came_meanwhile(redis, loop, monkeypatch):
     monkeypatch.setattr(queue_watch, "AGAIN_S", 0.2)
     redis.lpush("cpu", "x")
