@@ -7,6 +7,7 @@ all of them. Only attention goes segment by segment.
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Many
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,7 @@ from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.transformer.attention import has_kernel
 from kronos_model.engine.transformer.kv_cache import ChunkSegment, PromptSegment
-from kronos_model.engine.transformer.network import Network
+from kronos_model.engine.transformer.network import Network, TorchNetwork
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -52,6 +53,7 @@ class ModelRunner:
     copied at construction.
 
     Args:
+        network: computes the model; ``TorchNetwork`` on any device.
         steps: makes the object that runs the decode steps; chosen by device if left out.
         packs: whether attention in chunks is computed for all of them together; chosen by device if left out.
     """
@@ -66,7 +68,8 @@ class ModelRunner:
         num_slots: int,
         clip: float = 5.0,
         dtype: torch.dtype = torch.float32,
-        steps: Callable[[Network, SlotTokens], Steps] | None = None,
+        network: Callable[..., Network] = TorchNetwork,
+        steps: Callable[[Any, SlotTokens], Steps] | None = None,
         packs: bool | None = None,
     ) -> None:
         self.max_context = max_context
@@ -74,7 +77,7 @@ class ModelRunner:
         self._clip = clip
         self._packs = not has_kernel(model.head.proj_s1.weight.device) if packs is None else packs
         self._coder = TokenCoder(tokenizer, packs=self._packs)
-        self._network = Network(
+        self._network = network(
             model,
             num_slots=PLACES_PER_PATH * num_slots,
             capacity=max_context + StaticSteps.NUM_SPARE_BARS,

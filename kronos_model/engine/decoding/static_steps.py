@@ -28,7 +28,7 @@ from kronos_model.engine.decoding.static_inputs import (
 from kronos_model.engine.decoding.steps import SlotTokens, Steps
 from kronos_model.engine.scheduling.path_table import Batch, PathTable
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.transformer.network import Network
+from kronos_model.engine.transformer.network import TorchNetwork
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class StaticSteps(Steps):
     NUM_SPARE_BARS: Final = 1
     """Extra room in a slot for what rows without a path write."""
 
-    def __init__(self, network: Network, own: SlotTokens, cuda: ModuleType | None = None) -> None:
+    def __init__(self, network: TorchNetwork, own: SlotTokens, cuda: ModuleType | None = None) -> None:
         self._network, self._own = network, own
         self._kernels = kernels_on(network.device)
         self._inputs = StepInputs(own.num_slots, own.max_context, network.device)

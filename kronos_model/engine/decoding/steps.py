@@ -10,14 +10,8 @@ from torch import Tensor
 
 from kronos_model.engine.decoding.sampling import NoiseSource, RowParams, sample
 from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.scheduling.path_table import (
-    CHANGING_COLUMNS,
-    Batch,
-    plan_own_reads,
-    plan_prompt_reads,
-)
+from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.sequence import Sequence
-from kronos_model.engine.transformer.kv_cache import DecodeSegment
 from kronos_model.engine.transformer.network import Network
 
 
@@ -79,13 +73,11 @@ class EagerSteps(Steps):
 
     @torch.inference_mode()
     def decode(self, batch: Batch) -> None:
-        device, table = self._network.device, batch.table
+        device = self._network.device
         if self._rows is None or self._rows.batch is not batch:
             self._rows = _Rows.of(batch, device)
         rows = self._rows
-        changing = table.values[: len(CHANGING_COLUMNS), batch.slots]
-        newest, positions, bars, _ = torch.from_numpy(changing).to(device).unbind()
-        segment = DecodeSegment(rows.slots, bars, plan_own_reads(batch), plan_prompt_reads(batch))
+        newest = torch.from_numpy(batch.table.columns["newest"][batch.slots]).to(device)
         noise: tuple[list[Tensor], list[Tensor]] = [], []  # of s1, of s2
         for sequence in batch.sequences:
             source = self._noise.get(sequence.generation)
@@ -101,13 +93,9 @@ class EagerSteps(Steps):
             joined = parts[0] if len(parts) == 1 else torch.cat(parts)
             return self.choose(logits, rows.params, joined.to(device))
 
-        self._own.tokens[rows.slots, newest + 1] = self._network.next_tokens(
-            self._own.tokens[rows.slots, newest],
-            self._own.calendar[rows.leads, newest],
-            positions,
-            segment,
-            choose,
-        )
+        tokens, calendar = self._own.tokens[rows.slots, newest], self._own.calendar[rows.leads, newest]
+        following = self._network.decode(batch, tokens, calendar, choose)
+        self._own.tokens[rows.slots, newest + 1] = following
 
     def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
         """Tokens (R,) from logits and noise (R, vocabulary): of s1, then of s2."""

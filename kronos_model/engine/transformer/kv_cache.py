@@ -56,8 +56,9 @@ def cache_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
 
 
 def cached_head_dim(device: torch.device, head_dim: int) -> int:
-    """Numbers of a head in the cache: a GPU's attention kernels need a multiple of 8."""
-    return head_dim if device.type == "cpu" else -(-head_dim // 8) * 8
+    """Numbers of a head in the cache: whole vectors on a CPU, and what kernels need on a GPU."""
+    multiple = 16 if device.type == "cpu" else 8
+    return -(-head_dim // multiple) * multiple
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:

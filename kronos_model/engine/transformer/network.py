@@ -7,9 +7,10 @@ rotation is one product of complex numbers. Cached keys have that order.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from collections.abc import Sequence as Many
-from typing import cast
+from typing import NamedTuple, Self, cast
 
 import numpy as np
 import torch
@@ -17,8 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kronos_model.engine.scheduling.path_table import (
+    CHANGING_COLUMNS,
+    Batch,
+    plan_own_reads,
+    plan_prompt_reads,
+)
 from kronos_model.engine.transformer.kv_cache import (
     DecodeRows,
+    DecodeSegment,
     KVCache,
     Segment,
     cache_dtype,
@@ -33,68 +41,95 @@ Choose = Callable[[int, Tensor], Tensor]
 """Chooses tokens (R,) from logits (R, vocabulary); the first argument is 0 for s1 and 1 for s2."""
 
 
-class Network:
-    """Computes on its device and multiplies in ``dtype``; copies the weights at construction.
+class Network(ABC):
+    """A model on its device, with a cache of keys and values for each layer that attends.
 
-    ``capacity`` bars fit a slot; positions are below ``max_positions``.
+    ``capacity`` bars fit a slot. Weights are copied at construction.
+    """
+
+    def __init__(self, model: Kronos, *, num_slots: int, capacity: int, dtype: torch.dtype) -> None:
+        self.device = model.head.proj_s1.weight.device
+        self.s1_vocabulary = model.head.proj_s1.out_features
+        self.s2_vocabulary = model.head.proj_s2.out_features
+        self.embedding = BarEmbedding(model)
+        self.kept_as = kept_as = cache_dtype(self.device, dtype)
+        attention = cast(TransformerBlock, model.transformer[0]).self_attn
+        self.blocks, self.dependency = (
+            KVCache(
+                num_layers,
+                num_slots,
+                layer.n_heads,
+                capacity,
+                cached_head_dim(self.device, layer.head_dim),
+                device=self.device,
+                dtype=kept_as,
+            )
+            for num_layers, layer in ((len(model.transformer), attention), (1, model.dep_layer.cross_attn))
+        )
+
+    def copy_slot(self, slot: int, num_bars: int) -> list[Tensor]:
+        """The first bars of a slot's keys and values, in the host's memory."""
+        parts = (self.blocks.k, self.blocks.v, self.dependency.k, self.dependency.v)
+        return [part[:, slot, :, :num_bars].to("cpu", copy=True) for part in parts]
+
+    def fill_slot(self, slot: int, copied: Many[Tensor]) -> None:
+        """Put what ``copy_slot`` returned into a slot."""
+        parts = (self.blocks.k, self.blocks.v, self.dependency.k, self.dependency.v)
+        for part, bars in zip(parts, copied, strict=True):
+            part[:, slot, :, : bars.shape[2]] = bars.to(part.device)
+
+    @abstractmethod
+    def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]) -> None:
+        """Put the keys and values of tokens (N, 2) at ``positions`` (N,) of their windows into the cache."""
+
+    @abstractmethod
+    def decode(self, batch: Batch, tokens: Tensor, calendar: Tensor, choose: Choose) -> Tensor:
+        """Put the newest tokens (R, 2) of a batch's paths into the cache; return those that follow (R, 2)."""
+
+
+class TorchNetwork(Network):
+    """Computes with PyTorch's operations, on any device, and multiplies in ``dtype``.
+
+    Positions are below ``max_positions``.
     """
 
     @torch.inference_mode()
     def __init__(
         self, model: Kronos, *, num_slots: int, capacity: int, max_positions: int, dtype: torch.dtype
     ) -> None:
-        self.device = model.head.proj_s1.weight.device
-        self.s1_vocabulary = model.head.proj_s1.out_features
-        self.s2_vocabulary = model.head.proj_s2.out_features
-        self.embedding = BarEmbedding(model)
-        self.kept_as = kept_as = cache_dtype(self.device, dtype)
+        super().__init__(model, num_slots=num_slots, capacity=capacity, dtype=dtype)
         self._transformer = BlockStack(model.transformer, dtype)
         self._transformer.reserve_positions(max_positions)
-        self._blocks = self._transformer.new_cache(num_slots, capacity, device=self.device, dtype=kept_as)
         self._norm_scale = model.norm.weight.detach().clone()
 
-        layer = model.dep_layer
-        attention = layer.cross_attn
-        heads = DEPENDENCY_HEADS, cached_head_dim(self.device, attention.head_dim)
-        self._dependency = KVCache(
-            1, num_slots, heads[0], capacity, heads[1], device=self.device, dtype=kept_as
-        )
-        self._dependency_norm_scale = layer.norm.weight.detach().clone()
-        k, v = (Affine.of(one).with_heads(*heads) for one in (attention.k_proj, attention.v_proj))
-        self._dependency_kv = FusedLinear(k, v, dtype=dtype)
-        self._dependency_out = FusedLinear(Affine.of(attention.out_proj).after_heads(*heads), dtype=dtype)
-        # The sibling query is a row of the embedding, projected: one table serves all steps.
-        q = Affine.of(attention.q_proj).times(math.sqrt(heads[1] / attention.head_dim)).with_heads(*heads)
-        queries = F.linear(model.embedding.emb_s1.weight.detach(), q.weight, q.bias)
-        self._sibling_queries = queries.view(-1, *heads).to(kept_as)  # (vocabulary, H, head_dim)
+        layer = DependencyWeights.of(model, self.dependency.k.shape[-1])
+        self._dependency_kv = FusedLinear(layer.k, layer.v, dtype=dtype)
+        self._dependency_out = FusedLinear(layer.out, dtype=dtype)
+        self._dependency_norm_scale = layer.norm_scale
+        self._sibling_queries = layer.queries.to(self.kept_as)
         self._s1_head = FusedLinear(Affine.of(model.head.proj_s1), dtype=dtype)
         self._s2_head = FusedLinear(Affine.of(model.head.proj_s2), dtype=dtype)
 
-    def copy_slot(self, slot: int, num_bars: int) -> list[Tensor]:
-        """The first bars of a slot's keys and values, in the host's memory."""
-        parts = (self._blocks.k, self._blocks.v, self._dependency.k, self._dependency.v)
-        return [part[:, slot, :, :num_bars].to("cpu", copy=True) for part in parts]
-
-    def fill_slot(self, slot: int, copied: Many[Tensor]) -> None:
-        """Put what ``copy_slot`` returned into a slot."""
-        parts = (self._blocks.k, self._blocks.v, self._dependency.k, self._dependency.v)
-        for part, bars in zip(parts, copied, strict=True):
-            part[:, slot, :, : bars.shape[2]] = bars.to(part.device)
-
     def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]) -> None:
-        """Put the keys and values of tokens (N, 2) at ``positions`` (N,) of their windows into the cache."""
         k, v = self._keys_and_values(self._context(tokens, calendar, positions, segments))
         for segment, at in zip(segments, rows_of(segments), strict=True):
-            segment.store(self._dependency, 0, k[at], v[at])
+            segment.store(self.dependency, 0, k[at], v[at])
+
+    def decode(self, batch: Batch, tokens: Tensor, calendar: Tensor, choose: Choose) -> Tensor:
+        changing = batch.table.values[: len(CHANGING_COLUMNS), batch.slots]
+        _, positions, bars, _ = torch.from_numpy(changing).to(self.device).unbind()
+        slots = torch.from_numpy(batch.slots).to(self.device)
+        segment = DecodeSegment(slots, bars, plan_own_reads(batch), plan_prompt_reads(batch))
+        return self.next_tokens(tokens, calendar, positions, segment, choose)
 
     def next_tokens(
         self, tokens: Tensor, calendar: Tensor, positions: Tensor, segment: DecodeRows, choose: Choose
     ) -> Tensor:
-        """Put the newest tokens (R, 2) of all paths into the cache; return those that follow (R, 2)."""
+        """``decode`` for rows of any kind."""
         context = self._context(tokens, calendar, positions, [segment])  # (R, d_model)
-        segment.store(self._dependency, 0, *self._keys_and_values(context))
+        segment.store(self.dependency, 0, *self._keys_and_values(context))
         s1 = choose(0, self._s1_head(context))
-        informed = segment.read(self._dependency, 0, self._sibling_queries[s1])
+        informed = segment.read(self.dependency, 0, self._sibling_queries[s1])
         informed = self._dependency_out(informed.flatten(1))
         s2 = choose(1, self._s2_head(normalise(context + informed) * self._dependency_norm_scale))
         return torch.stack((s1, s2), dim=-1)
@@ -103,7 +138,7 @@ class Network:
         self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]
     ) -> Tensor:
         x = self.embedding(tokens, calendar)
-        x = self._transformer.run(x, positions, segments, [self._blocks] * len(segments))
+        x = self._transformer.run(x, positions, segments, [self.blocks] * len(segments))
         return normalise(x) * self._norm_scale
 
     def _keys_and_values(self, context: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +166,7 @@ class BarEmbedding:
         clock = hour[:, None] + minute[None]  # (hours, minutes, d_model)
         date = month[:, None, None] + day[None, :, None] + weekday[None, None]
         parts = [s1, s2, clock.flatten(0, 1), date.flatten(0, 2)]
-        self._table = torch.cat(parts).float().to(device)
+        self.table = torch.cat(parts).float().to(device)
         offsets = np.cumsum([0, *(len(part) for part in parts[:-1])])
         self._token_offsets = torch.from_numpy(offsets[:2]).to(device)
         self._calendar_offsets = offsets[2:]
@@ -146,8 +181,11 @@ class BarEmbedding:
 
     def __call__(self, tokens: Tensor, calendar: Tensor) -> Tensor:
         """Tokens (N, 2) and the rows of ``calendar`` (N, 2) → (N, d_model)."""
-        rows = torch.cat((tokens + self._token_offsets, calendar), dim=-1)
-        return F.embedding(rows, self._table).sum(1)
+        return F.embedding(self.rows(tokens, calendar), self.table).sum(1)
+
+    def rows(self, tokens: Tensor, calendar: Tensor) -> Tensor:
+        """The four rows of the table that are added up for each bar, (N, 4)."""
+        return torch.cat((tokens + self._token_offsets, calendar), dim=-1)
 
 
 def _exact(weight: Tensor) -> Tensor:
@@ -165,12 +203,10 @@ class BlockStack:
         self._rotary = originals[0].self_attn.rotary if originals else None
         self._turns = torch.empty(0)  # (positions, 3, 1, head_dim / 2, 2), cosine and sine
 
-    def new_cache(
-        self, num_slots: int, capacity: int, *, device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> KVCache:
+    def new_cache(self, num_slots: int, capacity: int, device: torch.device) -> KVCache:
         """A cache for this stack's keys and values."""
         heads = (self._blocks[0].n_heads, self._blocks[0].head_dim) if self._blocks else (0, 0)
-        return KVCache(len(self._blocks), num_slots, heads[0], capacity, heads[1], device=device, dtype=dtype)
+        return KVCache(len(self._blocks), num_slots, heads[0], capacity, heads[1], device=device)
 
     def reserve_positions(self, count: int) -> None:
         """Prepare the rotary tables for positions below ``count``."""
@@ -215,24 +251,74 @@ def rows_of(segments: Many[Segment]) -> list[slice]:
     return rows
 
 
+class BlockWeights(NamedTuple):
+    """A block's layers, with the scales of its norms in them, for heads as they are cached."""
+
+    heads: tuple[int, int]  # how many, and the size of one
+    q: Affine
+    k: Affine
+    v: Affine
+    out: Affine
+    w1: Affine
+    w3: Affine
+    w2: Affine
+
+    @classmethod
+    def of(cls, block: TransformerBlock) -> Self:
+        attention, feed_forward = block.self_attn, block.ffn
+        device = attention.q_proj.weight.device
+        heads = attention.n_heads, cached_head_dim(device, attention.head_dim)
+        order = _halves_side_by_side(attention.n_heads, attention.head_dim).to(device)
+        q, k = (Affine.of(one).with_rows(order) for one in (attention.q_proj, attention.k_proj))
+        q = q.times(math.sqrt(heads[1] / attention.head_dim))
+        inputs = [one.after_scale(block.norm1.weight) for one in (q, k, Affine.of(attention.v_proj))]
+        return cls(
+            heads,
+            *(one.with_heads(*heads) for one in inputs),
+            Affine.of(attention.out_proj).after_heads(*heads),
+            *(Affine.of(one).after_scale(block.norm2.weight) for one in (feed_forward.w1, feed_forward.w3)),
+            Affine.of(feed_forward.w2),
+        )
+
+
+class DependencyWeights(NamedTuple):
+    """The dependency-aware layer. Its query is a row of the embedding, projected: one table for all steps."""
+
+    k: Affine
+    v: Affine
+    out: Affine
+    queries: Tensor  # (vocabulary, H, head_dim)
+    norm_scale: Tensor  # (d_model,)
+
+    @classmethod
+    def of(cls, model: Kronos, head_dim: int) -> Self:
+        layer = model.dep_layer
+        attention = layer.cross_attn
+        heads = DEPENDENCY_HEADS, head_dim
+        k, v = (Affine.of(one).with_heads(*heads) for one in (attention.k_proj, attention.v_proj))
+        q = Affine.of(attention.q_proj).times(math.sqrt(head_dim / attention.head_dim)).with_heads(*heads)
+        queries = F.linear(model.embedding.emb_s1.weight.detach(), q.weight, q.bias)
+        return cls(
+            k,
+            v,
+            Affine.of(attention.out_proj).after_heads(*heads),
+            queries.view(-1, *heads),
+            layer.norm.weight.detach().clone(),
+        )
+
+
 class _Block:
     """A transformer block's weights as the engine runs them."""
 
     def __init__(self, block: TransformerBlock, dtype: torch.dtype) -> None:
-        attention, feed_forward = block.self_attn, block.ffn
-        device = attention.q_proj.weight.device
-        self.n_heads, self.head_dim = attention.n_heads, cached_head_dim(device, attention.head_dim)
+        weights = BlockWeights.of(block)
+        self.n_heads, self.head_dim = weights.heads
+        device = block.self_attn.q_proj.weight.device
         self._dtype, self._kept_as = dtype, cache_dtype(device, dtype)
-        order = _halves_side_by_side(self.n_heads, attention.head_dim).to(device)
-        q, k = (Affine.of(one).with_rows(order) for one in (attention.q_proj, attention.k_proj))
-        q = q.times(math.sqrt(self.head_dim / attention.head_dim))
-        inputs = [one.after_scale(block.norm1.weight) for one in (q, k, Affine.of(attention.v_proj))]
-        heads = self.n_heads, self.head_dim
-        self._qkv = FusedLinear(*(one.with_heads(*heads) for one in inputs), dtype=dtype)
-        self._out = FusedLinear(Affine.of(attention.out_proj).after_heads(*heads), dtype=dtype)
-        self._w1 = FusedLinear(Affine.of(feed_forward.w1).after_scale(block.norm2.weight), dtype=dtype)
-        self._w3 = FusedLinear(Affine.of(feed_forward.w3).after_scale(block.norm2.weight), dtype=dtype)
-        self._w2 = FusedLinear(Affine.of(feed_forward.w2), dtype=dtype)
+        self._qkv = FusedLinear(weights.q, weights.k, weights.v, dtype=dtype)
+        self._out = FusedLinear(weights.out, dtype=dtype)
+        self._w1, self._w3 = FusedLinear(weights.w1, dtype=dtype), FusedLinear(weights.w3, dtype=dtype)
+        self._w2 = FusedLinear(weights.w2, dtype=dtype)
 
     def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values of x (N, d_model), each (N, H, head_dim); the first two are turned."""

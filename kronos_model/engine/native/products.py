@@ -1,0 +1,110 @@
+"""Products of some rows with weights in panels of 32 outputs, a panel at a time.
+
+A panel of a matrix of n inputs is [n][32] where registers have room for 14 rows of it (AVX-512), else two
+halves [n][16] for 6 rows. Each output is one sum in the order of the inputs, whatever rows are computed with
+it, on every CPU.
+"""
+
+from llvmlite import binding
+from numba import config, njit
+
+from kronos_model.engine.native.vectors import LANES, add_outer, load_rows, prefetch, store_rows, zeros
+
+OPTIONS = {"error_model": "numpy", "nogil": True}
+compiled = njit(**OPTIONS)
+
+PANEL = 32
+"""Outputs of a panel."""
+
+
+def _has_wide_registers():
+    if config.CPU_NAME or config.CPU_FEATURES:
+        return "+avx512f" in config.CPU_FEATURES
+    return bool(binding.get_host_cpu_features().get("avx512f"))
+
+
+IS_WIDE = _has_wide_registers()
+WIDTH = 2 if IS_WIDE else 1
+"""Vectors of a row that are computed at once."""
+MAX_ROWS = 14 if IS_WIDE else 6
+"""Rows that are computed at once: as many as registers hold the sums of."""
+AHEAD = 64
+"""How many inputs earlier weights are fetched into the cache."""
+
+
+def by_number(make, most):
+    """A function of a number from 1 to ``most`` that calls what ``make`` compiled for it."""
+    this = make(most)
+    if most == 1:
+
+        @compiled
+        def call(number, *arguments):
+            this(*arguments)
+
+        return call
+    fewer = by_number(make, most - 1)
+
+    @compiled
+    def call(number, *arguments):
+        if number == most:
+            this(*arguments)
+        else:
+            fewer(number, *arguments)
+
+    return call
+
+
+def _multiply(num_rows):
+    num_sums = num_rows * WIDTH
+
+    @compiled
+    def multiply(x, at, stride, weights, panel, num_inputs, out):
+        """Rows of x, ``stride`` apart from ``at`` on, times a panel, into out (rows, 32)."""
+        for half in range(0, 2, WIDTH):
+            sums = zeros(num_sums)
+            first = panel + half * num_inputs * LANES
+            for number in range(num_inputs):
+                place = first + number * WIDTH * LANES
+                prefetch(weights, place + AHEAD * WIDTH * LANES, 3)
+                if WIDTH == 2:
+                    prefetch(weights, place + AHEAD * WIDTH * LANES + LANES, 3)
+                sums = add_outer(sums, x, at + number, stride, load_rows(weights, place, 0, 1, WIDTH))
+            store_rows(sums, out, half * LANES, PANEL, WIDTH)
+
+    return multiply
+
+
+multiply = by_number(_multiply, MAX_ROWS)
+
+
+def _average(num_rows):
+    @compiled
+    def average(weights, at, stride, values, place, row_size, count, out, out_at, out_stride):
+        """Add to 16 elements of each row of out the values' rows, times the row's weights."""
+        sums = load_rows(out, out_at, out_stride, num_rows, 1)
+        for number in range(count):
+            value = load_rows(values, place + number * row_size, 0, 1, 1)
+            sums = add_outer(sums, weights, at + number, stride, value)
+        store_rows(sums, out, out_at, out_stride, 1)
+
+    return average
+
+
+average = by_number(_average, MAX_ROWS)
+
+
+def _average_one(width):
+    @compiled
+    def average_one(weights, at, values, place, row_size, count, out, out_at):
+        """The same for one row and ``width`` times 16 elements, from zero."""
+        sums = zeros(width)
+        for number in range(count):
+            value = load_rows(values, place + number * row_size, 0, 1, width)
+            sums = add_outer(sums, weights, at + number, 0, value)
+        store_rows(sums, out, out_at, 0, width)
+
+    return average_one
+
+
+MAX_WIDTH = 4
+average_one = by_number(_average_one, MAX_WIDTH)
