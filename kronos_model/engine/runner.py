@@ -46,6 +46,11 @@ from kronos_model.tokenizer import KronosTokenizer
 TO_BARS = (Phase.EARLY_BARS, Phase.BARS)
 
 
+def default_steps(device: torch.device) -> Callable[[Any, SlotTokens], Steps]:
+    """What runs decode steps on a device."""
+    return StaticSteps if device.type == "cuda" else EagerSteps
+
+
 class ModelRunner:
     """Runs one model and its tokenizer on their device for the sequences that the scheduler picks.
 
@@ -87,7 +92,7 @@ class ModelRunner:
         self._device = self._network.device
         self._own = SlotTokens(num_slots, max_context, self._device)
         if steps is None:
-            steps = StaticSteps if self._device.type == "cuda" else EagerSteps
+            steps = default_steps(self._device)
         self._steps = steps(self._network, self._own)
         self._states: dict[Generation, GenerationState] = {}
         self._placed: set[Sequence] = set()  # what they need is in their slots

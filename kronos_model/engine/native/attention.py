@@ -41,76 +41,92 @@ NEAR, FAR = 24, 64
 
 @compiled
 def attend(cache, layer, head, k, v, rows, first, last, q, out, stride, scratch, score_floats):
-    """Rows [first, last) of q and out (rows, heads, head_dim), ``stride`` apart."""
+    """Rows [first, last) of q and out (rows, heads, head_dim), ``stride`` apart.
+
+    ``scratch`` has the products of some rows, a panel of keys, and each row's scores: of shared bars, then of
+    own ones.
+    """
     size, num_bars = cache.head_dim, cache.num_bars
     slot_size = cache.num_heads * num_bars * size
-    base = layer * cache.num_slots * slot_size + head * num_bars * size
-    column = head * size
-    products, panel = MAX_ROWS * PANEL, size * PANEL
-    scores = products + panel  # where in scratch; the products are first, then a panel of keys
-    num_rows = last - first
-
-    begin = num_shared = end = 0
+    base = (layer * cache.num_slots * cache.num_heads + head) * num_bars * size
+    scores = (MAX_ROWS + size) * PANEL
+    begin, end = _shared_span(rows, first, last)
     shared = base + rows[first].shared_slot * slot_size
-    if rows[first].shared_first < rows[first].shared_last:
-        begin = rows[first].shared_first // LANES * LANES
-        for row in range(first, last):
-            end = max(end, rows[row].shared_last)
-        num_shared = -(-(end - begin) // PANEL) * PANEL
-        for bar in range(begin, end, PANEL):
-            _transpose_keys(k, shared, bar, num_bars, size, scratch, products)
-            for at in range(0, num_rows, MAX_ROWS):
-                count = min(MAX_ROWS, num_rows - at)
-                multiply(count, q, (first + at) * stride + column, stride, scratch, products, size, scratch)
-                for row in range(count):
-                    place = scores + (at + row) * score_floats + bar - begin
-                    store(scratch, place, load(scratch, row * PANEL))
-                    store(scratch, place + LANES, load(scratch, row * PANEL + LANES))
-    for row in range(num_rows):
-        spans = rows[first + row]
-        place = scores + row * score_floats
+    num_shared = -(-(end - begin) // PANEL) * PANEL
+    q_at = first * stride + head * size
+    for bar in range(begin, end, PANEL):
+        _transpose_keys(k, shared, bar, num_bars, size, scratch)
+        place = scores + bar - begin
+        _score_shared(q, q_at, stride, last - first, size, scratch, place, score_floats)
+    for row in range(first, last):
+        spans = rows[row]
+        place = scores + (row - first) * score_floats
         if num_shared:
             _hide(scratch, place, num_shared, spans.shared_first - begin, spans.shared_last - begin)
         own_begin = spans.own_first // LANES * LANES
-        num_own = -(-(spans.own_last - own_begin) // LANES) * LANES
+        seen = spans.own_last - own_begin
+        num_own = -(-seen // LANES) * LANES
         own = base + spans.slot * slot_size + own_begin * size
-        at = (first + row) * stride + column
+        at = row * stride + head * size
         _score_own(q, at, k, v, own, size, num_own, scratch, place + num_shared)
-        _hide(scratch, place + num_shared, num_own, spans.own_first - own_begin, spans.own_last - own_begin)
+        _hide(scratch, place + num_shared, num_own, spans.own_first - own_begin, seen)
         share = _exponents(scratch, place, num_shared + num_own)
         for element in range(0, size, MAX_WIDTH * LANES):
             width = min(MAX_WIDTH, (size - element) // LANES)
-            seen = spans.own_last - own_begin
-            average_one(width, scratch, place + num_shared, v, own + element, size, seen, out, at + element)
-        scratch[row] = share  # of the row's exponents: the products are no longer needed
+            value = own + element
+            average_one(width, scratch, place + num_shared, v, value, size, seen, out, at + element)
+        scratch[row - first] = share  # the products are no longer needed
     if num_shared:
-        values = shared + begin * size
-        for at in range(0, num_rows, MAX_ROWS):
-            count = min(MAX_ROWS, num_rows - at)
-            for element in range(0, size, LANES):
-                average(
-                    count,
-                    scratch,
-                    scores + at * score_floats,
-                    score_floats,
-                    v,
-                    values + element,
-                    size,
-                    end - begin,
-                    out,
-                    (first + at) * stride + column + element,
-                    stride,
-                )
-    for row in range(num_rows):
-        share = repeat(scratch[row])
-        at = (first + row) * stride + column
-        for element in range(0, size, LANES):
-            store(out, at + element, load(out, at + element) * share)
+        value = shared + begin * size
+        count = end - begin
+        _average_shared(scratch, scores, score_floats, v, value, size, count, out, q_at, stride, last - first)
+    for row in range(first, last):
+        share = repeat(scratch[row - first])
+        at = row * stride + head * size
+        for element in range(at, at + size, LANES):
+            store(out, element, load(out, element) * share)
 
 
 @compiled
-def _transpose_keys(k, shared, bar, num_bars, size, scratch, panel):
+def _shared_span(rows, first, last):
+    """The shared bars that rows see: from the block of the first one, to the last one that any row sees."""
+    end = 0
+    if rows[first].shared_first < rows[first].shared_last:
+        for row in range(first, last):
+            end = max(end, rows[row].shared_last)
+    return min(end, rows[first].shared_first // LANES * LANES), end
+
+
+@compiled
+def _score_shared(q, at, stride, num_rows, size, scratch, place, score_floats):
+    """The scores of all rows for the panel of 32 keys."""
+    for first in range(0, num_rows, MAX_ROWS):
+        count = min(MAX_ROWS, num_rows - first)
+        panel = MAX_ROWS * PANEL
+        multiply(count, q, at + first * stride, stride, scratch, panel, size, scratch)
+        for row in range(count):
+            for half in range(0, PANEL, LANES):
+                target = place + (first + row) * score_floats + half
+                store(scratch, target, load(scratch, row * PANEL + half))
+
+
+@compiled
+def _average_shared(scratch, scores, score_floats, v, value, size, count, out, at, stride, num_rows):
+    """Add the shared values, times their exponents, to what all rows have of their own."""
+    for first in range(0, num_rows, MAX_ROWS):
+        number = min(MAX_ROWS, num_rows - first)
+        weights, target = scores + first * score_floats, at + first * stride
+        for element in range(0, size, LANES):
+            place = target + element
+            average(
+                number, scratch, weights, score_floats, v, value + element, size, count, out, place, stride
+            )
+
+
+@compiled
+def _transpose_keys(k, shared, bar, num_bars, size, scratch):
     """The keys of 32 bars as a panel of weights; a slot's last bars may be fewer."""
+    panel = MAX_ROWS * PANEL
     for half in range(min(2, (num_bars - bar) // LANES)):
         source = shared + (bar + half * LANES) * size
         for element in range(0, size, LANES):
@@ -125,6 +141,7 @@ def _transpose_keys(k, shared, bar, num_bars, size, scratch, panel):
 
 @compiled
 def _score_own(q, at, k, v, own, size, num_own, scratch, place):
+    """The scores of one row and its own bars, four at once."""
     for bar in range(0, num_own, 4):
         key = own + bar * size
         for line in range(0, 4 * size, LANES):
@@ -172,6 +189,6 @@ def _exponents(scores, place, count):
     return np.float32(1) / sum_of(total)
 
 
-def scratch_floats(head_dim, score_floats):
+def scratch_floats(head_dim: int, score_floats: int) -> int:
     """The room that ``attend`` needs."""
     return (MAX_ROWS + head_dim) * PANEL + MAX_GROUP_ROWS * score_floats

@@ -25,52 +25,44 @@ ROW = np.dtype(
 )
 """The newest bar of a path, or a bar of a lookback."""
 
-LAYER = np.dtype(
-    [
-        (name, INT64)
-        for name in (
-            "qkv",
-            "qkv_bias",
-            "attention_out",
-            "attention_out_bias",
-            "gate",
-            "ffn_out",
-            "ffn_out_bias",
-        )
-    ]
-)
+LAYER_WEIGHTS = ["qkv", "qkv_bias", "attention_out", "attention_out_bias", "gate", "ffn_out", "ffn_out_bias"]
+LAYER = np.dtype([(name, INT64) for name in LAYER_WEIGHTS])
 """``gate`` has 16 outputs of w1, then 16 of w3, and so on."""
 
-CACHE = np.dtype([(name, INT64) for name in ("k", "v", "num_slots", "num_heads", "num_bars", "head_dim")])
-"""Keys and values (layers, slots, heads, bars, head_dim); ``num_bars`` and ``head_dim`` are multiples of 16."""
+CACHE = np.dtype([(name, INT64) for name in ["k", "v", "num_slots", "num_heads", "num_bars", "head_dim"]])
+"""Keys and values (layers, slots, heads, bars, head_dim), the last two multiples of 16."""
 
 NUMBERS = ("task", "num_threads", "num_rows", "num_groups", "num_layers", "d_model", "d_ff")
-WEIGHTS = (
-    *(
-        "embedding",
-        "turns",
-        "layers",
-        "norm",
-        "s1_head",
-        "s1_head_bias",
-        "dependency_kv",
-        "dependency_kv_bias",
-    ),
-    *("queries", "dependency_out", "dependency_out_bias", "s2_head", "s2_head_bias", "ones"),
-)
-BUFFERS = ("x", "q", "mixed", "hidden", "context", "logits", "s1", "rows", "groups", "counters", "scratch")
-SIZES = ("s1_outputs", "s2_outputs", "scratch_floats", "score_floats")
+WEIGHTS = [
+    "embedding",
+    "turns",
+    "layers",
+    "norm",
+    "ones",
+    "s1_head",
+    "s1_head_bias",
+    "s2_head",
+    "s2_head_bias",
+    "dependency_kv",
+    "dependency_kv_bias",
+    "dependency_out",
+    "dependency_out_bias",
+    "queries",
+]
+BUFFERS = ["x", "q", "mixed", "hidden", "context", "logits", "s1", "rows", "groups", "counters", "scratch"]
+SIZES = ["s1_outputs", "s2_outputs", "scratch_floats", "score_floats"]
 
 JOB = np.dtype(
     [
         *((name, INT64) for name in (*NUMBERS, *WEIGHTS, *BUFFERS, *SIZES)),
         ("blocks", CACHE),
         ("dependency", CACHE),
+        ("epsilon", np.float32),  # of the norms
     ]
 )
 """``x``, ``context`` (rows, d_model), ``q``, ``mixed`` (rows, heads · head_dim of the wider attention),
-``hidden`` (rows, d_ff), ``logits`` (rows, the wider vocabulary), ``s1`` (rows,), ``groups`` (groups, 2): first
-and last row. Numbers of outputs are multiples of 32."""
+``hidden`` (rows, d_ff), ``logits`` (rows, the wider vocabulary), ``s1`` (rows,), ``groups`` (groups, 2): the
+first row, and the one after the last. Numbers of outputs are multiples of 32."""
 
 FILL, TO_S1, TO_S2, STOP = range(4)
-"""Tasks: put keys and values into the cache, and go on to the logits of s1; go on to those of s2; end."""
+"""Tasks: put keys and values into the cache; the same, and the logits of s1; the logits of s2; end."""

@@ -17,7 +17,7 @@ from kronos_model.engine.native.weights import NativeWeights
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache, Segment
 from kronos_model.engine.transformer.network import Choose, Network
-from kronos_model.layers import TransformerBlock
+from kronos_model.layers import NORM_EPSILON, TransformerBlock
 from kronos_model.model import Kronos
 
 MAX_FILLED_ROWS: Final = 512
@@ -57,7 +57,7 @@ class NativeNetwork(Network):
         self._logits = np.empty((max_rows, max(outputs)), np.float32)
         self._rows, self._groups = np.zeros(max_rows, ROW), np.empty((max_rows, 2), np.int64)
         self._s1, self._counters = np.empty(max_rows, np.int64), np.empty(layers, np.int64)
-        self._buffers = {
+        self._buffers: dict[str, NDArray[Any]] = {
             **{name: np.empty(max_rows * model.d_model, np.float32) for name in ("x", "context")},
             **{name: np.empty(max_rows * max(widths), np.float32) for name in ("q", "mixed")},
             "hidden": np.empty(max_rows * d_ff, np.float32),
@@ -76,6 +76,7 @@ class NativeNetwork(Network):
             "s2_outputs": outputs[1],
             "scratch_floats": floats_a_thread,
             "score_floats": score_floats,
+            "epsilon": NORM_EPSILON,
             "blocks": _described(self.blocks),
             "dependency": _described(self.dependency),
         }
@@ -139,8 +140,8 @@ class NativeNetwork(Network):
         self._counters[:] = 0
         self._pool.run(task)
 
-    def _logits_of(self, num_rows: int, vocabulary: int, stride: str) -> Tensor:
-        stride = int(self._pool.job[stride])
+    def _logits_of(self, num_rows: int, vocabulary: int, num_outputs: str) -> Tensor:
+        stride = int(self._pool.job[num_outputs])
         flat = self._logits.reshape(-1)[: num_rows * stride]
         return torch.from_numpy(flat.reshape(num_rows, stride)[:, :vocabulary])
 

@@ -22,7 +22,7 @@ class KernelPool:
         weights: the NumPy type of weights, kept: that of cached keys and values.
     """
 
-    def __init__(self, num_threads: int, weights: type[np.generic], kept: type[np.generic]) -> None:
+    def __init__(self, num_threads: int, weights: type[Any], kept: type[Any]) -> None:
         self._jobs = np.zeros(1, JOB)
         self._types = np.empty(0, weights), np.empty(0, kept)
         self._sync = np.empty(SYNC_SIZE, np.int64)

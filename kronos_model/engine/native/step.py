@@ -5,6 +5,7 @@ result: each number is computed by one thread, in one order.
 """
 
 import math
+from typing import Any
 
 import numpy as np
 from numba import from_dtype, njit, types
@@ -25,9 +26,8 @@ from kronos_model.engine.native.vectors import (
     sum_of,
     swap_pairs,
 )
-from kronos_model.layers import NORM_EPSILON
 
-EPSILON, ONE, ZERO = np.float32(NORM_EPSILON), np.float32(1), np.float32(0)
+ONE, ZERO = np.float32(1), np.float32(0)
 FLOATS, WHOLE = np.empty(0, np.float32), np.empty(0, np.int64)
 ROWS, LAYERS = np.empty(0, ROW), np.empty(0, LAYER)
 
@@ -160,7 +160,7 @@ def normalise(job, thread, x, scale, out):
         for element in range(0, job.d_model, LANES):
             value = load(x, at + element)
             total = multiply_add(value, value, total)
-        norm = repeat(ONE / np.float32(math.sqrt(sum_of(total) / np.float32(job.d_model) + EPSILON)))
+        norm = repeat(ONE / np.float32(math.sqrt(sum_of(total) / np.float32(job.d_model) + job.epsilon)))
         for element in range(0, job.d_model, LANES):
             store(out, at + element, load(x, at + element) * norm * load(scale, element))
 
@@ -185,11 +185,8 @@ def run_blocks(job, thread, sync, rows, scratch, weights, kept):
     """From the rows' tokens to what the transformer knows of them, in ``context``."""
     x, q, mixed = array_at(job.x, FLOATS), array_at(job.q, FLOATS), array_at(job.mixed, FLOATS)
     hidden, context = array_at(job.hidden, FLOATS), array_at(job.context, FLOATS)
-    turns, layers, ones = (
-        array_at(job.turns, FLOATS),
-        array_at(job.layers, LAYERS),
-        array_at(job.ones, FLOATS),
-    )
+    turns, ones = array_at(job.turns, FLOATS), array_at(job.ones, FLOATS)
+    layers = array_at(job.layers, LAYERS)
     cache, d_model, d_ff, num_threads = job.blocks, job.d_model, job.d_ff, job.num_threads
     k, v = array_at(cache.k, kept), array_at(cache.v, kept)
     width = cache.num_heads * cache.head_dim
@@ -222,7 +219,7 @@ def run_blocks(job, thread, sync, rows, scratch, weights, kept):
 
 @compiled
 def predict_s1(job, thread, rows, scratch, weights, kept):
-    """Keys and values of the dependency-aware layer and, unless the rows only fill the cache, logits of s1."""
+    """Keys and values of the dependency-aware layer and, if asked for, logits of s1."""
     cache, context = job.dependency, array_at(job.context, FLOATS)
     panels, bias = array_at(job.dependency_kv, weights), array_at(job.dependency_kv_bias, FLOATS)
     count = -(-2 * cache.num_heads * cache.head_dim // PANEL)
@@ -290,11 +287,11 @@ def run(jobs, thread, sync, weights, kept):
             return
 
 
-DTYPES = {"float32": np.float32, "bfloat16": np.uint16}
+DTYPES: dict[str, type[Any]] = {"float32": np.float32, "bfloat16": np.uint16}
 """NumPy's types for those of weights, and of cached keys and values."""
 
 
-def compile_for(weights, kept):
+def compile_for(weights: str, kept: str) -> None:
     """Compile ``run`` for two of the ``DTYPES``, or load it from the cache."""
     jobs, whole = (types.Array(kind, 1, "C") for kind in (from_dtype(JOB), types.int64))
     floats = (types.Array(from_dtype(np.dtype(DTYPES[name])), 1, "C") for name in (weights, kept))

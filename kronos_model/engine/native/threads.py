@@ -30,6 +30,7 @@ cond_wait, cond_broadcast = _external("pthread_cond_wait", 2), _external("pthrea
 
 @njit(cache=True, **OPTIONS)
 def prepare(sync):
+    """Make it ready for use."""
     sync[:] = 0
     mutex_init(sync.ctypes.data + MUTEX * 8, 0)
     cond_init(sync.ctypes.data + CONDITION * 8, 0)

@@ -34,6 +34,8 @@ vector = Vector()
 
 @register_model(Vector)
 class VectorModel(models.PrimitiveModel):
+    """How LLVM holds it."""
+
     def __init__(self, manager, kind):
         super().__init__(manager, kind, FLOATS)
 
@@ -133,6 +135,8 @@ def load(typing, array, index):
 
 @intrinsic
 def store(typing, array, index, value):
+    """The contrary of ``load``."""
+
     def generate(context, builder, kinds, values):
         address = _address(context, builder, kinds.args[0], *values[:2])
         _store(builder, address, kinds.args[0].dtype, values[2])
@@ -163,6 +167,7 @@ def _largest(builder, first, second):
 
 @intrinsic
 def maximum(typing, first, second):
+    """The larger one of each lane."""
     return vector(vector, vector), lambda context, builder, kinds, values: _largest(builder, *values)
 
 
@@ -190,6 +195,8 @@ def _reduce(builder, value, operation):
 
 @intrinsic
 def sum_of(typing, value):
+    """In one order on every CPU."""
+
     def generate(context, builder, kinds, values):
         return _reduce(builder, values[0], builder.fadd)
 
@@ -198,6 +205,8 @@ def sum_of(typing, value):
 
 @intrinsic
 def max_of(typing, value):
+    """The largest lane."""
+
     def generate(context, builder, kinds, values):
         def larger(first, second):
             return _largest(builder, first, second)
@@ -263,6 +272,7 @@ def prefetch(typing, array, index, level):
 
 @intrinsic(prefer_literal=True)
 def zeros(typing, count):
+    """A tuple of ``count`` vectors."""
     kind = types.UniTuple(vector, count.literal_value)
 
     def generate(context, builder, kinds, values):
@@ -311,7 +321,7 @@ def store_rows(typing, vectors, array, index, stride, width):
 
 @intrinsic
 def add_outer(typing, sums, array, index, stride, weights):
-    """Add to each row's sums the element of the row, ``stride`` apart from ``index`` on, times ``weights``."""
+    """Add to each row's sums one element of the row, times ``weights``; rows are ``stride`` apart."""
 
     def generate(context, builder, kinds, values):
         sums, array, index, stride, weights = values
@@ -402,6 +412,8 @@ def atomic_add(typing, array, index, value):
 
 @intrinsic
 def atomic_load(typing, array, index):
+    """What other threads stored last."""
+
     def generate(context, builder, kinds, values):
         return builder.load_atomic(_address(context, builder, kinds.args[0], *values), "acquire", 8)
 
@@ -410,6 +422,8 @@ def atomic_load(typing, array, index):
 
 @intrinsic
 def atomic_store(typing, array, index, value):
+    """For other threads to load."""
+
     def generate(context, builder, kinds, values):
         address = _address(context, builder, kinds.args[0], *values[:2])
         builder.store_atomic(values[2], address, "release", 8)

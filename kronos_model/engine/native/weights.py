@@ -18,7 +18,7 @@ from kronos_model.model import Kronos
 
 
 class NativeWeights:
-    """All weights of a model, held in this object's memory, and their ``addresses`` by the names of ``WEIGHTS``.
+    """All weights of a model, held in this object's memory, and their ``addresses`` by name.
 
     Args:
         table: of the embedding.
@@ -39,7 +39,7 @@ class NativeWeights:
             q = weights.q.times(1 / math.sqrt(weights.heads[1]))  # the scale of scores
             layer["qkv"], layer["qkv_bias"] = self._matrix(q, weights.k, weights.v)
             layer["attention_out"], layer["attention_out_bias"] = self._matrix(weights.out)
-            parts = [part.weight.unflatten(0, (-1, LANES)) for part in (weights.w1, weights.w3)]
+            parts = [torch.unflatten(part.weight, 0, (-1, LANES)) for part in (weights.w1, weights.w3)]
             layer["gate"], _ = self._matrix(Affine(torch.stack(parts, dim=1).flatten(0, 2), None))
             layer["ffn_out"], layer["ffn_out_bias"] = self._matrix(weights.w2)
         dependency = DependencyWeights.of(model, head_dim)
@@ -68,7 +68,9 @@ class NativeWeights:
         weight = torch.cat([layer.weight for layer in layers])
         missing = -len(weight) % PANEL
         weight = torch.cat((weight, weight.new_zeros(missing, weight.shape[1])))
-        parts = weight.unflatten(0, (-1, 2 // WIDTH, WIDTH * LANES))  # (panels, halves, outputs, inputs)
+        parts = torch.unflatten(
+            weight, 0, (-1, 2 // WIDTH, WIDTH * LANES)
+        )  # (panels, halves, outputs, inputs)
         panels = parts.transpose(2, 3).to(self._dtype).contiguous()
         if self._dtype is torch.bfloat16:
             panels = panels.view(torch.uint16)

@@ -271,14 +271,15 @@ class BlockWeights(NamedTuple):
         order = _halves_side_by_side(attention.n_heads, attention.head_dim).to(device)
         q, k = (Affine.of(one).with_rows(order) for one in (attention.q_proj, attention.k_proj))
         q = q.times(math.sqrt(heads[1] / attention.head_dim))
-        inputs = [one.after_scale(block.norm1.weight) for one in (q, k, Affine.of(attention.v_proj))]
-        return cls(
-            heads,
-            *(one.with_heads(*heads) for one in inputs),
-            Affine.of(attention.out_proj).after_heads(*heads),
-            *(Affine.of(one).after_scale(block.norm2.weight) for one in (feed_forward.w1, feed_forward.w3)),
-            Affine.of(feed_forward.w2),
+        q, k, v = (
+            one.after_scale(block.norm1.weight).with_heads(*heads)
+            for one in (q, k, Affine.of(attention.v_proj))
         )
+        out = Affine.of(attention.out_proj).after_heads(*heads)
+        w1, w3 = (
+            Affine.of(one).after_scale(block.norm2.weight) for one in (feed_forward.w1, feed_forward.w3)
+        )
+        return cls(heads, q, k, v, out, w1, w3, Affine.of(feed_forward.w2))
 
 
 class DependencyWeights(NamedTuple):
