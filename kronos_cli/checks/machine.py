@@ -105,6 +105,7 @@ def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
     remedy = "run nvidia-smi and install requirements-cuda.txt, or set KRONOS_DEVICE=cpu"
     remedy += ". `kronos devices` lists all devices"
     yield Finding("device", "warning" if warning else "ok", text, remedy)
+    yield _engine(device["engine"])
     if model is None:
         return
     if model.get("code") == "CHECKPOINT_UNREACHABLE":
@@ -117,3 +118,12 @@ def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
     else:
         size = f"{model['num_parameters']:,} parameters, {model['slots']} slots"
         yield Finding("model", "ok", f"{model['id']}: {size}, loaded in {model['load_s']:.1f} s")
+
+
+def _engine(outlook: Mapping[str, Any]) -> Finding:
+    """Which engine a worker would use; ``outlook`` is that of ``engine_outlook``."""
+    if outlook["reason"] is not None:
+        remedy = "set KRONOS_ENGINE=torch if PyTorch is wanted"
+        return Finding("engine", "warning", f"torch: {outlook['reason']}", remedy)
+    text = "" if outlook["is_compiled"] else ", to be compiled at the first start of a worker"
+    return Finding("engine", "ok", f"{outlook['kind']}{text}")

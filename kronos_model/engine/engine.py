@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 MIN_CHUNK_BARS = 64
 """A larger chunk that runs out of memory is tried again in parts; one of this size fails."""
+
+EngineKind = Literal["native", "torch"]
 
 Work = TypeVar("Work", Chunk, Sequence)
 
@@ -54,6 +56,9 @@ class Engine:
         num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
             large job has to make room for them.
         new_mark: marks what the device has been sent so far.
+        kind: what computes the runner's steps: our own kernels for CPUs, or PyTorch.
+        kind_reason: a sentence that says why a CPU does not use the native kernels. None if it uses them, if
+            PyTorch was asked for, and on a GPU.
     """
 
     def __init__(
@@ -63,7 +68,11 @@ class Engine:
         max_chunk_bars: int = 512,
         num_spare_slots: int = 0,
         new_mark: Callable[[], Mark] = HostMark,
+        kind: EngineKind = "torch",
+        kind_reason: str | None = None,
     ) -> None:
+        self.kind: EngineKind = kind
+        self.kind_reason = kind_reason
         self._runner = runner
         self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars, num_spare_slots)
         self._live: dict[Generation, None] = {}
