@@ -115,17 +115,19 @@ def build_engine(
 
 
 class EngineOutlook(NamedTuple):
-    """Which engine would be used. ``reason`` and ``kind`` are as of ``Engine``."""
+    """Which engine would be used, and why; for the native one, whether its kernels are compiled already."""
 
     kind: EngineKind
-    reason: str | None
-    is_compiled: bool = True
-    """Whether no kernels have to be compiled before the first job."""
+    why: str
+    is_fallback: bool = False
+    """Whether PyTorch is used because this CPU cannot use the native kernels."""
 
 
 def engine_outlook(device: torch.device, kind: EngineChoice = "auto") -> EngineOutlook:
     """The engine that ``build_engine`` would make on a device. Loads no model, and compiles nothing."""
-    return EngineOutlook("torch", None)
+    if device.type != "cpu":
+        return EngineOutlook("torch", f"the native engine is for CPUs, not for {device}")
+    return EngineOutlook("torch", "as asked for" if kind == "torch" else "there is no native engine yet")
 
 
 def _recorded_event(device: torch.device) -> torch.cuda.Event:
