@@ -98,7 +98,7 @@ class ModelLoader:
             kind=kind,
             **self._size(wanted),
         )
-        if kind == "native" != engine.kind:
+        if kind == "native" and engine.kind != "native":
             text = f"{name} was computed by the native engine, which cannot be used any more"
             raise KronosError(f"{text}: {engine.kind_reason}. Start the worker again.")
         if name not in self.engines:
