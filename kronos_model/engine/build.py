@@ -16,9 +16,9 @@ import torch
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
 from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.decoding.static_steps import StaticSteps
-from kronos_model.engine.engine import Engine, EngineKind
+from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
-from kronos_model.engine.reports import HostMark
+from kronos_model.engine.reports import EngineKind, HostMark
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.path_table import padded_bars
 from kronos_model.engine.scheduling.slots import PLACES_PER_PATH

@@ -4,14 +4,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Literal, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.generation import Generation, SeriesRequest, as_kronos_error
-from kronos_model.engine.reports import EngineLoad, HostMark, Mark, PhaseTimer, StepReport
+from kronos_model.engine.reports import EngineKind, EngineLoad, HostMark, Mark, PhaseTimer, StepReport
 from kronos_model.engine.scheduling.allocation import Suspension
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.scheduling.scheduler import Scheduler
@@ -22,8 +22,6 @@ log = logging.getLogger(__name__)
 
 MIN_CHUNK_BARS = 64
 """A larger chunk that runs out of memory is tried again in parts; one of this size fails."""
-
-EngineKind = Literal["native", "torch"]
 
 Work = TypeVar("Work", Chunk, Sequence)
 
@@ -56,10 +54,10 @@ class Engine:
         num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
             large job has to make room for them.
         new_mark: marks what the device has been sent so far.
-        kind: what computes the runner's steps: our own kernels for CPUs, or PyTorch.
-        kind_reason: a sentence that says why a CPU does not use the native kernels. None if it uses them, if
-            PyTorch was asked for, and on a GPU.
     """
+
+    kind: EngineKind = "torch"
+    kind_reason: str | None = None
 
     def __init__(
         self,
@@ -68,11 +66,7 @@ class Engine:
         max_chunk_bars: int = 512,
         num_spare_slots: int = 0,
         new_mark: Callable[[], Mark] = HostMark,
-        kind: EngineKind = "torch",
-        kind_reason: str | None = None,
     ) -> None:
-        self.kind: EngineKind = kind
-        self.kind_reason = kind_reason
         self._runner = runner
         self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars, num_spare_slots)
         self._live: dict[Generation, None] = {}
@@ -174,16 +168,13 @@ class Engine:
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> int:
         """Compute one more bar of every path. Returns how many bars that were."""
-        decoded = self._attempt(self._decode_once, sequences)
+        decoded = self._attempt(lambda some: self._runner.decode(self._scheduler.batch_of(some)), sequences)
         if not decoded:
             return 0
         batch = self._scheduler.batch_of(decoded)
         for sequence in self._scheduler.add_bars(batch):
             self._change_phase(sequence)
         return len(batch.slots)
-
-    def _decode_once(self, sequences: tuple[Sequence, ...]) -> None:
-        self._runner.decode(self._scheduler.batch_of(sequences))
 
     def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> tuple[Work, ...]:
         """Run the work and return what succeeded. After a failure, run it in halves, so that one fails alone.
