@@ -76,9 +76,10 @@ class WorkerProcess:
         CodedRedisBackend.runs_here = staticmethod(self.claims.has)
         self._heartbeat.start()
 
-    def serve_metrics(self, *, model: str = "", dtype: str = "") -> None:
+    def serve_metrics(self, *, model: str = "", dtype: str = "", engine: str = "") -> None:
         """Describe the process in its metrics, and serve them if a port is set."""
-        self.metrics.describe(device=str(self.device), model=model, queue=self.queue, dtype=dtype)
+        facts = {"model": model, "queue": self.queue, "dtype": dtype, "engine": engine}
+        self.metrics.describe(device=str(self.device), **facts)
         if self.settings.metrics_port is not None:
             self.metrics.serve(self.settings.metrics_host, self.settings.metrics_port)
 

@@ -34,6 +34,9 @@ class WorkerSettings(ServiceSettings):
     there are slots at most, or 64"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """number format in which weights are multiplied"""
+    engine: Literal["auto", "torch"] = "auto"
+    """what computes the steps on a CPU: the native kernels if it can use them, else PyTorch; `torch` is for
+    pools of different machines whose results must be equal"""
     threads: int | None = Field(None, ge=1)
     """CPU threads that one worker process computes with; default: `OMP_NUM_THREADS`, else its cores, divided
     among the processes of `kronos worker --processes`"""

@@ -40,11 +40,11 @@ export class ForecastView {
     this.#draw()
   }
 
-  #showOrigin({ device, model, worker, timings_ms: timings }) {
+  #showOrigin({ device, engine, model, worker, timings_ms: timings }) {
     const { lookback, series } = this.#shown
     const note = caution(model.id)
     byId("made-by").replaceChildren("Computed on ", made("strong", {}, device), " by ", made("strong", {}, model.id),
-      ` in ${duration(timings.total / 1000)}, from ${lookback.name}, seed ${series.seed} (${worker}) `,
+      `${engine ? ` (${engine} engine)` : ""} in ${duration(timings.total / 1000)}, from ${lookback.name}, seed ${series.seed} (${worker}) `,
       ...(note ? [made("span", { class: "badge" }, note)] : []))
   }
 

@@ -43,7 +43,8 @@ function card(worker) {
     list.append(made("dt", {}, name), made("dd", {}, value))
   }
   const parts = [made("h3", {}, worker.node), list]
-  if (worker.device_warning) parts.push(made("p", { class: "warning" }, worker.device_warning))
+  const warnings = [worker.device_warning, ...(worker.models ?? []).map((model) => model.engine_warning)]
+  for (const text of new Set(warnings.filter(Boolean))) parts.push(made("p", { class: "warning" }, text))
   return made("article", { class: "card" }, ...parts)
 }
 
@@ -59,7 +60,7 @@ function commonFacts(worker) {
 }
 
 function forecastFacts(worker) {
-  const models = (worker.models ?? []).map(({ id }) => id)
+  const models = (worker.models ?? []).map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id))
   return [
     ["Models", (models.length ? models : [worker.model?.id ?? "loading"]).join(", ")],
     ["Paths", `${count(worker.sequences_running ?? 0)} running, ${count(worker.sequences_waiting ?? 0)} waiting`],

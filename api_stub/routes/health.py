@@ -15,6 +15,7 @@ from api_stub.routes.predictions import version_of
 from api_stub.settings import ApiSettings
 from kronos_client import __version__
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.model_info import EngineKind
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.queues import is_gpu_queue
@@ -73,6 +74,8 @@ class Ready(BaseModel):
         default=None, description="why the worker does not use the requested device"
     )
     model: str | None = None
+    engine: EngineKind | None = Field(default=None, description="what computes the steps of its model")
+    engine_warning: str | None = Field(default=None, description="why it is not the native one on a CPU")
     queues: dict[str, QueueView] = {}
     detail: str | None = Field(default=None, description="why no worker is ready")
 
@@ -180,6 +183,7 @@ async def _ready(backend: Backend) -> Ready:
     if shown is None:
         detail = "no forecast worker is alive; start one"
         return Ready(status="loading", model_loaded=False, queues=queue_views(pool), detail=detail)
+    own = shown.models[0] if shown.models else None
     why_not = f"no forecast worker is ready yet; {shown.node} is {shown.condition}"
     return Ready(
         status="ok" if shown.is_ready else "loading",
@@ -187,6 +191,8 @@ async def _ready(backend: Backend) -> Ready:
         device=shown.device,
         device_warning=shown.device_warning,
         model=None if shown.model is None else version_of(shown.model.id, shown.model.revision),
+        engine=None if own is None else own.engine,
+        engine_warning=None if own is None else own.engine_warning,
         queues=queue_views(pool),
         detail=None if shown.is_ready else why_not,
     )

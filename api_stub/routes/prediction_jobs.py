@@ -214,5 +214,6 @@ def _prediction(item: SingleRequest, series: SeriesForecast, result: ForecastRes
         lookback=series.lookback,
         device=result.device,
         device_warning=result.device_warning,
+        engine=result.engine,
         warnings=[*result.warnings, *series.warnings],
     )

@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from api_stub.candles import Candles, FutureTimestamps, NotBool, Timestamps, num_candles
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
+from kronos_client.contract.model_info import EngineKind
 from kronos_client.contract.names import Priority
 from kronos_client.contract.path_results import EventChance, PathStatistics
 from kronos_model.bars.missing import Missing
@@ -130,6 +131,7 @@ class Prediction(BaseModel):
     lookback: int | None = Field(default=None, description="candles that the model read, the last ones")
     device: str = Field(description="the device that computed it")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
+    engine: EngineKind | None = Field(default=None, description="what computed the steps")
     warnings: list[str] = Field(
         default=[], description="about this series, after those about the whole request"
     )

@@ -13,6 +13,7 @@ class NullEngine:
 
     load = EngineLoad(running=0, waiting=0, slots=64)
     last_step = StepReport()
+    kind, kind_reason = "torch", None
 
     def __init__(self) -> None:
         self._waiting: list[Generation] = []

@@ -54,7 +54,7 @@ def _findings_of(check: str, run: Callable[[], Iterable[Finding]]) -> list[Findi
 
 
 def worker_findings(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
-    """Count the live workers, and repeat their device warnings."""
+    """Count the live workers, and repeat their warnings."""
     if not workers:
         yield Finding("workers", "warning", "no worker is alive on this Redis", START_ONE)
         return
@@ -69,9 +69,9 @@ def worker_findings(workers: Sequence[WorkerStatus]) -> Iterator[Finding]:
         if worker.problem is not None:
             text = f"{worker.node} is {worker.condition}"
             yield Finding("workers", "failed", text, "repair Redis; the worker goes on by itself")
-        if worker.device_warning:
-            text = f"{worker.node}: {worker.device_warning}"
-            yield Finding("workers", "warning", text, "run kronos devices on its machine")
+        for warning in worker.all_warnings():
+            remedy = "run kronos devices" if warning == worker.device_warning else "run kronos check"
+            yield Finding("workers", "warning", f"{worker.node}: {warning}", f"{remedy} on its machine")
 
 
 def worker_here(settings: CliSettings) -> Finding:

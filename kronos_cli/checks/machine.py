@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any, Final
 
-from kronos_cli.checks.finding import Finding
+from kronos_cli.checks.finding import Finding, Level
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.ports import FLOWER_PORT, LOOPBACK, why_not_free
 from worker.inference.probe import ProbeError, run_probe
@@ -105,6 +105,10 @@ def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
     remedy = "run nvidia-smi and install requirements-cuda.txt, or set KRONOS_DEVICE=cpu"
     remedy += ". `kronos devices` lists all devices"
     yield Finding("device", "warning" if warning else "ok", text, remedy)
+    engine = device["engine"]
+    remedy = "mend that, or set KRONOS_ENGINE=torch if PyTorch is wanted"
+    level: Level = "warning" if engine["is_fallback"] else "ok"
+    yield Finding("engine", level, f"{engine['kind']}: {engine['why']}", remedy)
     if model is None:
         return
     if model.get("code") == "CHECKPOINT_UNREACHABLE":

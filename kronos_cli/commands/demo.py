@@ -21,7 +21,7 @@ from rich.table import Table
 from kronos_cli.commands import options
 from kronos_cli.files.caution import caution_about
 from kronos_cli.settings import CliSettings, get_settings
-from kronos_cli.stack.own_commands import model_choice, own_command
+from kronos_cli.stack.own_commands import engine_choice, model_choice, own_command
 from kronos_cli.stack.processes import ProcessStack, log_of
 from kronos_cli.stack.services import start_redis
 from kronos_cli.wording import file_error, in_own_words
@@ -144,7 +144,8 @@ class Demo:
 
     def _start_worker(self, stack: ProcessStack, url: str) -> ForecastWorkerStatus:
         """Start a worker, wait until it is ready, and return its status."""
-        variables = {"KRONOS_REDIS_URL": url, **model_choice(self.settings, self.model, self.tokenizer)}
+        variables = {"KRONOS_REDIS_URL": url, **engine_choice()}
+        variables |= model_choice(self.settings, self.model, self.tokenizer)
         if self.device is not None:
             variables["KRONOS_DEVICE"] = self.device
         node = f"demo-{secrets.token_hex(4)}@{socket.gethostname()}"
@@ -205,10 +206,9 @@ class Demo:
     def report(self, result: ForecastResult, status: ForecastWorkerStatus, caution: str | None) -> None:
         """Print the result's origin and its first bars."""
         show = self.console.print
-        show(f"\nDevice   {result.device}")
-        # Results repeat the worker's device warning. Each text is printed once.
-        warnings = [result.device_warning, status.device_warning, *result.all_warnings()]
-        for text in dict.fromkeys(filter(None, warnings)):
+        show(f"\nDevice   {result.device}, engine {result.engine}")
+        # Results repeat the worker's warnings. Each text is printed once.
+        for text in dict.fromkeys([*status.all_warnings(), *result.all_warnings()]):
             show(f"Warning  {in_own_words(text)}", style="yellow", soft_wrap=True)
         show(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
         if caution is not None:

@@ -33,7 +33,7 @@ class LongForm:
 def forecast_record(name: str, source: Source, job_id: str, result: ForecastResult) -> dict[str, Any]:
     """The forecast of one series with its origin, as JSON-compatible values."""
     series = result.series[0]
-    origin = result.model_dump(mode="json", include={"model", "device", "device_warning"})
+    origin = result.model_dump(mode="json", include={"model", "device", "device_warning", "engine"})
     fields = {"timestamps", "mean", "quantiles", "events", "statistics"}
     bars = series.model_dump(mode="json", include=fields)
     origin |= {"warnings": result.all_warnings(), "seed": series.seed}

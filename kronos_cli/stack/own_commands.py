@@ -18,3 +18,8 @@ def model_choice(settings: CliSettings, model: str | None, tokenizer: str | None
         # A revision that is set belongs to another model. The bundled model has none.
         given |= {"KRONOS_MODEL": BUNDLED_MODEL, "KRONOS_MODEL_REVISION": "", "KRONOS_TOKENIZER_REVISION": ""}
     return {name: value for name, value in given.items() if value is not None}
+
+
+def engine_choice(*, is_compiled: bool = False) -> dict[str, str]:
+    """The variables with which a worker's first job does not wait until the native kernels are compiled."""
+    return {} if is_compiled else {"KRONOS_ENGINE": "torch"}

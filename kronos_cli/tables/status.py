@@ -20,8 +20,8 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
     Text of announcements is never markup.
     """
     what = simple_table(
-        "worker", "state", "device", "queue", "model", "up",
-        names=("worker", "model"), texts=("state", "device", "queue"),
+        "worker", "state", "device", "engine", "queue", "model", "up",
+        names=("worker", "model"), texts=("state", "device", "engine", "queue"),
     )  # fmt: skip
     load = simple_table(
         "worker", "jobs", "failed", "running", "waiting", "slots", "wait", "bars/s", names=("worker",)
@@ -34,11 +34,10 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
         if worker.problem is not None:
             state = Text("not ready", style="red")
             warnings.append(Text(f"{worker.node} is {worker.condition}", style="red"))
-        device, queue = Text(worker.device), Text(worker.queue)
-        what.add_row(node, state, device, queue, model_text(worker), duration(worker.uptime_s))
+        where = Text(worker.device), Text(engines_text(worker)), Text(worker.queue)
+        what.add_row(node, state, *where, model_text(worker), duration(worker.uptime_s))
         load.add_row(node, str(worker.jobs_done), str(worker.jobs_failed), *load_cells(worker))
-        if worker.device_warning:
-            warnings.append(Text(f"{worker.node}: {worker.device_warning}", style="yellow"))
+        warnings += [Text(f"{worker.node}: {text}", style="yellow") for text in worker.all_warnings()]
         if isinstance(worker, FinetuneWorkerStatus):
             continue
         if worker.device != "cpu":
@@ -71,6 +70,12 @@ def model_text(worker: AnyWorkerStatus) -> Text:
     if model is None:
         return Text("…", style="dim")
     return Text(f"{model.id} @{model.revision[:8]}" if model.revision else model.id)
+
+
+def engines_text(worker: AnyWorkerStatus) -> str:
+    """The engines of its models, each once."""
+    models = () if isinstance(worker, FinetuneWorkerStatus) else worker.models
+    return ", ".join(dict.fromkeys(model.engine for model in models if model.engine is not None))
 
 
 def training_text(training: TrainingStatus | None) -> Text:

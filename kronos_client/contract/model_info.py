@@ -1,8 +1,10 @@
 """The model that computes a forecast, as results and worker statuses name it. Imports no NumPy."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+EngineKind = Literal["native", "torch"]
 
 Texts = Annotated[tuple[str, ...], Field(strict=False)]
 

@@ -10,7 +10,7 @@ from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.forecast import Output, Seed
 from kronos_client.contract.jobs import PreparedSeries
-from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel, Texts
+from kronos_client.contract.model_info import CalibrationInfo, EngineKind, ModelInfo, ResultModel, Texts
 from kronos_client.contract.path_results import (
     EventChance,
     PathStatistics,
@@ -99,6 +99,9 @@ class ForecastResult(ResultModel):
     )
     device: str = Field(description="the device that computed it, such as cpu or cuda:0")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
+    engine: EngineKind | None = Field(
+        default=None, description="what computed the steps: our kernels for CPUs, or PyTorch; null: 0.1.0"
+    )
     queue: str
     worker: str
     timings_ms: Timings

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from kronos_client.contract.model_info import CalibrationInfo, ModelInfo
+from kronos_client.contract.model_info import CalibrationInfo, EngineKind, ModelInfo
 from kronos_client.contract.names import Role
 
 State = Literal["loading", "ready", "draining"]
@@ -58,6 +58,10 @@ class WorkerStatus(StatusModel):
         """The worker's state in words, with its problem."""
         return self.state if self.problem is None else f"not ready: {self.problem}"
 
+    def all_warnings(self) -> list[str]:
+        """Why its device is not the requested one, and why its models do not use the native engine."""
+        return [] if self.device_warning is None else [self.device_warning]
+
 
 class RunningJob(StatusModel):
     """A forecast job that runs, over all paths of all its series."""
@@ -77,6 +81,8 @@ class ModelStatus(StatusModel):
     lookback: int | None = Field(default=None, description="most bars of lookback in its training, if known")
     min_lookback: int | None = Field(default=None, description="the fewest; without them always the most")
     calibration: CalibrationInfo | None = Field(default=None, description="of its quantiles, if it has one")
+    engine: EngineKind | None = Field(default=None, description="null while it loads, and of 0.1.0")
+    engine_warning: str | None = Field(default=None, description="why it is not the native one on a CPU")
     jobs: int
     slots: int
     running: int
@@ -103,6 +109,10 @@ class ForecastWorkerStatus(WorkerStatus):
     max_models: int = 1
     limits: dict[str, int] = Field(default={}, description="the most that a job may have, by setting")
     dtype: str = ""
+
+    def all_warnings(self) -> list[str]:
+        engines = filter(None, (model.engine_warning for model in self.models))
+        return list(dict.fromkeys([*super().all_warnings(), *engines]))
 
     def named(self, model: str | None) -> Sequence[ModelStatus]:
         """Its models of a name; for None its own."""

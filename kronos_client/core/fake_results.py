@@ -47,6 +47,7 @@ def _forecast(job: ForecastJob, job_id: str, limits: Limits, queue: str) -> Fore
         calibration=calibration if job.output.calibrated else None,
         device=device,
         device_warning=device_warning,
+        engine="torch",
         queue=queue,
         worker=STAND_IN,
         timings_ms=Timings(queued=0.0, prefill=0.0, decode=0.0, total=0.0),

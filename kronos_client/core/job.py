@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -14,11 +14,12 @@ from kronos_client.contract.names import SHARED_PREFIX, Priority, checked_job_id
 from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.redis.message import canonical_json, fingerprint, shown_arguments
+from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.settings import ClientSettings
 
 if TYPE_CHECKING:
-    from kronos_client.contract.model_info import ModelInfo
-    from kronos_client.contract.worker_status import AnyWorkerStatus
+    from kronos_client.contract.model_info import EngineKind, ModelInfo
+    from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
     from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
 
 BUNDLED: Final = "kronos-tiny"
@@ -48,20 +49,28 @@ class Job(NamedTuple):
         """The job under the id that equal ones of this scope have; itself if it is not known to equal any.
 
         Equal are forecasts of the same content, with all seeds given, by the same revision of a model, which
-        all ready ``workers`` must announce as their own.
+        all ready ``workers`` must announce as their own, and by one engine, which all those of the pool that
+        takes the job must announce.
         """
         if self.kind is not FORECAST:
             return self
         content = json.loads(self.content)
-        model = _announced(content.get("model"), workers)
+        ready = [one for one in workers if one.role == "forecast" and one.is_ready and one.model is not None]
+        model, engines = _announced(content.get("model"), ready), self._engines(ready)
         seed, *own_seeds = [one.get("seed") for one in (content.get("sampling", {}), *content["series"])]
-        if model is None or (seed is None and None in own_seeds):
+        if model is None or len(engines) != 1 or (seed is None and None in own_seeds):
             return self
-        parts = {"content": self.content, "model": model.model_dump(), "scope": scope}
+        parts = {"content": self.content, "model": model.model_dump(), "scope": scope, "engine": engines[0]}
         return self._replace(id=SHARED_PREFIX + fingerprint(parts)[:40])
 
+    def _engines(self, ready: Sequence[ForecastWorkerStatus]) -> list[EngineKind | None]:
+        """The engines of the pool that takes the job. Workers of 0.1.0 announce none."""
+        on_gpu = self.device != "cpu" and any(is_gpu_queue(worker.queue) for worker in ready)
+        pool = [worker for worker in ready if is_gpu_queue(worker.queue) == on_gpu]
+        return list({worker.models[0].engine if worker.models else None for worker in pool})
 
-def _announced(name: str | None, workers: Iterable[AnyWorkerStatus]) -> ModelInfo | None:
+
+def _announced(name: str | None, ready: Sequence[ForecastWorkerStatus]) -> ModelInfo | None:
     """The model that a job means by this name; None if ready workers have different ones, or it may change.
 
     All of them must have it as their own. One that loads it on request may have another revision, and a
@@ -69,8 +78,8 @@ def _announced(name: str | None, workers: Iterable[AnyWorkerStatus]) -> ModelInf
     """
     own = {
         (worker.models[0].id if worker.models else worker.model.id, worker.model)
-        for worker in workers
-        if worker.role == "forecast" and worker.is_ready and worker.model is not None
+        for worker in ready
+        if worker.model is not None
     }
     if len(own) != 1:
         return None

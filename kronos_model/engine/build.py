@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Final, cast
+from typing import Final, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
-from kronos_model.engine.reports import HostMark
+from kronos_model.engine.reports import EngineKind, HostMark
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.path_table import padded_bars
 from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
@@ -44,6 +44,8 @@ TRIAL_HORIZON: Final = 16
 POOLS: Final = 2
 """Recorded steps keep their temporary tensors apart from those of all other work."""
 
+EngineChoice = Literal["auto", "native", "torch"]
+
 
 def build_engine(
     model: Kronos,
@@ -55,6 +57,7 @@ def build_engine(
     max_prefill_bars: int | None = None,
     memory_bytes: int | None = None,
     dtype: torch.dtype = torch.float32,
+    kind: EngineChoice = "auto",
 ) -> Engine:
     """An engine for a model and its tokenizer, both already on the device that computes.
 
@@ -68,6 +71,8 @@ def build_engine(
         memory_bytes: for weights and slots together, on a GPU also for the temporary tensors of steps. None
             for no limit.
         dtype: in which weights are multiplied, float32 or bfloat16.
+        kind: what computes the steps: ``"torch"``, else the native kernels if this CPU can use them. The
+            engine's ``kind`` and ``kind_reason`` say what was chosen, and why.
 
     Raises:
         OutOfMemory: not even one slot fits, or the device has less memory than ``memory_bytes``.
@@ -107,6 +112,22 @@ def build_engine(
         num_spare_slots=num_spare,
         new_mark=partial(_recorded_event, device) if device.type == "cuda" else HostMark,
     )
+
+
+class EngineOutlook(NamedTuple):
+    """Which engine would be used, and why; for the native one, whether its kernels are compiled already."""
+
+    kind: EngineKind
+    why: str
+    is_fallback: bool = False
+    """Whether PyTorch is used because this CPU cannot use the native kernels."""
+
+
+def engine_outlook(device: torch.device, kind: EngineChoice = "auto") -> EngineOutlook:
+    """The engine that ``build_engine`` would make on a device. Loads no model, and compiles nothing."""
+    if device.type != "cpu":
+        return EngineOutlook("torch", f"the native engine is for CPUs, not for {device}")
+    return EngineOutlook("torch", "as asked for" if kind == "torch" else "there is no native engine yet")
 
 
 def _recorded_event(device: torch.device) -> torch.cuda.Event:

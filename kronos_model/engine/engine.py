@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.generation import Generation, SeriesRequest, as_kronos_error
-from kronos_model.engine.reports import EngineLoad, HostMark, Mark, PhaseTimer, StepReport
+from kronos_model.engine.reports import EngineKind, EngineLoad, HostMark, Mark, PhaseTimer, StepReport
 from kronos_model.engine.scheduling.allocation import Suspension
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.scheduling.scheduler import Scheduler
@@ -55,6 +55,9 @@ class Engine:
             large job has to make room for them.
         new_mark: marks what the device has been sent so far.
     """
+
+    kind: EngineKind = "torch"
+    kind_reason: str | None = None
 
     def __init__(
         self,
@@ -165,16 +168,13 @@ class Engine:
 
     def _decode(self, sequences: tuple[Sequence, ...]) -> int:
         """Compute one more bar of every path. Returns how many bars that were."""
-        decoded = self._attempt(self._decode_once, sequences)
+        decoded = self._attempt(lambda some: self._runner.decode(self._scheduler.batch_of(some)), sequences)
         if not decoded:
             return 0
         batch = self._scheduler.batch_of(decoded)
         for sequence in self._scheduler.add_bars(batch):
             self._change_phase(sequence)
         return len(batch.slots)
-
-    def _decode_once(self, sequences: tuple[Sequence, ...]) -> None:
-        self._runner.decode(self._scheduler.batch_of(sequences))
 
     def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> tuple[Work, ...]:
         """Run the work and return what succeeded. After a failure, run it in halves, so that one fails alone.

@@ -4,13 +4,17 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from kronos_model.engine.generation import Generation
 
 MAX_PHASES_AHEAD: Final = 2
 """Phases that the device has not finished when a step returns. One runs while the host prepares the next;
 more would only delay new, cancelled and preempting jobs."""
+
+EngineKind = Literal["native", "torch"]
+"""What computes an engine's steps: our kernels for CPUs, or PyTorch. An engine's ``kind_reason`` says in a
+sentence why a CPU does not use the kernels; None if it does, if PyTorch was asked for, and on a GPU."""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ def test_the_demo_makes_a_chart_and_leaves_nothing_running(
     assert done.returncode == 0, done.stderr
     warning = "CUDA device 'cuda:7' requested but CUDA not available. Falling back to CPU."
     assert f"Warning  {warning}" in done.stdout
+    assert "Device   cpu, engine torch" in done.stdout
     assert "kronos-tiny" in done.stdout
     assert "for trying the service, not for trading" in done.stdout
     chart = tmp_path / "output" / "forecast.png"

@@ -138,8 +138,9 @@ def test_a_healthy_job_whose_workers_were_killed_twice_gives_what_it_always_give
     again = client.forecast(candles[:40], pred_len=3, seed=HELD, timeout_s=WAIT_S)
     assert watched.pids(HELD)[-1] == worker.process.pid
     assert again.series == forecast.series
-    assert (again.model, again.device, again.device_warning) == (
+    assert (again.model, again.engine, again.device, again.device_warning) == (
         forecast.model,
+        forecast.engine,
         forecast.device,
         forecast.device_warning,
     )

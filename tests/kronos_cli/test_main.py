@@ -106,17 +106,32 @@ def test_status_shows_every_live_worker_with_its_warning(
 ) -> None:
     warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
     announce(redis, status("celery@one", device_warning=warning))
-    announce(redis, status("celery@two", state="loading", model=None))
+    announce(redis, status("celery@two", state="loading", model=None, models=[]))
     monkeypatch.setenv("COLUMNS", "120")
     result = run("status")
     assert result.exit_code == 0
     rows = [line.split() for line in result.output.splitlines()]
-    assert ["celery@one", "ready", "cpu", "cpu", "kronos-tiny", "2", "min"] in rows
+    assert ["celery@one", "ready", "cpu", "torch", "cpu", "kronos-tiny", "2", "min"] in rows
     assert ["celery@one", "3", "1", "2", "5", "64", "0.2", "s", "1,234"] in rows
     assert ["celery@two", "loading", "cpu", "cpu", "…", "2", "min"] in rows
     assert f"celery@one: {warning}" in " ".join(result.output.split())
     announced = json.loads(run("status", "--json").output)
     assert [worker["device_warning"] for worker in announced] == [warning, None]
+
+
+def test_status_and_check_name_each_engine_and_a_warning_once(redis: Redis) -> None:
+    warning = "Native engine not used: Numba is not installed. Falling back to PyTorch."
+    held = example("worker-status")["models"][0]
+    native, torch = held | {"engine": "native"}, held | {"engine_warning": warning}
+    announce(redis, status("celery@one", models=[native, torch, torch]))
+    shown = " ".join(run("status").output.split())
+    assert "celery@one ready cpu native, torch cpu kronos-tiny" in shown
+    assert shown.count(f"celery@one: {warning}") == 1
+    (announced,) = json.loads(run("status", "--json").output)
+    assert [model["engine"] for model in announced["models"]] == ["native", "torch", "torch"]
+    found = json.loads(run("check", "--no-compute", "--json").output)["findings"]
+    (finding,) = (one for one in found if warning in one["message"])
+    assert (finding["level"], finding["remedy"]) == ("warning", "run kronos check on its machine")
 
 
 def test_status_shows_the_progress_of_jobs(redis: Redis) -> None:
@@ -138,7 +153,7 @@ def test_the_table_fits_a_terminal_of_80_columns(redis: Redis, monkeypatch: pyte
     output = run("status").output
     assert "…" not in output
     rows = [line.split() for line in output.splitlines()]
-    assert [name, "ready", "cuda:0", "gpu", "kronos-tiny", "2", "min"] in rows
+    assert [name, "ready", "cuda:0", "torch", "gpu", "kronos-tiny", "2", "min"] in rows
     assert [name, "12345", "1", "64", "448", "64", "12.3", "s", "12,346"] in rows
 
 

@@ -92,7 +92,7 @@ def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, t
         ).series[0]
 
     made_by = page.inner_text("#made-by")
-    assert made_by.startswith("Computed on cpu by kronos-tiny in ")
+    assert made_by.startswith("Computed on cpu by kronos-tiny (torch engine) in ")
     assert f"seed {SEED}" in made_by
     assert page.locator("#job-warning").is_hidden()
     page.click("#numbers summary")

@@ -95,6 +95,21 @@ def forecast(visit: RoutedVisit) -> "Page":
     return page
 
 
+def test_a_workers_card_names_each_models_engine_and_each_warning_once(routed: RoutedVisit):
+    warning = "Native engine not used: Numba is not installed. Falling back to PyTorch."
+    models = [
+        {"id": "a", "engine": "native", "engine_warning": None},
+        *({"id": name, "engine": "torch", "engine_warning": warning} for name in "bc"),
+        {"id": "of-0.1.0"},
+    ]
+    routed.answers["workers"] = {"workers": [WORKER | {"models": models}], "queues": {}}
+    page = routed.open()
+    page.wait_for_selector(".card .warning")
+    assert page.locator(".card .warning").all_inner_texts() == [warning]
+    shown = "a (native engine), b (torch engine), c (torch engine), of-0.1.0"
+    assert shown in page.inner_text(".card")
+
+
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_a_refusal_is_in_view_next_to_the_button(routed: RoutedVisit, size: dict[str, int]):
     routed.page.set_viewport_size(size)  # type: ignore[arg-type]

@@ -120,9 +120,7 @@ class Computation:
         generations = _generations_of(self._run)
         served, job, host = self._entry.served, self._job, self._host
         total_s = time.monotonic() - self._started
-        warnings = sampling_warnings(job)
-        if self._device_warning is not None:
-            warnings = [self._device_warning, *warnings]
+        warnings = [self._device_warning, served.engine_warning, *sampling_warnings(job)]
         return ForecastResult(
             series=tuple(
                 series_result(one, Forecast(generation.paths, one.seed), job.output, self._calibration)
@@ -132,10 +130,11 @@ class Computation:
             calibration=None if self._calibration is None else self._calibration.info(),
             device=str(host.device),
             device_warning=self._device_warning,
+            engine=served.engine_kind,
             queue=self._queue,
             worker=host.node,
             timings_ms=_timings(generations, self._waited_s, self._loading_s, total_s),
-            warnings=tuple(warnings),
+            warnings=tuple(filter(None, warnings)),
         )
 
     def close(self) -> None:

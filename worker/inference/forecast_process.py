@@ -62,7 +62,8 @@ class ForecastProcess(WorkerProcess):
         try:
             self.host.load()
             self.device, self.device_warning = self.host.device, self.host.device_warning
-            self.serve_metrics(model=self.host.models.names[0], dtype=self.settings.dtype)
+            own, dtype = self.host.models.own, self.settings.dtype
+            self.serve_metrics(model=own.name, dtype=dtype, engine=own.engine_kind)
         except BaseException:  # this worker will never be ready
             self._heartbeat.withdraw()
             raise
@@ -79,6 +80,7 @@ class ForecastProcess(WorkerProcess):
             "device": str(host.device),
             "device_warning": host.device_warning,
             "num_threads": host.num_threads,
+            "engines": dict(host.engines),
         }
 
     def _die(self) -> None:

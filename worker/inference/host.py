@@ -6,7 +6,7 @@ import torch
 
 from worker.inference.engine_thread import EngineObserver, EngineThread
 from worker.inference.model_cache import ModelCache
-from worker.inference.model_loader import ModelLoader
+from worker.inference.model_loader import ModelLoader, UsedEngines
 from worker.inference.shutdown import end_at_once
 from worker.inference.watchdog import Watchdog
 from worker.settings import WorkerSettings
@@ -18,6 +18,7 @@ class Host:
     Args:
         device: The resolved device; ``load`` may replace it by the CPU.
         device_warning: Why the device is not the requested one, or None.
+        engines: Those that models must have.
         observers, on_admission, on_death: As of ``EngineThread``.
         on_stall: Called when a step begins to hang, and when it continues.
     """
@@ -33,6 +34,7 @@ class Host:
         device_warning: str | None,
         num_threads: int,
         *,
+        engines: UsedEngines | None = None,
         observers: Sequence[EngineObserver] = (),
         on_admission: Callable[[str], None] = lambda job_id: None,
         on_stall: Callable[[], object] = lambda: None,
@@ -41,6 +43,7 @@ class Host:
         self._settings = settings
         self.node, self.device, self.device_warning = node, device, device_warning
         self.num_threads = num_threads
+        self.engines: UsedEngines = {} if engines is None else engines
         self.is_loaded = False
         self.watchdog = Watchdog(settings.step_timeout_s, self._hang, on_stall)
         self.engine_thread = EngineThread(
@@ -57,7 +60,7 @@ class Host:
         Raises:
             KronosError: The checkpoint cannot be loaded, or the memory is too small for one sample path.
         """
-        settings, loader = self._settings, ModelLoader(self._settings, self.device)
+        settings, loader = self._settings, ModelLoader(self._settings, self.device, self.engines)
         own = loader.load()
         if loader.device_warning is not None:
             self.device, self.device_warning = loader.device, loader.device_warning

@@ -65,6 +65,8 @@ class CacheEntry:
             lookback=None if served is None else served.lookback,
             min_lookback=None if served is None else served.min_lookback,
             calibration=None if calibration is None else calibration.info(),
+            engine=None if served is None else served.engine_kind,
+            engine_warning=None if served is None else served.engine_warning,
             jobs=self.num_jobs,
             **asdict(load),
         )

@@ -1,13 +1,14 @@
 """Loads a model onto its device, and makes its engine, within a share of the memory."""
 
 import gc
+import logging
 import time
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import torch
 
-from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.model_info import EngineKind, ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_client.service_settings import ModelSpec
@@ -15,10 +16,12 @@ from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
 from kronos_model.engine.build import build_engine, default_slots, num_slots_on
-from kronos_model.errors import CheckpointError, OutOfMemory
+from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from kronos_model.model_pair import DEFAULT_MODEL, CheckpointPair, default_max_context, load_pair
 from worker.inference.engine_thread import ModelEngine
 from worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
 
 CLIP: Final = 5.0
 MIN_JOBS: Final = 64
@@ -28,6 +31,9 @@ GPU_MEMORY_SHARE: Final = 0.8
 
 Loadable = ModelSpec | RegisteredModel
 """A model from the settings, or a registered one."""
+
+UsedEngines = dict[str, tuple[EngineKind, str | None]]
+"""By the name of each model that was loaded: its engine, and the warning if that is not the native one."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class LoadedModel:
     registered: RegisteredModel | None = None
     lookback: int | None = None  # bars, the most in its training
     min_lookback: int | None = None  # the fewest; None: always ``lookback``
+    engine_kind: EngineKind = "torch"
+    engine_warning: str | None = None
 
     @property
     def name(self) -> str:
@@ -53,13 +61,17 @@ class ModelLoader:
 
     The budget is ``KRONOS_MEMORY_MB``, or most of a GPU's free memory. It is divided by the number of models
     that this worker may hold at once, so that the slots of one model never take another's share. All methods
-    raise CheckpointError or an error below it, or OutOfMemory.
+    raise CheckpointError or an error below it, or OutOfMemory. A model that is loaded again has the engine
+    that ``engines`` notes; ``load`` raises KronosError if it cannot have that one.
     """
 
-    def __init__(self, settings: WorkerSettings, device: torch.device) -> None:
+    def __init__(
+        self, settings: WorkerSettings, device: torch.device, engines: UsedEngines | None = None
+    ) -> None:
         self._settings = settings
         self.device = device
         self.device_warning: str | None = None
+        self.engines: UsedEngines = {} if engines is None else engines
         self.registry = None if settings.model_folder is None else ModelRegistry(settings.model_folder)
         self.share_bytes = _share_bytes(settings, device)
 
@@ -75,21 +87,35 @@ class ModelLoader:
         pair = _load_pair(wanted)
         self._place(pair, may_move=is_own)
         registered = wanted if isinstance(wanted, RegisteredModel) else None
+        info = _model_info(pair, wanted)
+        name = info.id if registered is None else registered.reference
+        kind, warning = self.engines.get(name, (self._settings.engine, None))
         engine = build_engine(
             pair.model,
             pair.tokenizer,
             clip=(registered and registered.metadata.clip) or CLIP,
             max_prefill_bars=self._settings.max_prefill_bars,
+            kind=kind,
             **self._size(wanted),
         )
-        info = _model_info(pair, wanted)
+        if kind == "native" and engine.kind != "native":
+            text = f"{name} was computed by the native engine, which cannot be used any more"
+            raise KronosError(f"{text}: {engine.kind_reason}. Start the worker again.")
+        if name not in self.engines:
+            if engine.kind_reason is not None:
+                warning = f"Native engine not used: {engine.kind_reason}. Falling back to PyTorch."
+            self.engines[name] = engine.kind, warning
+        level = logging.INFO if warning is None else logging.WARNING
+        log.log(level, "model %s: engine %s%s", name, engine.kind, "" if warning is None else f". {warning}")
         return LoadedModel(
             info=info,
-            engine=ModelEngine(info.id if registered is None else registered.reference, engine),
+            engine=ModelEngine(name, engine),
             max_context=self.max_context_of(wanted),
             num_parameters=sum(parameter.numel() for parameter in pair.model.parameters()),
             load_s=round(time.perf_counter() - started, 3),
             registered=registered,
+            engine_kind=engine.kind,
+            engine_warning=warning,
             **_lookbacks(wanted),
         )
 

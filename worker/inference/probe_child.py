@@ -9,6 +9,7 @@ from typing import Any
 from kronos_client.settings import SettingsError
 from kronos_model.devices.probe import TorchProbe, compute_on
 from kronos_model.devices.resolution import describe_device, resolve_device, skipped_gpu
+from kronos_model.engine.build import engine_outlook
 from kronos_model.errors import KronosError
 from kronos_model.processes.json_child import JsonParent
 from worker.inference.model_loader import ModelLoader
@@ -20,7 +21,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
     """The resolved device with ``warning`` and ``description``, or ``error``.
 
     ``skipped`` says why ``auto`` did not choose the GPU, if there is one.
-    ``num_gpus`` counts the machine's GPUs, usable or not.
+    ``num_gpus`` counts the machine's GPUs, usable or not. ``engine`` is an ``EngineOutlook``.
     ``slots`` is the number of sample paths that the worker's model computes at once there. If that is
     unknown, it is None, and ``slots_error`` says why.
     """
@@ -37,6 +38,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
         "skipped": skipped_gpu(TorchProbe()) if name == "auto" and device.type == "cpu" else None,
         "num_gpus": TorchProbe().cuda_device_count() if device.type == "cuda" else 0,
         "description": describe_device(device).as_dict(),
+        "engine": engine_outlook(device, settings.engine)._asdict(),
     }
     if not with_slots:
         return report

@@ -10,7 +10,7 @@ from kronos_client.contract.errors import JobError
 
 log = logging.getLogger(__name__)
 
-COPIED: Final = ("device", "device_warning", "queue", "worker", "timings_ms", "name", "version")
+COPIED: Final = ("device", "device_warning", "engine", "queue", "worker", "timings_ms", "name", "version")
 """Fields of a result that are short and useful in a search. The last two are a trained model's."""
 
 

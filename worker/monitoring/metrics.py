@@ -108,13 +108,13 @@ class JobMetrics:
         running = Gauge("kronos_jobs_running", "Jobs that are computed now", registry=self.registry)
         running.set_function(num_jobs)
         text = "What this worker runs on and serves; always 1"
-        facts = ("device", "model", "queue", "dtype")
+        facts = ("device", "model", "queue", "dtype", "engine")
         self.info = Gauge("kronos_worker_info", text, facts, registry=self.registry)
 
-    def describe(self, *, device: str, model: str, queue: str, dtype: str) -> None:
+    def describe(self, *, device: str, model: str, queue: str, dtype: str, engine: str) -> None:
         """Set the labels of ``kronos_worker_info``."""
         self.info.clear()
-        self.info.labels(device, model, queue, dtype).set(1)
+        self.info.labels(device, model, queue, dtype, engine).set(1)
 
     def observe_job_wait(
         self, delivery: Mapping[str, Any] | None, submitted_at: float | None, receipt: Receipt

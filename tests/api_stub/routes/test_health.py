@@ -74,11 +74,13 @@ def test_a_finetuning_worker_does_not_make_the_service_ready(http, redis):
 
 def test_one_ready_worker_is_enough_and_its_device_is_named(http, redis):
     warning = "CUDA device 'cuda:0' requested but CUDA not available. Falling back to CPU."
-    announce(redis, STATUS.model_copy(update={"device_warning": warning}))
+    held = STATUS.models[0].model_copy(update={"engine_warning": "no Numba"})
+    announce(redis, STATUS.model_copy(update={"device_warning": warning, "models": (held,)}))
     answer = http.get("/v1/readyz")
     ready = answer.json()
     assert (answer.status_code, ready["status"], ready["model_loaded"]) == (200, "ok", True)
     assert (ready["device"], ready["device_warning"], ready["model"]) == ("cpu", warning, "kronos-tiny")
+    assert (ready["engine"], ready["engine_warning"]) == ("torch", "no Numba")
 
 
 def test_a_worker_on_a_gpu_is_named_before_one_on_the_cpu(http, redis):
@@ -145,7 +147,8 @@ def test_without_redis_the_service_lives_and_reports_the_cause(settings):
         assert (ready.status_code, ready.headers["content-type"]) == (503, "application/json")
         assert ready.json() == {
             "status": "loading", "model_loaded": False, "device": None, "device_warning": None, "model": None,
-            "queues": {}, "detail": "Redis does not answer; check it, and KRONOS_REDIS_URL",
+            "engine": None, "engine_warning": None, "queues": {},
+            "detail": "Redis does not answer; check it, and KRONOS_REDIS_URL",
         }  # fmt: skip
         workers = http.get("/v1/workers")
         assert (workers.status_code, workers.json()["code"]) == (503, "BROKER_UNREACHABLE")

@@ -11,7 +11,10 @@ from kronos_cli.checks.finding import Finding
 from kronos_cli.checks.machine import folder_findings, port_findings, report_findings
 from kronos_cli.settings import CliSettings
 
+ENGINE = {"kind": "native", "why": "AVX2, compiled", "is_fallback": False}
+FALLBACK = {"kind": "torch", "why": "Numba is not installed", "is_fallback": True}
 DEVICE = {
+    "engine": ENGINE,
     "requested": "cuda:1",
     "device": "cuda:1",
     "warning": None,
@@ -101,21 +104,22 @@ def test_the_metrics_port_must_be_free_or_held_by_a_worker() -> None:
 @pytest.mark.parametrize(
     ("device", "model", "levels", "part"),
     [
-        ({}, MODEL, {"device": "ok", "model": "ok"}, "64 slots"),
-        ({}, None, {"device": "ok"}, "cuda:1, GPU"),
-        ({"warning": "no GPU"}, MODEL, {"device": "warning", "model": "ok"}, "no GPU"),
-        ({"skipped": "CUDA not usable"}, None, {"device": "warning"}, "GPU. CUDA not usable"),
+        ({}, MODEL, {"device": "ok", "engine": "ok", "model": "ok"}, "64 slots"),
+        ({}, None, {"device": "ok", "engine": "ok"}, "cuda:1, GPU"),
+        ({"warning": "no GPU"}, MODEL, {"device": "warning", "engine": "ok", "model": "ok"}, "no GPU"),
+        ({"skipped": "CUDA not usable"}, None, {"device": "warning", "engine": "ok"}, "GPU. CUDA not usable"),
+        ({"engine": FALLBACK}, None, {"device": "ok", "engine": "warning"}, "torch: Numba is not installed"),
         ({"error": "INVALID_DEVICE: what"}, None, {"device": "failed"}, "INVALID_DEVICE"),
         (
             {},
             {"error": "damaged", "code": "CHECKPOINT_INVALID"},
-            {"device": "ok", "model": "failed"},
+            {"device": "ok", "engine": "ok", "model": "failed"},
             "damag",
         ),
         (
             {},
             {"error": "silent", "code": "CHECKPOINT_UNREACHABLE"},
-            {"device": "ok", "model": "warning"},
+            {"device": "ok", "engine": "ok", "model": "warning"},
             "not on this machine yet",
         ),
     ],

@@ -3,6 +3,7 @@
 import pytest
 
 from kronos_cli.settings import CliSettings
+from kronos_cli.stack.own_commands import engine_choice
 from kronos_model.processes.environment import own_environment
 
 
@@ -26,3 +27,10 @@ def test_given_variables_replace_a_file_that_this_process_read(monkeypatch, tmp_
     settings = CliSettings.load()
     assert settings.redis_url.get_secret_value() == "redis://started/0"
     assert settings.device == "cpu"
+
+
+@pytest.mark.parametrize(("is_compiled", "engine"), [(False, "torch"), (True, "auto")])
+def test_a_first_job_does_not_wait_for_a_compilation(monkeypatch, is_compiled, engine):
+    for name, value in own_environment(engine_choice(is_compiled=is_compiled)).items():
+        monkeypatch.setenv(name, value)
+    assert CliSettings.load().engine == engine

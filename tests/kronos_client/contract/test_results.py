@@ -15,6 +15,8 @@ from kronos_client.contract.results import (
     Timings,
     series_result,
 )
+from kronos_client.contract.schemas import example
+from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.forecast import Forecast
 from tests.kronos_client.contract.contract_jobs import job, series, timestamps
@@ -136,3 +138,15 @@ def test_a_frame_over_a_clock_change_is_in_utc() -> None:
     )
 
     assert [at.hour for at in one.frame().index] == [5, 6, 7, 8, 9]
+
+
+def test_workers_of_0_1_0_name_no_engine() -> None:
+    older = example("forecast-result")
+    del older["engine"]
+    assert ForecastResult.model_validate(older).engine is None
+    status = example("worker-status")
+    for model in status["models"]:
+        del model["engine"], model["engine_warning"]
+    read = WORKER_STATUS.validate_python(status)
+    assert read.models[0].engine is None
+    assert read.all_warnings() == []

@@ -5,6 +5,7 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_shared
 from kronos_client.contract.schemas import example
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core.job import finetune_job, forecast_job
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeForecastClient, fake_worker
@@ -62,6 +63,29 @@ def test_a_job_without_all_seeds_or_with_an_unknown_model_is_not_equal_to_anothe
 )
 def test_no_job_is_shared_unless_workers_announce_one_revision_of_its_model(workers):
     assert id_of(job(**SEEDED), workers=workers) == "own"
+
+
+def announced(engine: str | None, queue: str = "cpu") -> AnyWorkerStatus:
+    held = {"id": "a/b", "revision": "1", "state": "ready", "jobs": 0, "slots": 8, "running": 0, "waiting": 0}
+    return fake_worker(queue, model=HUB, models=[held | {"engine": engine}], node=f"{queue}-{engine}")
+
+
+def test_the_engine_is_part_of_a_shared_job():
+    ids = [id_of(job(**SEEDED), workers=[announced(engine)]) for engine in ("native", "torch", None)]
+    assert len(set(ids)) == 3
+    assert all(map(is_shared, ids))
+    assert id_of(job(**SEEDED), workers=[announced("native"), announced("torch")]) == "own"
+    assert id_of(job(**SEEDED), workers=[announced(None), announced("torch")]) == "own"
+
+
+def test_only_the_engines_of_the_pool_that_takes_the_job_count():
+    pools = [announced("native"), announced("torch", "gpu")]
+    anywhere, on_cpu = job(**SEEDED), job(**SEEDED, device="cpu")
+    first = id_of(anywhere, workers=pools)
+    assert first == id_of(anywhere, workers=[announced("torch")])
+    assert id_of(on_cpu, workers=pools) == id_of(on_cpu, workers=[announced("native")])
+    mixed = [*pools, announced("torch")]
+    assert (id_of(anywhere, workers=mixed), id_of(on_cpu, workers=mixed)) == (first, "own")
 
 
 def test_a_registered_model_is_shared_by_its_version_as_its_name_may_soon_mean_another():

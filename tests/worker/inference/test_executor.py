@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from worker.inference import executor
 from worker.inference.engine_thread import EngineDied, EngineThread, ModelEngine
 from worker.inference.executor import Computation
 from worker.inference.model_cache import CacheEntry
+from worker.inference.model_loader import LoadedModel
 
 LIMITS = Limits()
 NEW = Receipt(now=0, received_at=0, is_cancelled=False)
@@ -56,11 +58,11 @@ class Host:
     def release(self, entry: CacheEntry) -> None:
         self.num_users -= 1
 
-    def load(self, engine: object, engine_thread: object = None) -> None:
+    def load(self, engine: object, engine_thread: object = None, **engine_facts: Any) -> None:
         model = ModelEngine("b", engine)
         self.engine_thread.add(model)
         self.engine_thread = engine_thread or self.engine_thread
-        served = SimpleNamespace(engine=model, lookback=None, min_lookback=None, max_context=64, info=INFO)
+        served = LoadedModel(INFO, model, 64, num_parameters=1, load_s=0.0, **engine_facts)
         self.entry.loading.set_result(served)
 
     def computation(self, job_id: str = "a", receipt: Receipt = NEW, on_change=lambda: None, **changes):
@@ -220,6 +222,22 @@ def test_a_job_that_streams_has_its_first_bars_before_its_result(host):
         for name, values in one.mean.items():
             assert values == tuple(result["mean"][name][: len(values)])
             assert one.quantiles["0.5"][name] == tuple(result["quantiles"]["0.5"][name][: len(values)])
+
+
+@pytest.mark.parametrize(
+    ("facts", "warnings"),
+    [
+        ({"engine_kind": "native"}, ()),
+        ({"engine_kind": "torch"}, ()),
+        ({"engine_kind": "torch", "engine_warning": "no Numba"}, ("no Numba",)),
+    ],
+)
+def test_a_result_names_its_engine_and_warns_of_a_fallback(host, facts, warnings):
+    paths = np.full((30, 5, 6), 100, np.float32)
+    host.load(FakeEngine(), StreamingEngines(paths), **facts)
+    computation = ended(host.computation(sampling={"sample_count": 30}))
+    result = computation.result()
+    assert (result.engine, result.warnings) == (facts["engine_kind"], warnings)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """One process's model, state and announcement, with the checkpoint that the parity tests use."""
 
+import json
 import math
 import threading
 import time
@@ -13,12 +14,13 @@ from benchmarks.support.workload import series_request
 from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
-from kronos_model.errors import CheckpointError, OutOfMemory
+from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.runs import ended, result_of, submit
 from worker.inference import forecast_process, model_loader
 from worker.inference.engine_thread import EngineDied
 from worker.inference.forecast_process import ForecastProcess
+from worker.inference.isolation.__main__ import load_host
 from worker.monitoring import heartbeat
 from worker.settings import explain
 
@@ -143,8 +145,34 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     assert status.mean_batch_size == 1
     assert status.queue_wait_s >= 0
     assert registry.get_sample_value("kronos_slots", {"model": model}) == 64
-    info = {"device": "cpu", "model": model, "queue": "cpu", "dtype": "float32"}
+    info = {"device": "cpu", "model": model, "queue": "cpu", "dtype": "float32", "engine": "torch"}
     assert registry.get_sample_value("kronos_worker_info", info) == 1
+
+
+def test_the_isolated_process_has_the_engine_of_its_worker(worker, monkeypatch):
+    """Also if it would choose another, and with the worker's warning."""
+    reason, asked = "the self-test failed", []
+    build_engine = model_loader.build_engine
+
+    def build(*args, kind, **kwargs):
+        asked.append(kind)
+        engine = build_engine(*args, **kwargs)
+        engine.kind_reason = reason if kind == "auto" else None
+        return engine
+
+    monkeypatch.setattr(model_loader, "build_engine", build)
+    worker.start()
+    (model,) = worker.status().models
+    assert model.engine == "torch"
+    assert reason in model.engine_warning
+    hello = json.loads(json.dumps(worker._hello()))
+    host = load_host(worker.settings, hello)
+    host.stop()
+    assert asked == ["auto", "torch"]
+    assert host.models.own.engine_warning == model.engine_warning
+    hello["engines"] = {name: ["native", None] for name in hello["engines"]}
+    with pytest.raises(KronosError, match="native engine, which cannot be used any more"):
+        load_host(worker.settings, hello)
 
 
 def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis):

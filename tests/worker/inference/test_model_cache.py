@@ -173,13 +173,15 @@ def test_the_status_lists_every_model_and_how_far_it_is(pool, loader):
             "lookback": None,
             "min_lookback": None,
             "calibration": None,
+            "engine": "torch",
+            "engine_warning": None,
             "jobs": 0,
             "slots": 0,
             "running": 0,
             "waiting": 0,
         }
         assert own["slots"] == MAX_SLOTS
-        unknown = dict.fromkeys(("revision", "max_context", "lookback", "min_lookback"))
+        unknown = dict.fromkeys(("revision", "max_context", "lookback", "min_lookback", "engine"))
         assert loading == own | unknown | {"id": "b", "state": "loading", "jobs": 1, "slots": 0}
         loader.gate.set()
         assert settles(entry)

@@ -11,7 +11,7 @@ from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_client.service_settings import ModelSpec
 from kronos_model.engine.build import memory_of_weights, slot_bytes
-from kronos_model.errors import CheckpointError, CheckpointMismatch, OutOfMemory
+from kronos_model.errors import CheckpointError, CheckpointMismatch, KronosError, OutOfMemory
 from kronos_model.model import Kronos
 from tests.worker.inference.runs import added, ended, result_of, submit
 from worker.inference import model_loader
@@ -96,6 +96,52 @@ def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
     for dtype in ("float32", "bfloat16"):
         ModelLoader(settings.model_copy(update={"dtype": dtype}), CPU).load()
     assert asked == [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture
+def engines(monkeypatch) -> list[tuple[str, str | None]]:
+    """Kind and reason of the engines that are built in turn; the kinds that were asked for are put last."""
+    scripted = []
+    build_engine = model_loader.build_engine
+
+    def build(*args, kind, **kwargs):
+        engine = build_engine(*args, **kwargs)
+        engine.kind, engine.kind_reason = scripted.pop(0)
+        scripted.append(kind)
+        return engine
+
+    monkeypatch.setattr(model_loader, "build_engine", build)
+    return scripted
+
+
+@pytest.mark.parametrize("asked", ["auto", "torch"])
+def test_the_setting_chooses_the_engine_until_a_model_has_one(settings, engines, asked):
+    loader = ModelLoader(settings.model_copy(update={"engine": asked}), CPU)
+    engines += [("torch", None)]
+    assert loader.load().engine_kind == "torch"
+    assert engines == [asked]
+
+
+def test_a_model_has_one_engine_while_its_worker_lives(settings, engines, caplog):
+    loader, other = ModelLoader(settings, CPU), ModelSpec("kronos-tiny")
+    engines += [("native", None), ("torch", "the self-test failed"), ("native", None), ("torch", None)]
+    first, second = loader.load(), loader.load(other)
+    again = loader.load(), loader.load(other)
+    assert engines == ["auto", "auto", "native", "torch"]
+    warning = "Native engine not used: the self-test failed. Falling back to PyTorch."
+    expected = [("native", None), ("torch", warning)]
+    assert [(one.engine_kind, one.engine_warning) for one in (first, second)] == expected
+    assert [(one.engine_kind, one.engine_warning) for one in again] == expected
+    logged = [record.getMessage() for record in caplog.records if record.name == model_loader.__name__]
+    assert logged == [f"model kronos-tiny: engine torch. {warning}"] * 2
+
+
+def test_a_model_whose_engine_is_gone_is_not_computed_by_another(settings, engines):
+    loader = ModelLoader(settings, CPU)
+    engines += [("native", None), ("torch", "Numba is not installed")]
+    loader.load()
+    with pytest.raises(KronosError, match=r"cannot be used any more: Numba is not installed\."):
+        loader.load()
 
 
 def test_slots_fill_the_share_that_the_weights_leave(settings):

@@ -43,9 +43,11 @@ def replace_probe(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
 
 def test_a_probe_computes_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRONOS_MODEL", "kronos-tiny")
+    monkeypatch.setenv("KRONOS_ENGINE", "torch")
     report = run_probe(["cpu", "cuda:99", "gpu"], with_slots=True, with_model=True)
     cpu, absent, unknown = report["devices"]
     assert (cpu["device"], cpu["warning"], cpu["slots"]) == ("cpu", None, 64)
+    assert cpu["engine"] == {"kind": "torch", "why": "as asked for", "is_fallback": False}
     assert "cuda:99" in absent["warning"]
     assert "INVALID_DEVICE" in unknown["error"]
     assert (report["model"]["id"], report["model"]["slots"]) == ("kronos-tiny", 64)

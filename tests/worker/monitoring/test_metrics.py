@@ -143,10 +143,11 @@ def test_jobs_are_counted_by_their_outcome_from_any_thread(metrics):
 
 def test_a_worker_says_what_it_is_once(metrics):
     for device in ("cuda:0", "cpu"):
-        metrics.describe(device=device, model=MODEL, queue="cpu", dtype="float32")
+        metrics.describe(device=device, model=MODEL, queue="cpu", dtype="float32", engine="torch")
     (info,) = (family for family in metrics.registry.collect() if family.name == "kronos_worker_info")
     (sample,) = info.samples
-    assert sample.labels == {"device": "cpu", "model": MODEL, "queue": "cpu", "dtype": "float32"}
+    facts = {"device": "cpu", "model": MODEL, "queue": "cpu", "dtype": "float32", "engine": "torch"}
+    assert sample.labels == facts
     assert sample.value == 1
 
 

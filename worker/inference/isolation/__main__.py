@@ -46,7 +46,7 @@ def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
         raise DeviceError(warning)
     settings = settings.model_copy(update={"max_slots": min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)})
     given = (hello["node"], device, hello["device_warning"], hello["num_threads"])
-    host = Host(settings, *given, on_death=lambda: os._exit(EXIT_STATUS))
+    host = Host(settings, *given, engines=hello["engines"], on_death=lambda: os._exit(EXIT_STATUS))
     host.load()
     if host.device != device:
         raise OutOfMemory(str(host.device_warning))
