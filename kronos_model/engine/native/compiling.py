@@ -21,10 +21,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from kronos_model.errors import CompilationFailed, PackageMissing
+from kronos_model.atomic_write import sync
+from kronos_model.errors import CompilationFailed, KronosError, PackageMissing
 from kronos_model.file_lock import lock
 from kronos_model.processes.children import POLL_S, ChildProcess, LocalStackError
 from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.json_child import ChildEnded
 
 FOLDER_VARIABLE: Final = "KRONOS_KERNEL_CACHE"
 STEP: Final = "kronos_model.engine.native.step"
@@ -104,8 +106,9 @@ def ready_kernels(dtypes: Dtypes, announce: Callable[[str], object], module: str
 
     Raises PackageMissing without Numba, and CompilationFailed.
     """
+    folder = None
     try:
-        target, folder = Target.of_this_cpu(), None
+        target = Target.of_this_cpu()
         try:
             folder = _made_folder(module)
             _compile_once(target, folder, dtypes, announce, module)
@@ -121,9 +124,13 @@ def ready_kernels(dtypes: Dtypes, announce: Callable[[str], object], module: str
             step = importlib.import_module(module)
             step.compile_for(*dtypes)
     except ModuleNotFoundError as error:
-        raise PackageMissing(
-            f"{error.name or error} is not installed, which the native kernels need"
-        ) from error
+        lacking = f"{error.name or error} is not installed, which the native kernels need"
+        raise PackageMissing(lacking) from error
+    except KronosError:
+        raise
+    except Exception as error:  # a damaged file of the cache raises anything
+        remedy = f" Remove {folder} if it is damaged." if folder else ""
+        raise CompilationFailed(f"the native kernels cannot be loaded.{remedy} {error!r}") from error
     return step
 
 
@@ -156,6 +163,8 @@ def _compile_once(
         lock(file, CompilationFailed(f"another process holds {lock_file} for {TIMEOUT_S} s"), TIMEOUT_S)
         if not marker.exists():
             _compile_in_child(target, folder, dtypes, module)
+            for path in folder.iterdir():
+                sync(path)
             marker.touch()
 
 
@@ -163,7 +172,7 @@ def _compile_in_child(target: Target, folder: Path, dtypes: Dtypes, module: str)
     settings = {f"NUMBA_{name}": value for name, value in _settings(target, folder).items()}
     command = module_command("kronos_model.engine.native", *dtypes, module)
     try:
-        child = ChildProcess("compiler", command, env=own_environment(settings), grace_s=0)
+        child = ChildProcess("kernel compiler", command, env=own_environment(settings), grace_s=0)
     except LocalStackError as error:
         raise CompilationFailed(str(error)) from error
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -172,12 +181,10 @@ def _compile_in_child(target: Target, folder: Path, dtypes: Dtypes, module: str)
             time.sleep(POLL_S)
     finally:
         child.stop()
-    if status == 0:
-        return
-    how = f"took more than {TIMEOUT_S} s" if status is None else f"ended with status {status}"
-    if status is not None and status < 0:
-        how = f"was ended by signal {-status}" + (", as when memory runs out" if status == -9 else "")
-    raise CompilationFailed("\n".join((f"the compiler of the native kernels {how}", *child.tail())))
+    if status != 0:
+        late = f"the compiler takes more than {TIMEOUT_S} s"
+        how = late if status is None else str(ChildEnded(child.name, status))
+        raise CompilationFailed("\n".join((how, *child.tail())))
 
 
 def _settings(target: Target, folder: Path | None) -> dict[str, str]:
