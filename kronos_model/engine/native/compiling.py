@@ -34,7 +34,8 @@ LOCATOR: Final = "kronos_model.engine.native.locator.KernelFolder"
 COMPILERS: Final = ("numba", "llvmlite", "numpy")
 DTYPES: Final = (("float32", "float32"), ("bfloat16", "float32"), ("bfloat16", "bfloat16"))
 """Number formats of weights and of cached keys and values that an image is warmed for."""
-TIMEOUT_S: Final = 600
+TIMEOUT_S: Final = 300
+"""Ten times what it takes; containers' startup probes allow for more."""
 ANNOUNCEMENT: Final = "compiling the native kernels for this CPU, once: about half a minute"
 
 _AVX2: Final = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
@@ -143,7 +144,6 @@ def warm(announce: Callable[[str], object], module: str = STEP) -> None:
     for name in LEVELS:
         for dtypes in DTYPES:
             _compile_once(Target.level(name), folder, dtypes, announce, module)
-    folder.chmod(0o755)  # its user is another one
 
 
 def _compile_once(
