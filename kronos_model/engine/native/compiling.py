@@ -188,12 +188,15 @@ def _compile_in_child(target: Target, folder: Path, dtypes: Dtypes, module: str)
 
 
 def _settings(target: Target, folder: Path | None) -> dict[str, str]:
-    """Numba's settings, by their names in ``numba.config``. Kernels are cached if ``CACHE_DIR`` is set."""
+    """Numba's settings, by their names in ``numba.config``.
+
+    Without a folder, our locator refuses to cache; Numba's own would choose a folder that is not checked.
+    """
     return {
         "CPU_NAME": target.name,
         "CPU_FEATURES": target.features,
         "CACHE_DIR": str(folder or ""),
-        "CACHE_LOCATOR_CLASSES": LOCATOR if folder else "",
+        "CACHE_LOCATOR_CLASSES": LOCATOR,
     }
 
 

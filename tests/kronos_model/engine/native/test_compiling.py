@@ -258,6 +258,17 @@ def test_a_failed_compilation_is_an_error_that_says_why(
     assert not is_warm(DTYPES, STEP)
 
 
+def test_a_kernel_that_would_be_cached_in_a_folder_that_is_not_checked_is_an_error(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sources / "step.py").write_text(KERNEL.replace("cache=bool(config.CACHE_DIR)", "cache=True"))
+    monkeypatch.setenv(compiling.FOLDER_VARIABLE, str(sources / "step.py" / "no-folder"))
+    process = start()
+    assert "no locator available" in process.communicate(timeout=WAIT_S)[1]
+    assert process.returncode == 1
+    assert not list(tmp_path.rglob("*.nb*"))
+
+
 def test_a_damaged_folder_is_an_error_that_names_it(sources: Path) -> None:
     (sources / "step.py").write_text("def compile_for(weights, cached):\n    raise EOFError('no data')\n")
     folder = cache_folder(STEP)
