@@ -41,7 +41,7 @@ ANNOUNCEMENT: Final = "compiling the native kernels for this CPU, once: about ha
 _AVX2: Final = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _AVX512: Final = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 LEVELS: Final = {"x86-64-v4": (*_AVX2, *_AVX512), "x86-64-v3": _AVX2}
-"""LLVM's names of the levels of x86-64, best first, with what their CPUs must have."""
+"""What images are warmed for: levels of x86-64 as LLVM names them, best first, and what their CPUs must have."""
 
 Dtypes = tuple[str, str]
 
@@ -60,25 +60,25 @@ class Target:
         # LLVM prefers vectors of 256 bits on this level, as its oldest CPUs clock down for longer ones.
         return cls(name, ",".join(f"+{feature}" for feature in LEVELS[name]) + ",-prefer-256-bit")
 
-    @classmethod
-    def of_this_cpu(cls) -> "Target":
-        """The best level of this CPU, or the one in ``NUMBA_CPU_NAME``; a CPU of no level is its own."""
-        from llvmlite import binding
-
-        try:
-            features = binding.get_host_cpu_features()
-        except RuntimeError:  # LLVM reads none on this system
-            return cls(binding.get_host_cpu_name(), "")
-        for name, needed in LEVELS.items():
-            wanted = os.environ.get("NUMBA_CPU_NAME", name)
-            if wanted == name and all(features.get(feature) for feature in needed):
-                return cls.level(name)
-        return cls(binding.get_host_cpu_name(), features.flatten())
-
     def marker(self, folder: Path, dtypes: Dtypes) -> Path:
         """The file that says that a folder has these kernels."""
         digest = hashlib.sha256(self.features.encode()).hexdigest()[:8]
         return folder / "-".join((self.name, digest, *dtypes, "compiled"))
+
+
+def targets() -> tuple[Target, ...]:
+    """This CPU, and then its level, whose kernels may be slower; or the level in ``NUMBA_CPU_NAME``."""
+    from llvmlite import binding
+
+    wanted = os.environ.get("NUMBA_CPU_NAME")
+    if wanted in LEVELS:
+        return (Target.level(wanted),)
+    try:
+        features = binding.get_host_cpu_features()
+    except RuntimeError:  # LLVM reads none on this system
+        return (Target(binding.get_host_cpu_name(), ""),)
+    levels = [name for name, needed in LEVELS.items() if all(features.get(feature) for feature in needed)]
+    return (Target(binding.get_host_cpu_name(), features.flatten()), *map(Target.level, levels[:1]))
 
 
 def cache_folder(module: str = STEP) -> Path | None:
@@ -94,7 +94,7 @@ def is_warm(dtypes: Dtypes, module: str = STEP) -> bool:
     try:
         folder = _folder(module)
         _check_safe(folder)
-        return Target.of_this_cpu().marker(folder, dtypes).is_file()
+        return any(target.marker(folder, dtypes).is_file() for target in targets())
     except (OSError, ImportError):
         return False
 
@@ -109,10 +109,10 @@ def ready_kernels(dtypes: Dtypes, announce: Callable[[str], object], module: str
     """
     folder = None
     try:
-        target = Target.of_this_cpu()
+        target, *others = targets()
         try:
             folder = _made_folder(module)
-            _compile_once(target, folder, dtypes, announce, module)
+            target = _compile_once((target, *others), folder, dtypes, announce, module)
         except OSError as error:
             folder = None
             log.warning(
@@ -143,29 +143,34 @@ def warm(announce: Callable[[str], object], module: str = STEP) -> None:
     folder = _made_folder(module)
     for name in LEVELS:
         for dtypes in DTYPES:
-            _compile_once(Target.level(name), folder, dtypes, announce, module)
+            _compile_once((Target.level(name),), folder, dtypes, announce, module)
 
 
 def _compile_once(
-    target: Target, folder: Path, dtypes: Dtypes, announce: Callable[[str], object], module: str
-) -> None:
-    """Compile in a child, unless it is done. Processes that start together wait for one of them.
+    accepted: tuple[Target, ...], folder: Path, dtypes: Dtypes, announce: Callable[[str], object], module: str
+) -> Target:
+    """The first accepted target whose kernels are there. If there is none, a child compiles for the first.
 
-    A process that compiled would keep 300 MB.
+    Processes that start together wait for one of them. A process that compiled would keep 300 MB.
     """
-    marker = target.marker(folder, dtypes)
-    if marker.exists():
-        return
+
+    def found() -> Target | None:
+        return next((target for target in accepted if target.marker(folder, dtypes).exists()), None)
+
+    if target := found():
+        return target
     lock_file = folder / "lock"
     lock_file.touch()
     announce(ANNOUNCEMENT)
     with lock_file.open("r+b") as file:
         lock(file, CompilationFailed(f"another process holds {lock_file} for {TIMEOUT_S} s"), TIMEOUT_S)
-        if not marker.exists():
-            _compile_in_child(target, folder, dtypes, module)
-            for path in folder.iterdir():
-                sync(path)
-            marker.touch()
+        if target := found():
+            return target
+        _compile_in_child(accepted[0], folder, dtypes, module)
+        for path in folder.iterdir():
+            sync(path)
+        accepted[0].marker(folder, dtypes).touch()
+        return accepted[0]
 
 
 def _compile_in_child(target: Target, folder: Path, dtypes: Dtypes, module: str) -> None:

@@ -22,6 +22,7 @@ from kronos_model.engine.native.compiling import (
     cache_folder,
     is_warm,
     ready_kernels,
+    targets,
     warm,
 )
 from kronos_model.errors import CompilationFailed, PackageMissing
@@ -129,11 +130,25 @@ def test_an_image_is_warmed_for_each_level_whatever_the_builders_cpu(
     warm(said.append, STEP)
     lines = (tmp_path / "compiled").read_text().splitlines()
     assert lines == [f"False {level}" for level in LEVELS]
-    monkeypatch.setattr(compiling.Target, "of_this_cpu", lambda: Target.level("x86-64-v4"))
+    zen = Target("znver4", "+avx2")
+    monkeypatch.setattr(compiling, "targets", lambda: (zen, Target.level("x86-64-v4")))
     assert is_warm(DTYPES, STEP)
     assert not is_warm(("float32", "float32"), STEP)
-    monkeypatch.setattr(compiling.Target, "of_this_cpu", lambda: Target("znver4", "+avx2"))
+    monkeypatch.setattr(compiling, "targets", lambda: (zen,))
     assert not is_warm(DTYPES, STEP)
+
+
+@pytest.mark.skipif(len(targets()) < 2, reason="this CPU has no level")
+def test_kernels_of_the_cpus_level_serve_until_there_are_its_own(sources: Path, tmp_path: Path) -> None:
+    own, level = targets()
+    folder = cache_folder(STEP)
+    assert folder is not None
+    level.marker(folder, DTYPES).touch()
+    answer(start())
+    own.marker(folder, DTYPES).touch()
+    answer(start())
+    lines = (tmp_path / "compiled").read_text().splitlines()
+    assert lines == [f"False {level.name}", f"False {own.name}"]
 
 
 def test_an_image_for_another_processor_is_not_warmed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +199,7 @@ def test_a_folder_is_safe_if_nobody_else_can_write_it_or_replace_it(
     made = cache_folder(STEP)
     assert made is not None
     assert made.parent == folder
-    ready_marker = Target.of_this_cpu().marker(made, DTYPES)
+    ready_marker = targets()[0].marker(made, DTYPES)
     ready_marker.touch()
     assert is_warm(DTYPES, STEP)
     written = {"kernels": made, "parent": folder.parent, "sources": sources}[place]
@@ -273,7 +288,7 @@ def test_a_damaged_folder_is_an_error_that_names_it(sources: Path) -> None:
     (sources / "step.py").write_text("def compile_for(weights, cached):\n    raise EOFError('no data')\n")
     folder = cache_folder(STEP)
     assert folder is not None
-    Target.of_this_cpu().marker(folder, DTYPES).touch()
+    targets()[0].marker(folder, DTYPES).touch()
     with pytest.raises(CompilationFailed, match=rf"Remove {folder}.*EOFError\('no data"):
         ready_kernels(DTYPES, [].append, STEP)
 
@@ -297,15 +312,15 @@ def test_without_numba_an_error_names_it(
 @pytest.mark.parametrize(
     ("lacks", "wanted", "expected"),
     [
-        ((), None, "x86-64-v4"),
-        ((), "x86-64-v3", "x86-64-v3"),
-        (("avx512vl",), None, "x86-64-v3"),
-        (("avx512vl",), "x86-64-v4", "a-cpu"),
-        (("avx512vl", "fma"), None, "a-cpu"),
+        ((), None, ["a-cpu", "x86-64-v4"]),
+        ((), "x86-64-v3", ["x86-64-v3"]),
+        ((), "another-cpu", ["a-cpu", "x86-64-v4"]),
+        (("avx512vl",), None, ["a-cpu", "x86-64-v3"]),
+        (("avx512vl", "fma"), None, ["a-cpu"]),
     ],
 )
-def test_a_cpu_runs_the_kernels_of_its_best_level(
-    monkeypatch: pytest.MonkeyPatch, lacks: tuple[str, ...], wanted: str | None, expected: str
+def test_a_cpu_runs_its_own_kernels_or_those_of_its_best_level(
+    monkeypatch: pytest.MonkeyPatch, lacks: tuple[str, ...], wanted: str | None, expected: list[str]
 ) -> None:
     features = llvmlite.binding.FeatureMap({name: name not in lacks for name in LEVELS["x86-64-v4"]})
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: features)
@@ -314,11 +329,10 @@ def test_a_cpu_runs_the_kernels_of_its_best_level(
         monkeypatch.delenv("NUMBA_CPU_NAME", raising=False)
     else:
         monkeypatch.setenv("NUMBA_CPU_NAME", wanted)
-    target = Target.of_this_cpu()
-    assert target.name == expected
-    assert ("-prefer-256-bit" in target.features) == expected.startswith("x86-64")
+    assert [target.name for target in targets()] == expected
 
 
 def test_a_system_without_features_compiles_for_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMBA_CPU_NAME", raising=False)
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", Mock(side_effect=RuntimeError))
-    assert Target.of_this_cpu() == Target(llvmlite.binding.get_host_cpu_name(), "")
+    assert targets() == (Target(llvmlite.binding.get_host_cpu_name(), ""),)
