@@ -41,7 +41,7 @@ ANNOUNCEMENT: Final = "compiling the native kernels for this CPU, once: about ha
 _AVX2: Final = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _AVX512: Final = ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
 LEVELS: Final = {"x86-64-v4": (*_AVX2, *_AVX512), "x86-64-v3": _AVX2}
-"""What images are warmed for: levels of x86-64 as LLVM names them, best first, and what their CPUs must have."""
+"""What images are warmed for: levels of x86-64 by LLVM's names, best first, and what their CPUs must have."""
 
 Dtypes = tuple[str, str]
 
