@@ -17,12 +17,16 @@ COPY kronos_client /app/kronos_client
 COPY worker /app/worker
 COPY kronos_cli /app/kronos_cli
 RUN python -m compileall -q /app
+# The kernels, for all CPUs with AVX2 or AVX-512. They are executable code: only root may write there.
+RUN PYTHONPATH=/app KRONOS_KERNEL_CACHE=/app/kernels /opt/venv/bin/python -P -m kronos_model.engine.native --warm \
+ && if [ -d /app/kernels ]; then chmod -R u=rwX,go=rX /app/kernels; fi
 
 FROM python:3.11-slim-bookworm
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/app \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
+    KRONOS_KERNEL_CACHE=/app/kernels \
     HF_HOME=/var/cache/huggingface
 # The folders belong to the user, and so do new volumes that are mounted there.
 RUN groupadd --gid 10001 kronos \

@@ -13,6 +13,7 @@
     │   ├── CheckpointMissing    CHECKPOINT_MISSING       a missing folder, file or tensor
     │   ├── CheckpointUnreachable CHECKPOINT_UNREACHABLE  not cached, and the hub does not answer
     │   └── CheckpointMismatch   CHECKPOINT_MISMATCH      model and tokenizer that do not fit each other
+    ├── CompilationFailed                                 kernels that could not be compiled
     ├── OutOfMemory              OUT_OF_MEMORY            the device has too little memory
     ├── DeviceLost                                        the device failed, and computes nothing more
     │   └── PeerLost                                      another process of the same training ended
@@ -110,6 +111,10 @@ class CheckpointUnreachable(CheckpointError, code="CHECKPOINT_UNREACHABLE"):
 
 class CheckpointMismatch(CheckpointError, code="CHECKPOINT_MISMATCH"):
     """Model and tokenizer that do not fit each other."""
+
+
+class CompilationFailed(KronosError):
+    """Kernels could not be compiled; the message has the end of what the compiler printed."""
 
 
 class OutOfMemory(KronosError, code="OUT_OF_MEMORY"):

@@ -5,6 +5,7 @@ import gc
 import inspect
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +23,11 @@ from tests import fork_server, gpu
 # take many times as long as one. Tests that need two let them sleep. Child processes inherit both.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# The kernels of the native engine are compiled once for all runs of a source. A worker that loads them takes a
+# second longer to start, so only tests of that engine have workers that do.
+os.environ.setdefault("KRONOS_KERNEL_CACHE", str(Path(tempfile.gettempdir(), f"kronos-kernels-{os.getuid()}")))
+os.environ.setdefault("KRONOS_ENGINE", "torch")
 
 # nohup and a shell's "&" have what they start ignore these, and tests send them to children. Children inherit
 # what is ignored, but not what is handled.

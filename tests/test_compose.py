@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from api_stub.middleware.guards import read_keys
 from api_stub.routes.scopes import SCOPES
 from kronos_cli.main import cli
+from kronos_model.engine.native.compiling import TIMEOUT_S
 from tests.all_settings import AllSettings
 from tests.test_packages import run_without
 
@@ -102,6 +103,8 @@ def test_worker_health_is_asked_of_a_command_that_exists() -> None:
         *_, module, command = SERVICES[name]["healthcheck"]["test"]
         assert module == "kronos_cli"
         assert command in cli.commands
+        # The model is downloaded, and kernels are compiled where the image has none for the CPU.
+        assert seconds(SERVICES[name]["healthcheck"]["start_period"]) >= TIMEOUT_S + 300
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -194,6 +197,23 @@ def test_the_api_image_needs_no_more_than_it_has() -> None:
     imports = "import api_stub.main, api_stub.__main__, kronos_cli.main, worker.app, flower.command"
     done = run_without(tuple(blocked), imports)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dockerfile", ["Dockerfile", "Dockerfile.cuda"])
+def test_kernels_are_compiled_in_the_image_where_only_root_can_write(dockerfile: str) -> None:
+    steps = instructions(dockerfile)
+    final = max(index for index, (name, _) in enumerate(steps) if name == "FROM")
+    (environment,) = (arguments for name, arguments in steps[final:] if name == "ENV")
+    folder = dict(pair.split("=", 1) for pair in shlex.split(environment))["KRONOS_KERNEL_CACHE"]
+    assert folder.startswith("/app/"), "what comes from the code's stage belongs to root"
+    (warming,) = (arguments for name, arguments in steps[:final] if name == "RUN" and "--warm" in arguments)
+    # Numba's entries are those of one Python, and of one place of the sources.
+    for part in ("PYTHONPATH=/app ", f"KRONOS_KERNEL_CACHE={folder} ", "/opt/venv/bin/python -P -m "):
+        assert part in warming
+    assert f"chmod -R u=rwX,go=rX {folder};" in warming
+    module = re.search(r"-m (\S+) --warm", warming)[1]  # type: ignore[index]
+    assert importlib.util.find_spec(f"{module}.__main__") is not None
+    assert not any("chown" in arguments for _, arguments in steps)
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)

@@ -1,6 +1,7 @@
 """A worker's settings, on top of those that clients and the API read."""
 
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -40,6 +41,9 @@ class WorkerSettings(ServiceSettings):
     threads: int | None = Field(None, ge=1)
     """CPU threads that one worker process computes with; default: `OMP_NUM_THREADS`, else its cores, divided
     among the processes of `kronos worker --processes`"""
+    kernel_cache: Path | None = None
+    """folder of the CPU's compiled kernels; default: `kronos/kernels` in the user's cache folder. If others
+    than this user and root can write it or a folder above it, each start compiles kernels in memory"""
     max_jobs: int | None = Field(None, ge=1)
     """jobs of low priority that one worker process holds; each higher priority may hold an eighth more, at
     least one; default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, 512 on a GPU"""

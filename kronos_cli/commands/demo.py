@@ -36,6 +36,7 @@ from kronos_client.redis.routing import live_workers
 from kronos_model.bars.files.lookback import CandleFile
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.synthetic import candles
+from kronos_model.engine.native.compiling import is_warm
 from kronos_model.errors import CandleFileError
 from kronos_model.processes.children import ChildProcess, LocalStackError
 
@@ -144,7 +145,7 @@ class Demo:
 
     def _start_worker(self, stack: ProcessStack, url: str) -> ForecastWorkerStatus:
         """Start a worker, wait until it is ready, and return its status."""
-        variables = {"KRONOS_REDIS_URL": url, **engine_choice()}
+        variables = {"KRONOS_REDIS_URL": url, **engine_choice(is_compiled=is_warm(("float32", "float32")))}
         variables |= model_choice(self.settings, self.model, self.tokenizer)
         if self.device is not None:
             variables["KRONOS_DEVICE"] = self.device

@@ -8,22 +8,23 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, cast
 
 import numpy as np
 import torch
 
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
 from kronos_model.devices.failures import is_out_of_memory
+from kronos_model.engine.choice import EngineChoice, native_network
 from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
-from kronos_model.engine.reports import EngineKind, HostMark
+from kronos_model.engine.reports import HostMark
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.path_table import padded_bars
 from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.transformer.kv_cache import cache_dtype, cached_head_dim
-from kronos_model.errors import OutOfMemory
+from kronos_model.errors import KronosError, OutOfMemory
 from kronos_model.layers import TransformerBlock
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -43,8 +44,6 @@ TRIAL_HORIZON: Final = 16
 """Short, so that a trial takes few steps, and that many paths are turned back into bars together."""
 POOLS: Final = 2
 """Recorded steps keep their temporary tensors apart from those of all other work."""
-
-EngineChoice = Literal["auto", "native", "torch"]
 
 
 def build_engine(
@@ -90,8 +89,11 @@ def build_engine(
     )
     num_spare = num_slots // SLOTS_PER_SPARE if device.type == "cpu" and memory_bytes is None else 0
     make = partial(ModelRunner, model, tokenizer, max_context=max_context, clip=clip, dtype=dtype)
+    reason = None
     try:
-        if memory_bytes is None or device.type != "cuda":
+        if device.type == "cpu" and kind != "torch":
+            runner, reason = cpu_runner(make, num_slots + num_spare, model, dtype)
+        elif memory_bytes is None or device.type != "cuda":
             runner = make(num_slots=num_slots + num_spare)
         else:
             runner = fitting_runner(
@@ -111,23 +113,19 @@ def build_engine(
         max_chunk_bars=chunk_bars,
         num_spare_slots=num_spare,
         new_mark=partial(_recorded_event, device) if device.type == "cuda" else HostMark,
+        kind="torch" if reason or device.type != "cpu" or kind == "torch" else "native",
+        kind_reason=reason,
     )
 
 
-class EngineOutlook(NamedTuple):
-    """Which engine would be used, and why; for the native one, whether its kernels are compiled already."""
-
-    kind: EngineKind
-    why: str
-    is_fallback: bool = False
-    """Whether PyTorch is used because this CPU cannot use the native kernels."""
-
-
-def engine_outlook(device: torch.device, kind: EngineChoice = "auto") -> EngineOutlook:
-    """The engine that ``build_engine`` would make on a device. Loads no model, and compiles nothing."""
-    if device.type != "cpu":
-        return EngineOutlook("torch", f"the native engine is for CPUs, not for {device}")
-    return EngineOutlook("torch", "as asked for" if kind == "torch" else "there is no native engine yet")
+def cpu_runner(
+    make: Callable[..., ModelRunner], num_slots: int, model: Kronos, dtype: torch.dtype
+) -> tuple[ModelRunner, str | None]:
+    """A runner with native kernels; else one of PyTorch, and a sentence that says why."""
+    try:
+        return make(num_slots=num_slots, network=native_network(model, dtype)), None
+    except KronosError as error:
+        return make(num_slots=num_slots), str(error).rstrip(".")
 
 
 def _recorded_event(device: torch.device) -> torch.cuda.Event:

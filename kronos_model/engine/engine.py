@@ -54,10 +54,9 @@ class Engine:
         num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
             large job has to make room for them.
         new_mark: marks what the device has been sent so far.
+        kind: what computes the steps.
+        kind_reason: why a CPU does not use the native kernels, if it was to use them.
     """
-
-    kind: EngineKind = "torch"
-    kind_reason: str | None = None
 
     def __init__(
         self,
@@ -66,7 +65,10 @@ class Engine:
         max_chunk_bars: int = 512,
         num_spare_slots: int = 0,
         new_mark: Callable[[], Mark] = HostMark,
+        kind: EngineKind = "torch",
+        kind_reason: str | None = None,
     ) -> None:
+        self.kind, self.kind_reason = kind, kind_reason
         self._runner = runner
         self._scheduler = Scheduler(runner.num_slots, runner.max_context, max_chunk_bars, num_spare_slots)
         self._live: dict[Generation, None] = {}

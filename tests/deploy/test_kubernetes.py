@@ -18,6 +18,7 @@ import yaml
 
 from kronos_cli.main import cli
 from kronos_client.redis.queues import NO_PREFIX, ROLE_QUEUES, large_key, list_keys
+from kronos_model.engine.native.compiling import TIMEOUT_S
 from tests.all_settings import AllSettings
 from tests.deploy.test_monitoring import served
 
@@ -129,6 +130,9 @@ def test_workers_are_asked_for_their_health_by_a_command_that_exists(name: str) 
     for probe in ("startupProbe", "readinessProbe"):
         *_, module, command = container[probe]["exec"]["command"]
         assert (module, command in cli.commands) == ("kronos_cli", True)
+    # The model is downloaded, and kernels are compiled where the image has none for the CPU.
+    startup = container["startupProbe"]
+    assert startup["periodSeconds"] * startup["failureThreshold"] >= TIMEOUT_S + 300
     # Redis that is away must not end workers that compute.
     assert "livenessProbe" not in container
 

@@ -9,7 +9,7 @@ from typing import Any
 from kronos_client.settings import SettingsError
 from kronos_model.devices.probe import TorchProbe, compute_on
 from kronos_model.devices.resolution import describe_device, resolve_device, skipped_gpu
-from kronos_model.engine.build import engine_outlook
+from kronos_model.engine.choice import engine_outlook
 from kronos_model.errors import KronosError
 from kronos_model.processes.json_child import JsonParent
 from worker.inference.model_loader import ModelLoader

@@ -19,7 +19,7 @@ MAX_DIFFERENCE: Final = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
 
 
 @torch.inference_mode()
-def check_kernels(network: NativeNetwork, model: Kronos, dtype: torch.dtype) -> str | None:
+def difference_of(network: NativeNetwork, model: Kronos, dtype: torch.dtype) -> str | None:
     """None if logits after a short series are those of the model, else how they differ.
 
     The series is in the path's own slot, then in one that paths share. Slots are left with finite contents.

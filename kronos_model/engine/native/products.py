@@ -5,11 +5,12 @@ halves [n][16] for 6 rows. Each output is one sum in the order of the inputs, wh
 it, on every CPU.
 """
 
-from llvmlite import binding
 from numba import config, njit
 
 from kronos_model.engine.native.vectors import LANES, add_outer, load_rows, prefetch, store_rows, zeros
 
+IS_CACHED = bool(config.CACHE_DIR)
+"""Without a folder Numba would choose one that nobody checked."""
 OPTIONS = {"error_model": "numpy", "nogil": True}
 compiled = njit(**OPTIONS)
 
@@ -17,13 +18,7 @@ PANEL = 32
 """Outputs of a panel."""
 
 
-def _has_wide_registers():
-    if config.CPU_NAME or config.CPU_FEATURES:
-        return "+avx512f" in config.CPU_FEATURES
-    return bool(binding.get_host_cpu_features().get("avx512f"))
-
-
-IS_WIDE = _has_wide_registers()
+IS_WIDE = "+avx512f" in config.CPU_FEATURES
 WIDTH = 2 if IS_WIDE else 1
 """Vectors of a row that are computed at once."""
 MAX_ROWS = 14 if IS_WIDE else 6

@@ -12,7 +12,7 @@ from numba import from_dtype, njit, types
 
 from kronos_model.engine.native.attention import attend
 from kronos_model.engine.native.layout import FILL, JOB, LAYER, ROW, STOP, TO_S2
-from kronos_model.engine.native.products import MAX_ROWS, OPTIONS, PANEL, compiled, multiply
+from kronos_model.engine.native.products import IS_CACHED, MAX_ROWS, OPTIONS, PANEL, compiled, multiply
 from kronos_model.engine.native.threads import barrier, part_of, post_job, prepare, wait_for_job
 from kronos_model.engine.native.vectors import (
     LANES,
@@ -259,7 +259,7 @@ def predict_s2(job, thread, sync, rows, scratch, weights, kept):
     project_logits(job, thread, x, d_model, panels, count, scratch, bias, logits, job.s2_outputs)
 
 
-@njit(cache=True, **OPTIONS)
+@njit(cache=IS_CACHED, **OPTIONS)
 def run(jobs, thread, sync, weights, kept):
     """Do the posted job as thread 0, or every job that is posted, until the one to stop, as another thread.
 

@@ -5,7 +5,7 @@ Waiting spins for a short time, then sleeps. ``sync`` is an array of int64 in me
 
 from numba import njit, types
 
-from kronos_model.engine.native.products import OPTIONS, compiled
+from kronos_model.engine.native.products import IS_CACHED, OPTIONS, compiled
 from kronos_model.engine.native.vectors import atomic_add, atomic_load, atomic_store, pause
 
 SYNC_SIZE = 128
@@ -28,7 +28,7 @@ mutex_lock, mutex_unlock = _external("pthread_mutex_lock", 1), _external("pthrea
 cond_wait, cond_broadcast = _external("pthread_cond_wait", 2), _external("pthread_cond_broadcast", 1)
 
 
-@njit(cache=True, **OPTIONS)
+@njit(cache=IS_CACHED, **OPTIONS)
 def prepare(sync):
     """Make it ready for use."""
     sync[:] = 0
