@@ -26,7 +26,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # The kernels of the native engine are compiled once for all runs of a source. A worker that loads them takes a
 # second longer to start, so only tests of that engine have workers that do.
-os.environ.setdefault("KRONOS_KERNEL_CACHE", str(Path(tempfile.gettempdir(), f"kronos-kernels-{os.getuid()}")))
+os.environ.setdefault(
+    "KRONOS_KERNEL_CACHE", str(Path(tempfile.gettempdir(), f"kronos-kernels-{os.getuid()}"))
+)
 os.environ.setdefault("KRONOS_ENGINE", "torch")
 
 # nohup and a shell's "&" have what they start ignore these, and tests send them to children. Children inherit

@@ -11,6 +11,7 @@ from kronos_model.engine.native.products import (
     MAX_ROWS,
     MAX_WIDTH,
     PANEL,
+    ROW_SIZE,
     average,
     average_one,
     compiled,
@@ -40,8 +41,8 @@ NEAR, FAR = 24, 64
 
 
 @compiled
-def attend(cache, layer, head, k, v, rows, first, last, q, out, stride, scratch, score_floats):
-    """Rows [first, last) of q and out (rows, heads, head_dim), ``stride`` apart.
+def attend(cache, layer, head, k, v, rows, first, last, q, out, scratch):
+    """Rows [first, last) of q and out, which have heads of head_dim.
 
     ``scratch`` has the products of some rows, a panel of keys, and each row's scores: of shared bars, then of
     own ones.
@@ -53,21 +54,21 @@ def attend(cache, layer, head, k, v, rows, first, last, q, out, stride, scratch,
     begin, end = _shared_span(rows, first, last)
     shared = base + rows[first].shared_slot * slot_size
     num_shared = -(-(end - begin) // PANEL) * PANEL
-    q_at = first * stride + head * size
+    q_at = first * ROW_SIZE + head * size
     for bar in range(begin, end, PANEL):
         _transpose_keys(k, shared, bar, num_bars, size, scratch)
         place = scores + bar - begin
-        _score_shared(q, q_at, stride, last - first, size, scratch, place, score_floats)
+        _score_shared(q, q_at, last - first, size, scratch, place)
     for row in range(first, last):
         spans = rows[row]
-        place = scores + (row - first) * score_floats
+        place = scores + (row - first) * ROW_SIZE
         if num_shared:
             _hide(scratch, place, num_shared, spans.shared_first - begin, spans.shared_last - begin)
         own_begin = spans.own_first // LANES * LANES
         seen = spans.own_last - own_begin
         num_own = -(-seen // LANES) * LANES
         own = base + spans.slot * slot_size + own_begin * size
-        at = row * stride + head * size
+        at = row * ROW_SIZE + head * size
         _score_own(q, at, k, v, own, size, num_own, scratch, place + num_shared)
         _hide(scratch, place + num_shared, num_own, spans.own_first - own_begin, seen)
         share = _exponents(scratch, place, num_shared + num_own)
@@ -78,11 +79,10 @@ def attend(cache, layer, head, k, v, rows, first, last, q, out, stride, scratch,
         scratch[row - first] = share  # the products are no longer needed
     if num_shared:
         value = shared + begin * size
-        count = end - begin
-        _average_shared(scratch, scores, score_floats, v, value, size, count, out, q_at, stride, last - first)
+        _average_shared(scratch, scores, v, value, size, end - begin, out, q_at, last - first)
     for row in range(first, last):
         share = repeat(scratch[row - first])
-        at = row * stride + head * size
+        at = row * ROW_SIZE + head * size
         for element in range(at, at + size, LANES):
             store(out, element, load(out, element) * share)
 
@@ -98,29 +98,26 @@ def _shared_span(rows, first, last):
 
 
 @compiled
-def _score_shared(q, at, stride, num_rows, size, scratch, place, score_floats):
+def _score_shared(q, at, num_rows, size, scratch, place):
     """The scores of all rows for the panel of 32 keys."""
     for first in range(0, num_rows, MAX_ROWS):
         count = min(MAX_ROWS, num_rows - first)
         panel = MAX_ROWS * PANEL
-        multiply(count, q, at + first * stride, stride, scratch, panel, size, scratch)
+        multiply(count, q, at + first * ROW_SIZE, scratch, panel, size, scratch)
         for row in range(count):
             for half in range(0, PANEL, LANES):
-                target = place + (first + row) * score_floats + half
+                target = place + (first + row) * ROW_SIZE + half
                 store(scratch, target, load(scratch, row * PANEL + half))
 
 
 @compiled
-def _average_shared(scratch, scores, score_floats, v, value, size, count, out, at, stride, num_rows):
+def _average_shared(scratch, scores, v, value, size, count, out, at, num_rows):
     """Add the shared values, times their exponents, to what all rows have of their own."""
     for first in range(0, num_rows, MAX_ROWS):
         number = min(MAX_ROWS, num_rows - first)
-        weights, target = scores + first * score_floats, at + first * stride
+        weights, target = scores + first * ROW_SIZE, at + first * ROW_SIZE
         for element in range(0, size, LANES):
-            place = target + element
-            average(
-                number, scratch, weights, score_floats, v, value + element, size, count, out, place, stride
-            )
+            average(number, scratch, weights, v, value + element, size, count, out, target + element)
 
 
 @compiled
@@ -189,6 +186,6 @@ def _exponents(scores, place, count):
     return np.float32(1) / sum_of(total)
 
 
-def scratch_floats(head_dim: int, score_floats: int) -> int:
+def scratch_floats(head_dim: int) -> int:
     """The room that ``attend`` needs."""
-    return (MAX_ROWS + head_dim) * PANEL + MAX_GROUP_ROWS * score_floats
+    return (MAX_ROWS + head_dim) * PANEL + MAX_GROUP_ROWS * ROW_SIZE

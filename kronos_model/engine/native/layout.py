@@ -49,8 +49,9 @@ WEIGHTS = [
     "dependency_out_bias",
     "queries",
 ]
-BUFFERS = ["x", "q", "mixed", "hidden", "context", "logits", "s1", "rows", "groups", "counters", "scratch"]
-SIZES = ["s1_outputs", "s2_outputs", "scratch_floats", "score_floats"]
+ROWS = ["x", "q", "mixed", "hidden", "context"]
+BUFFERS = [*ROWS, "logits", "s1", "rows", "groups", "counters", "scratch"]
+SIZES = ["s1_outputs", "s2_outputs", "scratch_floats"]
 
 JOB = np.dtype(
     [
@@ -60,9 +61,9 @@ JOB = np.dtype(
         ("epsilon", np.float32),  # of the norms
     ]
 )
-"""``x``, ``context`` (rows, d_model), ``q``, ``mixed`` (rows, heads · head_dim of the wider attention),
-``hidden`` (rows, d_ff), ``logits`` (rows, the wider vocabulary), ``s1`` (rows,), ``groups`` (groups, 2): the
-first row, and the one after the last. Numbers of outputs are multiples of 32."""
+"""``x``, ``context``, ``q``, ``mixed`` and ``hidden`` have rows of ``ROW_SIZE``, ``logits`` of as many outputs as
+there are; ``s1`` is (rows,), ``groups`` (groups, 2): the first row, and the one after the last. Numbers of
+outputs are multiples of 32."""
 
 FILL, TO_S1, TO_S2, STOP = range(4)
 """Tasks: put keys and values into the cache; the same, and the logits of s1; the logits of s2; end."""

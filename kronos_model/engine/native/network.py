@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.engine.native.attention import MAX_GROUP_ROWS, scratch_floats
-from kronos_model.engine.native.layout import CACHE, FILL, ROW, TO_S1, TO_S2
+from kronos_model.engine.native.layout import CACHE, FILL, ROW, ROWS, TO_S1, TO_S2
 from kronos_model.engine.native.pool import KernelPool
-from kronos_model.engine.native.products import PANEL
+from kronos_model.engine.native.products import PANEL, ROW_SIZE
 from kronos_model.engine.native.step import DTYPES
 from kronos_model.engine.native.weights import NativeWeights
 from kronos_model.engine.scheduling.path_table import Batch
@@ -43,24 +43,18 @@ class NativeNetwork(Network):
             num_positions=max_positions,
             dtype=dtype,
         )
-        num_threads = torch.get_num_threads()
+        self._num_threads = num_threads = torch.get_num_threads()
         self._pool = KernelPool(num_threads, weights, kept)
         self._max_rows = max_rows = max(MAX_FILLED_ROWS, num_slots)
-        layers, _, _, num_bars, _ = self.blocks.k.shape
-        widths = [cache.k.shape[2] * cache.k.shape[4] for cache in (self.blocks, self.dependency)]
+        num_layers = len(model.transformer)
         outputs = [-(-count // PANEL) * PANEL for count in (self.s1_vocabulary, self.s2_vocabulary)]
-        score_floats = 2 * (num_bars + PANEL)
-        floats_a_thread = scratch_floats(
-            max(self.blocks.k.shape[4], self.dependency.k.shape[4]), score_floats
-        )
-        d_ff = block.ffn.w1.out_features
+        floats_a_thread = scratch_floats(max(self.blocks.k.shape[4], self.dependency.k.shape[4]))
         self._logits = np.empty((max_rows, max(outputs)), np.float32)
         self._rows, self._groups = np.zeros(max_rows, ROW), np.empty((max_rows, 2), np.int64)
-        self._s1, self._counters = np.empty(max_rows, np.int64), np.empty(layers, np.int64)
+        self._s1, self._counters = np.empty(max_rows, np.int64), np.empty(num_layers, np.int64)
         self._buffers: dict[str, NDArray[Any]] = {
-            **{name: np.empty(max_rows * model.d_model, np.float32) for name in ("x", "context")},
-            **{name: np.empty(max_rows * max(widths), np.float32) for name in ("q", "mixed")},
-            "hidden": np.empty(max_rows * d_ff, np.float32),
+            # Memory is taken where it is written.
+            **{name: np.empty(max_rows * ROW_SIZE, np.float32) for name in ROWS},
             "scratch": np.empty(num_threads * floats_a_thread, np.float32),
             "logits": self._logits,
             "s1": self._s1,
@@ -69,13 +63,12 @@ class NativeNetwork(Network):
             "counters": self._counters,
         }
         sizes = {
-            "num_layers": layers,
+            "num_layers": num_layers,
             "d_model": model.d_model,
-            "d_ff": d_ff,
+            "d_ff": block.ffn.w1.out_features,
             "s1_outputs": outputs[0],
             "s2_outputs": outputs[1],
             "scratch_floats": floats_a_thread,
-            "score_floats": score_floats,
             "epsilon": NORM_EPSILON,
             "blocks": _described(self.blocks),
             "dependency": _described(self.dependency),
@@ -116,13 +109,16 @@ class NativeNetwork(Network):
         rows["shared_first"] = np.maximum(position + 1 - max_context, 0)
         rows["shared_last"] = columns["prompt_bars"][slots]
         self._run(TO_S1, rows)
-        s1 = choose(0, self._logits_of(len(rows), self.s1_vocabulary, "s1_outputs"))
-        self._s1[: len(rows)] = s1.numpy()
-        self._counters[0] = 0
-        self._pool.run(TO_S2)
-        return torch.stack(
-            (s1, choose(1, self._logits_of(len(rows), self.s2_vocabulary, "s2_outputs"))), dim=-1
-        )
+        torch.set_num_threads(1)  # OpenMP's threads spin after each operation, where ours have to run
+        try:
+            s1 = choose(0, self._logits_of(len(rows), self.s1_vocabulary, "s1_outputs"))
+            self._s1[: len(rows)] = s1.numpy()
+            self._counters[0] = 0
+            self._pool.run(TO_S2)
+            s2 = choose(1, self._logits_of(len(rows), self.s2_vocabulary, "s2_outputs"))
+        finally:
+            torch.set_num_threads(self._num_threads)
+        return torch.stack((s1, s2), dim=-1)
 
     def _describe(
         self, rows: NDArray[Any], tokens: Tensor, calendar: Tensor, position: NDArray[np.int64]

@@ -16,6 +16,9 @@ compiled = njit(**OPTIONS)
 
 PANEL = 32
 """Outputs of a panel."""
+ROW_SIZE = 8192 + LANES
+"""Floats from one row of a matrix of rows to the next, whatever it has of them: so the addresses of some rows
+are one register and constants. Not a power of two, for which a cache has few places."""
 
 
 IS_WIDE = "+avx512f" in config.CPU_FEATURES
@@ -23,7 +26,7 @@ WIDTH = 2 if IS_WIDE else 1
 """Vectors of a row that are computed at once."""
 MAX_ROWS = 14 if IS_WIDE else 6
 """Rows that are computed at once: as many as registers hold the sums of."""
-AHEAD = 64
+AHEAD = 48
 """How many inputs earlier weights are fetched into the cache."""
 
 
@@ -53,8 +56,8 @@ def _multiply(num_rows):
     num_sums = num_rows * WIDTH
 
     @compiled
-    def multiply(x, at, stride, weights, panel, num_inputs, out):
-        """Rows of x, ``stride`` apart from ``at`` on, times a panel, into out (rows, 32)."""
+    def multiply(x, at, weights, panel, num_inputs, out):
+        """Rows of x from ``at`` on, times a panel, into out (rows, 32)."""
         for half in range(0, 2, WIDTH):
             sums = zeros(num_sums)
             first = panel + half * num_inputs * LANES
@@ -63,7 +66,7 @@ def _multiply(num_rows):
                 prefetch(weights, place + AHEAD * WIDTH * LANES, 3)
                 if WIDTH == 2:
                     prefetch(weights, place + AHEAD * WIDTH * LANES + LANES, 3)
-                sums = add_outer(sums, x, at + number, stride, load_rows(weights, place, 0, 1, WIDTH))
+                sums = add_outer(sums, x, at + number, ROW_SIZE, load_rows(weights, place, 0, 1, WIDTH))
             store_rows(sums, out, half * LANES, PANEL, WIDTH)
 
     return multiply
@@ -74,13 +77,13 @@ multiply = by_number(_multiply, MAX_ROWS)
 
 def _average(num_rows):
     @compiled
-    def average(weights, at, stride, values, place, row_size, count, out, out_at, out_stride):
-        """Add to 16 elements of each row of out the values' rows, times the row's weights."""
-        sums = load_rows(out, out_at, out_stride, num_rows, 1)
+    def average(weights, at, values, place, size, count, out, out_at):
+        """Add to 16 elements of each row of out those of values (count, size), times the row's weights."""
+        sums = load_rows(out, out_at, ROW_SIZE, num_rows, 1)
         for number in range(count):
-            value = load_rows(values, place + number * row_size, 0, 1, 1)
-            sums = add_outer(sums, weights, at + number, stride, value)
-        store_rows(sums, out, out_at, out_stride, 1)
+            value = load_rows(values, place + number * size, 0, 1, 1)
+            sums = add_outer(sums, weights, at + number, ROW_SIZE, value)
+        store_rows(sums, out, out_at, ROW_SIZE, 1)
 
     return average
 
@@ -90,11 +93,11 @@ average = by_number(_average, MAX_ROWS)
 
 def _average_one(width):
     @compiled
-    def average_one(weights, at, values, place, row_size, count, out, out_at):
+    def average_one(weights, at, values, place, size, count, out, out_at):
         """The same for one row and ``width`` times 16 elements, from zero."""
         sums = zeros(width)
         for number in range(count):
-            value = load_rows(values, place + number * row_size, 0, 1, width)
+            value = load_rows(values, place + number * size, 0, 1, width)
             sums = add_outer(sums, weights, at + number, 0, value)
         store_rows(sums, out, out_at, 0, width)
 

@@ -12,7 +12,15 @@ from numba import from_dtype, njit, types
 
 from kronos_model.engine.native.attention import attend
 from kronos_model.engine.native.layout import FILL, JOB, LAYER, ROW, STOP, TO_S2
-from kronos_model.engine.native.products import IS_CACHED, MAX_ROWS, OPTIONS, PANEL, compiled, multiply
+from kronos_model.engine.native.products import (
+    IS_CACHED,
+    MAX_ROWS,
+    OPTIONS,
+    PANEL,
+    ROW_SIZE,
+    compiled,
+    multiply,
+)
 from kronos_model.engine.native.threads import barrier, part_of, post_job, prepare, wait_for_job
 from kronos_model.engine.native.vectors import (
     LANES,
@@ -48,7 +56,7 @@ def by_panel(store_products):
             first = job.num_rows * number // num_blocks
             count = job.num_rows * (number + 1) // num_blocks - first
             place = panel * PANEL * num_inputs
-            multiply(count, x, first * num_inputs, num_inputs, panels, place, num_inputs, scratch)
+            multiply(count, x, first * ROW_SIZE, panels, place, num_inputs, scratch)
             store_products(job, first, count, panel * PANEL, scratch, *arguments)
 
     return compute
@@ -70,7 +78,7 @@ def _store_qkv(job, first, count, output, products, bias, rows, turns, q, k, v, 
                 turned = swap_pairs(value) * load(turns, turn + size)
                 value = multiply_add(value, load(turns, turn), turned)
             if kind == 0:
-                store(q, (first + number) * width + head * size + element, value)
+                store(q, (first + number) * ROW_SIZE + head * size + element, value)
             else:
                 heads = (layer * cache.num_slots + row.slot) * cache.num_heads + head
                 place = (heads * cache.num_bars + row.bar) * size + element
@@ -104,7 +112,7 @@ def _store_sum(job, first, count, output, products, bias, added, out):
     for column in range(output, min(output + PANEL, job.d_model), LANES):
         offset = load(bias, column)
         for number in range(count):
-            place = (first + number) * job.d_model + column
+            place = (first + number) * ROW_SIZE + column
             value = load(products, number * PANEL + column - output) + offset
             store(out, place, load(added, place) + value)
 
@@ -116,7 +124,7 @@ def _store_gated(job, first, count, output, products, hidden):
     for number in range(count):
         value = load(products, number * PANEL)
         gated = value / (one + exp(repeat(ZERO) - value)) * load(products, number * PANEL + LANES)
-        store(hidden, (first + number) * job.d_ff + output // 2, gated)
+        store(hidden, (first + number) * ROW_SIZE + output // 2, gated)
 
 
 @compiled
@@ -148,14 +156,14 @@ def embed(job, thread, rows, x):
         for element in range(0, job.d_model, LANES):
             tokens = load(table, s1 + element) + load(table, s2 + element)
             time = load(table, clock + element) + load(table, date + element)
-            store(x, number * job.d_model + element, tokens + time)
+            store(x, number * ROW_SIZE + element, tokens + time)
 
 
 @compiled
 def normalise(job, thread, x, scale, out):
     """Root-mean-square norm of each row, times a scale (d_model,)."""
     first, last = part_of(job.num_rows, thread, job.num_threads)
-    for at in range(first * job.d_model, last * job.d_model, job.d_model):
+    for at in range(first * ROW_SIZE, last * ROW_SIZE, ROW_SIZE):
         total = repeat(ZERO)
         for element in range(0, job.d_model, LANES):
             value = load(x, at + element)
@@ -169,7 +177,6 @@ def normalise(job, thread, x, scale, out):
 def attend_all(job, cache, layer, k, v, rows, q, mixed, scratch, counter):
     """Whichever thread is free takes the next group and head; the last groups of a lookback take longest."""
     groups, counters = array_at(job.groups, WHOLE), array_at(job.counters, WHOLE)
-    stride = cache.num_heads * cache.head_dim
     count = job.num_groups * cache.num_heads
     while True:
         item = count - 1 - atomic_add(counters, counter, 1)
@@ -177,7 +184,7 @@ def attend_all(job, cache, layer, k, v, rows, q, mixed, scratch, counter):
             return
         group, head = item // cache.num_heads, item % cache.num_heads
         first, last = groups[2 * group], groups[2 * group + 1]
-        attend(cache, layer, head, k, v, rows, first, last, q, mixed, stride, scratch, job.score_floats)
+        attend(cache, layer, head, k, v, rows, first, last, q, mixed, scratch)
 
 
 @compiled
@@ -244,7 +251,7 @@ def predict_s2(job, thread, sync, rows, scratch, weights, kept):
     first, last = part_of(job.num_rows, thread, num_threads)
     for row in range(first, last):
         for element in range(0, width, LANES):
-            store(q, row * width + element, load(queries, s1[row] * width + element))
+            store(q, row * ROW_SIZE + element, load(queries, s1[row] * width + element))
     barrier(sync, num_threads)
     k, v = array_at(cache.k, kept), array_at(cache.v, kept)
     attend_all(job, cache, 0, k, v, rows, q, mixed, scratch, 0)
