@@ -9,6 +9,7 @@ import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,7 +75,8 @@ def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> 
             f"can't allocate memory for {num_bytes} bytes of keys or values: {error}"
         ) from error
     if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux
-        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        with suppress(OSError):  # a kernel that has no huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
