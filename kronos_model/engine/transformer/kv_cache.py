@@ -4,13 +4,15 @@ A batch's tokens lie flat, (N, H, hd), segment after segment; each segment recor
 go and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a path.
 """
 
+import math
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from collections.abc import Sequence as Many
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,10 +64,21 @@ def cached_head_dim(device: torch.device, head_dim: int) -> int:
 
 
 def _zeros(shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    if device.type == "cpu":
-        # NumPy's zeros take memory as they are written to; PyTorch's take it at once.
-        return torch.from_numpy(np.zeros(shape, dtype=f"u{dtype.itemsize}")).view(dtype)
-    return torch.zeros(shape, dtype=dtype, device=device)
+    if device.type != "cpu" or 0 in shape:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # Taken as it is written to, in small pages. PyTorch's zeros are taken at once; those of NumPy in huge
+    # pages, which take as much for one bar as for a slot, and seconds to be zeroed.
+    num_bytes = math.prod(shape) * dtype.itemsize
+    try:
+        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE)
+    except OSError as error:  # as other allocators fail
+        raise MemoryError(
+            f"can't allocate memory for {num_bytes} bytes of keys or values: {error}"
+        ) from error
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux
+        with suppress(OSError):  # a kernel that has no huge pages
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 
 class Segment(Protocol):
