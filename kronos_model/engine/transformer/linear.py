@@ -27,7 +27,7 @@ MAX_ROWS_OF_MANY_INPUTS = 32
 MIN_PRODUCTS_OF_AMX = 64
 """oneDNN does not use AMX for fewer rows times inputs."""
 NUM_EXACT_ROWS = 16
-"""Up to this number no row is added; above it, at most one for every four."""
+"""Up to this number no row is added; above it, at most one for every eight."""
 THEN: Final[dict[str, Callable[[Tensor, Any], Tensor]]] = {
     "none": lambda product, _: product,
     "swish": lambda product, _: F.silu(product),
@@ -137,10 +137,10 @@ def _multiply(x: Tensor, reordered: Tensor, bias: Tensor | None, then: str, othe
 
 
 def num_rows_for(num_rows: int) -> int:
-    """The number of rows, at least ``num_rows``, that oneDNN computes: one of 36, up to ``MAX_ROWS``."""
+    """The number of rows, at least ``num_rows``, that oneDNN computes: one of 56, up to ``MAX_ROWS``."""
     if num_rows <= NUM_EXACT_ROWS:
         return num_rows
-    step = 1 << ((num_rows - 1).bit_length() - 3)
+    step = 1 << ((num_rows - 1).bit_length() - 4)
     return -(-num_rows // step) * step
 
 

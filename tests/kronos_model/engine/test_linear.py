@@ -32,9 +32,9 @@ def test_fused_layers_give_what_each_gives(reordering, rows, bias):
 def test_rows_are_multiplied_in_few_numbers_of_them():
     """Each number of rows is a kernel that oneDNN never forgets."""
     given = {num_rows: linear.num_rows_for(num_rows) for num_rows in range(linear.MAX_ROWS + 1)}
-    assert all(0 <= given[n] - n <= n / 4 for n in given)
+    assert all(0 <= given[n] - n <= n / 8 for n in given)
     assert given[linear.MAX_ROWS] == linear.MAX_ROWS
-    assert len(set(given.values()) - {0}) == 36
+    assert len(set(given.values()) - {0}) == 56
 
 
 @torch.inference_mode()

@@ -161,7 +161,7 @@ def test_attention_is_the_same_in_each_thread(threads, head_dim, num_queries):
 def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, dtype):
     """Of 56 series with 8 paths and 64 with one, as many as make each number of rows.
 
-    Products see one of 36 numbers of rows, all tried here: each with no row added and with as many as may be.
+    Products see one of 56 numbers of rows, all tried here: each with no row added and with as many as may be.
     Other operations compute whole rows, none of which is cut by a vector: all have a multiple of 16 numbers.
     """
     runner, log = logging_runner(small_pair, dtype, MAX_ROWS)
