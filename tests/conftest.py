@@ -24,8 +24,8 @@ from tests import fork_server, gpu
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# The kernels of the native engine are compiled once for all runs of a source. A worker that loads them takes a
-# second longer to start, so only tests of that engine have workers that do.
+# The kernels of the native engine are compiled once for all runs of a source. Workers that load them take a
+# second longer to start, so only those in tests of that engine do.
 os.environ.setdefault(
     "KRONOS_KERNEL_CACHE", str(Path(tempfile.gettempdir(), f"kronos-kernels-{os.getuid()}"))
 )

@@ -61,8 +61,8 @@ JOB = np.dtype(
         ("epsilon", np.float32),  # of the norms
     ]
 )
-"""``x``, ``context``, ``q``, ``mixed`` and ``hidden`` have rows of ``ROW_SIZE``, ``logits`` of as many outputs as
-there are; ``s1`` is (rows,), ``groups`` (groups, 2): the first row, and the one after the last. Numbers of
+"""``x``, ``context``, ``q``, ``mixed`` and ``hidden`` have rows of ``ROW_SIZE``, ``logits`` of the number of
+outputs; ``s1`` is (rows,), ``groups`` (groups, 2): the first row, and the one after the last. Numbers of
 outputs are multiples of 32."""
 
 FILL, TO_S1, TO_S2, STOP = range(4)

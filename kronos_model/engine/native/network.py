@@ -43,19 +43,17 @@ class NativeNetwork(Network):
             num_positions=max_positions,
             dtype=dtype,
         )
-        self._num_threads = num_threads = torch.get_num_threads()
-        self._pool = KernelPool(num_threads, weights, kept)
         self._max_rows = max_rows = max(MAX_FILLED_ROWS, num_slots)
         num_layers = len(model.transformer)
         outputs = [-(-count // PANEL) * PANEL for count in (self.s1_vocabulary, self.s2_vocabulary)]
-        floats_a_thread = scratch_floats(max(self.blocks.k.shape[4], self.dependency.k.shape[4]))
+        head_dim = max(self.blocks.k.shape[4], self.dependency.k.shape[4])
+        self._pool = KernelPool(weights, kept, scratch_floats(head_dim))
         self._logits = np.empty((max_rows, max(outputs)), np.float32)
         self._rows, self._groups = np.zeros(max_rows, ROW), np.empty((max_rows, 2), np.int64)
         self._s1, self._counters = np.empty(max_rows, np.int64), np.empty(num_layers, np.int64)
         self._buffers: dict[str, NDArray[Any]] = {
             # Memory is taken where it is written.
             **{name: np.empty(max_rows * ROW_SIZE, np.float32) for name in ROWS},
-            "scratch": np.empty(num_threads * floats_a_thread, np.float32),
             "logits": self._logits,
             "s1": self._s1,
             "rows": self._rows,
@@ -68,7 +66,6 @@ class NativeNetwork(Network):
             "d_ff": block.ffn.w1.out_features,
             "s1_outputs": outputs[0],
             "s2_outputs": outputs[1],
-            "scratch_floats": floats_a_thread,
             "epsilon": NORM_EPSILON,
             "blocks": _described(self.blocks),
             "dependency": _described(self.dependency),
@@ -108,16 +105,17 @@ class NativeNetwork(Network):
         rows["shared_slot"] = batch.table.num_slots + columns["prompt"][slots]
         rows["shared_first"] = np.maximum(position + 1 - max_context, 0)
         rows["shared_last"] = columns["prompt_bars"][slots]
+        num_threads = torch.get_num_threads()
         self._run(TO_S1, rows)
         torch.set_num_threads(1)  # OpenMP's threads spin after each operation, where ours have to run
         try:
             s1 = choose(0, self._logits_of(len(rows), self.s1_vocabulary, "s1_outputs"))
             self._s1[: len(rows)] = s1.numpy()
             self._counters[0] = 0
-            self._pool.run(TO_S2)
+            self._pool.run(TO_S2, num_threads)
             s2 = choose(1, self._logits_of(len(rows), self.s2_vocabulary, "s2_outputs"))
         finally:
-            torch.set_num_threads(self._num_threads)
+            torch.set_num_threads(num_threads)
         return torch.stack((s1, s2), dim=-1)
 
     def _describe(
@@ -134,7 +132,7 @@ class NativeNetwork(Network):
         self._groups[: len(groups)] = groups
         self._pool.job["num_rows"], self._pool.job["num_groups"] = len(rows), len(groups)
         self._counters[:] = 0
-        self._pool.run(task)
+        self._pool.run(task, torch.get_num_threads())
 
     def _logits_of(self, num_rows: int, vocabulary: int, num_outputs: str) -> Tensor:
         stride = int(self._pool.job[num_outputs])

@@ -1,8 +1,13 @@
 """A model small enough to recompute everything for every bar."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
+from kronos_model.engine.choice import native_network
+from kronos_model.engine.reports import EngineKind
+from kronos_model.engine.transformer.network import Network, TorchNetwork
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -34,3 +39,14 @@ def pair() -> tuple[Kronos, KronosTokenizer]:
             for parameter in model.parameters():
                 parameter.mul_(1.7)
     return model.eval(), tokenizer.eval()
+
+
+@pytest.fixture(params=["native", "torch"])
+def kind(request) -> EngineKind:
+    """What computes the model."""
+    return request.param
+
+
+def network_of(kind: EngineKind, model: Kronos, dtype: torch.dtype = torch.float32) -> Callable[..., Network]:
+    """What makes the network of an engine of this kind."""
+    return native_network(model, dtype) if kind == "native" else TorchNetwork

@@ -40,14 +40,15 @@ def test_slots_on_mps_are_as_few_as_on_the_cpu():
 @pytest.mark.parametrize(("has_tiles", "num_slots"), [(False, 1), (True, 3)])
 def test_the_slots_of_another_device_are_reckoned_without_it(pair, monkeypatch, has_tiles, num_slots):
     """A CPU without tiles keeps keys and values in float32."""
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has_tiles})
-    gpu, dtype = torch.device("cuda", 0), torch.bfloat16
+    gpu, cpu, dtype = torch.device("cuda", 0), torch.device("cpu"), torch.bfloat16
     assert num_slots_on(gpu, *pair, max_context=MAX_CONTEXT) == 512
     assert num_slots_on(gpu, *pair, max_context=MAX_CONTEXT, max_slots=7) == 7
-    six_places = memory_of_weights(*pair) + 6 * slot_bytes(pair[0], MAX_CONTEXT, dtype, gpu)
-    of = {"max_context": MAX_CONTEXT, "memory_bytes": six_places, "dtype": dtype}
-    assert num_slots_on(gpu, *pair, **of) == 3
-    assert num_slots_on(torch.device("cpu"), *pair, **of) == num_slots
+    for device, expected in ((gpu, 3), (cpu, num_slots)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+        six_places = memory_of_weights(*pair) + 6 * slot_bytes(pair[0], MAX_CONTEXT, dtype, device)
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has_tiles})
+        given = {"max_context": MAX_CONTEXT, "memory_bytes": six_places, "dtype": dtype}
+        assert num_slots_on(device, *pair, **given) == expected
 
 
 @pytest.mark.parametrize(("max_slots", "num_spare"), [(1, 0), (5, 0), (8, 1), (32, 4)])

@@ -24,6 +24,7 @@ from kronos_model.engine.decoding.static_steps import Kernels, StaticSteps, read
 from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
+from kronos_model.engine.reports import EngineKind
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer import network
@@ -31,7 +32,7 @@ from kronos_model.engine.transformer.network import Network
 from kronos_model.model import Kronos
 from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer
-from tests.kronos_model.engine.conftest import MAX_CONTEXT
+from tests.kronos_model.engine.conftest import MAX_CONTEXT, network_of
 from tests.kronos_model.engine.rolling import rolling_paths
 from tests.kronos_model.engine.traces import (
     TracingSteps,
@@ -43,8 +44,8 @@ from tests.kronos_model.engine.traces import (
 
 
 @pytest.fixture
-def new_engine(pair) -> Callable[..., Engine]:
-    return partial(build_engine, *pair, max_context=MAX_CONTEXT)
+def new_engine(pair, kind) -> Callable[..., Engine]:
+    return partial(build_engine, *pair, max_context=MAX_CONTEXT, kind=kind)
 
 
 def run(engine: Engine, requests: list[SeriesRequest]) -> list[np.ndarray]:
@@ -127,7 +128,7 @@ mixes = st.lists(
 
 
 def tracing_engine(
-    pair: tuple[Kronos, KronosTokenizer], num_slots: int = 8, max_chunk_bars: int = 512
+    pair: tuple[Kronos, KronosTokenizer], kind: EngineKind, num_slots: int = 8, max_chunk_bars: int = 512
 ) -> tuple[Engine, TracingSteps]:
     made: list[TracingSteps] = []
 
@@ -135,14 +136,17 @@ def tracing_engine(
         made.append(TracingSteps(*args))
         return made[0]
 
-    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps)
+    network = network_of(kind, pair[0])
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps, network=network)
     return Engine(runner, max_chunk_bars=max_chunk_bars), made[0]
 
 
 @settings(max_examples=12)
 @given(mix=mixes, num_slots=st.integers(1, 8), max_chunk_bars=st.integers(1, 80))
-def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, num_slots, max_chunk_bars):
-    engine, steps = tracing_engine(pair, num_slots, max_chunk_bars)
+def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(
+    pair, kind, mix, num_slots, max_chunk_bars
+):
+    engine, steps = tracing_engine(pair, kind, num_slots, max_chunk_bars)
     submitted = []
     for request, policy, priority, steps_before, is_twice in mix:
         for _ in range(steps_before):
@@ -153,7 +157,7 @@ def test_any_mix_joining_at_any_step_gives_each_what_it_gets_alone(pair, mix, nu
         engine.step()
     assert engine.load.running == 0
     for generations in submitted:
-        alone, alone_steps = tracing_engine(pair)
+        alone, alone_steps = tracing_engine(pair, kind)
         expected = finished(alone, generations[0].request)
         for generation in generations:
             assert_same_forecast(
@@ -193,11 +197,14 @@ def test_steps_of_fixed_shapes_and_packed_chunks_give_what_eager_steps_give(
         assert_same_bars(of_static, of_eager)
 
 
-@pytest.mark.parametrize("steps", [EagerSteps, StaticSteps])
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("native", EagerSteps), ("torch", EagerSteps), ("torch", StaticSteps)]
+)
 @pytest.mark.parametrize(("lookback", "policy"), [(12, "exact"), (28, "exact"), (28, "rolling")])
 @pytest.mark.parametrize("paths", [1, 6])
-def test_suspended_paths_go_on_where_they_stopped(pair, steps, lookback, policy, paths):
-    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=4, steps=steps)
+def test_suspended_paths_go_on_where_they_stopped(pair, kind, steps, lookback, policy, paths):
+    network = network_of(kind, pair[0])
+    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=4, steps=steps, network=network)
     engine = Engine(runner)
     sampling = SamplingParams(sample_count=paths, seed=5)
     large = replace(
@@ -310,25 +317,25 @@ def test_full_slots_of_series_with_the_usual_number_of_paths_meet_usual_shapes(p
     assert set(shapes) <= set(usual_shapes(128, MAX_CONTEXT))
 
 
-def test_the_bundled_model_forecasts_the_same_closes_in_bfloat16():
+def test_the_bundled_model_forecasts_the_same_closes_in_bfloat16(kind):
     """Its tokenizer's weights are steep: rounded ones would shift the closes by more than their spread."""
     bundled = load_pair("kronos-tiny")
     request = series_request(2, 400, 8, SamplingParams(sample_count=32, seed=5))
     closes = [
-        run(build_engine(bundled.model, bundled.tokenizer, max_context=512, dtype=dtype), [request])[0][
-            ..., CLOSE
-        ]
+        run(
+            build_engine(bundled.model, bundled.tokenizer, max_context=512, dtype=dtype, kind=kind), [request]
+        )[0][..., CLOSE]
         for dtype in (torch.float32, torch.bfloat16)
     ]
     shift = np.abs(closes[0].mean(0) - closes[1].mean(0)) / closes[0].std(0)
     assert shift.max() < 0.5
 
 
-def test_bfloat16_is_close_and_the_same_in_any_batch(pair):
+def test_bfloat16_is_close_and_the_same_in_any_batch(pair, kind):
     """Rounded weights move probabilities a little: by the same draws nearly all tokens are the same."""
     requests = [series_request(seed, 20, 8, SamplingParams(sample_count=4, seed=seed)) for seed in range(4)]
     engines = {
-        dtype: build_engine(*pair, max_context=MAX_CONTEXT, dtype=dtype)
+        dtype: build_engine(*pair, max_context=MAX_CONTEXT, dtype=dtype, kind=kind)
         for dtype in (torch.float32, torch.bfloat16)
     }
     exact, rounded = (run(engines[dtype], requests) for dtype in (torch.float32, torch.bfloat16))

@@ -181,7 +181,7 @@ def test_heads_have_a_multiple_of_8_numbers_and_slots_the_bytes_that_are_planned
         with fake.device:
             (model, _) = random_pair(shape)
         planned = slot_bytes(model, 512, BFLOAT16)
-    tensors = [cache.k for cache in (network._blocks, network._dependency)]
-    assert network._blocks.k.shape[-1] == head_dim
+    tensors = [cache.k for cache in (network.blocks, network.dependency)]
+    assert network.blocks.k.shape[-1] == head_dim
     assert all(one.shape[-1] % 8 == 0 for one in tensors)
     assert planned == sum(2 * one[:, 0].numel() * one.itemsize for one in tensors)

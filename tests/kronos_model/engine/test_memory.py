@@ -112,8 +112,8 @@ TOO_MUCH: dict[str, tuple[type, str, Callable[..., bool]]] = {
         "decode",
         lambda series: sum(len(own) for _, paths in series for own in paths) > 64,
     ),
-    "decode": (Network, "next_tokens", lambda tokens, *_: len(tokens) > 3),
-    "decode-alone": (Network, "next_tokens", lambda tokens, *_: len(tokens) > 2),
+    "decode": (Network, "decode", lambda batch, *_: len(batch.slots) > 3),
+    "decode-alone": (Network, "decode", lambda batch, *_: len(batch.slots) > 2),
 }
 
 
@@ -123,6 +123,8 @@ TOO_MUCH: dict[str, tuple[type, str, Callable[..., bool]]] = {
 def test_forecasts_are_the_same_where_only_so_much_fits_at_once(pair, undisturbed, phase, error, monkeypatch):
     engine = build_engine(*pair, max_context=MAX_CONTEXT, max_slots=8)
     part, name, is_too_much = TOO_MUCH[phase]
+    if part is Network:
+        part = type(engine._runner._network)
     monkeypatch.setattr(part, name, failing(getattr(part, name), is_too_much, error))
     for generation, expected in zip(run(engine), undisturbed, strict=True):
         assert_same_bars(generation.paths, expected)

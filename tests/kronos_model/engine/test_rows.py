@@ -17,6 +17,7 @@ from kronos_model.engine.decoding.sampling import RowParams
 from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
+from kronos_model.engine.reports import EngineKind
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.path_table import Batch, PathTable
 from kronos_model.engine.sequence import Sequence
@@ -25,6 +26,7 @@ from kronos_model.engine.transformer.linear import MAX_ROWS, Affine, FusedLinear
 from kronos_model.model import Kronos
 from kronos_model.model_pair import load_pair
 from kronos_model.tokenizer import KronosTokenizer
+from tests.kronos_model.engine.conftest import network_of
 
 MAX_CONTEXT = 160
 
@@ -73,23 +75,33 @@ class LoggingSteps(EagerSteps):
         super().decode(batch)
 
     def choose(self, logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
-        self.steps[-1][1].append(logits)
+        self.steps[-1][1].append(logits.clone())
         return super().choose(logits, params, noise)
 
 
-def logging_runner(pair: Pair, dtype: torch.dtype, num_slots: int) -> tuple[ModelRunner, LoggingSteps]:
+def logging_runner(
+    pair: Pair, kind: EngineKind, dtype: torch.dtype, num_slots: int
+) -> tuple[ModelRunner, LoggingSteps]:
     steps: list[LoggingSteps] = []
 
     def new_steps(*args: Any) -> LoggingSteps:
         steps.append(LoggingSteps(*args))
         return steps[0]
 
-    runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=num_slots, dtype=dtype, steps=new_steps)
+    runner = ModelRunner(
+        *pair,
+        max_context=MAX_CONTEXT,
+        num_slots=num_slots,
+        dtype=dtype,
+        steps=new_steps,
+        network=network_of(kind, pair[0], dtype),
+    )
     return runner, steps[0]
 
 
 def forecast(
     pair: Pair,
+    kind: EngineKind,
     dtype: torch.dtype,
     requests: list[SeriesRequest],
     *,
@@ -97,7 +109,7 @@ def forecast(
     max_chunk_bars: int = 512,
 ) -> list[tuple[list[Tensor], np.ndarray]]:
     """Each request's logits, path by path, and its bars; all requests run together."""
-    runner, log = logging_runner(pair, dtype, num_slots)
+    runner, log = logging_runner(pair, kind, dtype, num_slots)
     engine = Engine(runner, max_chunk_bars=max_chunk_bars)
     generations = engine.run(requests)
     logits: dict[tuple[Generation, int], list[Tensor]] = defaultdict(list)
@@ -158,13 +170,13 @@ def test_attention_is_the_same_in_each_thread(threads, head_dim, num_queries):
         assert torch.equal(out, out[:1, :1].expand_as(out)), num_bars
 
 
-def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, dtype):
+def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, kind, dtype):
     """Of 56 series with 8 paths and 64 with one, as many as make each number of rows.
 
     Products see one of 56 numbers of rows, all tried here: each with no row added and with as many as may be.
     Other operations compute whole rows, none of which is cut by a vector: all have a multiple of 16 numbers.
     """
-    runner, log = logging_runner(small_pair, dtype, MAX_ROWS)
+    runner, log = logging_runner(small_pair, kind, dtype, MAX_ROWS)
     request = series_request(1, 30, 2)
     sequences: list[Sequence] = []
     for number, num_paths in enumerate([8] * 56 + [1] * 64):
@@ -203,31 +215,31 @@ def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, dtype
 
 
 @pytest.mark.parametrize("lookback", [3, 65, 150, 230])
-def test_chunks_change_nothing(threads, small_pair, dtype, lookback):
+def test_chunks_change_nothing(threads, small_pair, kind, dtype, lookback):
     """The window slides in the last two cases."""
     request = series_request(2, lookback, 14, SamplingParams(sample_count=3, seed=4))
-    (whole,) = forecast(small_pair, dtype, [request])
+    (whole,) = forecast(small_pair, kind, dtype, [request])
     for max_chunk_bars in (1, 7, 64, 100) if lookback < 100 else (33, 100):
-        (chunked,) = forecast(small_pair, dtype, [request], max_chunk_bars=max_chunk_bars)
+        (chunked,) = forecast(small_pair, kind, dtype, [request], max_chunk_bars=max_chunk_bars)
         assert_same_bits(chunked, whole)
 
 
 @pytest.mark.parametrize("sample_count", [5, 7])
-def test_rounds_change_nothing(threads, small_pair, dtype, sample_count):
+def test_rounds_change_nothing(threads, small_pair, kind, dtype, sample_count):
     request = series_request(2, 100, 6, SamplingParams(sample_count=sample_count, seed=4))
-    (at_once,) = forecast(small_pair, dtype, [request])
-    (in_rounds,) = forecast(small_pair, dtype, [request], num_slots=2)
+    (at_once,) = forecast(small_pair, kind, dtype, [request])
+    (in_rounds,) = forecast(small_pair, kind, dtype, [request], num_slots=2)
     assert_same_bits(in_rounds, at_once)
 
 
-def test_other_jobs_change_nothing(threads, dtype):
+def test_other_jobs_change_nothing(threads, kind, dtype):
     """The bundled model with jobs of other lengths and numbers of paths; in few slots, paths make room."""
     loaded = load_pair("kronos-tiny")
     pair = (loaded.model, loaded.tokenizer)
     ours = [
         series_request(0, 120, 24, SamplingParams(sample_count=num_paths, seed=1)) for num_paths in (1, 4)
     ]
-    alone = [forecast(pair, dtype, [one])[0] for one in ours]
+    alone = [forecast(pair, kind, dtype, [one])[0] for one in ours]
     for num_others, num_slots in ((4, 64), (14, 64), (5, 7)):
         others = [
             series_request(
@@ -236,6 +248,6 @@ def test_other_jobs_change_nothing(threads, dtype):
             for seed in range(1, num_others + 1)
         ]
         first = others[::2]
-        among = forecast(pair, dtype, [*first, *ours, *others[1::2]], num_slots=num_slots)
+        among = forecast(pair, kind, dtype, [*first, *ours, *others[1::2]], num_slots=num_slots)
         for ours_among, ours_alone in zip(among[len(first) :], alone, strict=False):
             assert_same_bits(ours_among, ours_alone)

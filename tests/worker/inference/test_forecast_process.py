@@ -36,6 +36,7 @@ def settings(settings):
             "model": model,
             "tokenizer": tokenizer,
             "device": "cpu",
+            "engine": "torch",
             "max_context": 64,
             "drain_timeout_s": 50,
         }
@@ -149,14 +150,15 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     assert registry.get_sample_value("kronos_worker_info", info) == 1
 
 
-def test_the_isolated_process_has_the_engine_of_its_worker(worker, monkeypatch):
+def test_the_isolated_process_has_the_engine_of_its_worker(settings, monkeypatch):
     """Also if it would choose another, and with the worker's warning."""
+    worker = ForecastProcess(settings.model_copy(update={"engine": "auto"}), NODE)
     reason, asked = "the self-test failed", []
     build_engine = model_loader.build_engine
 
     def build(*args, kind, **kwargs):
         asked.append(kind)
-        engine = build_engine(*args, **kwargs)
+        engine = build_engine(*args, kind="torch", **kwargs)
         engine.kind_reason = reason if kind == "auto" else None
         return engine
 
@@ -173,6 +175,7 @@ def test_the_isolated_process_has_the_engine_of_its_worker(worker, monkeypatch):
     hello["engines"] = {name: ["native", None] for name in hello["engines"]}
     with pytest.raises(KronosError, match="native engine, which cannot be used any more"):
         load_host(worker.settings, hello)
+    worker.stop()
 
 
 def test_a_worker_without_room_for_one_path_says_so_and_is_not_announced(settings, redis):
