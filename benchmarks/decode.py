@@ -3,9 +3,9 @@
 Random weights of a published shape, 400 bars of lookback, 100 bars ahead. The case 4x10 is 4 series with 10
 paths each. The naive loop, in float32, is timed on a few steps across the horizon and scaled to all steps;
 several series are one batch. The engine is timed as a whole, from submission to bars; its step is the mean
-of those in which all paths decode. The engines' runs alternate. The last lines compare a step of one path with
-the time to read its weights once, at the memory bandwidth of the same run, and prefill with the rate of a
-large product.
+of those in which all paths decode. The engines' runs alternate. The last lines compare a step of one path
+with the time to read its weights once, at the memory bandwidth of the same run, and prefill with the rate of
+a large product.
 
     python -m benchmarks.decode [--cases 1x1 1x10 1x64 64x1] [--dtypes float32 bfloat16] [--runs 5]
                                 [--engines native torch] [--device cuda] [--shape small] [--max-naive 64]
