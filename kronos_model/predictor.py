@@ -14,6 +14,7 @@ from tqdm import tqdm
 from kronos_model.bars.columns import COLUMNS, column_error, time_features, to_bars
 from kronos_model.devices.resolution import move_to_device, resolve_device
 from kronos_model.engine.build import build_engine
+from kronos_model.engine.choice import EngineChoice
 from kronos_model.engine.generation import ContextPolicy, Generation, SamplingParams, SeriesRequest
 from kronos_model.errors import Cancelled, InputError, TimestampError
 from kronos_model.forecast import Forecast
@@ -38,6 +39,8 @@ class KronosPredictor:
             fewer if the bundled or finetuned model was trained with fewer. Kronos-mini sees 2048.
         clip: scaled values are clipped to ±clip.
         max_slots: paths that run together; more run in rounds.
+        engine: what computes the steps on a CPU: ``"torch"``, else our native kernels if it can use them.
+            They are compiled when they are first used on a machine, which takes about half a minute.
     """
 
     def __init__(
@@ -49,6 +52,7 @@ class KronosPredictor:
         clip: float = 5,
         *,
         max_slots: int = 64,
+        engine: EngineChoice = "auto",
     ) -> None:
         for module in (model, tokenizer):
             dtypes = {parameter.dtype for parameter in module.parameters()} - {torch.float32}
@@ -71,7 +75,12 @@ class KronosPredictor:
         self.device_warning = warning or placement_warning or tokenizer_warning
         self.max_context = max_context
         self._engine = build_engine(
-            self.model, self.tokenizer, max_context=max_context, clip=clip, max_slots=max_slots
+            self.model,
+            self.tokenizer,
+            max_context=max_context,
+            clip=clip,
+            max_slots=max_slots,
+            kind=engine,
         )
         self._engine_lock = threading.Lock()
         self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="kronos-predictor")

@@ -119,7 +119,7 @@ def finetune(
     options, settings = TrainingOptions(allow_fallback=not no_fallback, **given), get_settings()
     _check_together(options, name, watch, cancel)
     if name is None and watch is None and cancel is None:
-        raise SystemExit(train_here(options))
+        raise SystemExit(train_here(options, settings.engine))
     with ForecastClient(settings=settings) as client:
         if cancel is not None:
             handle = client.finetune_handle(cancel)
@@ -169,13 +169,14 @@ def _check_together(
         raise click.UsageError("two files of --inline have the same name, the instrument's id: rename one")
 
 
-def train_here(options: TrainingOptions) -> int:
+def train_here(options: TrainingOptions, engine: str) -> int:
     """Train in this process, or replace it by one that starts several. Returns the exit status."""
     overrides = [*options.overrides, *_as_overrides(options.reading)]
     arguments = [f"--set={override}" for override in overrides]
     for name, value in (("config", options.config), ("device", options.device), ("output", options.output)):
         if value is not None:
             arguments.append(f"--{name}={value}")
+    arguments.append(f"--engine={engine}")
     if options.data:
         arguments += ["--data", *options.data]
     if options.nodes == "1" and options.processes in (None, 1):

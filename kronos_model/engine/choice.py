@@ -29,12 +29,14 @@ SIZE_STEP = 16
 
 
 class EngineOutlook(NamedTuple):
-    """Which engine would be used, and why; for the native one, whether its kernels are compiled already."""
+    """Which engine would be used, and why."""
 
     kind: EngineKind
     why: str
     is_fallback: bool = False
     """Whether PyTorch is used because this CPU cannot use the native kernels."""
+    is_compiled: bool = True
+    """Whether it can be used without a compilation."""
 
 
 def engine_outlook(
@@ -47,8 +49,10 @@ def engine_outlook(
         return EngineOutlook("torch", "as asked for")
     if reason := _reason_of_machine():
         return EngineOutlook("torch", reason, is_fallback=True)
-    compiled = "are compiled" if is_warm(_dtypes(device, dtype)) else "are compiled at the first start"
-    return EngineOutlook("native", f"this CPU can use the kernels, which {compiled}")
+    is_compiled = is_warm(_dtypes(device, dtype))
+    when = "" if is_compiled else " at the first start"
+    why = f"this CPU can use the kernels, which are compiled{when}"
+    return EngineOutlook("native", why, is_compiled=is_compiled)
 
 
 def native_network(model: Kronos, dtype: torch.dtype) -> Callable[..., Network]:

@@ -53,7 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             listener({"event": "phase", "phase": "Loading PyTorch"})
         from kronos_model.finetuning.run import finetune  # after the config: importing torch takes seconds
 
-        result = finetune(config, options.output, listeners=[listener], should_stop=stop.is_set)
+        result = finetune(
+            config,
+            options.output,
+            listeners=[listener],
+            should_stop=stop.is_set,
+            engine=options.engine,
+        )
     except TrainingStopped as stopped:
         best = RunFolder(options.output).best_so_far()
         listener({"event": "stopped", "best_checkpoint": None if best is None else str(best)})
@@ -89,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--output", type=Path, default=Path("output/finetuning"),
         help="folder of the run; a run that was started there is resumed (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--engine", choices=("auto", "torch"), default="auto",
+        help="what computes the comparison on a CPU: native kernels if it can use them, or PyTorch",
     )  # fmt: skip
     parser.add_argument(
         "--progress", choices=("bar", "json"), default="bar", help="bar for people, json for programs"

@@ -6,6 +6,7 @@ from typing import Any, Final
 import torch
 
 from kronos_model.bars.instrument import Instrument
+from kronos_model.engine.choice import EngineChoice
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.errors import TrainingStopped
 from kronos_model.evaluation.naive import infer_season, why_not_seasonal
@@ -30,6 +31,7 @@ def evaluate_on_test(
     *,
     listener: Listener,
     should_stop: Callable[[], bool],
+    engine: EngineChoice = "auto",
 ) -> dict[str, Any] | None:
     """The report on the trained pair, its start and naive forecasts, on windows of the test part.
 
@@ -62,6 +64,7 @@ def evaluate_on_test(
             max_context=trained.max_context,
             sampling=SamplingParams(sampled.temperature, 0, sampled.top_p, sampled.sample_count, config.seed),
             clip=config.clip,
+            engine=engine,
             on_progress=progress,
         )
         for name, (model, tokenizer) in pairs.items()

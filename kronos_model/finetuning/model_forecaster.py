@@ -8,6 +8,7 @@ import numpy as np
 
 from kronos_model.bars.columns import CLOSE, time_features
 from kronos_model.engine.build import build_engine
+from kronos_model.engine.choice import EngineChoice
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.errors import TrainingDiverged
 from kronos_model.evaluation.report import WindowBatch
@@ -34,6 +35,7 @@ class ModelForecaster:
         model, tokenizer: a pair that fits; both are put in eval mode.
         sampling: ``sample_count`` paths a window are drawn.
         clip: scaled values are clipped to ±clip.
+        engine: as ``kind`` of ``build_engine``.
         on_progress: called after each step with its bars, over all paths. Its errors end the forecast.
     """
 
@@ -45,10 +47,16 @@ class ModelForecaster:
         max_context: int,
         sampling: SamplingParams,
         clip: float = 5.0,
+        engine: EngineChoice = "auto",
         on_progress: Callable[[int], object] = lambda num_bars: None,
     ) -> None:
         self._engine = build_engine(
-            model.eval(), tokenizer.eval(), max_context=max_context, clip=clip, max_slots=MAX_SLOTS
+            model.eval(),
+            tokenizer.eval(),
+            max_context=max_context,
+            clip=clip,
+            max_slots=MAX_SLOTS,
+            kind=engine,
         )
         self._sampling = sampling
         self._on_progress = on_progress

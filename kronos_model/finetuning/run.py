@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from kronos_model.atomic_write import disk_errors
 from kronos_model.devices.probe import TorchProbe, short_reason
 from kronos_model.devices.resolution import resolve_device
+from kronos_model.engine.choice import EngineChoice
 from kronos_model.errors import DeviceLost, FinetuningConfigError, TrainingDataError, TrainingStopped
 from kronos_model.evaluation.window_arrays import Windows, spread
 from kronos_model.finetuning.accelerating import accelerated
@@ -56,6 +57,7 @@ def finetune(
     *,
     listeners: Sequence[Listener] = (),
     should_stop: Callable[[], bool] = lambda: False,
+    engine: EngineChoice = "auto",
 ) -> TrainingResult:
     """Train as configured, in the folder ``output``. The starting checkpoint's files are not changed.
 
@@ -65,6 +67,7 @@ def finetune(
     Args:
         listeners: receive events; see ``reporting.py``.
         should_stop: called after each step; if true, the state is saved and TrainingStopped raised.
+        engine: what computes the forecasts of the comparison, as ``kind`` of ``build_engine``.
 
     Raises FinetuningError, CheckpointError, and their subclasses; DeviceError, DeviceLost, OutOfMemory.
     """
@@ -74,7 +77,7 @@ def finetune(
         is_main = accelerator.is_main_process
         is_group = accelerator.num_processes > 1
         with folder.locked(is_group=is_group) if is_main else nullcontext():
-            run = _Run(config, folder, accelerator, [*listeners] if is_main else [], should_stop)
+            run = _Run(config, folder, accelerator, [*listeners] if is_main else [], should_stop, engine)
             try:
                 run.start(device_warning)
                 # Other processes do not wait for the comparison: it may take longer than a group's timeout.
@@ -100,6 +103,7 @@ class _Run:
     accelerator: Accelerator
     listeners: list[Listener]
     should_stop: Callable[[], bool]
+    engine: EngineChoice
     split: Split = field(init=False)
     bars: BarStore = field(init=False)
     data: dict[str, Any] = field(init=False)
@@ -174,7 +178,12 @@ class _Run:
         else:
             data = self.bars.instruments, self.split, self.accelerator.device
             evaluation = evaluate_on_test(
-                self.config, self.models, *data, listener=self._send, should_stop=self.should_stop
+                self.config,
+                self.models,
+                *data,
+                listener=self._send,
+                should_stop=self.should_stop,
+                engine=self.engine,
             )
             metadata = self._write_checkpoint(evaluation)
         self._send({"event": "done", "checkpoint": str(self.folder.checkpoint), "metadata": metadata})

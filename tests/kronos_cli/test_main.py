@@ -20,10 +20,12 @@ from kronos_cli.files.caution import caution_about
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_cli.stack.processes import ProcessStack
 from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
+from kronos_model.processes.children import LocalStackError
 from tests.waiting import WAIT_S
 from tests.worker.inference.forecasts import result
 from worker.inference.probe import ProbeError
@@ -328,6 +330,25 @@ def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPa
     assert (report["chart"], report["caution"]) == (str(tmp_path / "a.png"), caution_about(forecast.model.id))
     assert report["result"] == forecast.model_dump(mode="json")
     assert "Chart" in outcome.stderr
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_the_demo_does_not_wait_for_a_compilation(monkeypatch: pytest.MonkeyPatch, is_compiled: bool) -> None:
+    given: list[dict[str, str]] = []
+
+    def start(stack: ProcessStack, name: str, command: list[str], variables: dict[str, str]) -> None:
+        given.append(variables)
+        raise LocalStackError("enough")
+
+    monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setattr("kronos_cli.commands.demo.is_warm", lambda dtypes: is_compiled)
+    monkeypatch.setattr(ProcessStack, "start", start)
+    get_settings.cache_clear()
+    outcome = run("demo")
+    get_settings.cache_clear()
+    assert "enough" in outcome.output
+    (variables,) = given
+    assert variables.get("KRONOS_ENGINE") == (None if is_compiled else "torch")
 
 
 def test_check_prints_each_problem_with_its_remedy(redis: Redis) -> None:

@@ -14,11 +14,14 @@ CASES = json.loads((PARITY / "cases.json").read_text())["cases"]
 TOLERANCE = 1e-5
 
 
-@pytest.fixture(scope="module")
-def predictor() -> KronosPredictor:
+@pytest.fixture(scope="module", params=["native", "torch"])
+def predictor(request) -> KronosPredictor:
     model = Kronos.from_pretrained(PARITY / "model")
     tokenizer = KronosTokenizer.from_pretrained(PARITY / "tokenizer")
-    return KronosPredictor(model, tokenizer, device="cpu", max_context=CASES[0]["max_context"])
+    max_context = CASES[0]["max_context"]
+    predictor = KronosPredictor(model, tokenizer, device="cpu", max_context=max_context, engine=request.param)
+    assert (predictor._engine.kind, predictor._engine.kind_reason) == (request.param, None)
+    return predictor
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])

@@ -6,10 +6,12 @@ It reads one message with the arguments of ``report_on``, and sends one event, `
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from kronos_client.settings import SettingsError
 from kronos_model.devices.probe import TorchProbe, compute_on
 from kronos_model.devices.resolution import describe_device, resolve_device, skipped_gpu
-from kronos_model.engine.choice import engine_outlook
+from kronos_model.engine.choice import EngineOutlook, engine_outlook
 from kronos_model.errors import KronosError
 from kronos_model.processes.json_child import JsonParent
 from worker.inference.model_loader import ModelLoader
@@ -38,7 +40,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
         "skipped": skipped_gpu(TorchProbe()) if name == "auto" and device.type == "cpu" else None,
         "num_gpus": TorchProbe().cuda_device_count() if device.type == "cuda" else 0,
         "description": describe_device(device).as_dict(),
-        "engine": engine_outlook(device, settings.engine)._asdict(),
+        "engine": _outlook(device, settings)._asdict(),
     }
     if not with_slots:
         return report
@@ -49,9 +51,11 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
 
 
 def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
-    """The worker's model after it loaded there, or ``error`` and its ``code``."""
+    """The worker's model after it loaded there, or ``error`` and its ``code``. Nothing is compiled for it."""
     try:
         device, _ = resolve_device(name)
+        if not _outlook(device, settings).is_compiled:
+            settings = settings.model_copy(update={"engine": "torch"})
         loaded = ModelLoader(settings, device).load()
     except KronosError as error:
         return {"error": explain(error), "code": error.code}
@@ -83,6 +87,10 @@ def report_on(
     reports = [device_report(name, settings, with_slots=with_slots) for name in devices]
     model = model_report(devices[0], settings) if with_model and "error" not in reports[0] else None
     return {"devices": reports, "model": model}
+
+
+def _outlook(device: torch.device, settings: WorkerSettings) -> EngineOutlook:
+    return engine_outlook(device, settings.engine, getattr(torch, settings.dtype))
 
 
 def _text(error: Exception) -> str:

@@ -161,7 +161,7 @@ class FinetuneRun(LongRun):
         if processes > 1:
             device = device.partition(":")[0]  # each process has its own GPU
         arguments = ["--config", CONFIG_FILE, "--output", self._folder.run.name, "--device", device]
-        arguments += ["--progress", "json", "--supervised"]
+        arguments += ["--progress", "json", "--supervised", "--engine", self.process.settings.engine]
         return training_command(arguments, processes=processes)
 
     def _on_event(self, event: Event) -> None:

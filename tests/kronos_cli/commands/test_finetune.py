@@ -120,7 +120,10 @@ def test_options_that_exclude_each_other_are_usage_errors(arguments: list[str], 
     assert reason in " ".join(result.output.split())
 
 
-def test_training_in_this_process_gets_all_options(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("engine", ["auto", "torch"])
+def test_training_in_this_process_gets_all_options(monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    monkeypatch.setenv("KRONOS_ENGINE", engine)
+    get_settings.cache_clear()
     given: list[list[str]] = []
 
     def main(arguments: list[str]) -> int:
@@ -136,7 +139,7 @@ def test_training_in_this_process_gets_all_options(monkeypatch: pytest.MonkeyPat
     assert result.exit_code == 75
     assert given == [
         ["--set=predictor.epochs=3", "--set=seed=-1", "--config=c.yaml", "--device=cpu", "--output=run",
-         "--data", "a.csv", "b"]
+         f"--engine={engine}", "--data", "a.csv", "b"]
     ]  # fmt: skip
 
 

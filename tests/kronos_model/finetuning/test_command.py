@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kronos_model.engine.build import build_engine
 from kronos_model.errors import DeviceLost
 from kronos_model.finetuning import finetune
 from kronos_model.finetuning.__main__ import main
@@ -97,6 +98,21 @@ def read_until(process: fork_server.Process, kind: str) -> Any:
         if event["event"] == kind:
             return event
     raise AssertionError(f"the process ended without {kind}")
+
+
+def test_the_comparison_is_computed_by_the_engine_that_is_given(config_file, tmp_path, monkeypatch):
+    kinds = []
+
+    def build(*args, kind, **options):
+        kinds.append(kind)
+        return build_engine(*args, kind=kind, **options)
+
+    monkeypatch.setattr("kronos_model.finetuning.model_forecaster.build_engine", build)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    fields = ("evaluation.windows=1", "evaluation.sample_count=2")
+    given = ["--config", str(config_file), *(f"--set={field}" for field in fields), "--engine", "torch"]
+    assert main([*given, "--output", str(tmp_path / "run")]) == 0
+    assert kinds == ["torch"]
 
 
 def test_signals_and_the_end_of_its_parent_stop_it_with_its_state_saved(config_file, tmp_path):

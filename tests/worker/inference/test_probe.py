@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from worker.inference import probe
+from kronos_model.engine import choice
+from worker.inference import model_loader, probe
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.probe_child import report_on
 
@@ -47,11 +48,36 @@ def test_a_probe_computes_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     report = run_probe(["cpu", "cuda:99", "gpu"], with_slots=True, with_model=True)
     cpu, absent, unknown = report["devices"]
     assert (cpu["device"], cpu["warning"], cpu["slots"]) == ("cpu", None, 64)
-    assert cpu["engine"] == {"kind": "torch", "why": "as asked for", "is_fallback": False}
+    expected = {"kind": "torch", "why": "as asked for", "is_fallback": False, "is_compiled": True}
+    assert cpu["engine"] == expected
     assert "cuda:99" in absent["warning"]
     assert "INVALID_DEVICE" in unknown["error"]
     assert (report["model"]["id"], report["model"]["slots"]) == ("kronos-tiny", 64)
     assert json.dumps(report)
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_probe_compiles_nothing(settings, monkeypatch, is_compiled: bool, dtype: str) -> None:
+    asked: list[str] = []
+    build_engine = model_loader.build_engine
+
+    def build(*args: Any, kind: str, **options: Any) -> Any:
+        asked.append(kind)
+        return build_engine(*args, kind="torch", **options)
+
+    def is_warm(dtypes: tuple[str, str]) -> bool:
+        assert dtypes[0] == dtype
+        return is_compiled
+
+    monkeypatch.setattr(choice, "_reason_of_machine", lambda: None)
+    monkeypatch.setattr(choice, "is_warm", is_warm)
+    monkeypatch.setattr(model_loader, "build_engine", build)
+    settings = settings.model_copy(update={"engine": "auto", "dtype": dtype})
+    report = report_on(["cpu"], settings, with_slots=False, with_model=True)
+    outlook = report["devices"][0]["engine"]
+    assert (outlook["kind"], outlook["is_compiled"]) == ("native", is_compiled)
+    assert asked == ["auto" if is_compiled else "torch"]
 
 
 def test_settings_that_cannot_be_read_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

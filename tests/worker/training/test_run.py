@@ -208,8 +208,10 @@ def test_the_arguments_of_training_and_the_registered_model(process, monkeypatch
 def test_a_job_of_several_processes_trains_by_torchrun_on_their_own_gpus(process, monkeypatch):
     monkeypatch.setattr(process, "device", "cuda:0")
     monkeypatch.setattr(process, "max_processes", 4)
+    process.settings = process.settings.model_copy(update={"engine": "torch"})
     _, training = go(monkeypatch, a_run(process, processes=4), done(process))
     command = training.given["command"]
+    assert command[command.index("--engine") + 1] == "torch"
     assert {"torch.distributed.run", "--nproc-per-node=4", "--standalone"} <= set(command)
     assert command[command.index("--device") + 1] == "cuda"
 

@@ -158,7 +158,7 @@ class Isolation:
     """Computes suspects. All methods may be called from any thread.
 
     Args:
-        hello: Returns the first message to the child.
+        hello: Returns the first message to the child. If it has changed, a new child replaces the one before.
         is_draining: Returns whether the worker shuts down; then no more suspects begin.
     """
 
@@ -174,6 +174,7 @@ class Isolation:
         self._turn = threading.Lock()
         self._last_s = 0.0
         self._hello, self._is_draining, self._start = hello, is_draining, start
+        self._told: Mapping[str, Any] = {}
         self._is_stopped = False
         self._child: JsonChild | None = None
 
@@ -242,7 +243,8 @@ class Isolation:
 
     def _ready_child(self, run: IsolatedRun) -> JsonChild:
         """The running child, or a new one after it has loaded."""
-        if self._child is not None and self._child.exit_status is None:
+        hello = self._hello()
+        if self._child is not None and self._child.exit_status is None and hello == self._told:
             return self._child
         self._end_child()
         log.info("isolation: starting a separate process for a job whose process died twice")
@@ -251,7 +253,8 @@ class Isolation:
         except LocalStackError as error:
             reason = f"no isolated process could be started for the job: {error}"
             raise ChildUnavailable(JobError(ErrorCode.INTERNAL, reason)) from None
-        child.send(self._hello())
+        self._told = hello
+        child.send(hello)
         try:
             event = self._next_event(child, run)
         except ChildEnded as ended:

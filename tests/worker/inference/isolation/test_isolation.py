@@ -44,11 +44,15 @@ class Parent:
 
     def __init__(self, max_jobs: int) -> None:
         self.load = "well"
+        self.engines: dict[str, str] = {}
         self.is_draining = False
         self.may_start = True
         self.children: list[JsonChild] = []
         self.isolation = Isolation(
-            max_jobs, lambda: {"load": self.load}, lambda: self.is_draining, self._start
+            max_jobs,
+            lambda: {"load": self.load, "engines": dict(self.engines)},
+            lambda: self.is_draining,
+            self._start,
         )
 
     def _start(self) -> JsonChild:
@@ -103,6 +107,15 @@ def test_one_child_computes_several_jobs_in_turn(parent):
     assert (sent["job_id"], sent["queue"], sent["job"]) == ("job", "cpu", {"do": "well"})
     assert Receipt(**sent["receipt"]).lost == 2
     assert 1000.0 <= sent["receipt"]["now"] < 1000.0 + WAIT_S  # as of when it began there
+
+
+def test_a_child_that_was_told_something_else_is_replaced(parent):
+    """Such as before the worker chose the engine of another model."""
+    first = parent.compute("well")
+    parent.engines["another model"] = "torch"
+    second = parent.compute("well")
+    assert second["pid"] == parent.compute("well")["pid"] != first["pid"]
+    assert parent.children[0].exit_status is not None
 
 
 def test_a_jobs_own_error_does_not_end_the_child(parent):
