@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 EngineChoice = Literal["auto", "native", "torch"]
 SIZE_STEP = 16
 """The kernels compute so many numbers at once."""
-MAX_SIZE = 8192
-"""The kernels have room for so many numbers of a row, and for so many scores."""
 
 
 class EngineOutlook(NamedTuple):
@@ -93,8 +91,8 @@ def _reason_of_machine() -> str | None:
 def _reason_of_model(model: Kronos) -> str | None:
     block = cast(TransformerBlock, model.transformer[0])
     for name, size in (("d_model", model.d_model), ("ff_dim", block.ffn.w1.out_features)):
-        if size % SIZE_STEP or size > MAX_SIZE:
-            return f"the model's {name}, {size}, is not a multiple of {SIZE_STEP} up to {MAX_SIZE}"
+        if size % SIZE_STEP:
+            return f"the model's {name}, {size}, is not a multiple of {SIZE_STEP}"
     return None
 
 

@@ -51,11 +51,9 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
-        num_spare_slots: of the runner's slots; for jobs that want no more than that, so that no path of a
-            large job has to make room for them.
+        num_spare_slots: for jobs that want no more than that: no path of a large one makes room for them.
         new_mark: marks what the device has been sent so far.
-        kind: what computes the steps.
-        kind_reason: why a CPU does not use the native kernels, if it was to use them.
+        kind, kind_reason: see ``EngineKind``.
     """
 
     def __init__(

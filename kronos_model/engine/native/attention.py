@@ -36,8 +36,8 @@ from kronos_model.engine.native.vectors import (
 MAX_GROUP_ROWS = 32
 """Rows that read shared bars at once."""
 MIN_EXPONENT = np.float32(-87.0)
-NEAR, FAR = 24, 64
-"""How many bars earlier keys and values are fetched into the caches."""
+AHEAD = 24
+"""How many bars earlier keys and values are fetched into the cache."""
 
 
 @compiled
@@ -142,9 +142,9 @@ def _score_own(q, at, k, v, own, size, num_own, scratch, place):
     for bar in range(0, num_own, 4):
         key = own + bar * size
         for line in range(0, 4 * size, LANES):
-            ahead = bar + NEAR
+            ahead = bar + AHEAD
             if ahead < num_own:
-                prefetch(k, key + NEAR * size + line, 3)
+                prefetch(k, key + AHEAD * size + line, 3)
             else:
                 prefetch(v, own + (ahead - num_own) * size + line, 3)
         query = load(q, at)

@@ -17,6 +17,7 @@ from kronos_model.engine.native.weights import NativeWeights
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache, Segment
 from kronos_model.engine.transformer.network import Choose, Network
+from kronos_model.errors import KronosError
 from kronos_model.layers import NORM_EPSILON, TransformerBlock
 from kronos_model.model import Kronos
 
@@ -35,6 +36,10 @@ class NativeNetwork(Network):
     ) -> None:
         super().__init__(model, num_slots=num_slots, capacity=capacity, dtype=dtype)
         block = cast(TransformerBlock, model.transformer[0])
+        widths = [cache.k.shape[2] * cache.k.shape[4] for cache in (self.blocks, self.dependency)]
+        num_scores = 2 * (self.blocks.k.shape[3] + PANEL)  # of shared bars and of own ones
+        if max(model.d_model, block.ffn.w1.out_features, *widths, num_scores) > ROW_SIZE:
+            raise KronosError(f"the model or its context has rows of more than {ROW_SIZE} numbers")
         weights, kept = (DTYPES[str(kind).removeprefix("torch.")] for kind in (dtype, self.kept_as))
         self._weights = NativeWeights(
             model,
