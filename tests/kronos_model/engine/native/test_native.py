@@ -202,14 +202,16 @@ def test_kernels_that_fail_their_test_are_not_used(pair, monkeypatch, damage, na
 
 
 @pytest.mark.parametrize(
-    ("sizes", "reason"),
+    ("sizes", "max_context", "reason"),
     [
-        ({"d_model": 24}, "the model's d_model, 24, is not a multiple of 16 up to 8192"),
-        ({"ff_dim": 40}, "the model's ff_dim, 40, is not a multiple of 16 up to 8192"),
+        ({"d_model": 24}, MAX_CONTEXT, "the model's d_model, 24, is not a multiple of 16"),
+        ({"ff_dim": 40}, MAX_CONTEXT, "the model's ff_dim, 40, is not a multiple of 16"),
+        ({"ff_dim": 8224}, MAX_CONTEXT, "the model or its context has rows of more than 8208 numbers"),
+        ({}, 4096, "the model or its context has rows of more than 8208 numbers"),
     ],
 )
-def test_a_model_whose_sizes_the_kernels_lack_is_computed_by_pytorch(sizes, reason):
-    engine = build_engine(*random_pair(**sizes), max_context=MAX_CONTEXT)
+def test_a_model_whose_sizes_the_kernels_lack_is_computed_by_pytorch(sizes, max_context, reason):
+    engine = build_engine(*random_pair(**sizes), max_context=max_context)
     assert (engine.kind, engine.kind_reason) == ("torch", reason)
     assert len(engine.run(REQUESTS)) == len(REQUESTS)
 
