@@ -145,7 +145,9 @@ class Demo:
 
     def _start_worker(self, stack: ProcessStack, url: str) -> ForecastWorkerStatus:
         """Start a worker, wait until it is ready, and return its status."""
-        variables = {"KRONOS_REDIS_URL": url, **engine_choice(is_compiled=is_warm(("float32", "float32")))}
+        # Which kernels bfloat16 needs is known to PyTorch, which this process does not load.
+        is_compiled = self.settings.dtype == "float32" and is_warm(("float32", "float32"))
+        variables = {"KRONOS_REDIS_URL": url, **engine_choice(is_compiled=is_compiled)}
         variables |= model_choice(self.settings, self.model, self.tokenizer)
         if self.device is not None:
             variables["KRONOS_DEVICE"] = self.device

@@ -28,6 +28,7 @@ PARITY_SETTINGS = {
     "KRONOS_MODEL": str(PARITY / "model"),
     "KRONOS_TOKENIZER": str(PARITY / "tokenizer"),
     "KRONOS_MAX_CONTEXT": "128",
+    "KRONOS_ENGINE": "torch",  # a worker that loads the native kernels takes a second longer to start
 }
 
 

@@ -332,8 +332,13 @@ def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPa
     assert "Chart" in outcome.stderr
 
 
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_the_demo_does_not_wait_for_a_compilation(monkeypatch: pytest.MonkeyPatch, is_compiled: bool) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "is_compiled", "engine"),
+    [("float32", True, None), ("float32", False, "torch"), ("bfloat16", True, "torch")],
+)
+def test_the_demo_does_not_wait_for_a_compilation(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, is_compiled: bool, engine: str | None
+) -> None:
     given: list[dict[str, str]] = []
 
     def start(stack: ProcessStack, name: str, command: list[str], variables: dict[str, str]) -> None:
@@ -341,6 +346,7 @@ def test_the_demo_does_not_wait_for_a_compilation(monkeypatch: pytest.MonkeyPatc
         raise LocalStackError("enough")
 
     monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
+    monkeypatch.setenv("KRONOS_DTYPE", dtype)
     monkeypatch.setattr("kronos_cli.commands.demo.is_warm", lambda dtypes: is_compiled)
     monkeypatch.setattr(ProcessStack, "start", start)
     get_settings.cache_clear()
@@ -348,7 +354,7 @@ def test_the_demo_does_not_wait_for_a_compilation(monkeypatch: pytest.MonkeyPatc
     get_settings.cache_clear()
     assert "enough" in outcome.output
     (variables,) = given
-    assert variables.get("KRONOS_ENGINE") == (None if is_compiled else "torch")
+    assert variables.get("KRONOS_ENGINE") == engine
 
 
 def test_check_prints_each_problem_with_its_remedy(redis: Redis) -> None:

@@ -16,6 +16,10 @@ MAX_CONTEXT = 32
 
 @pytest.fixture(scope="session")
 def pair() -> tuple[Kronos, KronosTokenizer]:
+    return random_pair()
+
+
+def random_pair(d_model: int = 32, ff_dim: int = 48) -> tuple[Kronos, KronosTokenizer]:
     """A seeded random model and tokenizer whose logits are far from uniform."""
     no_dropout = {"ffn_dropout_p": 0.0, "attn_dropout_p": 0.0, "resid_dropout_p": 0.0}
     bits = {"s1_bits": 5, "s2_bits": 4}
@@ -23,9 +27,9 @@ def pair() -> tuple[Kronos, KronosTokenizer]:
         torch.manual_seed(7)
         model = Kronos(
             n_layers=2,
-            d_model=32,
+            d_model=d_model,
             n_heads=2,
-            ff_dim=48,
+            ff_dim=ff_dim,
             token_dropout_p=0.0,
             learn_te=True,
             **bits,

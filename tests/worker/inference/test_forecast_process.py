@@ -128,6 +128,8 @@ def test_models_share_the_service_and_show_in_the_status(settings):
     ]
     assert (status.slots, status.max_models, status.dtype) == (128, 2, "float32")
     assert status.limits["max_sample_count"] == 256
+    engines = worker._hello()["engines"]
+    assert engines == dict.fromkeys((str(PARITY / "model"), "kronos-tiny"), ("torch", None))
     worker.stop()
 
 
