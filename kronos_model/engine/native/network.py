@@ -150,6 +150,8 @@ def groups_of(rows: NDArray[Any]) -> NDArray[np.int64]:
 
     Rows without any are alone.
     """
+    if len(rows) == 1:
+        return np.array([[0, 1]])
     slot, first = rows["shared_slot"], rows["shared_first"]
     begins = np.ones(len(rows), dtype=bool)
     begins[1:] = (slot[1:] != slot[:-1]) | (first[1:] != first[:-1]) | (rows["shared_last"][1:] <= first[1:])
