@@ -2,5 +2,6 @@
 
 A ``generation`` is a submitted series, a ``sequence`` some of its paths. ``engine`` steps: ``scheduling``
 decides what a step computes, ``runner`` has it computed by ``prefill`` and ``decoding``, on the layers in
-``transformer``; ``reports`` has what it took. What decides imports no torch. ``build`` makes an engine.
+``transformer`` or in ``native``, as ``choice`` says; ``reports`` has what it took. What decides imports no
+torch. ``build`` makes an engine.
 """
