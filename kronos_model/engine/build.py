@@ -125,7 +125,9 @@ def cpu_runner(
     try:
         return make(num_slots=num_slots, network=native_network(model, dtype)), None
     except KronosError as error:
-        return make(num_slots=num_slots), str(error).rstrip(".")
+        log.info("PyTorch computes the model: %s", error)  # what a compiler printed is in the log only
+        reason = str(error).partition("\n")[0].rstrip(".")
+    return make(num_slots=num_slots), reason
 
 
 def _recorded_event(device: torch.device) -> torch.cuda.Event:

@@ -81,14 +81,6 @@ def targets() -> tuple[Target, ...]:
     return (Target(binding.get_host_cpu_name(), features.flatten()), *map(Target.level, levels[:1]))
 
 
-def cache_folder(module: str = STEP) -> Path | None:
-    """The folder of the compiled kernels; None if it cannot be made, or if others can write it."""
-    try:
-        return _made_folder(module)
-    except OSError:
-        return None
-
-
 def is_warm(dtypes: Dtypes, module: str = STEP) -> bool:
     """Whether compiled kernels are there for this CPU and these formats of weights and of cached keys."""
     try:

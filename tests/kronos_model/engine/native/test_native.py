@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import logging
 import multiprocessing
 import os
 import platform
@@ -29,6 +30,7 @@ from kronos_model.engine.reports import EngineKind
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.transformer import network
 from kronos_model.engine.transformer.network import Network
+from kronos_model.errors import CompilationFailed
 from kronos_model.model import Kronos
 from tests.kronos_model.engine.conftest import MAX_CONTEXT, network_of, random_pair
 from tests.waiting import WAIT_S, await_true
@@ -92,6 +94,7 @@ def test_any_number_of_threads_gives_the_same_bits(set_threads):
     for number in (1, 2, 3):
         set_threads(number)
         digests.add(digest())
+        assert torch.get_num_threads() == number  # sampling between the kernels uses one
     assert len(digests) == 1
 
 
@@ -223,3 +226,14 @@ def test_without_numba_pytorch_computes_and_says_why(pair, monkeypatch):
     assert engine_outlook(CPU) == ("torch", "Numba is not installed", True, True)
     engine = build_engine(*pair, max_context=MAX_CONTEXT, kind="torch")
     assert (engine.kind, engine.kind_reason) == ("torch", None)
+
+
+def test_users_see_how_a_compilation_failed_and_the_log_what_was_printed(pair, monkeypatch, caplog):
+    def fail(*args: object) -> None:
+        raise CompilationFailed("the kernel compiler was killed\nLLVM ERROR: out of memory")
+
+    monkeypatch.setattr(choice, "ready_kernels", fail)
+    with caplog.at_level(logging.INFO):
+        engine = build_engine(*pair, max_context=MAX_CONTEXT)
+    assert (engine.kind, engine.kind_reason) == ("torch", "the kernel compiler was killed")
+    assert "LLVM ERROR" in caplog.text
