@@ -22,7 +22,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.ports import free_port
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-P", "-m", "kronos_cli"]
@@ -33,9 +33,12 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason=
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """No settings of the user's, and a mark by which every process started from here is found."""
+    """No settings of the user's, and a mark by which every process started from here is found.
+
+    Workers compile nothing into the user's folder.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("KRONOS_", "FLOWER_"))}
-    return {**kept, "PYTHONPATH": str(ROOT), MARK: str(tmp_path)}
+    return {**kept, "PYTHONPATH": str(ROOT), "KRONOS_ENGINE": "torch", MARK: str(tmp_path)}
 
 
 def running(environment: dict[str, str]) -> list[str]:
@@ -67,6 +70,7 @@ def test_the_demo_makes_a_chart_and_leaves_nothing_running(
     without_gpu = {
         **environment,
         "CUDA_VISIBLE_DEVICES": "",
+        "KRONOS_ENGINE": "auto",
         "KRONOS_KERNEL_CACHE": str(tmp_path / "kernels"),
     }
     done = run_demo(tmp_path, without_gpu, "--pred-len", "8", "--samples", "4", "--device", "cuda:7")
@@ -140,6 +144,8 @@ def test_up_serves_jobs_the_api_and_flower_until_it_is_ended(
         with ForecastClient(url) as client:
             result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=WAIT_S)
             assert result.model.id == "kronos-tiny"
+            # Celery's line comes before the announcement.
+            await_true(lambda: all(worker.is_ready for worker in client.workers()), "all workers are ready")
             workers = [worker for worker in client.workers() if worker.role == "forecast"]
             assert [worker.state for worker in workers] == ["ready", "ready"]
             assert len({worker.node for worker in workers}) == 2

@@ -143,7 +143,8 @@ def test_a_hung_api_is_reported_and_tried_again(routed: RoutedVisit):
 def test_a_job_without_an_answer_can_be_sent_again_as_the_same_job(routed: RoutedVisit):
     routed.page.clock.install()
     page = with_file(routed)
-    page.click("#run")
+    with page.expect_request("**/v1/forecasts"):
+        page.click("#run")
     wait_until(page, "() => document.querySelector('#job-state').textContent === 'Sending the job'")
     page.clock.fast_forward(21_000)
     page.wait_for_selector("#job-problem button")
