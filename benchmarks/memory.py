@@ -1,12 +1,15 @@
-"""How does a worker's memory grow with the jobs it has computed?
+"""How does a worker's memory grow with the jobs it has computed, and are their results always the same?
 
 The engine alone, in one process. Jobs are mixed: 1 or 4 series, 16 to 512 bars of lookback, a horizon of 1 to
 128 bars, 1 to 64 paths, with filters or without; up to 16 run together, and one of ten is cancelled.
-"times" is the memory after so many jobs, divided by that of the first line.
+"times" is the memory after so many jobs, divided by that of the first line. "results" is a hash of all bars of
+all jobs so far: equal for any number of threads.
 
     python -m benchmarks.memory [--jobs 100 1000 10000] [--model kronos-tiny] [--dtype float32]
+                                [--engine auto] [--threads 0]
 """
 
+import hashlib
 import time
 
 import numpy as np
@@ -37,7 +40,7 @@ def submit_job(engine: Engine, rng: np.random.Generator) -> list[Generation]:
     ]
 
 
-def compute_jobs(engine: Engine, rng: np.random.Generator, num_jobs: int) -> None:
+def compute_jobs(engine: Engine, rng: np.random.Generator, num_jobs: int, results: "hashlib._Hash") -> None:
     """Submit so many jobs and step until all have ended."""
     running: list[list[Generation]] = []
     while num_jobs or running:
@@ -47,23 +50,33 @@ def compute_jobs(engine: Engine, rng: np.random.Generator, num_jobs: int) -> Non
             if rng.random() < CANCELLED:
                 for generation in running[rng.integers(len(running))]:
                     engine.cancel(generation)
-        engine.step()
+        for generation in engine.step():
+            if generation.error is None:
+                results.update(generation.paths.tobytes())
         running = [job for job in running if not all(generation.done for generation in job)]
 
 
 def main() -> None:
-    given = options(__doc__, jobs=[100, 1000, 10000], model="kronos-tiny", dtype="float32")
+    given = options(
+        __doc__, jobs=[100, 1000, 10000], model="kronos-tiny", dtype="float32", engine="auto", threads=0
+    )
+    if given.threads:
+        torch.set_num_threads(given.threads)
     pair = load_pair(given.model)
     dtype = getattr(torch, given.dtype)
-    engine = build_engine(pair.model, pair.tokenizer, max_context=MAX_CONTEXT, dtype=dtype)
-    rng = np.random.default_rng(0)
-    table = Table("jobs:>6", "minutes:>7.1f", "MB:>6.0f", "times:>6.2f")
+    engine = build_engine(
+        pair.model, pair.tokenizer, max_context=MAX_CONTEXT, dtype=dtype, kind=given.engine
+    )
+    print(f"engine {engine.kind}, {torch.get_num_threads()} threads")
+    rng, results = np.random.default_rng(0), hashlib.sha256()
+    table = Table("jobs:>6", "minutes:>7.1f", "MB:>6.0f", "times:>6.2f", "results:>16")
     start, num_done, first_mb = time.perf_counter(), 0, 0.0
     for num_jobs in given.jobs:
-        compute_jobs(engine, rng, num_jobs - num_done)
+        compute_jobs(engine, rng, num_jobs - num_done, results)
         num_done, resident_mb = num_jobs, psutil.Process().memory_info().rss / 1e6
         first_mb = first_mb or resident_mb
-        table.row(num_done, (time.perf_counter() - start) / 60, resident_mb, resident_mb / first_mb)
+        minutes = (time.perf_counter() - start) / 60
+        table.row(num_done, minutes, resident_mb, resident_mb / first_mb, results.hexdigest()[:16])
 
 
 if __name__ == "__main__":

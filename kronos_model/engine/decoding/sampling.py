@@ -11,11 +11,12 @@ from its seed, path, step and column.
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.engine.generation import MIN_TEMPERATURE, SamplingParams
@@ -29,45 +30,60 @@ UNIFORM_BITS: Final = 24  # what float32 holds
 
 @dataclass(frozen=True)
 class RowParams:
-    """Sampling parameters by row, each (R, 1) on the logits' device; ``filters``: whether any row filters."""
+    """Sampling parameters by row, each (R, 1) on the logits' device; None if no row filters by it."""
 
     temperature: Tensor
-    top_k: Tensor
-    top_p: Tensor
-    filters: bool
+    top_k: Tensor | None
+    top_p: Tensor | None
 
     @classmethod
     def of(cls, rows: Many[SamplingParams], device: torch.device) -> "RowParams":
         """From the parameters of each row, in order."""
+        temperature = [max(row.temperature, MIN_TEMPERATURE) for row in rows]
+        return cls.from_columns(
+            np.array(temperature, np.float32),
+            np.array([row.top_k for row in rows]),
+            np.array([row.top_p for row in rows], np.float32),
+            device,
+        )
 
-        def column(values: list[float] | list[int]) -> Tensor:
-            return torch.tensor(values, device=device).unsqueeze(-1)
+    @classmethod
+    def from_columns(
+        cls, temperature: NDArray[Any], top_k: NDArray[Any], top_p: NDArray[Any], device: torch.device
+    ) -> "RowParams":
+        """From arrays (R,)."""
+
+        def column(values: NDArray[Any]) -> Tensor:
+            return torch.from_numpy(values[:, None]).to(device)
 
         return cls(
-            column([max(row.temperature, MIN_TEMPERATURE) for row in rows]),
-            column([row.top_k for row in rows]),
-            column([row.top_p for row in rows]),
-            any(row.top_k > 0 or row.top_p < 1 for row in rows),
+            column(temperature),
+            column(top_k) if (top_k > 0).any() else None,
+            column(top_p) if (top_p < 1).any() else None,
         )
 
 
-def filter_probabilities(p: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+def filter_probabilities(p: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
     """Probabilities (R, V), zero where a row's top_k or top_p (each (R, 1)) drops the token; not rescaled.
 
     top_k keeps the k best and ties with the k-th. Then top_p drops every token after the one whose
     cumulative share first exceeds it, but none that ties with that one. top_k 0 and top_p 1 drop
     nothing.
     """
+    if top_k is None and top_p is None:
+        return p
     vocabulary = p.shape[-1]
-    ordered = sort_descending(p)
-    kth = torch.where(top_k > 0, top_k, vocabulary).clamp(max=vocabulary) - 1
-    kth_best = ordered.gather(-1, kth)
-    ordered = ordered * (ordered >= kth_best)
-    cumulative = ordered.cumsum(-1)
-    cumulative = cumulative / cumulative[:, -1:]
-    # The last kept token is the first one beyond top_p, or the last one that top_k left.
-    last_kept = (cumulative <= top_p).sum(-1, keepdim=True).clamp(max=vocabulary - 1)
-    threshold = torch.where(top_p < 1, torch.maximum(ordered.gather(-1, last_kept), kth_best), kth_best)
+    threshold, ordered = p.new_zeros(()), sort_descending(p)
+    if top_k is not None:
+        kth = torch.where(top_k > 0, top_k, vocabulary).clamp(max=vocabulary) - 1
+        threshold = ordered.gather(-1, kth)
+        ordered = ordered * (ordered >= threshold)
+    if top_p is not None:
+        cumulative = ordered.cumsum(-1)
+        cumulative = cumulative / cumulative[:, -1:]
+        # The last kept token is the first one beyond top_p, or the last one that top_k left.
+        last_kept = (cumulative <= top_p).sum(-1, keepdim=True).clamp(max=vocabulary - 1)
+        threshold = torch.maximum(threshold, ordered.gather(-1, last_kept))
     return p * (p >= threshold)
 
 
@@ -85,9 +101,7 @@ def sort_descending(x: Tensor) -> Tensor:
 def sample(logits: Tensor, params: RowParams, noise: Tensor) -> Tensor:
     """One token a row: logits and noise (R, V) → (R,) int64."""
     p = (logits.float() / params.temperature).softmax(-1)
-    if params.filters:
-        p = filter_probabilities(p, params.top_k, params.top_p)
-    return (p / noise).argmax(-1)
+    return (filter_probabilities(p, params.top_k, params.top_p) / noise).argmax(-1)
 
 
 class NoiseSource:

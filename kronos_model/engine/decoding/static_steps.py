@@ -106,7 +106,7 @@ class StaticSteps(Steps):
         rows = torch.arange(shape.rows, device=self._network.device)
         newest = columns["newest"]
         temperature, top_p = inputs.sampling(shape).unsqueeze(-1)
-        params = RowParams(temperature, columns["top_k"].unsqueeze(-1), top_p, filters=True)
+        params = RowParams(temperature, columns["top_k"].unsqueeze(-1), top_p)
 
         segment: StaticSegment | KernelSegment
         if self._kernels is None:

@@ -118,15 +118,9 @@ class _Rows:
     def of(cls, batch: Batch, device: torch.device) -> Self:
         columns, slots = batch.table.columns, batch.slots
         top_k, (temperature, top_p) = columns["top_k"][slots], batch.table.sampling[:, slots]
-        filters = bool((top_k > 0).any() or (top_p < 1).any())
         return cls(
             batch,
             torch.from_numpy(slots).to(device),
             torch.from_numpy(columns["lead"][slots]).to(device),
-            RowParams(
-                torch.from_numpy(temperature[:, None]).to(device),
-                torch.from_numpy(top_k[:, None]).to(device),
-                torch.from_numpy(top_p[:, None]).to(device),
-                filters,
-            ),
+            RowParams.from_columns(temperature, top_k, top_p, device),
         )
