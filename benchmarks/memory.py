@@ -2,8 +2,8 @@
 
 The engine alone, in one process. Jobs are mixed: 1 or 4 series, 16 to 512 bars of lookback, a horizon of 1 to
 128 bars, 1 to 64 paths, with filters or without; up to 16 run together, and one of ten is cancelled.
-"times" is the memory after so many jobs, divided by that of the first line. "results" is a hash of all bars so
-far: equal for any number of threads.
+"times" is the memory after so many jobs, divided by that of the first line. "results" is a hash of all bars
+so far: equal for any number of threads.
 
     python -m benchmarks.memory [--jobs 100 1000 10000] [--model kronos-tiny] [--dtype float32]
                                 [--engine auto] [--threads 0]
