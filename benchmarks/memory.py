@@ -64,9 +64,7 @@ def main() -> None:
         torch.set_num_threads(given.threads)
     pair = load_pair(given.model)
     dtype = getattr(torch, given.dtype)
-    engine = build_engine(
-        pair.model, pair.tokenizer, max_context=MAX_CONTEXT, dtype=dtype, kind=given.engine
-    )
+    engine = build_engine(pair.model, pair.tokenizer, max_context=MAX_CONTEXT, dtype=dtype, kind=given.engine)
     print(f"engine {engine.kind}, {torch.get_num_threads()} threads")
     rng, results = np.random.default_rng(0), hashlib.sha256()
     table = Table("jobs:>6", "minutes:>7.1f", "MB:>6.0f", "times:>6.2f", "results:>16")
