@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from kronos_client.redis.queues import ROLE_QUEUES, role_of
+from kronos_client.redis.routing import ANNOUNCEMENT_TTL_S
 
 if TYPE_CHECKING:
     from kronos_client.contract.worker_status import WorkerStatus
@@ -50,10 +51,12 @@ class JobRecord:
     def is_gone(self, now: float) -> bool:
         """Whether the job has not ended, and its message was removed or is overdue for long.
 
-        A worker that renews its claim lives, whatever became of the message.
+        A worker that renews its claim lives, whatever became of the message. While a worker that died with
+        the job is still announced, it counts as one that would put the message back.
         """
         ends_at = max(self.until or 0.0, (self.number("renewed_at") or 0.0) + self.timeout_s)
-        is_overdue = self.at == "held" and ends_at + GONE_AFTER_TIMEOUTS * self.timeout_s < now
+        overdue_s = max(GONE_AFTER_TIMEOUTS * self.timeout_s, ANNOUNCEMENT_TTL_S)
+        is_overdue = self.at == "held" and ends_at + overdue_s < now
         return "ended_at" not in self.fields and (self.at == "none" or is_overdue)
 
     def is_gone_for(self, workers: Iterable[WorkerStatus]) -> bool:

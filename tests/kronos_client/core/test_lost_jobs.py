@@ -174,6 +174,7 @@ def record(redis: Redis, **fields: Any) -> dict[str, Any]:
         lambda redis: {"at": f"delayed {redis.time()[0] - 1e6:.6f} {LIST}"},
         lambda redis: {"at": at(redis, -60, 60)},
         lambda redis: {"at": at(redis, 100, 60)},  # a worker may put it back soon
+        lambda redis: {"at": at(redis, 12)},  # the worker that is announced may have died with it
         lambda redis: {"at": at(redis, 200, 60), "renewed_at": redis.time()[0]},  # its worker lives
         lambda redis: {"at": "none", "ended_at": redis.time()[0]},  # its outcome may be on the way
     ],
