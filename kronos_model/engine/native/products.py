@@ -30,24 +30,19 @@ AHEAD = 48
 """How many inputs earlier weights are fetched into the cache."""
 
 
-def by_number(make, most):
-    """A function of a number from 1 to ``most`` that calls what ``make`` compiled for it."""
-    this = make(most)
-    if most == 1:
-
-        @compiled
-        def call(number, *arguments):
-            this(*arguments)
-
-        return call
-    fewer = by_number(make, most - 1)
+def by_number(make, last, first=1):
+    """A function of a number from ``first`` to ``last`` that calls what ``make`` compiled for it."""
+    if first == last:
+        return make(first)
+    middle = (first + last) // 2
+    lower, upper = by_number(make, middle, first), by_number(make, last, middle + 1)
 
     @compiled
     def call(number, *arguments):
-        if number == most:
-            this(*arguments)
+        if number <= middle:
+            lower(number, *arguments)
         else:
-            fewer(number, *arguments)
+            upper(number, *arguments)
 
     return call
 
@@ -56,7 +51,7 @@ def _multiply(num_rows):
     num_sums = num_rows * WIDTH
 
     @compiled
-    def multiply(x, at, weights, panel, num_inputs, out):
+    def multiply(_, x, at, weights, panel, num_inputs, out):
         """Rows of x from ``at`` on, times a panel, into out (rows, 32)."""
         for half in range(0, 2, WIDTH):
             sums = zeros(num_sums)
@@ -77,7 +72,7 @@ multiply = by_number(_multiply, MAX_ROWS)
 
 def _average(num_rows):
     @compiled
-    def average(weights, at, values, place, size, count, out, out_at):
+    def average(_, weights, at, values, place, size, count, out, out_at):
         """Add to 16 elements of each row of out those of values (count, size), times the row's weights."""
         sums = load_rows(out, out_at, ROW_SIZE, num_rows, 1)
         for number in range(count):
@@ -93,7 +88,7 @@ average = by_number(_average, MAX_ROWS)
 
 def _average_one(width):
     @compiled
-    def average_one(weights, at, values, place, size, count, out, out_at):
+    def average_one(_, weights, at, values, place, size, count, out, out_at):
         """The same for one row and ``width`` times 16 elements, from zero."""
         sums = zeros(width)
         for number in range(count):

@@ -36,6 +36,8 @@ from kronos_model.engine.native.vectors import (
 )
 
 ONE, ZERO = np.float32(1), np.float32(0)
+FIRST = np.int64(0)
+"""Numba would compile a function once more for the literal 0."""
 FLOATS, WHOLE = np.empty(0, np.float32), np.empty(0, np.int64)
 ROWS, LAYERS = np.empty(0, ROW), np.empty(0, LAYER)
 
@@ -254,7 +256,7 @@ def predict_s2(job, thread, sync, rows, scratch, weights, kept):
             store(q, row * ROW_SIZE + element, load(queries, s1[row] * width + element))
     barrier(sync, num_threads)
     k, v = array_at(cache.k, kept), array_at(cache.v, kept)
-    attend_all(job, cache, 0, k, v, rows, q, mixed, scratch, 0)
+    attend_all(job, cache, FIRST, k, v, rows, q, mixed, scratch, FIRST)
     barrier(sync, num_threads)
     panels, bias = array_at(job.dependency_out, weights), array_at(job.dependency_out_bias, FLOATS)
     project_sum(job, thread, mixed, width, panels, -(-d_model // PANEL), scratch, bias, context, x)
@@ -272,7 +274,7 @@ def run(jobs, thread, sync, weights, kept):
 
     ``weights`` and ``kept`` are empty arrays of the types of weights and of cached keys and values.
     """
-    seen = 0
+    seen = FIRST
     while True:
         if thread:
             seen = wait_for_job(sync, seen)
