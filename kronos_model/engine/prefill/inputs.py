@@ -12,14 +12,14 @@ from torch.utils import _pytree as pytree
 
 from kronos_model.bars.columns import COLUMNS, Scaling
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.prefill.packed import RunPlan, places_of
+from kronos_model.engine.prefill.packed import PackedPlan, places_of
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.transformer.kv_cache import (
     ChunkSegment,
     KVCache,
     PathsSegment,
     PromptSegment,
-    Run,
+    RowSpan,
     SlotSpan,
 )
 
@@ -92,7 +92,7 @@ class LookbackInput(NamedTuple):
 
     bars: Tensor  # (N, 6), scaled
     positions: Tensor  # (N,)
-    packed: tuple[RunPlan, ...]  # one if attention is packed
+    packed: tuple[PackedPlan, ...]  # one if attention is packed
     last_tokens: Tensor  # (n, 2), row of a lookback's last bar, and slot
 
 
@@ -102,7 +102,7 @@ def plan_lookbacks(
     """For chunks of lookbacks. If attention is packed, earlier bars are encoded again: few come in parts."""
     segments: list[PromptSegment] = []
     bars, positions = [], []
-    runs: list[Run] = []
+    row_spans: list[RowSpan] = []
     last_tokens: list[tuple[int, int]] = []
     num_rows = 0
     for chunk in chunks:
@@ -111,14 +111,14 @@ def plan_lookbacks(
         bars.append(states[chunk.generation].scaled[segment.first : segment.last])
         positions.append(np.arange(segment.first, segment.last))
         first_row, num_rows = num_rows, num_rows + len(bars[-1])
-        runs.append(Run(first_row, len(bars[-1]), ((0, first_row, num_rows),)))
+        row_spans.append(RowSpan(first_row, len(bars[-1]), ((0, first_row, num_rows),)))
         if chunk.last == chunk.sequence.request.lookback:
             for slot in chunk.sequence.slots:
                 last_tokens.append((num_rows - 1, slot))
     return segments, LookbackInput(
         joined(bars, len(COLUMNS), dtype=np.float32),
         joined(positions),
-        (RunPlan.of(runs),) if packs else (),
+        (PackedPlan.from_row_spans(row_spans),) if packs else (),
         _pairs(last_tokens),
     )
 
@@ -129,7 +129,7 @@ class ContextInput(NamedTuple):
     calendar: Tensor  # (N, 2)
     positions: Tensor  # (N,)
     own_tokens: Tensor  # (2, n), slots and bars
-    packed: tuple[RunPlan, ...]
+    packed: tuple[PackedPlan, ...]
 
 
 def plan_context(
@@ -178,7 +178,7 @@ def plan_context(
             joined(calendars + path_calendars, 2),
             joined(positions + path_positions),
             places_of(own_tokens),
-            (RunPlan.of_segments(segments),) if packs else (),
+            (PackedPlan.from_segments(segments),) if packs else (),
         ),
     )
 

@@ -16,11 +16,10 @@ from benchmarks.support.naive import NaiveForecaster
 from benchmarks.support.workload import series_request
 from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.decoding import static_inputs, static_steps
+from kronos_model.engine.decoding import static_steps
 from kronos_model.engine.decoding.graphs import GraphCache
 from kronos_model.engine.decoding.sampling import counter_noise, draw
-from kronos_model.engine.decoding.static_inputs import Shape, usual_shapes
-from kronos_model.engine.decoding.static_steps import Kernels, StaticSteps, read_by_row
+from kronos_model.engine.decoding.static_steps import Kernels, Shape, StaticSteps, read_by_row, usual_shapes
 from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
@@ -179,7 +178,7 @@ def test_steps_of_fixed_shapes_and_packed_chunks_give_what_eager_steps_give(
     runs = []
     for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(static_inputs, "BAR_BLOCK", bar_block)
+            patch.setattr(static_steps, "BAR_BLOCK", bar_block)
             patch.setattr(static_steps, "kernels_on", lambda device: kernels)
             runner = ModelRunner(
                 *pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps, packs=steps is StaticSteps
@@ -280,7 +279,7 @@ class CounterNoise:
 
 
 def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monkeypatch):
-    monkeypatch.setattr(static_inputs, "BAR_BLOCK", 8)
+    monkeypatch.setattr(static_steps, "BAR_BLOCK", 8)
     runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=6, steps=StaticSteps)
     request = series_request(3, 20, 6, SamplingParams(sample_count=6, seed=5))
     before = run(Engine(runner), [request])

@@ -1,7 +1,6 @@
 """Who gets slots and steps: no class starves, shares are even, and no bar is computed twice."""
 
 from collections import Counter
-from collections.abc import Sequence as Many
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +11,11 @@ from hypothesis import strategies as st
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
 from kronos_model.engine.scheduling import allocation
-from kronos_model.engine.scheduling.jobs import Jobs
 from kronos_model.engine.scheduling.shares import (
     CLASS_RATIO,
     QUANTUM_BARS,
     JobColumns,
+    Jobs,
     fair_shares,
     slot_targets,
 )
@@ -29,7 +28,7 @@ def job_request(
     return replace(request(seed, **sizes), priority=priority, job=job)
 
 
-def columns(rank: Many, service: Many, held: Many, wanted: Many) -> JobColumns:
+def columns(rank: list, service: list, held: list, wanted: list) -> JobColumns:
     return JobColumns(np.arange(len(rank)), *map(np.array, (rank, service, held, wanted)))
 
 

@@ -13,8 +13,7 @@ from kronos_model import KronosPredictor
 from kronos_model.bars.synthetic import candles
 from kronos_model.engine.decoding import graphs
 from kronos_model.engine.decoding.graphs import FACTOR_AFTER_FAILURE, USES_UNTIL_RECORDED, GraphCache
-from kronos_model.engine.decoding.static_inputs import Shape, usual_shapes
-from kronos_model.engine.decoding.static_steps import StaticSteps
+from kronos_model.engine.decoding.static_steps import Shape, StaticSteps, usual_shapes
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.runner import ModelRunner

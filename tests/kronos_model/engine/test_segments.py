@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from benchmarks.support.workload import series_request
-from kronos_model.engine.decoding.static_inputs import (
+from kronos_model.engine.decoding.static_steps import (
     KernelSegment,
     Shape,
     StaticSegment,
     StepInputs,
+    read_by_row,
     shape_for,
 )
-from kronos_model.engine.decoding.static_steps import read_by_row
 from kronos_model.engine.generation import Generation, SamplingParams
+from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH
 from kronos_model.engine.scheduling.path_table import PathTable, plan_own_reads, plan_prompt_reads
-from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment, KVCache
 
