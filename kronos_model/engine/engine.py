@@ -48,7 +48,8 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
-        num_spare_slots: for jobs that want no more than that: no path of a large one makes room for them.
+        num_spare_slots: slots for jobs that want no more than these. So a small job starts at once, and no
+            path of a large one is suspended for it.
         new_mark: marks what the device has been sent so far.
         kind, kind_reason: see ``EngineKind``.
     """
@@ -157,7 +158,7 @@ class Engine:
         computed = self._attempt(self._runner.compute, chunks)
         for sequence in self._scheduler.update(_going_on(computed)):
             if not sequence.is_complete:
-                self._succeeds(self._show, sequence)
+                self._succeeds(self._add_early_bars, sequence)
             elif self._succeeds(self._accept, sequence):
                 self._runner.release(sequence)
                 if sequence.generation.done:
@@ -208,8 +209,8 @@ class Engine:
             self._runner.release(suspension.sequence)
             suspension.sequence.start_over()
 
-    def _show(self, sequence: Sequence) -> None:
-        sequence.generation.show(sequence.first_path, self._runner.paths(sequence))
+    def _add_early_bars(self, sequence: Sequence) -> None:
+        sequence.generation.add_early_bars(sequence.first_path, self._runner.paths(sequence))
 
     def _accept(self, sequence: Sequence) -> None:
         paths = self._runner.paths(sequence)

@@ -173,7 +173,7 @@ class NoiseSource:
         states[first_path + len(rows)] = self._later.get_state()
 
     def _forget(self, sequences: list[Sequence], step: int) -> None:
-        """Keep no states that nobody will need, unless sequences start over."""
+        """Drop the states that no sequence needs unless it starts over."""
         next_path, oldest, needed = 0, step, {0}
         for sequence in sequences:
             next_path = max(next_path, sequence.first_path + sequence.num_paths)

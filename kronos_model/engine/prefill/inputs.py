@@ -1,4 +1,4 @@
-"""What chunks need on the device: planned on the host, and copied in as few parts as there are types."""
+"""Plans on the host what chunks need on the device, and copies it there, the numbers of a type at once."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Who has slots: shares them out between jobs, and suspends paths that must make room. No torch.
+"""Gives slots to jobs by their shares, and suspends paths that must make room. No torch.
 
 A slot is room for the keys and values of one path's window. Slots are handed out lowest first, and next to
 each other if possible: neighbours are read in one go.
@@ -22,7 +22,7 @@ PLACES_PER_PATH: Final = 2
 MAX_SUSPENDED_AT_ONCE: Final = 8
 """Paths that are suspended before one step: to copy the state of one takes some milliseconds."""
 MIN_KEPT: Final = 64
-"""Suspended paths whose state is kept, or as many as there are slots if that is more. Others start over."""
+"""The most suspended paths whose state is kept; as many as slots if that is more. Others start over."""
 
 
 class SlotLedger:
@@ -304,8 +304,8 @@ class Allocation:
                 keeps_state = num_kept + most <= max(MIN_KEPT, self.slots.num_slots)
                 has_moved = keeps_state and sequence.num_generated > sequence.num_generated_before
                 if not has_moved:
-                    # It would lose what was computed. No job of its class is worth that; a higher one is, but
-                    # for the last slot of a class, which would begin anew in each of its turns.
+                    # It would lose what was computed. Only a job of a higher class may cause that, but
+                    # for the last slot of a class: its path would start over in each turn of the class.
                     most = min(most, self._jobs.num_held(job.rank) - 1) if is_lower else 0
                 if most > 0:
                     suspended.append(self._suspend(job, sequence, most, keeps_state))

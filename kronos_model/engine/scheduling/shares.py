@@ -30,7 +30,7 @@ GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 
 
 class FairQueue:
-    """Who is next for what jobs compete for: in each class, the job that had the least service.
+    """Which job is next for slots, or for chunks: in each class, the one that had the least service.
 
     Fair queueing (Demers, Keshav and Shenker, 1989) between the jobs of a class. Service is counted in bars,
     by account. A class's virtual time is the service of a job that always competed and had an even share. A
@@ -86,7 +86,7 @@ class FairQueue:
         self._virtual_time += of_classes / np.maximum(1, self._num_competing)
 
     def _least(self, rank: int) -> float:
-        """The least service of those that lack something; if none does, the most: nobody is owed anything."""
+        """The least service of the jobs that lack something. If none does, the most: none is owed any."""
         lacking = self.service[self._lacking == rank]
         return float(lacking.min() if len(lacking) else self.service[self._ranks == rank].max())
 
@@ -117,7 +117,7 @@ class JobColumns:
 
 @dataclass(eq=False)
 class Job:
-    """What one job runs, and what it places next: what is suspended, then what has not started.
+    """What a job runs, and what it places next: suspended paths, then paths that have not started.
 
     ``account`` is the index of its columns.
     """

@@ -238,7 +238,7 @@ def predict(predictor: KronosPredictor, horizon: int) -> pd.DataFrame:
 def test_threads_that_share_a_predictor_record_and_replay_on_one_of_its_own(predictor, cuda):
     with ThreadPoolExecutor(3) as threads:
         forecasts = list(threads.map(lambda _: predict(predictor, 4), range(6)))
-    assert [len(one) for one in forecasts] == [4] * 6
+    assert [len(forecast) for forecast in forecasts] == [4] * 6
     assert len(cuda.threads) == len(usual_shapes(4, MAX_CONTEXT))
     assert len(cuda.replayed_by) == 6 * 4
     assert {thread.name for thread in (*cuda.threads, *cuda.replayed_by)} == {"kronos-predictor_0"}

@@ -56,7 +56,7 @@ def test_packed_segments_write_and_return_what_they_do_one_by_one(max_rows, qkv)
             packed = PackedSegment(PackedPlan.from_segments(segments), torch.float32)
             mixed.append(packed.attend(cache, 0, *qkv))
         else:
-            split = zip(segments, *(one.split([9, 20, 20]) for one in qkv), strict=True)
+            split = zip(segments, *(x.split([9, 20, 20]) for x in qkv), strict=True)
             mixed.append(torch.cat([segment.attend(cache, 0, *parts) for segment, *parts in split]))
         caches.append(cache)
     torch.testing.assert_close(*mixed)

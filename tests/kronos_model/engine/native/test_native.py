@@ -77,7 +77,9 @@ def difference(native: Network, model: Kronos) -> str | None:
 
 def digest() -> str:
     """Of the native kernels' logits."""
-    return hashlib.sha256(b"".join(one.numpy().tobytes() for one in logits_of(random_pair()))).hexdigest()
+    return hashlib.sha256(
+        b"".join(logits.numpy().tobytes() for logits in logits_of(random_pair()))
+    ).hexdigest()
 
 
 @pytest.fixture
@@ -186,13 +188,13 @@ def damaged_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def damaged_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = network.DependencyWeights.of
+    from_model = network.DependencyWeights.from_model
 
     def damaged(*given: object) -> network.DependencyWeights:
-        weights = of(*given)
+        weights = from_model(*given)
         return weights._replace(norm_scale=weights.norm_scale * 1.01)
 
-    monkeypatch.setattr(network.DependencyWeights, "of", damaged)
+    monkeypatch.setattr(network.DependencyWeights, "from_model", damaged)
 
 
 @pytest.mark.parametrize(("damage", "name"), [(damaged_turns, "s1"), (damaged_dependency, "s2")])
