@@ -134,7 +134,7 @@ class Engine:
         suspended, chunks, batches = self._scheduler.schedule()
         for suspension in suspended:
             self._suspend(suspension)
-        num_prefill_bars = self._compute(chunks)
+        num_prefill_bars = self._compute(chunks) if chunks else 0
         self._timer.end_phase("prefill" if num_prefill_bars else None)
         num_bars = sum(map(self._decode, batches))
         self._timer.end_phase("decode" if num_bars else None, self._began)

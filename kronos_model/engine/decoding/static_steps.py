@@ -140,7 +140,7 @@ class StepInputs:
         return self._block_rows[: shape.blocks, : shape.rows_per_block]
 
     def fill(self, batch: Batch, shape: Shape) -> None:
-        """Take over where the paths of a batch are now."""
+        """Copy where the paths of a batch are now."""
         table, slots = batch.table, batch.slots
         values = np.zeros(self._values.shape, dtype=np.int64)
         values[:-2] = table.unused
@@ -292,7 +292,7 @@ class StaticSteps(Steps):
         self._filled = None
 
     def _fill_with_nothing(self, shape: Shape) -> None:
-        """Make a step one without paths, which can be repeated without effect."""
+        """Fill in a step without paths, which can be repeated without effect."""
         self._filled = None
         nothing = PathTable(self._own.num_slots, self._own.max_context).batch_of(())
         self._inputs.fill(nothing, shape)

@@ -37,7 +37,7 @@ class DecodedPrompt:
 
 @dataclass(eq=False)
 class GenerationState:
-    """What a generation holds apart from slots. T = lookback, P = prompt length, H = horizon."""
+    """The data of a generation that is not in slots. T = lookback, P = prompt length, H = horizon."""
 
     scaling: Scaling
     scaled: NDArray[np.float32]  # (T, 6)
@@ -52,7 +52,7 @@ class GenerationState:
 
 @dataclass(frozen=True)
 class SuspendedPath:
-    """What was in a path's slot, in the host's memory. n = its own bars."""
+    """The contents of a suspended path's slot, in the host's memory. n = its own bars."""
 
     tokens: Tensor  # (n + 1, 2)
     cached: list[Tensor]  # keys and values
@@ -64,7 +64,7 @@ StateSlice = tuple[GenerationState, slice]
 
 
 class PlacingInput(NamedTuple):
-    """What goes into slots that sequences have just got: M bars of calendars, and tokens of last bars."""
+    """Calendars of M bars and the tokens of last bars, to be put into slots that sequences have just got."""
 
     places: Tensor  # (2, M), slots and bars
     calendar: Tensor  # (M, 2)
@@ -88,7 +88,7 @@ def plan_placing(sequences: Iterable[Sequence], states: States) -> PlacingInput:
 
 
 class LookbackInput(NamedTuple):
-    """What tokenizing needs for N bars."""
+    """N bars to be tokenized."""
 
     bars: Tensor  # (N, 6), scaled
     positions: Tensor  # (N,)
@@ -124,12 +124,12 @@ def plan_lookbacks(
 
 
 class ContextInput(NamedTuple):
-    """What the transformer needs for N bars, and if attention is packed, one plan of it."""
+    """N bars that the transformer computes and caches."""
 
     calendar: Tensor  # (N, 2)
     positions: Tensor  # (N,)
     own_tokens: Tensor  # (2, n), slots and bars
-    packed: tuple[PackedPlan, ...]
+    packed: tuple[PackedPlan, ...]  # one if attention is packed
 
 
 def plan_context(

@@ -25,7 +25,7 @@ MAX_SCORES: Final = 1 << 23
 MAX_KEYS: Final = 1 << 16
 """The most keys of a group, which are copied together: 117 MB of Kronos-base's in bfloat16."""
 MAX_WASTED_SCORES: Final = 1 << 18
-"""Scores that are computed for nothing in less time than another product takes."""
+"""Padding of so many scores costs less than another product."""
 
 
 class PaddedGroup(NamedTuple):

@@ -97,7 +97,8 @@ class Segment(Protocol):
 class RowSpan:
     """Rows ``[first_row, first_row + num_rows)`` of a batch: bars that follow each other in a window.
 
-    The last of them sees the bars of ``seen`` up to the last ``num_later``, each earlier one a bar less.
+    The last row sees the bars of ``seen`` but for the last ``num_later``. Each earlier row sees a bar less
+    than the row after it.
     """
 
     first_row: int
