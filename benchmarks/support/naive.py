@@ -36,7 +36,7 @@ class NaiveForecaster:
         self.stamps = both.to(self.device)  # (R, T + H, 5)
         self.generators = [torch.Generator().manual_seed(r.sampling.seed) for r in requests]
         rows = [request.sampling for request in requests for _ in range(paths)]
-        self.params = RowParams.of(rows, self.device)
+        self.params = RowParams.from_rows(rows, self.device)
         with torch.inference_mode():
             s1, s2 = tokenizer.encode(x)
             self.tokens = torch.stack((s1, s2))  # type: ignore[arg-type]  # (2, R, T)

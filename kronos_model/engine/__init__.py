@@ -1,7 +1,12 @@
 """The decoding engine: every forecast, from Python or from a queue, goes through ``Engine``.
 
-A ``generation`` is a submitted series, a ``sequence`` some of its paths. ``engine`` steps: ``scheduling``
-decides what a step computes, ``runner`` has it computed by ``prefill`` and ``decoding``, on the layers in
-``transformer`` or in ``native``, as ``choice`` says; ``reports`` has what it took. What decides imports no
-torch. ``build`` makes an engine.
+In the order in which a series meets them (what decides imports no torch):
+
+- ``build``: makes an engine for a loaded model; ``choice``: native kernels or PyTorch.
+- ``generation``: a series that was submitted, and its handle; ``sequence``: some of its paths while they run.
+- ``engine``: the loop; each step schedules, computes and updates; ``reports``: times and load.
+- ``scheduling``: decides what a step computes.
+- ``runner``: holds the tensors, and has them computed.
+- ``prefill``: work on many bars at once; ``decoding``: a step of one bar for every path.
+- ``transformer``: the model's layers and cache in PyTorch; ``native``: the same in kernels for CPUs.
 """

@@ -21,8 +21,8 @@ from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.engine.reports import HostMark
 from kronos_model.engine.runner import ModelRunner
+from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH
 from kronos_model.engine.scheduling.path_table import padded_bars
-from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.transformer.kv_cache import cache_dtype, cached_head_dim
 from kronos_model.errors import KronosError, OutOfMemory
 from kronos_model.layers import TransformerBlock
@@ -197,7 +197,8 @@ def slot_bytes(
     device = device or model.head.proj_s1.weight.device
     blocks = (cast(TransformerBlock, block).self_attn for block in model.transformer)
     width = sum(
-        one.n_heads * cached_head_dim(device, one.head_dim) for one in (*blocks, model.dep_layer.cross_attn)
+        attention.n_heads * cached_head_dim(device, attention.head_dim)
+        for attention in (*blocks, model.dep_layer.cross_attn)
     )
     num_bars = padded_bars(max_context + StaticSteps.NUM_SPARE_BARS)
     return 2 * num_bars * width * cache_dtype(device, dtype).itemsize
@@ -283,7 +284,7 @@ def run_largest_steps(runner: ModelRunner, chunk_bars: int) -> None:
     longest = _request(chunk_bars, horizon, num_paths)
     windows = [_request(runner.max_context, 1, 1)] * min(runner.num_slots, chunk_bars // runner.max_context)
     for requests in ([longest], windows):
-        generations = [engine.submit(one) for one in requests]
+        generations = [engine.submit(request) for request in requests]
         while engine.has_work:
             engine.step()
         for generation in generations:

@@ -20,9 +20,6 @@ from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosE
 
 log = logging.getLogger(__name__)
 
-MIN_CHUNK_BARS = 64
-"""A larger chunk that runs out of memory is tried again in parts; one of this size fails."""
-
 Work = TypeVar("Work", Chunk, Sequence)
 
 
@@ -51,7 +48,8 @@ class Engine:
     Args:
         max_chunk_bars: bars that a step computes in addition to the newest ones: of lookbacks, of windows
             that have slid, and of paths that are turned back from tokens into bars.
-        num_spare_slots: for jobs that want no more than that: no path of a large one makes room for them.
+        num_spare_slots: slots for jobs that want no more than these. So a small job starts at once, and no
+            path of a large one is suspended for it.
         new_mark: marks what the device has been sent so far.
         kind, kind_reason: see ``EngineKind``.
     """
@@ -72,7 +70,6 @@ class Engine:
         self._live: dict[Generation, None] = {}
         self._ended: list[Generation] = []
         self._next_deadline = math.inf
-        self._is_short_of_memory = False
         self._timer = PhaseTimer(new_mark)
         self._began: list[Generation] = []  # had their first bar in this step
         self.last_step = StepReport()
@@ -132,29 +129,19 @@ class Engine:
 
         Raises an error that the device does not recover from. The engine cannot be used after that.
         """
-        started = time.monotonic()
-        self._end_late(started)
+        self._end_late(time.monotonic())
         self._timer.begin_phase()
-        suspended, placed, chunks = self._scheduler.schedule()
+        suspended, chunks, batches = self._scheduler.schedule()
         for suspension in suspended:
             self._suspend(suspension)
-        for sequence in placed:
-            timings = sequence.generation.timings
-            timings.admitted = timings.admitted or started
-        num_prefill_bars = 0
-        for chunk in self._attempt(self._runner.compute, chunks):
-            num_prefill_bars += chunk.num_bars
-            self._complete(chunk)
+        num_prefill_bars = self._compute(chunks) if chunks else 0
         self._timer.end_phase("prefill" if num_prefill_bars else None)
-        num_bars = sum(map(self._decode, self._scheduler.batches()))
+        num_bars = sum(map(self._decode, batches))
         self._timer.end_phase("decode" if num_bars else None, self._began)
         self._timer.collect()
         self._began = []
         prefill_s, decode_s = self._timer.take("prefill"), self._timer.take("decode")
         self.last_step = StepReport(num_prefill_bars, num_bars, prefill_s, decode_s)
-        if self._is_short_of_memory:
-            self._make_room()
-        self._scheduler.limits.count_step()
         ended, self._ended = self._ended, []
         return ended
 
@@ -166,22 +153,35 @@ class Engine:
                 self._fail(generation, DeadlineExceeded("the deadline passed before the forecast was done"))
         self._next_deadline = min((generation.deadline for generation in self._live), default=math.inf)
 
-    def _decode(self, sequences: tuple[Sequence, ...]) -> int:
-        """Compute one more bar of every path. Returns how many bars that were."""
-        decoded = self._attempt(lambda some: self._runner.decode(self._scheduler.batch_of(some)), sequences)
+    def _compute(self, chunks: tuple[Chunk, ...]) -> int:
+        """Compute chunks, and receive the bars that they complete. Returns the number of bars computed."""
+        computed = self._attempt(self._runner.compute, chunks)
+        for sequence in self._scheduler.update(_going_on(computed)):
+            if not sequence.is_complete:
+                self._succeeds(self._add_early_bars, sequence)
+            elif self._succeeds(self._accept, sequence):
+                self._runner.release(sequence)
+                if sequence.generation.done:
+                    self._forget(sequence.generation)
+        return sum(chunk.num_bars for chunk in computed)
+
+    def _decode(self, batch: Batch) -> int:
+        """Compute one more bar of every path. Returns the number of bars computed."""
+        decoded = self._attempt(lambda some: self._runner.decode(batch.part(some)), batch.sequences)
         if not decoded:
             return 0
-        batch = self._scheduler.batch_of(decoded)
-        for sequence in self._scheduler.add_bars(batch):
-            self._change_phase(sequence)
+        batch = batch.part(decoded)
+        for sequence in self._scheduler.update(batch):
+            if sequence.generation.done:
+                continue
+            if sequence.generation.timings.first_bar is None:
+                self._began.append(sequence.generation)
+            if sequence.phase is Phase.BARS:
+                self._succeeds(self._runner.leave_slots, sequence)
         return len(batch.slots)
 
     def _attempt(self, run: Callable[[tuple[Work, ...]], None], work: tuple[Work, ...]) -> tuple[Work, ...]:
-        """Run the work and return what succeeded. After a failure, run it in halves, so that one fails alone.
-
-        Work that runs out of memory alone fails for good only if nothing else holds memory and it cannot be
-        made smaller.
-        """
+        """Run the work; returns what succeeded. Work that fails is run in halves, so that one fails alone."""
         if not work:
             return ()
         try:
@@ -189,74 +189,28 @@ class Engine:
         except Exception as error:  # a kernel may raise anything, and only its own sequence must fail
             if self._is_lost_by(error):
                 raise
-            is_less = is_out_of_memory(error) and self._scheduler.limits.shrink(work)
-            if is_less:
-                log.warning("out of memory: a step now takes at most %s", self._scheduler.limits)
+            may_fit_later = is_out_of_memory(error) and self._scheduler.shrink(work)
             if len(work) > 1:
                 log.warning("%d series failed together, trying them in halves: %s", len(work), error)
                 half = len(work) // 2
                 return _going_on(self._attempt(run, work[:half]) + self._attempt(run, _going_on(work[half:])))
-            if is_less and isinstance(work[0], Chunk) and work[0].num_bars > MIN_CHUNK_BARS:
-                return ()  # the next step tries a smaller part of it
-            if not (is_out_of_memory(error) and self._may_fit(work[0])):
+            if not may_fit_later:
                 self._give_up(work[0].generation, error)
             return ()
         return work
 
-    def _may_fit(self, failed: Chunk | Sequence) -> bool:
-        """Whether work that ran out of memory alone should be tried again, with less memory in use."""
-        is_least = len(self._scheduler.running) == 1 and (isinstance(failed, Chunk) or failed.num_paths == 1)
-        self._is_short_of_memory |= not is_least
-        return not is_least
-
-    def _make_room(self) -> None:
-        """After a step that was short of memory, preempt the newest series: it starts over later.
-
-        The oldest series is preempted only if it is alone. So the oldest always goes on, and all series end.
-        """
-        if (preempted := self._scheduler.preempt_newest()) is not None:
-            self._runner.release(preempted)
-            log.warning("out of memory: the newest series starts over later")
-        self._is_short_of_memory = False
-
     def _suspend(self, suspension: Suspension) -> None:
         try:
             self._runner.suspend(suspension)
-            keeps_state = suspension.keeps_state
         except Exception as error:  # as in _attempt
             if self._is_lost_by(error):
                 raise
             log.warning("suspended paths start over, because their state cannot be saved: %s", error)
             self._runner.release(suspension.sequence)
-            keeps_state = False
-        if not keeps_state:
             suspension.sequence.start_over()
 
-    def _change_phase(self, sequence: Sequence) -> None:
-        """After a bar: go on, in another phase if all bars are there or the window slides."""
-        if sequence.generation.done:
-            return
-        if sequence.generation.timings.first_bar is None:
-            self._began.append(sequence.generation)
-        sequence.change_phase()
-        if sequence.phase is not Phase.BARS or self._succeeds(self._runner.leave_slots, sequence):
-            self._scheduler.advance(sequence)
-
-    def _complete(self, chunk: Chunk) -> None:
-        """After a chunk of a sequence: go on, or end it."""
-        if chunk.generation.done:
-            return
-        sequence, generation = chunk.sequence, chunk.generation
-        self._scheduler.complete(chunk)
-        if chunk.phase is Phase.EARLY_BARS and chunk.last == sequence.num_paths:
-            self._succeeds(self._show, sequence)
-        if sequence.is_complete and self._succeeds(self._accept, sequence):
-            self._runner.release(sequence)
-            if generation.done:
-                self._forget(generation)
-
-    def _show(self, sequence: Sequence) -> None:
-        sequence.generation.show(sequence.first_path, self._runner.paths(sequence))
+    def _add_early_bars(self, sequence: Sequence) -> None:
+        sequence.generation.add_early_bars(sequence.first_path, self._runner.paths(sequence))
 
     def _accept(self, sequence: Sequence) -> None:
         paths = self._runner.paths(sequence)
@@ -264,7 +218,9 @@ class Engine:
         sequence.generation.accept(sequence.first_path, paths)
 
     def _succeeds(self, run: Callable[[Sequence], None], sequence: Sequence) -> bool:
-        """Run this for a sequence; if it fails, the generation does."""
+        """Run this for a sequence, unless its generation has ended; if it fails, the generation does."""
+        if sequence.generation.done:
+            return False
         try:
             run(sequence)
         except Exception as error:  # as in _attempt

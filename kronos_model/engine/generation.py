@@ -154,7 +154,7 @@ class Generation:
         self._not_started = range(request.sampling.sample_count)
         self._accepted: set[int] = set()
         self._paths: NDArray[np.float32] | None = None
-        self._begun: dict[int, NDArray[np.float32]] = {}  # by path: (n, 6), if the request streams
+        self._early_bars: dict[int, NDArray[np.float32]] = {}  # by path: (n, 6), if the request streams
 
     @property
     def num_bars_total(self) -> int:
@@ -186,26 +186,27 @@ class Generation:
 
         Bars that only some paths have are left out. None if there are none. Any thread may read it.
         """
-        begun = [self._begun.get(path) for path in range(self.request.sampling.sample_count)]
-        if any(path is None for path in begun):
+        num_paths = self.request.sampling.sample_count
+        if len(self._early_bars) < num_paths:
             return None
-        num_bars = min(len(path) for path in begun if path is not None)
-        return np.stack([path[:num_bars] for path in begun if path is not None])
+        early_bars = [self._early_bars[path] for path in range(num_paths)]
+        num_bars = min(map(len, early_bars))
+        return np.stack([bars[:num_bars] for bars in early_bars])
 
-    def show(self, first_path: int, paths: NDArray[np.float32]) -> None:
+    def add_early_bars(self, first_path: int, paths: NDArray[np.float32]) -> None:
         """Take the bars (n, m, 6) that paths have so far, the first of them being path ``first_path``.
 
-        Bars that were shown before stay: where rounding depends on a batch, they must not change.
+        Bars that a path has already stay: where rounding depends on a batch, they must not change.
         """
         for path, bars in enumerate(paths, first_path):
-            shown = self._begun.get(path, bars[:0])
-            self._begun[path] = np.concatenate((shown, bars[len(shown) :]))
+            known = self._early_bars.get(path, bars[:0])
+            self._early_bars[path] = np.concatenate((known, bars[len(known) :]))
 
     def accept(self, first_path: int, paths: NDArray[np.float32]) -> None:
         """Take finished paths (n, H, 6), the first of them being path ``first_path``."""
         if self.request.streams:
-            self.show(first_path, paths)
-            paths = np.stack([self._begun[path] for path in range(first_path, first_path + len(paths))])
+            self.add_early_bars(first_path, paths)
+            paths = np.stack([self._early_bars[path] for path in range(first_path, first_path + len(paths))])
         if self._paths is None:
             shape = (self.request.sampling.sample_count, *paths.shape[1:])
             self._paths = np.empty(shape, dtype=np.float32)

@@ -43,13 +43,13 @@ class Mark(Protocol):
     """A moment in a device's work: a ``torch.cuda.Event`` that was recorded."""
 
     def query(self) -> bool:
-        """Whether the device has come so far."""
+        """Whether the device has reached this moment."""
 
     def synchronize(self) -> None:
-        """Wait until the device has come so far."""
+        """Wait until the device has reached this moment."""
 
     def elapsed_time(self, end: Any) -> float:
-        """Milliseconds until another mark that the device has come to."""
+        """Milliseconds until another mark that the device has reached."""
 
 
 class HostMark:

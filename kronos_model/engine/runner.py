@@ -5,7 +5,6 @@ all of them. Only attention goes segment by segment.
 """
 
 from collections.abc import Callable, Iterable
-from collections.abc import Sequence as Many
 from operator import attrgetter
 from typing import Any
 
@@ -33,17 +32,14 @@ from kronos_model.engine.prefill.inputs import (
 )
 from kronos_model.engine.prefill.packed import PackedSegment
 from kronos_model.engine.prefill.tokens import TokenCoder
-from kronos_model.engine.scheduling.allocation import Suspension
+from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH, Suspension
 from kronos_model.engine.scheduling.path_table import Batch
-from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
-from kronos_model.engine.sequence import Chunk, Phase, Sequence
+from kronos_model.engine.sequence import TO_BARS, Chunk, Phase, Sequence
 from kronos_model.engine.transformer.attention import has_kernel
 from kronos_model.engine.transformer.kv_cache import ChunkSegment, PromptSegment
 from kronos_model.engine.transformer.network import Network, TorchNetwork
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
-
-TO_BARS = (Phase.EARLY_BARS, Phase.BARS)
 
 
 def default_steps(device: torch.device) -> Callable[[Any, SlotTokens], Steps]:
@@ -106,7 +102,7 @@ class ModelRunner:
         return self._steps.prepare()
 
     @torch.inference_mode()
-    def compute(self, chunks: Many[Chunk]) -> None:
+    def compute(self, chunks: tuple[Chunk, ...]) -> None:
         """Compute chunks of sequences that are not decoding."""
         lookbacks: list[Chunk] = []
         in_context: list[Chunk] = []
@@ -208,7 +204,7 @@ class ModelRunner:
                 entering.append(sequence)
         return entering
 
-    def _place(self, sequences: Many[Sequence], given: PlacingInput) -> None:
+    def _place(self, sequences: list[Sequence], given: PlacingInput) -> None:
         """Put what sequences begin or go on with into their new slots."""
         slots, bars = given.places
         self._own.calendar[slots, bars] = given.calendar
@@ -230,7 +226,7 @@ class ModelRunner:
             for path in sequence.paths:
                 suspended.pop(path, None)
 
-    def _encode(self, chunks: Many[Chunk], segments: Many[PromptSegment], given: LookbackInput) -> None:
+    def _encode(self, chunks: list[Chunk], segments: list[PromptSegment], given: LookbackInput) -> None:
         """Tokenize parts of lookbacks; the last bar becomes the first of each path's own."""
         caches = []
         for chunk in chunks:
@@ -247,7 +243,7 @@ class ModelRunner:
         ends, slots = given.last_tokens.unbind(1)
         self._own.tokens[slots, 0] = tokens[ends]
 
-    def _fill(self, segments: Many[ChunkSegment], prompts: Many[StateSlice], given: ContextInput) -> None:
+    def _fill(self, segments: list[ChunkSegment], prompts: list[StateSlice], given: ContextInput) -> None:
         """Put keys and values of prompts and of paths in windows that have slid into the cache."""
         tokens = [state.lookback[bars] for state, bars in prompts]
         if len(tokens) < len(segments):
@@ -256,12 +252,12 @@ class ModelRunner:
         packed = [PackedSegment(plan, self._network.kept_as) for plan in given.packed]
         self._network.fill(torch.cat(tokens), given.calendar, given.positions, packed or segments)
 
-    def _generated(self, sequence: Sequence, slots: Many[int]) -> Tensor:
+    def _generated(self, sequence: Sequence, slots: tuple[int, ...]) -> Tensor:
         """A copy of the tokens that were generated in some of a sequence's slots, (S, n, 2)."""
         last = sequence.num_generated + 1
         return torch.stack([self._own.tokens[slot, 1:last] for slot in slots])
 
-    def _detokenize(self, chunks: Many[Chunk]) -> None:
+    def _detokenize(self, chunks: list[Chunk]) -> None:
         """Turn some paths' tokens back into bars; they follow as much of the prompt as the context holds."""
         series = []
         for chunk in chunks:

@@ -26,6 +26,9 @@ class Phase(Enum):
     BARS = "turning the paths' tokens back into bars"
 
 
+TO_BARS: Final = (Phase.EARLY_BARS, Phase.BARS)
+
+
 @dataclass(eq=False)
 class Sequence:
     """Paths ``[first_path, first_path + num_paths)`` of a generation, which run together in ``slots``.

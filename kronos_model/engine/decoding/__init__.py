@@ -1,6 +1,10 @@
 """From the newest token of every path to the next one.
 
-``steps`` has the interface, ``Steps``, and its implementation for any device, ``EagerSteps``; ``sampling``
-draws the tokens. ``static_steps`` is that for CUDA, of ``static_inputs``, recorded by ``graphs``, with
-``triton_kernels``. Both compute a model by the ``Network`` of ``transformer``; ``native`` has another one.
+- ``steps``: the interface ``Steps``, and ``EagerSteps``, which runs on any device.
+- ``sampling``: draws tokens from logits, with the noise of each series.
+- ``static_steps``: steps of fixed shapes for CUDA.
+- ``graphs``: records these steps, and replays them.
+- ``triton_kernels``: draws tokens and reads the cache in one kernel each, on CUDA.
+
+Both kinds of steps compute the model by a ``Network``, that of ``transformer`` or of ``native``.
 """

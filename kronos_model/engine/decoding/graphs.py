@@ -145,7 +145,7 @@ class GraphCache(Generic[Key]):
         """A stream that no other cache has."""
         used = {cache._stream.cuda_stream for cache in _caches if cache._stream is not None}
         streams = (cuda.Stream() for _ in range(NUM_STREAMS))
-        unused = next((one for one in streams if one.cuda_stream not in used), None)
+        unused = next((stream for stream in streams if stream.cuda_stream not in used), None)
         if unused is None:
             raise RuntimeError(f"{NUM_STREAMS} engines record steps: further ones run unrecorded")
         return unused

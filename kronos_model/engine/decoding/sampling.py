@@ -9,7 +9,6 @@ from its seed, path, step and column.
 """
 
 from collections.abc import Callable
-from collections.abc import Sequence as Many
 from dataclasses import dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -37,7 +36,7 @@ class RowParams:
     top_p: Tensor | None
 
     @classmethod
-    def of(cls, rows: Many[SamplingParams], device: torch.device) -> "RowParams":
+    def from_rows(cls, rows: list[SamplingParams], device: torch.device) -> "RowParams":
         """From the parameters of each row, in order."""
         temperature = [max(row.temperature, MIN_TEMPERATURE) for row in rows]
         return cls.from_columns(
@@ -151,7 +150,7 @@ class NoiseSource:
         self._drawn[sequence] = step, rows
         return rows
 
-    def _draw_first(self, first_path: int, rows: Many[Tensor]) -> None:
+    def _draw_first(self, first_path: int, rows: tuple[Tensor, ...]) -> None:
         """Draw rows of a step to which no sequence has come before."""
         num_paths, last_path = self._sampling.sample_count, first_path + len(rows[0])
         self._states[self._num_steps] = by_draw = []
@@ -173,8 +172,8 @@ class NoiseSource:
         rows.exponential_(generator=self._later)
         states[first_path + len(rows)] = self._later.get_state()
 
-    def _forget(self, sequences: Many[Sequence], step: int) -> None:
-        """Keep no states that nobody will need, unless sequences start over."""
+    def _forget(self, sequences: list[Sequence], step: int) -> None:
+        """Drop the states that no sequence needs unless it starts over."""
         next_path, oldest, needed = 0, step, {0}
         for sequence in sequences:
             next_path = max(next_path, sequence.first_path + sequence.num_paths)
@@ -248,9 +247,7 @@ def check_draw(kernel: Draw, device: torch.device, vocabulary: int = 1024) -> No
     seed = torch.randint(2**63 - 1, (len(rows),), generator=generator)
     path = torch.arange(len(rows), device=device)
     for number in (0, 1):
-        ours, theirs = (
-            one(logits.to(device), RowParams.of(rows, device), seed.to(device), path, 3 * path, number)
-            for one in (draw, kernel)
-        )
+        inputs = logits.to(device), RowParams.from_rows(rows, device), seed.to(device), path, 3 * path, number
+        ours, theirs = draw(*inputs), kernel(*inputs)
         if not torch.equal(ours, theirs):
             raise RuntimeError("it draws other tokens")

@@ -75,7 +75,7 @@ class EagerSteps(Steps):
     def decode(self, batch: Batch) -> None:
         device = self._network.device
         if self._rows is None or self._rows.batch is not batch:
-            self._rows = _Rows.of(batch, device)
+            self._rows = _Rows.from_batch(batch, device)
         rows = self._rows
         newest = torch.from_numpy(batch.table.columns["newest"][batch.slots]).to(device)
         noise: tuple[list[Tensor], list[Tensor]] = [], []  # of s1, of s2
@@ -115,7 +115,7 @@ class _Rows:
     params: RowParams
 
     @classmethod
-    def of(cls, batch: Batch, device: torch.device) -> Self:
+    def from_batch(cls, batch: Batch, device: torch.device) -> Self:
         columns, slots = batch.table.columns, batch.slots
         top_k, (temperature, top_p) = columns["top_k"][slots], batch.table.sampling[:, slots]
         return cls(

@@ -35,14 +35,14 @@ class NativeWeights:
         self._held: list[NDArray[Any]] = []
         layers = np.zeros(len(model.transformer), LAYER)
         for layer, block in zip(layers, model.transformer, strict=True):
-            weights = BlockWeights.of(cast(TransformerBlock, block))
+            weights = BlockWeights.from_block(cast(TransformerBlock, block))
             q = weights.q.times(1 / math.sqrt(weights.heads[1]))  # the scale of scores
             layer["qkv"], layer["qkv_bias"] = self._matrix(q, weights.k, weights.v)
             layer["attention_out"], layer["attention_out_bias"] = self._matrix(weights.out)
             parts = [torch.unflatten(part.weight, 0, (-1, LANES)) for part in (weights.w1, weights.w3)]
             layer["gate"], _ = self._matrix(Affine(torch.stack(parts, dim=1).flatten(0, 2), None))
             layer["ffn_out"], layer["ffn_out_bias"] = self._matrix(weights.w2)
-        dependency = DependencyWeights.of(model, head_dim)
+        dependency = DependencyWeights.from_model(model, head_dim)
         s2_head = Affine.of(model.head.proj_s2).after_scale(dependency.norm_scale)
         rotary = cast(TransformerBlock, model.transformer[0]).self_attn.rotary
         matrices = {

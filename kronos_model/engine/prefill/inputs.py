@@ -1,4 +1,4 @@
-"""What chunks need on the device: planned on the host, and copied in as few parts as there are types."""
+"""Plans on the host what chunks need on the device, and copies it there, the numbers of a type at once."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ from torch.utils import _pytree as pytree
 
 from kronos_model.bars.columns import COLUMNS, Scaling
 from kronos_model.engine.generation import Generation
-from kronos_model.engine.prefill.packed import RunPlan, places_of
+from kronos_model.engine.prefill.packed import PackedPlan, places_of
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.transformer.kv_cache import (
     ChunkSegment,
     KVCache,
     PathsSegment,
     PromptSegment,
-    Run,
+    RowSpan,
     SlotSpan,
 )
 
@@ -37,7 +37,7 @@ class DecodedPrompt:
 
 @dataclass(eq=False)
 class GenerationState:
-    """What a generation holds apart from slots. T = lookback, P = prompt length, H = horizon."""
+    """The data of a generation that is not in slots. T = lookback, P = prompt length, H = horizon."""
 
     scaling: Scaling
     scaled: NDArray[np.float32]  # (T, 6)
@@ -52,7 +52,7 @@ class GenerationState:
 
 @dataclass(frozen=True)
 class SuspendedPath:
-    """What was in a path's slot, in the host's memory. n = its own bars."""
+    """The contents of a suspended path's slot, in the host's memory. n = its own bars."""
 
     tokens: Tensor  # (n + 1, 2)
     cached: list[Tensor]  # keys and values
@@ -64,7 +64,7 @@ StateSlice = tuple[GenerationState, slice]
 
 
 class PlacingInput(NamedTuple):
-    """What goes into slots that sequences have just got: M bars of calendars, and tokens of last bars."""
+    """Calendars of M bars and the tokens of last bars, to be put into slots that sequences have just got."""
 
     places: Tensor  # (2, M), slots and bars
     calendar: Tensor  # (M, 2)
@@ -88,11 +88,11 @@ def plan_placing(sequences: Iterable[Sequence], states: States) -> PlacingInput:
 
 
 class LookbackInput(NamedTuple):
-    """What tokenizing needs for N bars."""
+    """N bars to be tokenized."""
 
     bars: Tensor  # (N, 6), scaled
     positions: Tensor  # (N,)
-    packed: tuple[RunPlan, ...]  # one if attention is packed
+    packed: tuple[PackedPlan, ...]  # one if attention is packed
     last_tokens: Tensor  # (n, 2), row of a lookback's last bar, and slot
 
 
@@ -102,7 +102,7 @@ def plan_lookbacks(
     """For chunks of lookbacks. If attention is packed, earlier bars are encoded again: few come in parts."""
     segments: list[PromptSegment] = []
     bars, positions = [], []
-    runs: list[Run] = []
+    row_spans: list[RowSpan] = []
     last_tokens: list[tuple[int, int]] = []
     num_rows = 0
     for chunk in chunks:
@@ -111,25 +111,25 @@ def plan_lookbacks(
         bars.append(states[chunk.generation].scaled[segment.first : segment.last])
         positions.append(np.arange(segment.first, segment.last))
         first_row, num_rows = num_rows, num_rows + len(bars[-1])
-        runs.append(Run(first_row, len(bars[-1]), ((0, first_row, num_rows),)))
+        row_spans.append(RowSpan(first_row, len(bars[-1]), ((0, first_row, num_rows),)))
         if chunk.last == chunk.sequence.request.lookback:
             for slot in chunk.sequence.slots:
                 last_tokens.append((num_rows - 1, slot))
     return segments, LookbackInput(
         joined(bars, len(COLUMNS), dtype=np.float32),
         joined(positions),
-        (RunPlan.of(runs),) if packs else (),
+        (PackedPlan.from_row_spans(row_spans),) if packs else (),
         _pairs(last_tokens),
     )
 
 
 class ContextInput(NamedTuple):
-    """What the transformer needs for N bars, and if attention is packed, one plan of it."""
+    """N bars that the transformer computes and caches."""
 
     calendar: Tensor  # (N, 2)
     positions: Tensor  # (N,)
     own_tokens: Tensor  # (2, n), slots and bars
-    packed: tuple[RunPlan, ...]
+    packed: tuple[PackedPlan, ...]  # one if attention is packed
 
 
 def plan_context(
@@ -178,7 +178,7 @@ def plan_context(
             joined(calendars + path_calendars, 2),
             joined(positions + path_positions),
             places_of(own_tokens),
-            (RunPlan.of_segments(segments),) if packs else (),
+            (PackedPlan.from_segments(segments),) if packs else (),
         ),
     )
 

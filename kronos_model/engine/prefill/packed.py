@@ -3,8 +3,7 @@
 For devices on which a kernel's launch costs more than the padding. Results depend on the batch.
 """
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Many
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple, Self
 
@@ -14,23 +13,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kronos_model.engine.transformer.attention import attend, mask_of
-from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache, Run, SlotSpan
+from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache, RowSpan, SlotSpan
 
 KEY_BLOCK = 16
 """PyTorch copies masks whose rows are no multiple of this."""
 
 MAX_ROWS: Final = 512
-"""The longest run; longer ones are cut."""
+"""The rows of the longest span; longer ones are cut."""
 MAX_SCORES: Final = 1 << 23
-"""The most scores of a group, by head; a single run may have more."""
+"""The most scores of a group, by head; a single span may have more."""
 MAX_KEYS: Final = 1 << 16
 """The most keys of a group, which are copied together: 117 MB of Kronos-base's in bfloat16."""
 MAX_WASTED_SCORES: Final = 1 << 18
-"""Scores that are computed for nothing in less time than another product takes."""
+"""Padding of so many scores costs less than another product."""
 
 
-class RunGroup(NamedTuple):
-    """B runs, padded to n rows and m keys. All int64."""
+class PaddedGroup(NamedTuple):
+    """B spans of rows, padded to n rows and m keys. All int64."""
 
     rows: Tensor  # (B, n), of the batch
     num_seen: Tensor  # (B, n), keys that each row sees, from the first
@@ -38,55 +37,57 @@ class RunGroup(NamedTuple):
     bars: Tensor  # (B, m), of the keys
 
     @classmethod
-    def of(cls, runs: Many[Run]) -> Self:
-        """Padding repeats a run's last row and first key."""
-        rows = np.arange(max(run.num_rows for run in runs))
-        num_keys = -(-max(run.num_keys for run in runs) // KEY_BLOCK) * KEY_BLOCK
-        places = torch.stack([_padded(places_of(run.spans)[:, : run.num_keys], num_keys) for run in runs], 1)
-        last = np.array([[run.num_rows - 1] for run in runs])
-        first_rows = np.array([[run.first_row] for run in runs])
-        num_keys_before = np.array([[run.num_keys - run.num_rows + 1] for run in runs])
+    def from_row_spans(cls, spans: Sequence[RowSpan]) -> Self:
+        """Padding repeats a span's last row and first key."""
+        rows = np.arange(max(span.num_rows for span in spans))
+        num_keys = -(-max(span.num_keys for span in spans) // KEY_BLOCK) * KEY_BLOCK
+        places = torch.stack(
+            [_padded(places_of(span.seen)[:, : span.num_keys], num_keys) for span in spans], 1
+        )
+        last = np.array([[span.num_rows - 1] for span in spans])
+        first_rows = np.array([[span.first_row] for span in spans])
+        num_keys_before = np.array([[span.num_keys - span.num_rows + 1] for span in spans])
         own = np.minimum(rows, last)
         return cls(torch.from_numpy(first_rows + own), torch.from_numpy(num_keys_before + own), *places)
 
 
-class RunPlan(NamedTuple):
+class PackedPlan(NamedTuple):
     """The groups of N rows, where each row's result is among theirs, and where its keys and values go."""
 
-    groups: tuple[RunGroup, ...]
+    groups: tuple[PaddedGroup, ...]
     results: Tensor  # (N,)
     places: Tensor  # (2, N), slots and bars
 
     @classmethod
-    def of(cls, runs: Iterable[Run], stored: Iterable[SlotSpan] = ()) -> Self:
+    def from_row_spans(cls, spans: Iterable[RowSpan], stored: Iterable[SlotSpan] = ()) -> Self:
         """In the host's memory. ``stored``: where the rows go, in their order."""
-        grouped = group_runs(runs)
-        groups = tuple(map(RunGroup.of, grouped))
-        results = np.empty(sum(run.num_rows for group in grouped for run in group), dtype=np.int64)
+        grouped = group_spans(spans)
+        groups = tuple(map(PaddedGroup.from_row_spans, grouped))
+        results = np.empty(sum(span.num_rows for group in grouped for span in group), dtype=np.int64)
         first = 0
         for group, (rows, *_) in zip(grouped, groups, strict=True):
-            for run in group:
-                results[run.first_row : run.first_row + run.num_rows] = first + np.arange(run.num_rows)
+            for span in group:
+                results[span.first_row : span.first_row + span.num_rows] = first + np.arange(span.num_rows)
                 first += rows.shape[1]
         return cls(groups, torch.from_numpy(results), places_of(stored))
 
     @classmethod
-    def of_segments(cls, segments: Iterable[ChunkSegment]) -> Self:
+    def from_segments(cls, segments: Iterable[ChunkSegment]) -> Self:
         """The same for segments, one after the other."""
-        runs: list[Run] = []
+        spans: list[RowSpan] = []
         stored: list[SlotSpan] = []
         num_rows = 0
         for segment in segments:
-            runs += segment.runs(num_rows)
+            spans += segment.row_spans(num_rows)
             stored += segment.stored
             num_rows += segment.num_tokens
-        return cls.of(runs, stored)
+        return cls.from_row_spans(spans, stored)
 
 
 class PackedSegment:
-    """Rows of a batch with the runs of a plan, which is on their device; multiplies in ``dtype``."""
+    """Rows of a batch with a plan, which is on their device; multiplies in ``dtype``."""
 
-    def __init__(self, plan: RunPlan, dtype: torch.dtype) -> None:
+    def __init__(self, plan: PackedPlan, dtype: torch.dtype) -> None:
         self._plan, self._dtype = plan, dtype
         self._masks = [_mask(group, dtype) for group in plan.groups]
 
@@ -131,23 +132,23 @@ class FlatSegment(PackedSegment):
         return self._attend(q, ([k[group.bars], v[group.bars]] for group in self._plan.groups))
 
 
-def group_runs(runs: Iterable[Run]) -> list[list[Run]]:
-    """Groups of runs that are so alike that padding them at most doubles the work."""
-    parts: list[Run] = []
-    for run in runs:
-        parts += run.parts(MAX_ROWS)
-    groups: list[list[Run]] = []
+def group_spans(spans: Iterable[RowSpan]) -> list[list[RowSpan]]:
+    """Groups of spans that are so alike that padding them at most doubles the work."""
+    parts: list[RowSpan] = []
+    for span in spans:
+        parts += span.parts(MAX_ROWS)
+    groups: list[list[RowSpan]] = []
     num_rows = num_keys = num_scores = 0
-    for run in sorted(parts, key=attrgetter("num_keys", "num_rows"), reverse=True):
-        rows = max(num_rows, run.num_rows)
-        scores = num_scores + run.num_rows * run.num_keys
+    for span in sorted(parts, key=attrgetter("num_keys", "num_rows"), reverse=True):
+        rows = max(num_rows, span.num_rows)
+        scores = num_scores + span.num_rows * span.num_keys
         keys = (len(groups[-1]) + 1) * num_keys if groups else 0
         padded = rows * keys
         is_too_large = keys > MAX_KEYS or padded > MAX_SCORES
         if not groups or is_too_large or padded - scores > max(scores, MAX_WASTED_SCORES):
             groups.append([])
-            rows, num_keys, scores = run.num_rows, run.num_keys, run.num_rows * run.num_keys
-        groups[-1].append(run)
+            rows, num_keys, scores = span.num_rows, span.num_keys, span.num_rows * span.num_keys
+        groups[-1].append(span)
         num_rows, num_scores = rows, scores
     return groups
 
@@ -164,7 +165,7 @@ def _padded(places: Tensor, count: int) -> Tensor:
     return torch.cat((places, places[:, :1].expand(2, count - places.shape[1])), dim=1)
 
 
-def _mask(group: RunGroup, dtype: torch.dtype) -> Tensor:
+def _mask(group: PaddedGroup, dtype: torch.dtype) -> Tensor:
     """(B, 1, n, m), −inf where a row does not see a key."""
     hidden = torch.arange(group.bars.shape[1], device=group.bars.device) >= group.num_seen.unsqueeze(-1)
     return mask_of(hidden, dtype).unsqueeze(1)

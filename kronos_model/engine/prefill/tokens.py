@@ -1,19 +1,19 @@
 """The tokenizer as the engine runs it: lookbacks to tokens in chunks, and paths of prompts to bars."""
 
-from collections.abc import Sequence as Many
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from kronos_model.engine.prefill.inputs import DecodedPrompt, joined, to_device
-from kronos_model.engine.prefill.packed import FlatSegment, RunPlan
+from kronos_model.engine.prefill.packed import FlatSegment, PackedPlan
 from kronos_model.engine.scheduling.path_table import cut
 from kronos_model.engine.transformer.kv_cache import (
     KVCache,
     PathsSegment,
     PromptSegment,
-    Run,
+    RowSpan,
     Segment,
     SlotSpan,
 )
@@ -54,9 +54,9 @@ class TokenCoder:
         self,
         bars: Tensor,
         positions: Tensor,
-        segments: Many[PromptSegment],
-        caches: Many[KVCache],
-        packed: tuple[RunPlan, ...] = (),
+        segments: Sequence[PromptSegment],
+        caches: Sequence[KVCache],
+        packed: tuple[PackedPlan, ...] = (),
     ) -> Tensor:
         """Scaled bars (N, 6) at ``positions`` (N,), segment after segment → tokens (N, 2).
 
@@ -73,16 +73,16 @@ class TokenCoder:
             return DecodedPrompt(tokens, self._no_cache)
         return DecodedPrompt(tokens, self._decoder.new_cache(1, len(tokens), device=self._device))
 
-    def decode(self, series: Many[tuple[DecodedPrompt, Many[Tensor]]]) -> Tensor:
+    def decode(self, series: Sequence[tuple[DecodedPrompt, Sequence[Tensor]]]) -> Tensor:
         """Prompts and the tokens (H, 2) of each path that follows → scaled bars (n, 6), path after path."""
         sizes = [len(prompt.tokens) + len(paths) * len(paths[0]) for prompt, paths in series]
         batches = cut(series, sizes, MAX_PACKED_BARS if self._packs else MAX_BARS)
         return torch.cat([*map(self._decode, batches)])
 
-    def _decode(self, series: Many[tuple[DecodedPrompt, Many[Tensor]]]) -> Tensor:
+    def _decode(self, series: Sequence[tuple[DecodedPrompt, Sequence[Tensor]]]) -> Tensor:
         spans: dict[DecodedPrompt, SlotSpan] = {}  # rows of prompts that are not cached
         tokens: list[Tensor] = []
-        positions, runs = [], []
+        positions, row_spans = [], []
         segments: list[Segment] = []
         caches: list[KVCache] = []
         num_rows = 0
@@ -93,7 +93,7 @@ class TokenCoder:
             spans[prompt] = (0, num_rows, num_rows + length)
             tokens.append(prompt.tokens)
             positions.append(np.arange(length))
-            runs.append(Run(num_rows, length, (spans[prompt],)))
+            row_spans.append(RowSpan(num_rows, length, (spans[prompt],)))
             segments.append(PromptSegment(0, 0, length))
             caches.append(prompt.cache)
             num_rows += length
@@ -107,9 +107,9 @@ class TokenCoder:
                 before = (spans[prompt],) if prompt in spans else ()
                 tokens.append(own)
                 positions.append(np.arange(length, length + len(own)))
-                runs.append(Run(num_rows, len(own), (*before, (0, num_rows, num_rows + len(own)))))
+                row_spans.append(RowSpan(num_rows, len(own), (*before, (0, num_rows, num_rows + len(own)))))
                 num_rows += len(own)
-        plan = joined(positions), (RunPlan.of(runs),) if self._packs else ()
+        plan = joined(positions), (PackedPlan.from_row_spans(row_spans),) if self._packs else ()
         at, packed = to_device(plan, self._device)
         s1, s2 = torch.cat(tokens).unbind(1)
         x = self._post_quant_embed(self._quantizer.dequantize(s1, s2))
@@ -123,9 +123,9 @@ class TokenCoder:
         stack: BlockStack,
         x: Tensor,
         positions: Tensor,
-        segments: Many[Segment],
-        caches: Many[KVCache],
-        packed: tuple[RunPlan, ...],
+        segments: Sequence[Segment],
+        caches: Sequence[KVCache],
+        packed: tuple[PackedPlan, ...],
     ) -> Tensor:
         if packed:
             segments, caches = [FlatSegment(packed[0], torch.float32)], [self._no_cache]

@@ -1,7 +1,11 @@
-"""Who has slots: shares them out between jobs, and suspends paths that must make room. No torch."""
+"""Gives slots to jobs by their shares, and suspends paths that must make room. No torch.
+
+A slot is room for the keys and values of one path's window. Slots are handed out lowest first, and next to
+each other if possible: neighbours are read in one go.
+"""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -10,15 +14,109 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.engine.generation import PRIORITIES, Generation
-from kronos_model.engine.scheduling.jobs import Job, Jobs
-from kronos_model.engine.scheduling.shares import JobColumns, slot_targets
-from kronos_model.engine.scheduling.slots import Prompts, SlotLedger
+from kronos_model.engine.scheduling.shares import Job, JobColumns, Jobs, slot_targets
 from kronos_model.engine.sequence import Sequence
 
+PLACES_PER_PATH: Final = 2
+"""Slots in the cache: one for the path, and one for a prompt, as each path may read another."""
 MAX_SUSPENDED_AT_ONCE: Final = 8
 """Paths that are suspended before one step: to copy the state of one takes some milliseconds."""
 MIN_KEPT: Final = 64
-"""Suspended paths whose state is kept, or as many as there are slots if that is more. Others start over."""
+"""The most suspended paths whose state is kept; as many as slots if that is more. Others start over."""
+
+
+class SlotLedger:
+    """``num_slots`` slots, numbered from ``first``."""
+
+    def __init__(self, num_slots: int, first: int = 0) -> None:
+        self.num_slots = num_slots
+        self.num_used = 0
+        self._free = set(range(first, first + num_slots))
+
+    def take(self, count: int) -> tuple[int, ...]:
+        """Take ``count`` slots; raises ValueError if fewer are free."""
+        if count > len(self._free):
+            raise ValueError(f"{count} slots are wanted and {len(self._free)} are free")
+        free = sorted(self._free)
+        chosen = free[:count]
+        for last, slot in enumerate(free[count - 1 :], start=count):
+            if slot - free[last - count] == count - 1:  # next to each other
+                chosen = free[last - count : last]
+                break
+        self._free.difference_update(chosen)
+        self.num_used += count
+        return tuple(chosen)
+
+    def give_back(self, slots: tuple[int, ...]) -> None:
+        """Return slots that were taken."""
+        self._free.update(slots)
+        self.num_used -= len(slots)
+
+
+@dataclass(eq=False)
+class Prompt:
+    """A prompt's slot, the number of sequences that read it, and whether all of it is cached."""
+
+    slot: int
+    num_users: int = 0
+    is_cached: bool = False
+
+
+class Prompts:
+    """Slots for prompts, behind those for paths.
+
+    All sequences of a generation share a prompt, if its window never slides. It stays while nothing else
+    needs its slot. If the window slides, each sequence changes its own copy.
+    """
+
+    def __init__(self, num_slots: int, max_context: int) -> None:
+        self._max_context = max_context
+        self._ledger = SlotLedger((PLACES_PER_PATH - 1) * num_slots, first=num_slots)
+        self._by_slot: dict[int, Prompt] = {}
+        self._shared: dict[Generation, Prompt] = {}
+
+    def is_being_cached(self, generation: Generation) -> bool:
+        """Whether one of the generation's sequences is caching the prompt that all of them share."""
+        prompt = self._shared.get(generation)
+        return prompt is not None and prompt.num_users > 0 and not prompt.is_cached
+
+    def join(self, generation: Generation) -> Prompt:
+        """The prompt for another sequence of a generation. An unused one makes room for it."""
+        prompt = self._shared.get(generation)
+        if prompt is None:
+            if self._ledger.num_used == self._ledger.num_slots:
+                self.drop(next(owner for owner, prompt in self._shared.items() if not prompt.num_users))
+            (slot,) = self._ledger.take(1)
+            prompt = self._by_slot[slot] = Prompt(slot)
+            request = generation.request
+            if min(request.lookback, self._max_context) - 1 + request.horizon <= self._max_context:
+                self._shared[generation] = prompt
+        prompt.num_users += 1
+        return prompt
+
+    def set_cached(self, sequence: Sequence) -> bool:
+        """Note that a sequence's prompt is cached; returns whether that is new."""
+        prompt = self._by_slot[sequence.prompt_slot]
+        is_new = not prompt.is_cached
+        prompt.is_cached = True
+        return is_new
+
+    def leave(self, sequence: Sequence) -> None:
+        """Note that a sequence no longer reads its prompt."""
+        prompt = self._by_slot[sequence.prompt_slot]
+        prompt.num_users -= 1
+        if self._shared.get(sequence.generation) is not prompt:
+            self._free(prompt)
+
+    def drop(self, generation: Generation) -> None:
+        """Free the shared prompt of a generation, if it has one."""
+        prompt = self._shared.pop(generation, None)
+        if prompt is not None:
+            self._free(prompt)
+
+    def _free(self, prompt: Prompt) -> None:
+        del self._by_slot[prompt.slot]
+        self._ledger.give_back((prompt.slot,))
 
 
 class Suspension(NamedTuple):
@@ -206,8 +304,8 @@ class Allocation:
                 keeps_state = num_kept + most <= max(MIN_KEPT, self.slots.num_slots)
                 has_moved = keeps_state and sequence.num_generated > sequence.num_generated_before
                 if not has_moved:
-                    # It would lose what was computed. No job of its class is worth that; a higher one is, but
-                    # for the last slot of a class, which would begin anew in each of its turns.
+                    # It would lose what was computed. Only a job of a higher class may cause that, but
+                    # for the last slot of a class: its path would start over in each turn of the class.
                     most = min(most, self._jobs.num_held(job.rank) - 1) if is_lower else 0
                 if most > 0:
                     suspended.append(self._suspend(job, sequence, most, keeps_state))
@@ -224,4 +322,6 @@ class Allocation:
         else:
             suspended = sequence
             self.leave(sequence)
+        if not keeps_state:
+            suspended.start_over()
         return Suspension(suspended, sequence, suspended.slots, keeps_state)

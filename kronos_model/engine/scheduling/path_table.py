@@ -59,6 +59,18 @@ class Batch:
     sequences: tuple[Sequence, ...]
     slots: NDArray[np.int64]  # (R,)
 
+    def part(self, sequences: tuple[Sequence, ...]) -> "Batch":
+        """All or some of the sequences."""
+        return self if sequences == self.sequences else Batch.from_sequences(self.table, sequences)
+
+    @classmethod
+    def from_sequences(cls, table: "PathTable", sequences: tuple[Sequence, ...]) -> "Batch":
+        """Sequences that decode in these columns."""
+        slots: list[int] = []
+        for sequence in sequences:
+            slots += sequence.slots
+        return cls(table, sequences, np.array(slots, dtype=np.int64))
+
 
 class PathTable:
     """The sequences that decode, and columns (num_slots,) of their paths.
@@ -130,10 +142,7 @@ class PathTable:
     def batch_of(self, sequences: tuple[Sequence, ...]) -> Batch:
         """Some or all of the sequences, to be computed together."""
         if self._batch is None or self._batch.sequences != sequences:
-            slots: list[int] = []
-            for sequence in sequences:
-                slots += sequence.slots
-            self._batch = Batch(self, sequences, np.array(slots, dtype=np.int64))
+            self._batch = Batch.from_sequences(self, sequences)
         return self._batch
 
 

@@ -1,23 +1,31 @@
 """Decides what a step computes: which sequences decode, and which chunks of other work. No torch.
 
-Slots are shared out fairly between jobs (``allocation``). Chunks go to the job that had the fewest bars in
-chunks, of the highest class first, and in turn within a job. In each eighth step the next class is first.
+The engine adds requests, schedules a step, updates the scheduler with what was computed, and finishes
+requests that end. Slots are shared out fairly between jobs (``allocation``). Chunks go to the job that had
+the fewest bars in chunks, of the highest class first, and in turn within a job. In each eighth step the next
+class is first.
 """
 
+import logging
+import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.reports import EngineLoad
 from kronos_model.engine.scheduling.allocation import Allocation, Suspension
-from kronos_model.engine.scheduling.jobs import Jobs
 from kronos_model.engine.scheduling.path_table import Batch, PathTable, cut
-from kronos_model.engine.scheduling.shares import CLASS_RATIO, QUANTUM_BARS
-from kronos_model.engine.sequence import Chunk, Phase, Sequence
+from kronos_model.engine.scheduling.shares import CLASS_RATIO, QUANTUM_BARS, Jobs
+from kronos_model.engine.sequence import TO_BARS, Chunk, Phase, Sequence
 
+log = logging.getLogger(__name__)
+
+MIN_CHUNK_BARS = 64
+"""A larger chunk that runs out of memory is tried again in parts; one of this size fails."""
 LOWER_CLASS_CHUNKS = 4
 """While a higher class runs, a step computes at most this part of ``max_chunk_bars`` for lower ones."""
 STEPS_UNTIL_MORE = 256
@@ -59,6 +67,17 @@ class StepLimits:
             self.chunk_bars = min(2 * self.chunk_bars, self._most[1])
 
 
+class ScheduledStep(NamedTuple):
+    """What a step does, in this order.
+
+    Iterate over ``batches`` after ``update`` with the chunks: paths whose prompt is cached decode at once.
+    """
+
+    suspended: list[Suspension]
+    chunks: tuple[Chunk, ...]
+    batches: Iterator[Batch]
+
+
 class Scheduler:
     """The sequences that run, and what they compute next.
 
@@ -69,7 +88,8 @@ class Scheduler:
     def __init__(self, num_slots: int, max_context: int, max_chunk_bars: int, num_spare: int = 0) -> None:
         if num_slots <= num_spare or max_chunk_bars < 1:
             raise ValueError("there must be at least one slot and one bar in a chunk")
-        self.limits = StepLimits(num_slots, max_chunk_bars)
+        self._limits = StepLimits(num_slots, max_chunk_bars)
+        self._is_short_of_memory = False
         self._num_slots, self._num_spare = num_slots, num_spare
         self._jobs = Jobs()
         self._allocation = Allocation(num_slots, max_context, self._jobs, num_spare)
@@ -85,18 +105,15 @@ class Scheduler:
         num_used = self._allocation.slots.num_used
         return EngineLoad(num_used, self._jobs.num_waiting, self._num_slots - self._num_spare)
 
-    @property
-    def running(self) -> tuple[Sequence, ...]:
-        """Sequences that have slots, or are turned back into bars."""
-        return (*self._in_chunks, *self._decoding.sequences)
-
     def add_request(self, generation: Generation) -> None:
         """Queue a generation."""
         self._allocation.add(generation)
 
-    def schedule(self) -> tuple[list[Suspension], list[Sequence], tuple[Chunk, ...]]:
-        """Start a step: what makes room, what got slots, and the chunks to compute before paths decode."""
+    def schedule(self) -> ScheduledStep:
+        """Start a step."""
         self._num_steps += 1
+        self._limits.count_step()
+        preempted = self._preempt_newest() if self._is_short_of_memory else []
         suspended: list[Suspension] = []
         placed: list[Sequence] = []
         is_due = self._allocation.has_changed or self._num_steps % QUANTUM_BARS == 0
@@ -106,30 +123,64 @@ class Scheduler:
             self._remove(suspension.sequence)
             self._decoding.clear(suspension.slots)
         for sequence in placed:
-            self.advance(sequence)
+            self._advance(sequence)
+            timings = sequence.generation.timings
+            timings.admitted = timings.admitted or time.monotonic()
         for suspension in suspended:
             left = suspension.cut_from
             if left in self._in_chunks and left.phase is Phase.DECODE:  # its other paths are all cached
-                self.advance(left)
-        return suspended, placed, self._next_chunks()
+                self._advance(left)
+        return ScheduledStep([*preempted, *suspended], self._next_chunks(), self._batches())
 
-    def batches(self) -> Iterator[tuple[Sequence, ...]]:
-        """The sequences that decode, in one batch, or in several if ``limits.paths`` asks for it."""
+    def update(self, computed: tuple[Chunk, ...] | Batch) -> list[Sequence]:
+        """Note that chunks were computed, or a bar of each path of a batch.
+
+        Returns:
+            For chunks, the sequences whose bars, all or those so far, are computed. For a batch, those that
+            had their first bar or go on in another phase; one that has all its tokens has left its slots.
+        """
+        return self._add_bars(computed) if isinstance(computed, Batch) else self._complete(computed)
+
+    def finish_request(self, generation: Generation) -> None:
+        """Forget a generation that ended or failed."""
+        for sequence in generation.sequences:
+            self._remove(sequence)
+        self._allocation.drop(generation)
+
+    def shrink(self, failed: tuple[Chunk, ...] | tuple[Sequence, ...]) -> bool:
+        """Compute less at once after this ran out of memory. Returns whether a later step may compute it.
+
+        Work that cannot be made smaller is tried again only if other work holds memory: then the next step
+        preempts the newest sequence.
+        """
+        is_less = self._limits.shrink(failed)
+        if is_less:
+            log.warning("out of memory: a step now takes at most %s", self._limits)
+        first = failed[0]
+        if len(failed) > 1 or (is_less and isinstance(first, Chunk) and first.num_bars > MIN_CHUNK_BARS):
+            return True
+        is_alone = len(self._running()) == 1 and (isinstance(first, Chunk) or first.num_paths == 1)
+        self._is_short_of_memory |= not is_alone
+        return not is_alone
+
+    def _running(self) -> tuple[Sequence, ...]:
+        """Sequences that have slots, or are turned back into bars."""
+        return (*self._in_chunks, *self._decoding.sequences)
+
+    def _batches(self) -> Iterator[Batch]:
+        """The sequences that decode, in one batch, or in several after running out of memory."""
         sequences = self._decoding.sequences
-        if sequences and self._allocation.slots.num_used <= self.limits.paths:
-            yield sequences
+        if self._allocation.slots.num_used <= self._limits.paths:
+            if sequences:
+                yield self._decoding.batch_of(sequences)
             return
         sizes = [sequence.num_paths for sequence in sequences]
-        for batch in cut(sequences, sizes, self.limits.paths):
+        for batch in cut(sequences, sizes, self._limits.paths):
             # A series may have failed meanwhile.
-            yield tuple(sequence for sequence in batch if sequence in self._decoding)
+            if going_on := tuple(sequence for sequence in batch if sequence in self._decoding):
+                yield self._decoding.batch_of(going_on)
 
-    def batch_of(self, sequences: tuple[Sequence, ...]) -> Batch:
-        """The rows of sequences that decode together."""
-        return self._decoding.batch_of(sequences)
-
-    def add_bars(self, batch: Batch) -> list[Sequence]:
-        """Count a bar that was decoded for each path. Returns the sequences whose phase may change."""
+    def _add_bars(self, batch: Batch) -> list[Sequence]:
         self._decoding.advance(batch)
         self._jobs.for_slots.serve_each(self._accounts[batch.slots])
         changing = []
@@ -138,20 +189,27 @@ class Scheduler:
             sequence.generation.num_bars_done += sequence.num_paths
             if sequence.num_generated == sequence.next_change:
                 changing.append(sequence)
+        for sequence in changing:
+            sequence.change_phase()
+            self._advance(sequence)
         return changing
 
-    def complete(self, chunk: Chunk) -> None:
-        """Note that a chunk was computed. A sequence that has all its bars is forgotten."""
-        sequence = chunk.sequence
-        job = self._jobs[sequence.generation]
-        self._jobs.for_chunks.serve(job.account, job.rank, chunk.num_bars)
-        sequence.complete(chunk)
-        if sequence.is_complete:
-            self._remove(sequence)
-        else:
-            self.advance(sequence)
+    def _complete(self, chunks: tuple[Chunk, ...]) -> list[Sequence]:
+        with_bars = []
+        for chunk in chunks:
+            sequence = chunk.sequence
+            job = self._jobs[sequence.generation]
+            self._jobs.for_chunks.serve(job.account, job.rank, chunk.num_bars)
+            sequence.complete(chunk)
+            if sequence.is_complete:
+                self._remove(sequence)
+            else:
+                self._advance(sequence)
+            if chunk.phase in TO_BARS and chunk.last == sequence.num_paths:
+                with_bars.append(sequence)
+        return with_bars
 
-    def advance(self, sequence: Sequence) -> None:
+    def _advance(self, sequence: Sequence) -> None:
         """Put a sequence where its phase belongs. It leaves its slots when its paths have all their bars."""
         is_decoding = sequence.phase is Phase.DECODE
         if is_decoding and sequence in self._decoding:
@@ -170,30 +228,29 @@ class Scheduler:
         self._jobs.count_in_chunks(self._jobs[sequence.generation], 1)
         self._num_running[sequence.generation.rank] += 1
 
-    def preempt_newest(self) -> Sequence | None:
-        """Take the slots of the newest sequence; its paths start over when fewer others run."""
-        running = self.running
+    def _preempt_newest(self) -> list[Suspension]:
+        """Take the slots of the newest sequence; its paths start over when fewer others run.
+
+        The oldest sequence is preempted only if it is alone. So it always goes on, and all series end.
+        """
+        self._is_short_of_memory = False
+        running = self._running()
         if not running:
-            return None
+            return []
+        log.warning("out of memory: the newest series starts over later")
         newest = max(running, key=lambda sequence: sequence.generation.timings.submitted)
         self._remove(newest)
         self._allocation.postpone(newest)
         num_left = sum(sequence.num_paths for sequence in running if sequence is not newest)
-        self.limits.paths = max(1, min(self.limits.paths, num_left or self._num_slots))
-        return newest
-
-    def finish_request(self, generation: Generation) -> None:
-        """Forget a generation that ended or failed."""
-        for sequence in generation.sequences:
-            self._remove(sequence)
-        self._allocation.drop(generation)
+        self._limits.paths = max(1, min(self._limits.paths, num_left or self._num_slots))
+        return [Suspension(newest, newest, newest.slots, keeps_state=False)]
 
     def _num_slots_allowed(self) -> int:
         """After running out of memory, paths that are turned back into bars count too."""
-        if not self.limits.are_reduced:
+        if not self._limits.are_reduced:
             return self._num_slots
         num_in_bars = sum(sequence.num_paths for sequence in self._in_chunks if sequence.phase is Phase.BARS)
-        return self.limits.paths - num_in_bars
+        return self._limits.paths - num_in_bars
 
     def _next_chunks(self) -> tuple[Chunk, ...]:
         """As many chunks as fit; only the first of them may be a part of its phase's work."""
@@ -213,7 +270,7 @@ class Scheduler:
         chunks: list[Chunk] = []
         num_bars = 0
         for rank, _, _, sequence in turns:
-            room = self.limits.chunk_bars // (LOWER_CLASS_CHUNKS if rank > highest else 1) - num_bars
+            room = self._limits.chunk_bars // (LOWER_CLASS_CHUNKS if rank > highest else 1) - num_bars
             if chunks and sequence.num_bars_left > room:
                 break
             chunks.append(sequence.next_chunk(room))

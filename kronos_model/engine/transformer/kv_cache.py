@@ -7,8 +7,7 @@ go and what its queries see. H = heads, hd = head_dim, S = paths, n = bars a pat
 import math
 import mmap
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from collections.abc import Sequence as Many
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -95,34 +94,35 @@ class Segment(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
+class RowSpan:
     """Rows ``[first_row, first_row + num_rows)`` of a batch: bars that follow each other in a window.
 
-    The last of them sees the bars of ``spans`` up to the last ``num_later``, each earlier one a bar less.
+    The last row sees the bars of ``seen`` but for the last ``num_later``. Each earlier row sees a bar less
+    than the row after it.
     """
 
     first_row: int
     num_rows: int
-    spans: tuple[SlotSpan, ...]
+    seen: tuple[SlotSpan, ...]
     num_later: int = 0
 
     @property
     def num_keys(self) -> int:
         """Bars that the last row sees."""
-        return sum(last - first for _, first, last in self.spans) - self.num_later
+        return sum(last - first for _, first, last in self.seen) - self.num_later
 
-    def parts(self, most: int) -> Iterator["Run"]:
-        """The same rows, at most so many in each run."""
+    def parts(self, most: int) -> Iterator["RowSpan"]:
+        """The same rows, at most so many in each part."""
         for first in range(0, self.num_rows, most):
             num_rows = min(most, self.num_rows - first)
             num_later = self.num_later + self.num_rows - first - num_rows
-            yield Run(self.first_row + first, num_rows, self.spans, num_later)
+            yield RowSpan(self.first_row + first, num_rows, self.seen, num_later)
 
 
 class ChunkSegment(Segment, Protocol):
     """A segment of bars that follow each other."""
 
-    def runs(self, first_row: int) -> list[Run]:
+    def row_spans(self, first_row: int) -> list[RowSpan]:
         """The same for ``PackedSegment``, if it begins with this row of a batch."""
 
     @property
@@ -142,8 +142,8 @@ class PromptSegment:
     def num_tokens(self) -> int:
         return self.last - self.first
 
-    def runs(self, first_row: int) -> list[Run]:
-        return [Run(first_row, self.num_tokens, ((self.slot, 0, self.last),))]
+    def row_spans(self, first_row: int) -> list[RowSpan]:
+        return [RowSpan(first_row, self.num_tokens, ((self.slot, 0, self.last),))]
 
     @property
     def stored(self) -> list[SlotSpan]:
@@ -178,10 +178,10 @@ class PathsSegment:
     def num_tokens(self) -> int:
         return self.num_paths * self.num_bars
 
-    def runs(self, first_row: int) -> list[Run]:
+    def row_spans(self, first_row: int) -> list[RowSpan]:
         prompt = (self.prompt_slot, *self.prompt)
         return [
-            Run(first_row + path * self.num_bars, self.num_bars, (prompt, own))
+            RowSpan(first_row + path * self.num_bars, self.num_bars, (prompt, own))
             for path, own in enumerate(self.stored)
         ]
 
@@ -239,7 +239,7 @@ class DecodeSegment(DecodeRows):
     """Rows of any slots, and reads that are planned for them."""
 
     def __init__(
-        self, slots: Tensor, bars: Tensor, own_reads: Many[OwnRead], prompt_reads: Many[PromptRead]
+        self, slots: Tensor, bars: Tensor, own_reads: Sequence[OwnRead], prompt_reads: Sequence[PromptRead]
     ) -> None:
         super().__init__(slots, bars)
         self._own_reads, self._prompt_reads = own_reads, prompt_reads

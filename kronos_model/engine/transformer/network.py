@@ -8,8 +8,7 @@ rotation is one product of complex numbers. Cached keys have that order.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from collections.abc import Sequence as Many
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self, cast
 
 import numpy as np
@@ -72,14 +71,14 @@ class Network(ABC):
         parts = (self.blocks.k, self.blocks.v, self.dependency.k, self.dependency.v)
         return [part[:, slot, :, :num_bars].to("cpu", copy=True) for part in parts]
 
-    def fill_slot(self, slot: int, copied: Many[Tensor]) -> None:
+    def fill_slot(self, slot: int, copied: Sequence[Tensor]) -> None:
         """Put what ``copy_slot`` returned into a slot."""
         parts = (self.blocks.k, self.blocks.v, self.dependency.k, self.dependency.v)
         for part, bars in zip(parts, copied, strict=True):
             part[:, slot, :, : bars.shape[2]] = bars.to(part.device)
 
     @abstractmethod
-    def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]) -> None:
+    def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Sequence[Segment]) -> None:
         """Put the keys and values of tokens (N, 2) at ``positions`` (N,) of their windows into the cache."""
 
     @abstractmethod
@@ -102,7 +101,7 @@ class TorchNetwork(Network):
         self._transformer.reserve_positions(max_positions)
         self._norm_scale = model.norm.weight.detach().clone()
 
-        layer = DependencyWeights.of(model, self.dependency.k.shape[-1])
+        layer = DependencyWeights.from_model(model, self.dependency.k.shape[-1])
         self._dependency_kv = FusedLinear(layer.k, layer.v, dtype=dtype)
         self._dependency_out = FusedLinear(layer.out, dtype=dtype)
         self._dependency_norm_scale = layer.norm_scale
@@ -110,7 +109,7 @@ class TorchNetwork(Network):
         self._s1_head = FusedLinear(Affine.of(model.head.proj_s1), dtype=dtype)
         self._s2_head = FusedLinear(Affine.of(model.head.proj_s2), dtype=dtype)
 
-    def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]) -> None:
+    def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Sequence[Segment]) -> None:
         k, v = self._keys_and_values(self._context(tokens, calendar, positions, segments))
         for segment, at in zip(segments, rows_of(segments), strict=True):
             segment.store(self.dependency, 0, k[at], v[at])
@@ -135,7 +134,7 @@ class TorchNetwork(Network):
         return torch.stack((s1, s2), dim=-1)
 
     def _context(
-        self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Many[Segment]
+        self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Sequence[Segment]
     ) -> Tensor:
         x = self.embedding(tokens, calendar)
         x = self._transformer.run(x, positions, segments, [self.blocks] * len(segments))
@@ -219,7 +218,9 @@ class BlockStack:
             turns[:, :2, 0, :half] = torch.stack((cos[:, :half], sin[:, :half]), dim=-1).unsqueeze(1)
             self._turns = turns
 
-    def run(self, x: Tensor, positions: Tensor, segments: Many[Segment], caches: Many[KVCache]) -> Tensor:
+    def run(
+        self, x: Tensor, positions: Tensor, segments: Sequence[Segment], caches: Sequence[KVCache]
+    ) -> Tensor:
         """Flat tokens x (N, d_model) at ``positions`` (N,) of their windows, segment after segment.
 
         Each segment has a cache.
@@ -241,7 +242,7 @@ class BlockStack:
         return x
 
 
-def rows_of(segments: Many[Segment]) -> list[slice]:
+def rows_of(segments: Sequence[Segment]) -> list[slice]:
     """Where the tokens of each segment are in their batch."""
     rows = []
     last = 0
@@ -264,20 +265,20 @@ class BlockWeights(NamedTuple):
     w2: Affine
 
     @classmethod
-    def of(cls, block: TransformerBlock) -> Self:
+    def from_block(cls, block: TransformerBlock) -> Self:
         attention, feed_forward = block.self_attn, block.ffn
         device = attention.q_proj.weight.device
         heads = attention.n_heads, cached_head_dim(device, attention.head_dim)
         order = _halves_side_by_side(attention.n_heads, attention.head_dim).to(device)
-        q, k = (Affine.of(one).with_rows(order) for one in (attention.q_proj, attention.k_proj))
+        q, k = (Affine.of(layer).with_rows(order) for layer in (attention.q_proj, attention.k_proj))
         q = q.times(math.sqrt(heads[1] / attention.head_dim))
         q, k, v = (
-            one.after_scale(block.norm1.weight).with_heads(*heads)
-            for one in (q, k, Affine.of(attention.v_proj))
+            layer.after_scale(block.norm1.weight).with_heads(*heads)
+            for layer in (q, k, Affine.of(attention.v_proj))
         )
         out = Affine.of(attention.out_proj).after_heads(*heads)
         w1, w3 = (
-            Affine.of(one).after_scale(block.norm2.weight) for one in (feed_forward.w1, feed_forward.w3)
+            Affine.of(layer).after_scale(block.norm2.weight) for layer in (feed_forward.w1, feed_forward.w3)
         )
         return cls(heads, q, k, v, out, w1, w3, Affine.of(feed_forward.w2))
 
@@ -292,11 +293,11 @@ class DependencyWeights(NamedTuple):
     norm_scale: Tensor  # (d_model,)
 
     @classmethod
-    def of(cls, model: Kronos, head_dim: int) -> Self:
+    def from_model(cls, model: Kronos, head_dim: int) -> Self:
         layer = model.dep_layer
         attention = layer.cross_attn
         heads = DEPENDENCY_HEADS, head_dim
-        k, v = (Affine.of(one).with_heads(*heads) for one in (attention.k_proj, attention.v_proj))
+        k, v = (Affine.of(linear).with_heads(*heads) for linear in (attention.k_proj, attention.v_proj))
         q = Affine.of(attention.q_proj).times(math.sqrt(head_dim / attention.head_dim)).with_heads(*heads)
         queries = F.linear(model.embedding.emb_s1.weight.detach(), q.weight, q.bias)
         return cls(
@@ -312,7 +313,7 @@ class _Block:
     """A transformer block's weights as the engine runs them."""
 
     def __init__(self, block: TransformerBlock, dtype: torch.dtype) -> None:
-        weights = BlockWeights.of(block)
+        weights = BlockWeights.from_block(block)
         self.n_heads, self.head_dim = weights.heads
         device = block.self_attn.q_proj.weight.device
         self._dtype, self._kept_as = dtype, cache_dtype(device, dtype)

@@ -1,12 +1,17 @@
 """A model small enough to recompute everything for every bar."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
+from benchmarks.support.workload import series_request
 from kronos_model.engine.choice import native_network
+from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.reports import EngineKind
+from kronos_model.engine.scheduling.path_table import PathTable
+from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.network import Network, TorchNetwork
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -54,3 +59,38 @@ def kind(request) -> EngineKind:
 def network_of(kind: EngineKind, model: Kronos, dtype: torch.dtype = torch.float32) -> Callable[..., Network]:
     """What makes the network of an engine of this kind."""
     return native_network(model, dtype) if kind == "native" else TorchNetwork
+
+
+def running_sequence(
+    slots: tuple[int, ...], prompt_slot: int, *, lookback: int, generated: int, policy: str = "exact"
+) -> Sequence:
+    """Paths in these slots that have so many bars, and whose window is cached."""
+    request = series_request(0, lookback, MAX_CONTEXT, SamplingParams(sample_count=len(slots)))
+    generation = Generation(replace(request, context_policy=policy))
+    running = Sequence(generation, len(slots), MAX_CONTEXT, slots, prompt_slot, num_generated=generated)
+    if policy == "exact":
+        running.cached_from = running.window_start
+    return running
+
+
+def table_of(running: list[Sequence], num_slots: int) -> PathTable:
+    """With these sequences, which decode."""
+    table = PathTable(num_slots, MAX_CONTEXT)
+    for sequence in running:
+        table.join(sequence)
+    return table
+
+
+def window_of(sequence: Sequence, slot: int) -> list[tuple[int, int]]:
+    """The slot and bar of each bar that a path of the sequence sees, the newest last."""
+    prompt_length = sequence.cached_prompt_length
+    newest = prompt_length + sequence.num_generated
+    places = []
+    for position in range(max(0, newest + 1 - MAX_CONTEXT), newest + 1):
+        if not sequence.shares_prompt:
+            places.append((slot, position % MAX_CONTEXT))
+        elif position < prompt_length:
+            places.append((sequence.prompt_slot, position))
+        else:
+            places.append((slot, position - prompt_length))
+    return places

@@ -45,7 +45,7 @@ def banded(block: TransformerBlock, x: Tensor, width: int) -> Tensor:
     cos, sin = (table.unsqueeze(1) for table in attention.rotary.tables(q.shape[1]))
     distance = torch.arange(q.shape[1])[:, None] - torch.arange(q.shape[1])
     seen = (distance >= 0) & (distance < width)
-    q, k, v = (one.transpose(1, 2) for one in (rotate(q, cos, sin), rotate(k, cos, sin), v))
+    q, k, v = (part.transpose(1, 2) for part in (rotate(q, cos, sin), rotate(k, cos, sin), v))
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
     x = x + attention.merge(mixed.transpose(1, 2))
     return x + block.ffn(block.norm2(x))

@@ -14,7 +14,7 @@ from kronos_model.engine.build import (
     num_slots_on,
     slot_bytes,
 )
-from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
+from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH
 from kronos_model.engine.transformer import network
 from kronos_model.engine.transformer.kv_cache import KVCache
 from kronos_model.errors import OutOfMemory

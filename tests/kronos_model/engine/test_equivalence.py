@@ -16,11 +16,10 @@ from benchmarks.support.naive import NaiveForecaster
 from benchmarks.support.workload import series_request
 from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.build import build_engine
-from kronos_model.engine.decoding import static_inputs, static_steps
+from kronos_model.engine.decoding import static_steps
 from kronos_model.engine.decoding.graphs import GraphCache
 from kronos_model.engine.decoding.sampling import counter_noise, draw
-from kronos_model.engine.decoding.static_inputs import Shape, usual_shapes
-from kronos_model.engine.decoding.static_steps import Kernels, StaticSteps, read_by_row
+from kronos_model.engine.decoding.static_steps import Kernels, Shape, StaticSteps, read_by_row, usual_shapes
 from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, SamplingParams, SeriesRequest
@@ -83,13 +82,6 @@ def test_paths_differ_from_each_other_and_seeds_from_each_other(new_engine):
     assert np.array_equal(first, again)
     assert not np.allclose(first, other)
     assert not np.allclose(first[0], first[1])
-
-
-def test_rounds_give_the_paths_of_one_go(new_engine):
-    request = series_request(4, 20, 6, SamplingParams(sample_count=7, seed=9))
-    (together,) = run(new_engine(max_slots=7), [request])
-    (in_rounds,) = run(new_engine(max_slots=3), [request])
-    assert_same_bars(in_rounds, together)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +171,7 @@ def test_steps_of_fixed_shapes_and_packed_chunks_give_what_eager_steps_give(
     runs = []
     for steps in (StaticSteps, partial(EagerSteps, new_noise=CounterNoise)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(static_inputs, "BAR_BLOCK", bar_block)
+            patch.setattr(static_steps, "BAR_BLOCK", bar_block)
             patch.setattr(static_steps, "kernels_on", lambda device: kernels)
             runner = ModelRunner(
                 *pair, max_context=MAX_CONTEXT, num_slots=num_slots, steps=steps, packs=steps is StaticSteps
@@ -260,8 +252,8 @@ def test_paths_whose_state_cannot_be_saved_start_over(pair, steps, num_small, mo
         engine.step()
     results = run(engine, [small] * num_small)
     assert_same_bars(generation.paths, undisturbed[0])
-    for one in results:
-        assert_same_bars(one, alone[0])
+    for paths in results:
+        assert_same_bars(paths, alone[0])
 
 
 class CounterNoise:
@@ -279,16 +271,23 @@ class CounterNoise:
         ]
 
 
-def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, monkeypatch):
-    monkeypatch.setattr(static_inputs, "BAR_BLOCK", 8)
+@pytest.fixture
+def shapes(monkeypatch) -> list[Shape]:
+    """Of all steps that run."""
+    shapes: list[Shape] = []
+    run_shape = GraphCache.run
+    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
+    return shapes
+
+
+def test_usual_shapes_are_met_at_warm_up_which_leaves_nothing_behind(pair, shapes, monkeypatch):
+    monkeypatch.setattr(static_steps, "BAR_BLOCK", 8)
     runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=6, steps=StaticSteps)
     request = series_request(3, 20, 6, SamplingParams(sample_count=6, seed=5))
     before = run(Engine(runner), [request])
     runner.warm_up()
     assert np.array_equal(run(Engine(runner), [request])[0], before[0])
-    shapes: list[Shape] = []
-    run_shape = GraphCache.run
-    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
+    shapes.clear()
     run(Engine(runner), [request])
     run(Engine(runner), [series_request(seed, 20, 6) for seed in range(6)])
     assert set(shapes) <= set(usual_shapes(6, MAX_CONTEXT))
@@ -303,11 +302,8 @@ def test_heads_that_are_padded_for_a_gpu_change_nothing(pair, monkeypatch):
         assert_same_bars(ours, theirs)
 
 
-def test_full_slots_of_series_with_the_usual_number_of_paths_meet_usual_shapes(pair, monkeypatch):
+def test_full_slots_of_series_with_the_usual_number_of_paths_meet_usual_shapes(pair, shapes):
     runner = ModelRunner(*pair, max_context=MAX_CONTEXT, num_slots=128, steps=StaticSteps)
-    shapes: list[Shape] = []
-    run_shape = GraphCache.run
-    monkeypatch.setattr(GraphCache, "run", lambda self, shape: (shapes.append(shape), run_shape(self, shape)))
     for num_series in (2, 4):
         requests = [
             series_request(seed, 20, 2, SamplingParams(sample_count=30)) for seed in range(num_series)
@@ -362,12 +358,12 @@ def test_bars_that_are_streamed_are_bit_for_bit_those_of_the_result(new_engine, 
         if number in (4, 20):
             engine.submit(replace(request, priority="high"))
         engine.step()
-        for one in streamed:
-            if (so_far := one.paths_so_far) is not None:
+        for generation in streamed:
+            if (so_far := generation.paths_so_far) is not None:
                 seen.add(so_far.shape[1])
                 np.testing.assert_array_equal(so_far, expected[:, : so_far.shape[1]])
         if not engine.has_work:
             break
     assert seen == {16, horizon}
-    for one in streamed:
-        np.testing.assert_array_equal(one.paths, expected)
+    for generation in streamed:
+        np.testing.assert_array_equal(generation.paths, expected)

@@ -1,7 +1,6 @@
 """Who gets slots and steps: no class starves, shares are even, and no bar is computed twice."""
 
 from collections import Counter
-from collections.abc import Sequence as Many
 from dataclasses import replace
 
 import numpy as np
@@ -12,11 +11,11 @@ from hypothesis import strategies as st
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
 from kronos_model.engine.scheduling import allocation
-from kronos_model.engine.scheduling.jobs import Jobs
 from kronos_model.engine.scheduling.shares import (
     CLASS_RATIO,
     QUANTUM_BARS,
     JobColumns,
+    Jobs,
     fair_shares,
     slot_targets,
 )
@@ -29,7 +28,7 @@ def job_request(
     return replace(request(seed, **sizes), priority=priority, job=job)
 
 
-def columns(rank: Many, service: Many, held: Many, wanted: Many) -> JobColumns:
+def columns(rank: list, service: list, held: list, wanted: list) -> JobColumns:
     return JobColumns(np.arange(len(rank)), *map(np.array, (rank, service, held, wanted)))
 
 
@@ -76,10 +75,12 @@ def test_all_jobs_end_and_no_bar_is_generated_twice(mix, num_slots, num_spare, m
         if not engine.has_work:
             break
         engine.step()
-    assert [one.paths[:, 0, 0].tolist() for one in generations] == [
-        list(range(one.request.sampling.sample_count)) for one in generations
+    assert [generation.paths[:, 0, 0].tolist() for generation in generations] == [
+        list(range(generation.request.sampling.sample_count)) for generation in generations
     ]
-    assert bars_by_seed(runner) == {seed: one.num_bars_total for seed, one in enumerate(generations)}
+    assert bars_by_seed(runner) == {
+        seed: generation.num_bars_total for seed, generation in enumerate(generations)
+    }
     assert sorted(runner.forgotten) == list(range(len(mix)))
     assert engine.load.running == engine.load.waiting == 0
 
@@ -162,18 +163,43 @@ def test_a_high_job_gets_a_slot_of_a_lower_class_however_many_are_suspended(num_
     assert steps_until_done(engine, small, 50) <= 6
 
 
-@pytest.mark.parametrize("num_slots", [1, 2, 8])
-def test_a_low_job_ends_while_high_jobs_keep_coming(num_slots):
+SMALL = {"lookback": 8, "paths": 1}
+LONG = {"lookback": 60}
+
+
+@pytest.mark.parametrize("num_slots", [1, 2, 3, 8])
+@pytest.mark.parametrize(
+    ("old", "others", "max_chunk_bars", "most_steps"),
+    [
+        ({"priority": "low", "horizon": 3}, {"priority": "high", "paths": 2, "horizon": 4}, 512, 5000),
+        ({"priority": "low", "horizon": 1}, {"priority": "high", "lookback": 40, "horizon": 1}, 4, 2000),
+        ({"priority": "low", "horizon": 4, **LONG}, {"priority": "high", "horizon": 1, **LONG}, 16, 8000),
+    ],
+    ids=["slots", "chunks", "a-lookback-longer-than-a-turn"],
+)
+def test_an_old_job_ends_while_others_keep_coming(num_slots, old, others, max_chunk_bars, most_steps):
     runner = ScriptedRunner(num_slots)
-    engine = Engine(runner)
-    low = engine.submit(job_request(0, priority="low", horizon=3))
-    for seed in range(1, 5000):
-        if low.done:
+    runner.max_context = 64
+    engine = Engine(runner, max_chunk_bars=max_chunk_bars)
+    oldest = engine.submit(job_request(0, **SMALL | old))
+    for seed in range(1, most_steps):
+        if oldest.done:
             break
-        if engine.load.waiting < 2 * num_slots:
-            engine.submit(job_request(seed, priority="high", paths=2, horizon=4))
+        if engine.load.waiting < max(10, 2 * num_slots):
+            engine.submit(job_request(seed, **SMALL | others))
         engine.step()
-    assert low.done
+    assert oldest.done
+
+
+def test_a_large_job_goes_on_while_small_ones_keep_coming():
+    engine = Engine(ScriptedRunner(num_slots=4))
+    large = engine.submit(job_request(0, paths=8, horizon=16))
+    for seed in range(1, 400):
+        if large.done:
+            break
+        engine.submit(job_request(seed, horizon=3))
+        engine.step()
+    assert large.done
 
 
 @pytest.mark.parametrize("num_slots", [1, 3, 8])
@@ -188,18 +214,6 @@ def test_jobs_of_a_class_get_even_shares_whatever_their_number_of_series(num_slo
     bars = bars_by_seed(runner)
     of_paths = bars.pop(0)
     assert of_paths == pytest.approx(sum(bars.values()), rel=0.15)
-
-
-def test_a_large_job_goes_on_while_small_ones_keep_coming():
-    runner = ScriptedRunner(num_slots=4)
-    engine = Engine(runner)
-    large = engine.submit(job_request(0, paths=8, horizon=16))
-    for seed in range(1, 400):
-        if large.done:
-            break
-        engine.submit(job_request(seed, horizon=3))
-        engine.step()
-    assert large.done
 
 
 def test_paths_with_the_newest_bars_are_not_suspended_for_jobs_of_their_own_class_before_they_got_further():
@@ -238,21 +252,6 @@ def test_while_a_higher_class_runs_a_step_computes_fewer_bars_of_lower_ones():
     assert bars_of_low[:5] == [4, 4, 16, 16, 16]
 
 
-def test_chunks_of_a_low_job_are_computed_while_those_of_high_ones_keep_coming():
-    runner = ScriptedRunner(num_slots=8)
-    engine = Engine(runner, max_chunk_bars=4)
-    low = engine.submit(job_request(0, priority="low", lookback=8, horizon=1))
-    high = []
-    for _ in range(2000):
-        if low.done:
-            break
-        high = [one for one in high if not one.done]
-        while len(high) < 4:
-            high.append(engine.submit(job_request(1, priority="high", lookback=40, horizon=1)))
-        engine.step()
-    assert low.done
-
-
 def test_a_new_job_does_not_wait_for_jobs_that_could_not_use_their_share():
     runner = ScriptedRunner(num_slots=64)
     runner.max_context = 512
@@ -289,7 +288,7 @@ def test_suspended_state_is_bounded_and_what_is_beyond_starts_over(monkeypatch):
     assert not all(keeps_state for keeps_state, _ in kept)
     while engine.has_work:
         engine.step()
-    assert all(one.paths.shape == (4, 16, 6) for one in generations)
+    assert all(generation.paths.shape == (4, 16, 6) for generation in generations)
 
 
 def test_a_path_that_comes_twice_is_an_error():
@@ -315,7 +314,9 @@ def test_shares_are_max_min_fair(wanted, num_slots):
             if other == rank and share < num_wanted - 1e-9:
                 assert share_of_other <= share + 1e-9  # nobody has more than one who lacks some
             if other > rank and share < num_wanted - 1e-9:
-                lower, upper = (sum(one[2] for one in jobs if one[0] == each) for each in (other, rank))
+                lower, upper = (
+                    sum(shared[2] for shared in jobs if shared[0] == each) for each in (other, rank)
+                )
                 assert lower * CLASS_RATIO <= upper + 1e-6
 
 
@@ -335,22 +336,9 @@ def test_targets_use_all_slots_by_shares_and_then_by_turn(jobs, num_slots):
     assert (np.floor(shares + 1e-9) <= targets).all()
     assert (targets <= given_jobs.wanted).all()
     turn = given_jobs.turn
-    for one in np.flatnonzero((shares < 1 - 1e-9) & (targets == 1)):
-        for other in np.flatnonzero((given_jobs.wanted > 0) & (targets == 0) & (rank == rank[one])):
-            assert turn[one] <= turn[other]
-
-
-def test_a_small_job_takes_spare_slots_and_a_large_one_keeps_to_its_own():
-    runner = ScriptedRunner(num_slots=10)
-    engine = Engine(runner, num_spare_slots=2)
-    engine.submit(job_request(1, priority="high", paths=100, horizon=10))
-    for _ in range(3):
-        engine.step()
-    engine.submit(job_request(2, priority="low", paths=2, horizon=10))
-    for _ in range(4):
-        engine.step()
-    assert sorted(runner.steps[-1]) == [(1, 8), (2, 2)]
-    assert runner.suspended == []
+    for holder in np.flatnonzero((shares < 1 - 1e-9) & (targets == 1)):
+        for other in np.flatnonzero((given_jobs.wanted > 0) & (targets == 0) & (rank == rank[holder])):
+            assert turn[holder] <= turn[other]
 
 
 @pytest.mark.parametrize("num_slots", [2, 3, 5])
@@ -395,21 +383,6 @@ def test_an_old_job_goes_on_beside_a_higher_one_and_new_ones_of_its_class(keeps,
     assert old.done
 
 
-@pytest.mark.parametrize("num_slots", [1, 2, 3])
-def test_a_low_job_ends_whose_lookback_takes_longer_than_its_turn(num_slots):
-    runner = ScriptedRunner(num_slots)
-    runner.max_context = 64
-    engine = Engine(runner, max_chunk_bars=16)
-    low = engine.submit(job_request(0, priority="low", lookback=60, horizon=4))
-    for seed in range(1, 8000):
-        if low.done:
-            break
-        if engine.load.waiting < 10:  # high jobs always fill the chunks
-            engine.submit(job_request(seed, priority="high", lookback=60, horizon=1))
-        engine.step()
-    assert low.done
-
-
 classes = st.fixed_dictionaries(
     {
         "lookback": st.integers(1, 60),
@@ -438,7 +411,7 @@ def test_every_job_ends_however_many_others_keep_coming(mix, priority, num_slots
     for _ in range(5000):
         if old.done:
             break
-        running = [(name, one) for name, one in running if not one.done]
+        running = [(name, generation) for name, generation in running if not generation.done]
         waiting = Counter(name for name, _ in running)
         for name, sizes in mix.items():
             for _ in range(sizes["waiting"] - waiting[name]):
@@ -453,11 +426,11 @@ def test_a_job_that_wanted_no_more_is_not_owed_for_that_time():
     jobs = Jobs()
     small, large, new = (Generation(request(seed)) for seed in range(3))
     accounts = {}
-    for one in (small, large):
-        job = jobs.join(one)
-        accounts[one] = job.account
+    for generation in (small, large):
+        job = jobs.join(generation)
+        accounts[generation] = job.account
     jobs.for_slots.serve_each(np.array([accounts[large]] * 100))
-    assert [jobs.columns().service[accounts[one]] for one in (small, large)] == [0, 100]
+    assert [jobs.columns().service[accounts[generation]] for generation in (small, large)] == [0, 100]
     jobs.count(jobs[small], waiting=1)
     accounts[new] = jobs.join(new).account
     jobs.count(jobs[new], waiting=1)
@@ -470,9 +443,9 @@ def test_virtual_time_is_that_of_a_job_with_an_even_share_of_its_class():
         Generation(job_request(seed, priority=priority))
         for seed, priority in enumerate(["low", "low", "high"])
     ]
-    accounts = [jobs.join(one).account for one in generations]
-    for one in generations[:2]:
-        jobs.count(jobs[one], waiting=1)
+    accounts = [jobs.join(generation).account for generation in generations]
+    for generation in generations[:2]:
+        jobs.count(jobs[generation], waiting=1)
     for _ in range(10):  # the high job wants no more, and counts for nothing
         jobs.for_slots.serve_each(np.array([accounts[0], accounts[0], accounts[1], accounts[2]]))
     new = Generation(job_request(9, priority="low"))
@@ -483,8 +456,8 @@ def test_virtual_time_is_that_of_a_job_with_an_even_share_of_its_class():
 def test_accounts_of_jobs_that_left_are_used_again():
     jobs = Jobs()
     for number in range(200):
-        one = Generation(job_request(number, priority="low"))
-        account = jobs.join(one).account
+        generation = Generation(job_request(number, priority="low"))
+        account = jobs.join(generation).account
         assert jobs.columns().service[account] == 0
         jobs.for_slots.serve_each(np.array([account] * 3))
-        jobs.leave(one)
+        jobs.leave(generation)

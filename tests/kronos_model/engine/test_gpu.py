@@ -78,8 +78,8 @@ def test_draws_are_the_same_in_any_batch(first_gpu, new_engine, lookback, horizo
     engine = new_engine(first_gpu)
     for _ in range(40 // horizon):
         together = run(engine, requests)
-    for one, ours in zip(requests, together, strict=True):
-        (alone,) = run(engine, [one])
+    for wanted, ours in zip(requests, together, strict=True):
+        (alone,) = run(engine, [wanted])
         assert_same_bars(ours, alone)
 
 

@@ -51,8 +51,8 @@ def forecasts(engine: Engine, num_runs: int = 1) -> list[np.ndarray]:
 
 
 def assert_same(ours: list[np.ndarray], theirs: list[np.ndarray]) -> None:
-    for one, other in zip(ours, theirs, strict=True):
-        assert_same_bars(one, other)
+    for paths, other in zip(ours, theirs, strict=True):
+        assert_same_bars(paths, other)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_graphs_that_make_room_for_others_change_nothing(first_gpu, new_engine, 
             for _ in range(NUM_RUNS):
                 torch.cuda.empty_cache()  # returns the workspace of cuBLAS, if a dropped graph has freed it
                 generations = engine.run(REQUESTS[:count])
-            assert_same([one.paths for one in generations], unrecorded[:count])
+            assert_same([generation.paths for generation in generations], unrecorded[:count])
             assert 1 <= len(graphs_of(engine)._graphs) <= 2
 
 

@@ -30,7 +30,7 @@ def traces_on_cuda(requests, num_slots: int = 64, **options) -> dict[str, list[T
 
 
 def num_kernels(traces: list[Trace]) -> int:
-    return sum(one.num_kernels for one in traces)
+    return sum(trace.num_kernels for trace in traces)
 
 
 @pytest.mark.parametrize(
@@ -132,10 +132,10 @@ def test_prefill_and_detokenising_of_20_series_that_come_together():
     assert len(prefill.transfers) + len(detokenising.transfers) <= 0.2 * 20
     assert not prefill.waits
     assert len(detokenising.waits) == 1  # the bars
-    for one in (prefill, detokenising, *copies):
-        assert not one.float64
-        assert one.largest_bytes < 100e6
-    assert not any(one.transfers for one in copies)
+    for trace in (prefill, detokenising, *copies):
+        assert not trace.float64
+        assert trace.largest_bytes < 100e6
+    assert not any(trace.transfers for trace in copies)
 
 
 def test_prefill_is_not_padded_to_the_longest_lookback():
@@ -154,11 +154,11 @@ def test_windows_that_have_slid(num_paths):
     traces = traces_on_cuda([series_request(seed, 512, 3, sampling) for seed in range(16)])
     for phase in ("PROMPT", "WINDOW_PATHS"):
         assert len(traces[phase]) == 2
-        for one in traces[phase]:
-            assert one.num_kernels <= 15 * 16
-            assert len(one.transfers) == 1
-            assert not one.waits
-            assert not one.float64
+        for trace in traces[phase]:
+            assert trace.num_kernels <= 15 * 16
+            assert len(trace.transfers) == 1
+            assert not trace.waits
+            assert not trace.float64
 
 
 def test_every_operation_is_there_on_mps_and_none_is_in_float64():
@@ -168,9 +168,9 @@ def test_every_operation_is_there_on_mps_and_none_is_in_float64():
         traces = traces_of(runner, fake, requests)
     assert {"LOOKBACK", "PROMPT", "WINDOW_PATHS", "DECODE", "BARS"} <= traces.keys()
     assert "linalg_eig" not in mps_kernels()
-    for one in (trace for some in traces.values() for trace in some):
-        assert one.kernels.keys() <= mps_kernels()
-        assert not one.float64
+    for trace in (trace for some in traces.values() for trace in some):
+        assert trace.kernels.keys() <= mps_kernels()
+        assert not trace.float64
 
 
 @pytest.mark.parametrize(("shape", "head_dim"), [("small", 64), ("base", 56)])
@@ -183,5 +183,5 @@ def test_heads_have_a_multiple_of_8_numbers_and_slots_the_bytes_that_are_planned
         planned = slot_bytes(model, 512, BFLOAT16)
     tensors = [cache.k for cache in (network.blocks, network.dependency)]
     assert network.blocks.k.shape[-1] == head_dim
-    assert all(one.shape[-1] % 8 == 0 for one in tensors)
-    assert planned == sum(2 * one[:, 0].numel() * one.itemsize for one in tensors)
+    assert all(cached.shape[-1] % 8 == 0 for cached in tensors)
+    assert planned == sum(2 * cached[:, 0].numel() * cached.itemsize for cached in tensors)

@@ -13,8 +13,7 @@ from kronos_model import KronosPredictor
 from kronos_model.bars.synthetic import candles
 from kronos_model.engine.decoding import graphs
 from kronos_model.engine.decoding.graphs import FACTOR_AFTER_FAILURE, USES_UNTIL_RECORDED, GraphCache
-from kronos_model.engine.decoding.static_inputs import Shape, usual_shapes
-from kronos_model.engine.decoding.static_steps import StaticSteps
+from kronos_model.engine.decoding.static_steps import Shape, StaticSteps, usual_shapes
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.engine.runner import ModelRunner
@@ -239,7 +238,7 @@ def predict(predictor: KronosPredictor, horizon: int) -> pd.DataFrame:
 def test_threads_that_share_a_predictor_record_and_replay_on_one_of_its_own(predictor, cuda):
     with ThreadPoolExecutor(3) as threads:
         forecasts = list(threads.map(lambda _: predict(predictor, 4), range(6)))
-    assert [len(one) for one in forecasts] == [4] * 6
+    assert [len(forecast) for forecast in forecasts] == [4] * 6
     assert len(cuda.threads) == len(usual_shapes(4, MAX_CONTEXT))
     assert len(cuda.replayed_by) == 6 * 4
     assert {thread.name for thread in (*cuda.threads, *cuda.replayed_by)} == {"kronos-predictor_0"}

@@ -110,7 +110,7 @@ NAMES = ["seen", "prompt_slot", "first", "last"]
 @pytest.mark.parametrize("wrong", NAMES)
 def test_a_kernel_that_reads_other_bars_is_refused(wrong):
     def other(q, k, v, *spans):
-        others = [one - int(name == wrong) for name, one in zip(NAMES, spans, strict=True)]
+        others = [span - int(name == wrong) for name, span in zip(NAMES, spans, strict=True)]
         return read_by_row(q, k, v, *others)
 
     check_read(read_by_row, CPU)

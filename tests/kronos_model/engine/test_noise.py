@@ -45,24 +45,16 @@ def assert_next_is(source: NoiseSource, sequence: Sequence, steps: list[list[tor
     sequence.num_generated += 1
 
 
-def test_draws_are_those_of_the_seeds_generator_one_after_the_other():
-    sequence, steps = sequence_of(4), expected(4, 3)
-    source = source_of(sequence)
-    for _ in steps:
-        assert_next_is(source, sequence, steps)
-
-
-def test_a_round_uses_its_own_rows_of_the_whole_noise():
-    sequence, steps = sequence_of(2, sample_count=5, first_path=2), expected(5, 3)
-    source = source_of(sequence)
-    for _ in steps:
-        assert_next_is(source, sequence, steps)
-
-
-def test_many_skipped_numbers_are_skipped_exactly():
-    vocabularies = 1024, 512
-    sequence, steps = sequence_of(1, sample_count=20, first_path=17), expected(20, 2, vocabularies)
-    source = source_of(sequence, vocabularies)
+@pytest.mark.parametrize(
+    ("num_paths", "sample_count", "first_path", "vocabularies"),
+    [(4, 4, 0, (S1, S2)), (2, 5, 2, (S1, S2)), (1, 20, 17, (1024, 512))],
+    ids=["all-paths", "a-round", "many-skipped-numbers"],
+)
+def test_draws_are_the_rows_of_the_seeds_generator_one_after_the_other(
+    num_paths, sample_count, first_path, vocabularies
+):
+    sequence = sequence_of(num_paths, sample_count=sample_count, first_path=first_path)
+    steps, source = expected(sample_count, 3, vocabularies), source_of(sequence, vocabularies)
     for _ in steps:
         assert_next_is(source, sequence, steps)
 
@@ -72,8 +64,8 @@ def test_a_step_that_is_run_again_gets_the_same_draws():
     source = source_of(sequence)
     source.draw(sequence)
     tail = sequence.split(1)
-    for one in (sequence, tail, sequence, tail):
-        assert_next_is(source, one, steps)
+    for drawing in (sequence, tail, sequence, tail):
+        assert_next_is(source, drawing, steps)
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 7)), max_size=60))
@@ -83,19 +75,19 @@ def test_sequences_of_a_generation_get_their_rows_in_whatever_order_they_go_on(m
     sequences = [sequence_of(2, sample_count=12)]
     source, generation = source_of(sequences[0]), sequences[0].generation
     for number, move in moves:
-        one = sequences[number % len(sequences)]
+        sequence = sequences[number % len(sequences)]
         begun = max(each.first_path + each.num_paths for each in sequences)
         if move == 7:
-            one.start_over()
+            sequence.start_over()
         elif move == 6 and begun + 5 <= 12:
             sequences.append(Sequence(generation, 5, 16, (0,) * 5, prompt_slot=100, first_path=begun))
-        elif 0 < move < one.num_paths:
-            sequences.append(one.split(move))
-        elif one.num_generated < len(steps):
-            assert_next_is(source, one, steps)
-    for one in sequences:
-        while one.num_generated < len(steps):
-            assert_next_is(source, one, steps)
+        elif 0 < move < sequence.num_paths:
+            sequences.append(sequence.split(move))
+        elif sequence.num_generated < len(steps):
+            assert_next_is(source, sequence, steps)
+    for sequence in sequences:
+        while sequence.num_generated < len(steps):
+            assert_next_is(source, sequence, steps)
     if max(each.first_path + each.num_paths for each in sequences) == 12:
         assert list(source._states) in ([], [len(steps) - 1])  # no more than the newest is kept
 
@@ -143,8 +135,8 @@ def test_counted_noise_is_exponential():
     [{"seed": 2}, {"seed": 2**63 - 1}, {"path": 1}, {"step": 1}, {"draw": 1}, {"step": 1, "draw": 1}],
 )
 def test_counted_noise_is_another_for_every_seed_path_step_and_draw(changed):
-    one, other = noise_of(), noise_of(**changed)
-    assert abs(torch.corrcoef(torch.stack((one[0], other[0])))[0, 1]) < 0.15
+    noise, other = noise_of(), noise_of(**changed)
+    assert abs(torch.corrcoef(torch.stack((noise[0], other[0])))[0, 1]) < 0.15
 
 
 def test_counted_noise_depends_on_a_rows_place_alone():

@@ -1,75 +1,62 @@
 """The reads of a decode step: each row sees all of its own bars and no others, in few reads."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.support.workload import series_request
-from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.scheduling import path_table
 from kronos_model.engine.scheduling.path_table import (
     Batch,
     OwnRead,
-    PathTable,
     PromptRead,
     plan_own_reads,
     plan_prompt_reads,
 )
 from kronos_model.engine.sequence import Sequence
+from tests.kronos_model.engine.conftest import MAX_CONTEXT, running_sequence, table_of, window_of
 
-MAX_CONTEXT, NUM_SLOTS = 32, 100
+NUM_SLOTS = 100
 
 
-def sequence(
+def paths(
     slots: tuple[int, ...], *, lookback: int = 8, generated: int = 0, policy: str = "exact"
 ) -> Sequence:
-    request = series_request(0, lookback, MAX_CONTEXT, SamplingParams(sample_count=len(slots)))
-    generation = Generation(replace(request, context_policy=policy))
     prompt_slot = slots[0] if len(slots) == 1 else NUM_SLOTS + slots[0]
-    running = Sequence(generation, len(slots), MAX_CONTEXT, slots, prompt_slot)
-    running.num_generated = generated
-    if policy == "exact":
-        running.cached_from = running.window_start
-    return running
+    return running_sequence(slots, prompt_slot, lookback=lookback, generated=generated, policy=policy)
 
 
 def batch(*running: Sequence) -> Batch:
-    table = PathTable(NUM_SLOTS, MAX_CONTEXT)
-    for one in running:
-        table.join(one)
-    return table.batch_of(running)
+    return table_of([*running], NUM_SLOTS).batch_of(running)
 
 
 def test_neighbours_are_read_together_and_a_shared_prompt_once():
-    running = batch(sequence((0,)), sequence((1,)), sequence((2, 3, 4), generated=2))
+    running = batch(paths((0,)), paths((1,)), paths((2, 3, 4), generated=2))
     assert plan_own_reads(running) == [OwnRead(0, 5, 0, 16, (8, 8, 3, 3, 3))]
     assert plan_prompt_reads(running) == [PromptRead(2, 5, 102, (0, 7))]
 
 
 def test_rows_that_see_all_they_read_need_no_mask():
-    running = batch(sequence((0,), lookback=16), sequence((1,), lookback=16))
+    running = batch(paths((0,), lookback=16), paths((1,), lookback=16))
     assert plan_own_reads(running) == [OwnRead(0, 2, 0, 16, None)]
 
 
 def test_a_read_ends_with_a_whole_block():
-    assert plan_own_reads(batch(sequence((0,), lookback=17))) == [OwnRead(0, 1, 0, 32, (17,))]
+    assert plan_own_reads(batch(paths((0,), lookback=17))) == [OwnRead(0, 1, 0, 32, (17,))]
 
 
 def test_scattered_slots_are_read_apart():
-    assert [read.first_slot for read in plan_own_reads(batch(sequence((0, 2, 3))))] == [0, 2]
+    assert [read.first_slot for read in plan_own_reads(batch(paths((0, 2, 3))))] == [0, 2]
 
 
 def test_padding_that_costs_more_than_a_read_is_not_read(monkeypatch):
     monkeypatch.setattr(path_table, "MAX_PADDING_BARS", 10)
-    running = batch(sequence((0,), lookback=8), sequence((1,), lookback=20), sequence((2,), lookback=25))
+    running = batch(paths((0,), lookback=8), paths((1,), lookback=20), paths((2,), lookback=25))
     assert [(read.num_bars, read.first_row) for read in plan_own_reads(running)] == [(16, 0), (32, 1)]
 
 
 @pytest.mark.parametrize("num_paths", [1, 3])
 def test_a_cache_that_has_rolled_forgets_the_oldest_bars(num_paths):
-    rolled = batch(sequence(tuple(range(num_paths)), lookback=31, generated=4, policy="rolling"))
+    rolled = batch(paths(tuple(range(num_paths)), lookback=31, generated=4, policy="rolling"))
     # Positions 0 … 34 have been written; 35 − 32 = 3 of them are forgotten.
     (own,) = plan_own_reads(rolled)
     if num_paths == 1:
@@ -100,7 +87,7 @@ def test_each_row_sees_its_window_once(series, max_padding):
     for num_paths, lookback, generated, gap, policy in series:
         slots = tuple(range(slot + gap, slot + gap + num_paths))
         slot = slots[-1] + 1
-        running.append(sequence(slots, lookback=lookback, generated=generated, policy=policy))
+        running.append(paths(slots, lookback=lookback, generated=generated, policy=policy))
     together = batch(*running)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(path_table, "MAX_PADDING_BARS", max_padding)
@@ -114,17 +101,8 @@ def test_each_row_sees_its_window_once(series, max_padding):
         for row in range(prompt.first_row, prompt.last_row):
             seen[row].extend((prompt.slot, bar) for bar in range(*prompt.bars))
     row = 0
-    for one in running:
-        newest = one.cached_prompt_length + one.num_generated
-        for slot in one.slots:
-            window = range(max(0, newest + 1 - MAX_CONTEXT), newest + 1)
-            prompt_length = one.cached_prompt_length
-            expected = [
-                (one.prompt_slot, position)
-                if one.shares_prompt and position < prompt_length
-                else (slot, (position - prompt_length if one.shares_prompt else position) % MAX_CONTEXT)
-                for position in window
-            ]
-            assert sorted(seen[row]) == sorted(expected)
+    for sequence in running:
+        for slot in sequence.slots:
+            assert sorted(seen[row]) == sorted(window_of(sequence, slot))
             assert (slot, together.table.columns["bar"][slot]) in seen[row]
             row += 1

@@ -70,7 +70,7 @@ class LoggingSteps(EagerSteps):
         self.steps: list[tuple[list[tuple[Generation, int]], list[Tensor]]] = []
 
     def decode(self, batch: Batch) -> None:
-        rows = [(one.generation, path) for one in batch.sequences for path in one.paths]
+        rows = [(sequence.generation, path) for sequence in batch.sequences for path in sequence.paths]
         self.steps.append((rows, []))
         super().decode(batch)
 
@@ -115,19 +115,19 @@ def forecast(
     logits: dict[tuple[Generation, int], list[Tensor]] = defaultdict(list)
     for rows, both in log.steps:
         for row, path in enumerate(rows):
-            logits[path] += [one[row] for one in both]
+            logits[path] += [values[row] for values in both]
     return [
         (
-            [torch.cat(logits[one, path]) for path in range(one.request.sampling.sample_count)],
-            one.paths,
+            [torch.cat(logits[generation, path]) for path in range(generation.request.sampling.sample_count)],
+            generation.paths,
         )
-        for one in generations
+        for generation in generations
     ]
 
 
 def assert_same_bits(ours: tuple[list[Tensor], np.ndarray], theirs: tuple[list[Tensor], np.ndarray]) -> None:
-    for path, (one, other) in enumerate(zip(ours[0], theirs[0], strict=True)):
-        assert torch.equal(one, other), path
+    for path, (row, other) in enumerate(zip(ours[0], theirs[0], strict=True)):
+        assert torch.equal(row, other), path
     assert np.array_equal(ours[1], theirs[1])
 
 
@@ -187,17 +187,17 @@ def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, kind,
             request.future_stamps,
             SamplingParams(sample_count=num_paths),
         )
-        first = sum(one.num_paths for one in sequences)
+        first = sum(sequence.num_paths for sequence in sequences)
         slots = tuple(range(first, first + num_paths))
         prompt_slot = first if num_paths == 1 else MAX_ROWS + number
         sequences.append(Sequence(Generation(cut), num_paths, MAX_CONTEXT, slots, prompt_slot))
-    chunks = tuple(one.next_chunk(MAX_CONTEXT) for one in sequences)
+    chunks = tuple(sequence.next_chunk(MAX_CONTEXT) for sequence in sequences)
     runner.compute(chunks)
-    for one, chunk in zip(sequences, chunks, strict=True):
-        one.complete(chunk)
+    for sequence, chunk in zip(sequences, chunks, strict=True):
+        sequence.complete(chunk)
     table = PathTable(MAX_ROWS, MAX_CONTEXT)
-    for one in sequences:
-        table.join(one)
+    for sequence in sequences:
+        table.join(sequence)
 
     def logits(batch: list[Sequence]) -> list[Tensor]:
         """A step may be repeated."""
@@ -239,7 +239,7 @@ def test_other_jobs_change_nothing(threads, kind, dtype):
     ours = [
         series_request(0, 120, 24, SamplingParams(sample_count=num_paths, seed=1)) for num_paths in (1, 4)
     ]
-    alone = [forecast(pair, kind, dtype, [one])[0] for one in ours]
+    alone = [forecast(pair, kind, dtype, [request])[0] for request in ours]
     for num_others, num_slots in ((4, 64), (14, 64), (5, 7)):
         others = [
             series_request(

@@ -20,7 +20,7 @@ def column(*values: float) -> torch.Tensor:
 def test_the_draw_is_what_multinomial_draws(rows):
     logits = torch.randn(rows, 50, generator=torch.Generator().manual_seed(0)) * 3
     ours, theirs = torch.Generator().manual_seed(11), torch.Generator().manual_seed(11)
-    params = RowParams.of([SamplingParams(top_p=1.0)] * rows, CPU)
+    params = RowParams.from_rows([SamplingParams(top_p=1.0)] * rows, CPU)
     for _ in range(4):
         noise = torch.empty(rows, 50).exponential_(generator=ours)
         expected = torch.multinomial(logits.softmax(-1), 1, generator=theirs).squeeze(-1)

@@ -1,39 +1,30 @@
 """Each row of a decode step gets attention to its own window, for any way of reading the cache."""
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks.support.workload import series_request
-from kronos_model.engine.decoding.static_inputs import (
+from kronos_model.engine.decoding.static_steps import (
     KernelSegment,
     Shape,
     StaticSegment,
     StepInputs,
+    read_by_row,
     shape_for,
 )
-from kronos_model.engine.decoding.static_steps import read_by_row
-from kronos_model.engine.generation import Generation, SamplingParams
-from kronos_model.engine.scheduling.path_table import PathTable, plan_own_reads, plan_prompt_reads
-from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
+from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH
+from kronos_model.engine.scheduling.path_table import plan_own_reads, plan_prompt_reads
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment, KVCache
+from tests.kronos_model.engine.conftest import MAX_CONTEXT, running_sequence, table_of, window_of
 
-MAX_CONTEXT, NUM_SLOTS, HEADS, HEAD_DIM = 32, 12, 2, 8
+NUM_SLOTS, HEADS, HEAD_DIM = 12, 2, 8
 
 
-def sequence(
-    slots: tuple[int, ...], prompt: int | None = None, *, lookback: int, generated: int, policy: str = "exact"
-) -> Sequence:
-    request = series_request(0, lookback, MAX_CONTEXT, SamplingParams(sample_count=len(slots)))
-    generation = Generation(replace(request, context_policy=policy))
-    prompt_slot = slots[0] if prompt is None else NUM_SLOTS + prompt
-    running = Sequence(generation, len(slots), MAX_CONTEXT, slots, prompt_slot, num_generated=generated)
-    if policy == "exact":
-        running.cached_from = running.window_start
-    return running
+def sequence(slots: tuple[int, ...], prompt: int | None = None, **given: Any) -> Sequence:
+    return running_sequence(slots, slots[0] if prompt is None else NUM_SLOTS + prompt, **given)
 
 
 STEPS = {
@@ -60,26 +51,9 @@ STEPS = {
 }
 
 
-def table_of(running: list[Sequence]) -> PathTable:
-    table = PathTable(NUM_SLOTS, MAX_CONTEXT)
-    for one in running:
-        table.join(one)
-    return table
-
-
-def expected(one: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
+def expected(sequence: Sequence, slot: int, q: torch.Tensor, cache: KVCache) -> torch.Tensor:
     """Attention (H, head_dim) of a path's query to its window, bar by bar from each bar's slot."""
-    prompt_length = one.cached_prompt_length
-    newest = prompt_length + one.num_generated
-    places = []
-    for position in range(max(0, newest + 1 - MAX_CONTEXT), newest + 1):
-        if not one.shares_prompt:
-            places.append((slot, position % MAX_CONTEXT))
-        elif position < prompt_length:
-            places.append((one.prompt_slot, position))
-        else:
-            places.append((slot, position - prompt_length))
-    slots, bars = zip(*places, strict=True)
+    slots, bars = zip(*window_of(sequence, slot), strict=True)
     keys, values = (x[0, list(slots), :, list(bars)].transpose(0, 1) for x in (cache.k, cache.v))
     weights = (keys @ q.unsqueeze(-1)).squeeze(-1) / np.sqrt(HEAD_DIM)  # (H, bars)
     return (weights.softmax(-1).unsqueeze(1) @ values).squeeze(1)
@@ -94,7 +68,7 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
     cache.k.normal_(generator=generator)
     cache.v.normal_(generator=generator)
     by_slot = torch.randn(NUM_SLOTS, HEADS, HEAD_DIM, generator=generator)
-    table = table_of(running)
+    table = table_of(running, NUM_SLOTS)
     batch = table.batch_of(table.sequences)
     if kind == "eager":
         slots, bars = (torch.from_numpy(rows) for rows in (batch.slots, table.columns["bar"][batch.slots]))
@@ -110,17 +84,17 @@ def test_each_row_gets_attention_to_its_own_window(running, kind):
         else:
             static = StaticSegment(shape, inputs, torch.float32)
         mixed = static.read(cache, 0, by_slot[: shape.rows])[batch.slots]
-    owners = [(one, slot) for one in running for slot in one.slots]
-    for row, (one, slot) in enumerate(owners):
+    owners = [(paths, slot) for paths in running for slot in paths.slots]
+    for row, (paths, slot) in enumerate(owners):
         torch.testing.assert_close(
-            mixed[row], expected(one, slot, by_slot[slot], cache), rtol=1e-5, atol=1e-5
+            mixed[row], expected(paths, slot, by_slot[slot], cache), rtol=1e-5, atol=1e-5
         )
 
 
 @pytest.mark.parametrize("running", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("num_steps", [1, 3, 25])
 def test_inputs_that_advanced_on_the_device_are_those_of_the_host(running, num_steps):
-    table = table_of(running)
+    table = table_of(running, NUM_SLOTS)
     batch = table.batch_of(table.sequences)
     shape = Shape(NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS)
     advanced, filled = (StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu")) for _ in range(2))
@@ -139,7 +113,7 @@ def test_inputs_that_advanced_on_the_device_are_those_of_the_host(running, num_s
 
 @pytest.mark.parametrize("running", [STEPS["single paths and shared prompts"]])
 def test_a_part_of_what_decodes_leaves_the_other_rows_unused(running):
-    table = table_of(running)
+    table = table_of(running, NUM_SLOTS)
     inputs = StepInputs(NUM_SLOTS, MAX_CONTEXT, torch.device("cpu"))
     batch = table.batch_of((running[0], running[2]))
     shape = Shape(NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS, MAX_CONTEXT, NUM_SLOTS)

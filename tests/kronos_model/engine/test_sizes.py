@@ -34,12 +34,12 @@ def requests_of(
     sizes: list[float], lookback: int, horizon: int, sampling: SamplingParams
 ) -> list[SeriesRequest]:
     """One series with its prices, and so the amounts that follow from them, in several sizes."""
-    one = series_request(3, lookback, horizon, sampling)
-    given = {name: one.bars[:, index].astype(np.float64) for index, name in enumerate(COLUMNS[:-1])}
+    series = series_request(3, lookback, horizon, sampling)
+    given = {name: series.bars[:, index].astype(np.float64) for index, name in enumerate(COLUMNS[:-1])}
     units = {name: 1.0 if name == "volume" else 1.0 / given["close"][-1] for name in given}
     return [
         replace(
-            one,
+            series,
             bars=to_bars(
                 {
                     name: values * (1.0 if name == "volume" else size) * units[name]
@@ -68,11 +68,11 @@ def test_series_that_differ_by_a_power_of_two_have_equal_forecasts_up_to_it(
     engine = ENGINES[kind](*pair, max_context=MAX_CONTEXT)
     sizes = [2.0**exponent for exponent in exponents]
     requests = requests_of(sizes, lookback, 6, SamplingParams(sample_count=3, seed=seed))
-    one, other = (Forecast(paths, seed) for paths in paths_of(engine, requests))
+    forecast, other = (Forecast(paths, seed) for paths in paths_of(engine, requests))
     factors = np.where(np.arange(len(COLUMNS)) == VOLUME, 1, sizes[0] / sizes[1])
-    np.testing.assert_array_equal(one.paths, other.paths * factors)
+    np.testing.assert_array_equal(forecast.paths, other.paths * factors)
 
-    repaired, others = one.repaired(), other.repaired()
+    repaired, others = forecast.repaired(), other.repaired()
     np.testing.assert_array_equal(repaired.paths, others.paths * factors)
     np.testing.assert_array_equal(repaired.mean, others.mean * factors)
     np.testing.assert_array_equal(repaired.quantiles([0.1, 0.9]), others.quantiles([0.1, 0.9]) * factors)

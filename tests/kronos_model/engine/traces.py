@@ -69,13 +69,13 @@ def assert_same_forecast(
     ours: Generation, theirs: Generation, our_traces: list[Trace], their_traces: list[Trace]
 ) -> None:
     """Identical tokens and bars to 1e-5; a path may differ only after a decision that was nearly a tie."""
-    for path, (one, other) in enumerate(zip(our_traces, their_traces, strict=True)):
-        parted = next((i for i, pair in enumerate(one.tokens) if pair != other.tokens[i]), None)
+    for path, (trace, other) in enumerate(zip(our_traces, their_traces, strict=True)):
+        parted = next((i for i, pair in enumerate(trace.tokens) if pair != other.tokens[i]), None)
         if parted is None:
             assert_same_bars(ours.paths[path : path + 1], theirs.paths[path : path + 1])
             continue
-        which = int(one.tokens[parted][0] == other.tokens[parted][0])
-        assert max(one.margins[parted][which], other.margins[parted][which]) < MAX_MARGIN
+        which = int(trace.tokens[parted][0] == other.tokens[parted][0])
+        assert max(trace.margins[parted][which], other.margins[parted][which]) < MAX_MARGIN
 
 
 def assert_same_bars(actual: np.ndarray, expected: np.ndarray) -> None:

@@ -68,14 +68,18 @@ def logits_of(pair, kind: EngineKind = "native", dtype: torch.dtype = torch.floa
 
 
 def difference(native: Network, model: Kronos) -> str | None:
-    from kronos_model.engine.native.check import difference_of  # can be imported once the kernels are loaded
+    from kronos_model.engine.native.network import (
+        difference_of,  # can be imported once the kernels are loaded
+    )
 
     return difference_of(native, model, torch.float32)
 
 
 def digest() -> str:
     """Of the native kernels' logits."""
-    return hashlib.sha256(b"".join(one.numpy().tobytes() for one in logits_of(random_pair()))).hexdigest()
+    return hashlib.sha256(
+        b"".join(logits.numpy().tobytes() for logits in logits_of(random_pair()))
+    ).hexdigest()
 
 
 @pytest.fixture
@@ -184,13 +188,13 @@ def damaged_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def damaged_dependency(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = network.DependencyWeights.of
+    from_model = network.DependencyWeights.from_model
 
     def damaged(*given: object) -> network.DependencyWeights:
-        weights = of(*given)
+        weights = from_model(*given)
         return weights._replace(norm_scale=weights.norm_scale * 1.01)
 
-    monkeypatch.setattr(network.DependencyWeights, "of", damaged)
+    monkeypatch.setattr(network.DependencyWeights, "from_model", damaged)
 
 
 @pytest.mark.parametrize(("damage", "name"), [(damaged_turns, "s1"), (damaged_dependency, "s2")])
