@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kronos_model.bundled.held_out import LOOKBACKS, NAME, compare_held_out, held_out_windows
 from kronos_model.evaluation.naive import LAST_VALUE
+from tools.kronos_tiny.held_out import LOOKBACKS, NAME, compare_held_out, held_out_windows
 
 # Fewer windows than for the figures in the checkpoint's metadata, which take minutes:
-# ``python -m kronos_model.bundled.held_out`` computes those.
+# ``python -m tools.kronos_tiny.held_out`` computes those.
 NUM_WINDOWS, SAMPLE_COUNT = 32, 16
 SOME_LOOKBACKS = (LOOKBACKS[0], LOOKBACKS[-1])
 

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kronos_model.bundled.held_out import FIRST_INSTRUMENT, LOOKBACKS, NAME
-from kronos_model.bundled.sharpening import FACTORS
-from kronos_model.bundled.train import SEEDS, config_of, train
 from kronos_model.checkpoints.source import BUNDLED_FOLDER, is_trained, read_metadata
 from kronos_model.model_pair import load_pair
+from tools.kronos_tiny.held_out import FIRST_INSTRUMENT, LOOKBACKS, NAME
+from tools.kronos_tiny.train import FACTORS, SEEDS, config_of, train
 
 QUICK = [
     "data.lookback={min: 32, max: 40}", "data.pred_len=8", "data.validation_from=null", "data.test_from=null",

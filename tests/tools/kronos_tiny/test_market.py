@@ -5,7 +5,7 @@ import pytest
 
 from kronos_model.bars.columns import to_bars
 from kronos_model.bars.synthetic import Candles
-from kronos_model.bundled.market import market_candles
+from tools.kronos_tiny.market import market_candles
 
 NUM_BARS = 600
 
