@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.sessions import DAY, SHORTEST_BREAK, bridge_outages, common_spacing
 from kronos_model.bars.calendar.spacing import MIN_BARS
-from kronos_model.bars.columns import PRICE_COLUMNS, as_columns, check_shape
-from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.columns import PRICE_COLUMNS, Instrument, as_columns, check_shape
 from kronos_model.bars.timestamps import Timestamps, write_like
 from kronos_model.errors import CandleError
 

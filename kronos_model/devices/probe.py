@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from kronos_model.devices.driver import driver_problem, driver_version
-from kronos_model.devices.failures import is_out_of_memory
+from kronos_model.errors import is_out_of_memory
 
 NOT_AVAILABLE = "not available"
 NO_CUDA_BUILD = "driver {driver} found, but this PyTorch is built for the CPU: install requirements-cuda.txt"

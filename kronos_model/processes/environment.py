@@ -1,5 +1,7 @@
-"""The command line and the environment of a child process that runs a module of these packages."""
+"""Child processes that run a module of these packages: their command line, environment and exit."""
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -22,3 +24,12 @@ def own_environment(settings: Mapping[str, str] = MappingProxyType({})) -> dict[
     files = {f"{name}_FILE" for name in settings}
     inherited = {name: value for name, value in os.environ.items() if name not in files}
     return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **settings}
+
+
+def collect_nothing_at_exit() -> None:
+    """Skip garbage collection at the end of this process; the operating system frees its memory.
+
+    At exit the interpreter collects garbage several times. PyTorch's modules are 170,000 objects, so that
+    takes most of a second. Files and threads end as usual. Only for the main program of a process.
+    """
+    atexit.register(gc.freeze)

@@ -11,9 +11,8 @@ import numpy as np
 from kronos_model.bars.columns import to_bars
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.evaluation.report import make_report, without_steps
-from kronos_model.evaluation.window_arrays import WindowArrays
-from kronos_model.evaluation.window_times import WindowTimes
-from kronos_model.finetuning.model_forecaster import ModelForecaster, window_batches
+from kronos_model.evaluation.windows import WindowArrays, WindowTimes
+from kronos_model.finetuning.final_evaluation import ModelForecaster, window_batches
 from kronos_model.model_pair import load_pair
 from tools.kronos_tiny.market import market_candles
 

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.calendar.exchange import Exchange, load_exchange
-from kronos_model.bars.calendar.session_bars import SessionBars
+from kronos_model.bars.calendar.exchange import Exchange, SessionBars, load_exchange
 from kronos_model.bars.calendar.sessions import DAY, MAX_HISTORY, MAX_TRADING_DAYS, common_spacing
 from kronos_model.bars.calendar.spacing import (
     MIN_BARS,

@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from kronos_model.bars.files.cells import Cells, Header, ReadHeader
 from kronos_model.bars.files.content import read_text
-from kronos_model.bars.files.header import HEADER_ROWS
+from kronos_model.bars.files.header import HEADER_ROWS, Cells, Header, ReadHeader
 from kronos_model.errors import CandleFileError
 
 # While Arrow reads a CSV file it handles SIGINT and SIGTERM itself, and loses some: Ctrl-C had no effect.

@@ -9,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from kronos_model.bars.columns import COLUMNS, TIME_FEATURES, FloatArray, Scaling, time_features
-from kronos_model.bars.instrument import Instrument
-from kronos_model.evaluation.window_arrays import Windows
-from kronos_model.finetuning.data_config import LookbackRange
+from kronos_model.bars.columns import COLUMNS, TIME_FEATURES, FloatArray, Instrument, Scaling, time_features
+from kronos_model.evaluation.windows import Windows
+from kronos_model.finetuning.config_parts import LookbackRange
 
 CHUNK_BARS: Final = 65_536
 """Bars whose time features are computed at once, since the computation is in int64."""

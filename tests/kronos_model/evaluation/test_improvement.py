@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from kronos_model.evaluation.improvement import Improvement, improvement, mean_interval
-from kronos_model.evaluation.window_times import MIN_GROUPS
+from kronos_model.evaluation.report import Improvement, improvement, mean_interval
+from kronos_model.evaluation.windows import MIN_GROUPS
 
 
 def improved(ours: np.ndarray, theirs: np.ndarray) -> Improvement:

@@ -8,7 +8,7 @@ from kronos_model.evaluation.report import (
     diebold_mariano,
     make_report,
 )
-from kronos_model.evaluation.window_times import WindowTimes
+from kronos_model.evaluation.windows import WindowTimes
 
 LOOKBACK, HORIZON, NUM_WINDOWS = 60, 6, 80
 CLOSES = 100 * np.exp(

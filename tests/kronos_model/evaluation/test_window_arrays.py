@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from kronos_model.bars.instrument import Instrument
-from kronos_model.evaluation.window_arrays import WindowArrays, Windows, window_arrays
+from kronos_model.bars.columns import Instrument
+from kronos_model.evaluation.windows import WindowArrays, Windows, window_arrays
 
 
 def instrument(first: int, num_bars: int = 30) -> Instrument:

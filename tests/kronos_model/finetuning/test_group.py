@@ -11,7 +11,7 @@ from accelerate.utils import InitProcessGroupKwargs
 
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning import finetune, group
-from kronos_model.finetuning.accelerating import GROUP_TIMEOUT
+from kronos_model.finetuning.group import GROUP_TIMEOUT
 from tests import fork_server
 from tests.ports import free_port
 from tests.waiting import WAIT_S

@@ -10,8 +10,8 @@ from kronos_model.bars.columns import CLOSE, COLUMNS, to_bars
 from kronos_model.bars.synthetic import candles, session_times
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.errors import InputError, TrainingDiverged
-from kronos_model.evaluation.window_arrays import WindowArrays
-from kronos_model.finetuning.model_forecaster import BATCH_WINDOWS, ModelForecaster, window_batches
+from kronos_model.evaluation.windows import WindowArrays
+from kronos_model.finetuning.final_evaluation import BATCH_WINDOWS, ModelForecaster, window_batches
 from kronos_model.seeds import derive_series_seed
 
 LOOKBACK, HORIZON = 60, 4

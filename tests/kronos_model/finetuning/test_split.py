@@ -9,11 +9,11 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.columns import Instrument
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
-from kronos_model.evaluation.window_arrays import Windows, spread
+from kronos_model.evaluation.windows import Windows, spread
 from kronos_model.finetuning.config import EvaluationConfig, FinetuneConfig, parse_config
-from kronos_model.finetuning.data_config import DataConfig
+from kronos_model.finetuning.config_parts import DataConfig
 from kronos_model.finetuning.split import PARTS, Split, split_warnings, split_windows
 
 START = np.datetime64("2024-01-01T00:00:00")

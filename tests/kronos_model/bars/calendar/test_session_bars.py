@@ -6,8 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from kronos_model.bars.calendar.exchange import Exchange
-from kronos_model.bars.calendar.session_bars import SessionBars
+from kronos_model.bars.calendar.exchange import Exchange, SessionBars
 
 # The second span follows the first without a break; no span is a whole number of bars of 7.
 STARTS, ENDS = np.array([100, 150, 300, 500]), np.array([150, 181, 340, 503])

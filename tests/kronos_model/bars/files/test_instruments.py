@@ -8,17 +8,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kronos_model.bars.columns import check_candles, to_bars
+from kronos_model.bars.columns import Instrument, check_candles, to_bars
 from kronos_model.bars.files import faults
 from kronos_model.bars.files import instruments as instruments_module
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.files.report import DataReport
-from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import CandleError, NoPrices, TrainingDataError
+from kronos_model.finetuning.config_parts import DataConfig
 from kronos_model.finetuning.data import read_training_candles
-from kronos_model.finetuning.data_config import DataConfig
 from tests.kronos_model.bars.files.candle_files import EXPECTED, READABLE, file_of
 
 Write = Callable[[pd.DataFrame, Path], None]

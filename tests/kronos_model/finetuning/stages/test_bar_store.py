@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
 
-from kronos_model.bars.columns import time_features
-from kronos_model.bars.instrument import Instrument
-from kronos_model.evaluation.window_arrays import Windows
-from kronos_model.finetuning.data_config import LookbackRange
+from kronos_model.bars.columns import Instrument, time_features
+from kronos_model.evaluation.windows import Windows
+from kronos_model.finetuning.config_parts import LookbackRange
 from kronos_model.finetuning.stages import windows
 from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
 

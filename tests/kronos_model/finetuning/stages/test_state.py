@@ -10,7 +10,7 @@ from torch import nn
 
 from kronos_model.errors import CheckpointError, DiskFull
 from kronos_model.finetuning.config import OptimiserConfig
-from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
+from kronos_model.finetuning.stages.stage import make_optimiser, make_schedule
 from kronos_model.finetuning.stages.state import Progress, StageState, load_progress
 
 

@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from kronos_model.bars.columns import FloatArray, Scaling, time_features
-from kronos_model.bars.instrument import Instrument
-from kronos_model.evaluation.window_arrays import Windows
-from kronos_model.finetuning.data_config import LookbackRange
+from kronos_model.bars.columns import FloatArray, Instrument, Scaling, time_features
+from kronos_model.evaluation.windows import Windows
+from kronos_model.finetuning.config_parts import LookbackRange
 from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
 
 LOOKBACK, PRED_LEN = 12, 5

@@ -1,4 +1,6 @@
-"""Events that a forecast gives the chance of, such as ``close>last+2% at 24``. No torch.
+"""What the sampled paths of a forecast say: chances of events, and statistics. No torch.
+
+An event is a text such as ``close>last+2% at 24``.
 
 The grammar, in which spaces do not matter and bars count from 1, the first that is forecast:
 
@@ -20,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
+from kronos_model.bars.columns import CLOSE, COLUMNS, PRICE_COLUMNS
 
 COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
@@ -106,3 +108,35 @@ def wilson_interval(num_hits: int, num_paths: int) -> tuple[float, float]:
         0.0 if num_hits == 0 else max(0.0, middle - half),
         1.0 if num_hits == num_paths else min(1.0, middle + half),
     )
+
+
+def total_return(paths: NDArray[np.floating[Any]], last_close: float) -> NDArray[np.float64]:
+    """The last forecast close over the last known one, minus 1: (S, H, 6) → (S,), as fractions."""
+    return np.asarray(_closes(paths, last_close)[:, -1] / last_close - 1)
+
+
+def realised_volatility(paths: NDArray[np.floating[Any]], last_close: float) -> NDArray[np.float64]:
+    """The root of the sum of squared log returns from close to close: (S, H, 6) → (S,).
+
+    It is that of the whole horizon, as a fraction, and not annualised (Andersen, Bollerslev, Diebold and
+    Labys, Modeling and Forecasting Realized Volatility, 2003). NaN for a path with a close at zero or below.
+    """
+    closes = _closes(paths, last_close)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        volatility = np.sqrt(np.sum(np.diff(np.log(closes), axis=1) ** 2, axis=1))
+    return np.where((closes > 0).all(axis=1), volatility, np.nan)
+
+
+def max_drawdown(paths: NDArray[np.floating[Any]], last_close: float) -> NDArray[np.float64]:
+    """The deepest fall of the close below an earlier one, as a fraction of that: (S, H, 6) → (S,), from 0.
+
+    The last known close counts as the first one.
+    """
+    closes = _closes(paths, last_close)
+    return np.asarray((1 - closes / np.maximum.accumulate(closes, axis=1)).max(axis=1))
+
+
+def _closes(paths: NDArray[np.floating[Any]], last_close: float) -> NDArray[np.float64]:
+    """The closes with the last known one before them, (S, 1 + H)."""
+    closes = paths[:, :, CLOSE].astype(np.float64)
+    return np.concatenate([np.full((len(closes), 1), last_close), closes], axis=1)
