@@ -27,7 +27,7 @@ from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.devices import DEVICE_PATTERN
 from kronos_model.errors import InputError
-from kronos_model.paths import Event
+from kronos_model.forecast import Event
 
 DEFAULT_OUTPUT = Path("output/forecasts")
 MAX_ERRORS_SHOWN = 50

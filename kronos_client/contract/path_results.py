@@ -10,10 +10,11 @@ from pydantic import Field
 
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.model_info import ResultModel
-from kronos_model.forecast import Forecast, path_quantiles
-from kronos_model.paths import (
+from kronos_model.forecast import (
     Event,
+    Forecast,
     max_drawdown,
+    path_quantiles,
     realised_volatility,
     standard_error,
     total_return,

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kronos_model.devices.cores import intra_op_threads
-from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.children import module_command, own_environment
 
 OF_A_GROUP: Final = {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 """Variables of distributed training; those inherited from an enclosing run are dropped."""

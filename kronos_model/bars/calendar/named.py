@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.exchange import Exchange, SessionBars, load_exchange
-from kronos_model.bars.calendar.sessions import DAY, MAX_HISTORY, MAX_TRADING_DAYS, common_spacing
+from kronos_model.bars.calendar.sessions import (
+    DAY,
+    MAX_HISTORY,
+    MAX_TRADING_DAYS,
+    SATURDAY,
+    CannotInfer,
+    common_spacing,
+    weekday_of,
+)
 from kronos_model.bars.calendar.spacing import (
     MIN_BARS,
     SECOND,
@@ -22,7 +30,6 @@ from kronos_model.bars.calendar.spacing import (
     instants_of,
     to_datetime,
 )
-from kronos_model.bars.calendar.weekdays import SATURDAY, CannotInfer, weekday_of
 from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s
 from kronos_model.errors import TimestampError
 

@@ -20,11 +20,13 @@ from kronos_model.bars.calendar.sessions import (
     MONDAY,
     SHORTEST_BREAK,
     WEEK,
+    CannotInfer,
+    Weekdays,
     bridge_outages,
     common_spacing,
     session_walls,
+    weekday_of,
 )
-from kronos_model.bars.calendar.weekdays import CannotInfer, Weekdays, weekday_of
 from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s, write_like
 
 SECOND: Final = DAY // 86_400

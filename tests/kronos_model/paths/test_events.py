@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kronos_model.bars.columns import CLOSE, HIGH, LOW
-from kronos_model.paths import Event, standard_error, wilson_interval
+from kronos_model.forecast import Event, standard_error, wilson_interval
 
 LAST = 100.0
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kronos_model.bars.columns import CLOSE
-from kronos_model.paths import max_drawdown, realised_volatility, total_return
+from kronos_model.forecast import max_drawdown, realised_volatility, total_return
 
 LAST = 100.0
 

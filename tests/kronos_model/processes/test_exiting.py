@@ -6,7 +6,7 @@ import sys
 SCRIPT = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > 0, flush=True))  # runs last
-from kronos_model.processes.environment import collect_nothing_at_exit
+from kronos_model.processes.children import collect_nothing_at_exit
 collect_nothing_at_exit()
 atexit.register(lambda: print(gc.get_freeze_count() > 0, flush=True))
 """

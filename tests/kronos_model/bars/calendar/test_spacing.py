@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kronos_model.bars.calendar.sessions import CannotInfer
 from kronos_model.bars.calendar.spacing import infer_future
-from kronos_model.bars.calendar.weekdays import CannotInfer
 from kronos_model.bars.columns import time_features
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.errors import TimestampError

@@ -4,8 +4,8 @@ import pytest
 from kronos_model.bars.columns import Instrument, time_features
 from kronos_model.evaluation.windows import Windows
 from kronos_model.finetuning.config_parts import LookbackRange
-from kronos_model.finetuning.stages import windows
-from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
+from kronos_model.finetuning.stages import batches
+from kronos_model.finetuning.stages.batches import BarStore, WindowDataset
 
 
 def instrument(name: str, num_bars: int) -> Instrument:
@@ -18,7 +18,7 @@ SOME = [instrument("A", 40), instrument("B", 0), instrument("C", 301)]
 
 
 def test_bars_and_time_features_are_in_one_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(windows, "CHUNK_BARS", 100)
+    monkeypatch.setattr(batches, "CHUNK_BARS", 100)
 
     store = BarStore(SOME)
 

@@ -10,7 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 from kronos_model.bars.columns import FloatArray, Instrument, Scaling, time_features
 from kronos_model.evaluation.windows import Windows
 from kronos_model.finetuning.config_parts import LookbackRange
-from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
+from kronos_model.finetuning.stages.batches import BarStore, WindowDataset
 
 LOOKBACK, PRED_LEN = 12, 5
 LENGTH = LOOKBACK + PRED_LEN
