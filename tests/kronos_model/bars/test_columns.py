@@ -14,18 +14,17 @@ def prices(bars: int = 3) -> dict[str, np.ndarray]:
     return {name: np.arange(1.0, bars + 1) + index for index, name in enumerate(COLUMNS[:4])}
 
 
-def test_without_volume_both_volume_and_amount_are_zero():
-    assert to_bars(prices())[:, 4:].tolist() == [[0, 0]] * 3
-
-
-def test_without_amount_it_is_volume_times_the_mean_price():
-    columns = prices() | {"volume": np.array([10.0, 0.0, 2.0])}
-    assert to_bars(columns)[:, 5].tolist() == [10 * 2.5, 0, 2 * 4.5]
-
-
-def test_a_supplied_amount_is_kept_without_volume():
-    columns = prices() | {"amount": np.array([7.0, 8.0, 9.0])}
-    assert to_bars(columns)[:, 4:].tolist() == [[0, 7], [0, 8], [0, 9]]
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, [[0, 0]] * 3),
+        ({"volume": [10.0, 0.0, 2.0]}, [[10, 10 * 2.5], [0, 0], [2, 2 * 4.5]]),  # times the mean price
+        ({"amount": [7.0, 8.0, 9.0]}, [[0, 7], [0, 8], [0, 9]]),
+    ],
+)
+def test_missing_volume_and_amount_are_filled_in(given, expected):
+    columns = prices() | {name: np.array(values) for name, values in given.items()}
+    assert to_bars(columns)[:, 4:].tolist() == expected
 
 
 def test_a_missing_price_column_is_named():
