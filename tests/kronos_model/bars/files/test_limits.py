@@ -81,12 +81,12 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
     noise = np.random.default_rng(0).integers(97, 122, 2**20, dtype=np.uint8).tobytes()
     parts = [noise, *many(b"\0", 2**28)]
     path = pack(tmp_path / "a.csv.gz", parts)
-    most = 0
+    most, check_unpacked = 0, content.check_unpacked
 
     def check(_: Path, unpacked_bytes: int, packed_bytes: int) -> None:
         nonlocal most
         most = max(most, unpacked_bytes)
-        content.check_unpacked(path, unpacked_bytes, packed_bytes)
+        check_unpacked(path, unpacked_bytes, packed_bytes)
 
     monkeypatch.setattr(content, "check_unpacked", check)
     assert "unpacks to more than 100 times its size" in refusal(path)
