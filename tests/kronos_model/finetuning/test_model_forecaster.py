@@ -9,7 +9,7 @@ from kronos_model import Kronos, KronosPredictor, KronosTokenizer
 from kronos_model.bars.columns import CLOSE, COLUMNS, to_bars
 from kronos_model.bars.synthetic import candles, session_times
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.errors import InputError, TrainingDiverged
+from kronos_model.errors import TrainingDiverged
 from kronos_model.evaluation.windows import WindowArrays
 from kronos_model.finetuning.final_evaluation import BATCH_WINDOWS, ModelForecaster, window_batches
 from kronos_model.seeds import derive_series_seed
@@ -65,16 +65,6 @@ def test_forecasts_do_not_depend_on_the_batch(pair):
     assert not np.array_equal(same_bars[0], same_bars[BATCH_WINDOWS])
 
 
-def test_a_forecast_does_not_depend_on_the_windows_future(pair):
-    windows = synthetic()
-    changed = windows.bars.copy()
-    changed[:, LOOKBACK:] *= 3
-    one, other = (
-        closes(pair, WindowArrays(bars, windows.wall, LOOKBACK)) for bars in (windows.bars, changed)
-    )
-    np.testing.assert_array_equal(one, other)
-
-
 def test_models_are_compared_on_the_same_windows_and_seed(pair):
     windows = synthetic(BATCH_WINDOWS + 2)
     whole, rest = window_batches({"a": forecaster(pair), "b": forecaster(pair)}, windows)
@@ -114,8 +104,3 @@ def test_an_error_of_on_progress_ends_the_forecast_and_frees_the_engine(pair):
     [after] = interrupted.closes(windows)
     assert sum(seen[1:]) == len(windows) * HORIZON * 6  # leftovers would count
     np.testing.assert_allclose(after, closes(pair, windows), rtol=1e-5)
-
-
-def test_a_horizon_beyond_the_context_is_refused(pair):
-    with pytest.raises(InputError, match="max_context 3"):
-        closes(pair, synthetic(), max_context=3)

@@ -113,39 +113,6 @@ def test_files_are_read_like_those_of_a_forecast(name: str) -> None:
     assert (instrument.is_aware, report.dropped) == (stamps.is_aware, expected.get("dropped", {}))
 
 
-def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
-    write_csv(candles(2).assign(Close=1.0), tmp_path / "a.csv")
-
-    error = refusal_of(tmp_path)
-
-    assert error.field == "data.columns.close"
-    assert "columns close and Close: keep one of them, or name the column in data.columns" in error.message
-    assert read(tmp_path, columns={"close": "Close"})[0][0].bars[:, 3].tolist() == [1, 1]
-
-
-def test_a_column_of_volume_without_a_number_counts_as_missing(tmp_path: Path) -> None:
-    write_csv(candles(3, volume=[""] * 3), tmp_path / "a.csv")
-
-    [instrument], report = read(tmp_path)
-
-    assert instrument.bars[:, 4:].tolist() == [[0, 0]] * 3
-    assert report.dropped == {}
-
-
-def test_columns_are_found_by_map_and_then_by_name_in_any_case(tmp_path: Path) -> None:
-    table = candles(2).rename(
-        columns={"timestamps": "Date", "open": " OPEN", "high": "High", "volume": "Vol."}
-    )
-    table["Adj Close"] = [11.0, 12.0]
-    table["note"] = ["a, b", 'c "d"\te']
-    write_csv(table, tmp_path / "a.csv")
-
-    [instrument], _ = read(tmp_path, columns={"close": "adj close", "volume": "VOL."})
-
-    assert instrument.bars[:, 3].tolist() == [11, 12]
-    np.testing.assert_array_equal(instrument.bars[:, 4], table["Vol."])
-
-
 class TestTimesInSeveralColumns:
     @staticmethod
     def split(days: int = 3, **columns: Any) -> pd.DataFrame:
@@ -158,36 +125,18 @@ class TestTimesInSeveralColumns:
             **columns,
         )
 
-    @pytest.mark.parametrize("suffix", ["", ":00", ":00.000"])
-    @pytest.mark.parametrize("write", [write_csv, write_parquet])
-    def test_a_date_and_a_time_of_day_are_joined(self, tmp_path: Path, write: Write, suffix: str) -> None:
-        table = self.split()
-        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
-        write(table.assign(Time=table["Time"] + suffix), path)
-
-        [instrument], report = read(path)
-
-        assert (len(instrument), report.dropped) == (15, {})
-        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
-
-    @pytest.mark.parametrize("kind", ["date", "datetime"])
+    @pytest.mark.parametrize("kind", ["text", "date", "datetime"])
     def test_dates_and_times_of_parquet_are_joined(self, tmp_path: Path, kind: str) -> None:
         table = self.split()
-        dates = pd.to_datetime(table["Date"])
-        table["Date"] = dates.dt.date if kind == "date" else dates
-        table["Time"] = pd.to_datetime(table["Time"], format="%H:%M").dt.time
+        if kind != "text":
+            dates = pd.to_datetime(table["Date"])
+            table["Date"] = dates.dt.date if kind == "date" else dates
+            table["Time"] = pd.to_datetime(table["Time"], format="%H:%M").dt.time
         write_parquet(table, tmp_path / "a.parquet")
 
-        [instrument], _ = read(tmp_path)
+        [instrument], report = read(tmp_path)
 
-        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
-
-    def test_midnight_after_a_date_is_ignored(self, tmp_path: Path) -> None:
-        table = self.split()
-        write_csv(table.assign(Date=table["Date"] + " 00:00:00"), tmp_path / "a.csv")
-
-        [instrument], _ = read(tmp_path)
-
+        assert (len(instrument), report.dropped) == (15, {})
         assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
 
     def test_times_of_day_may_have_offsets(self, tmp_path: Path) -> None:
@@ -197,15 +146,6 @@ class TestTimesInSeveralColumns:
         [instrument], _ = read(tmp_path)
 
         assert texts_of(instrument.instants[:1]) == ["2024-06-18T01:30:00"]
-
-    def test_a_row_without_a_date_or_a_time_of_day_is_dropped(self, tmp_path: Path) -> None:
-        table = self.split(1)
-        table.loc[1, "Time"] = table.loc[2, "Date"] = ""
-        write_csv(table, tmp_path / "a.csv")
-
-        [instrument], report = read(tmp_path)
-
-        assert (len(instrument), report.dropped) == (3, {"unreadable_time": 2})
 
     @pytest.mark.parametrize("write", [write_csv, write_parquet])
     @pytest.mark.parametrize(
@@ -236,15 +176,6 @@ class TestTimesInSeveralColumns:
         [instrument], _ = read(tmp_path, columns={"timestamps": "date"})
 
         assert texts_of(instrument.wall) == [f"2024-06-{day}T00:00:00" for day in (18, 19, 20)]
-
-    @pytest.mark.parametrize("name", ["timestamps", "timestamp", "datetime"])
-    def test_a_column_with_date_and_time_wins(self, tmp_path: Path, name: str) -> None:
-        table = candles(3, date="2024-06-18", time="noon").rename(columns={"timestamps": name})
-        write_csv(table, tmp_path / "a.csv")
-
-        [instrument], report = read(tmp_path)
-
-        assert (len(instrument), report.dropped) == (3, {})
 
 
 class TestSkippedFiles:
@@ -336,32 +267,6 @@ def test_float32_integers_decimals_and_categories_are_numbers_of_parquet(tmp_pat
     assert instrument.bars[:, [0, 1, 4]].tolist() == [[100, 200, 3], [101, 200, 4]]
 
 
-DEFECTS: dict[str, dict[str, Any]] = {
-    "unreadable_time": {"timestamps": "soon"},
-    "not_a_number": {"open": "n/a"},
-    "value_too_large": {"high": 1e18},
-    "price_not_above_zero": {"low": 1e-60},
-    "high_below_low": {"high": 50.0, "low": 60.0},
-    "negative_volume": {"volume": -1.0},
-    "duplicate_time": {"timestamps": "2024-06-18 09:30:00"},
-}
-
-
-@pytest.mark.parametrize("reason", DEFECTS)
-def test_an_unusable_row_is_dropped_and_counted(tmp_path: Path, reason: str) -> None:
-    table = candles(5).astype(object)
-    for column, value in DEFECTS[reason].items():
-        table.loc[2, column] = value
-    write_csv(table, tmp_path / "a.csv")
-
-    [instrument], report = read(tmp_path)
-
-    expected = to_bars(candles(5).drop(columns="timestamps").drop(index=2).to_dict("series"))
-    np.testing.assert_array_equal(instrument.bars, expected)
-    assert report.instruments[0].dropped == report.dropped == {reason: 1}
-    assert f"1 {reason.replace('_', ' ')}" in report.summary()
-
-
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-inf", "1,5", "0x10", "1_000", "--1", "1e", "."])
 def test_values_that_are_not_finite_are_dropped(tmp_path: Path, text: str) -> None:
     write_csv(candles(3).astype(object).assign(open=["100.5", text, " +1.005E2 "]), tmp_path / "a.csv")
@@ -415,28 +320,6 @@ def test_rows_are_sorted_and_the_first_of_equal_times_is_kept(tmp_path: Path) ->
     assert report.dropped == {"duplicate_time": 1}
 
 
-def test_lines_with_too_few_or_too_many_cells_are_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    write_csv(candles(3), path)
-    path.write_text(path.read_text() + "2024-06-18 10:00:00,1,2\n" + "1,2,3,4,5,6,7,8\n\n")
-
-    [instrument], report = read(path)
-
-    assert len(instrument) == 3
-    assert report.dropped == {"not_a_number": 1, "wrong_number_of_cells": 1}
-
-
-def test_a_csv_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    write_csv(candles(3), path)
-    text = path.read_text().replace("close", '"close\n"').replace("\n", "\r\n")
-    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-
-    [instrument], report = read(path)
-
-    assert (len(instrument), report.dropped) == (3, {})
-
-
 def test_one_file_may_hold_several_instruments(tmp_path: Path) -> None:
     first, second = candles(4, symbol="000001"), candles(3, seed=1, symbol=" B ")
     second.loc[1, "volume"] = -1
@@ -451,19 +334,6 @@ def test_one_file_may_hold_several_instruments(tmp_path: Path) -> None:
     np.testing.assert_array_equal(instruments[1].bars[:, 4], second["volume"].drop(index=1))
     assert [dict(each.dropped) for each in report.instruments] == [{}, {"negative_volume": 1}]
     assert report.dropped == {"negative_volume": 1, "no_instrument": 2}
-
-
-def test_instruments_in_a_column_that_is_not_named_are_not_mixed(tmp_path: Path) -> None:
-    """One instrument in such a column is no reason to ask."""
-    lines = ["Symbol,date,open,high,low,close", "A,2024-01-02,1,2,1,1", "A,2024-01-03,1,2,1,1"]
-    path = tmp_path / "one.csv"
-    path.write_text("\n".join(lines))
-    assert len(read(tmp_path)[0][0]) == 2
-    path.write_text("\n".join([*lines, "B,2024-01-04,9,9,9,9"]))
-    with pytest.raises(TrainingDataError, match="has 2 instruments in its column Symbol") as caught:
-        read(tmp_path)
-    assert caught.value.field == "data.id_column"
-    assert len(read(tmp_path, id_column="Symbol")[0]) == 2
 
 
 def test_a_name_in_several_files_is_one_instrument(tmp_path: Path) -> None:
