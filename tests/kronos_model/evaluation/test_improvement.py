@@ -44,17 +44,6 @@ def test_equally_good_forecasts_are_rarely_called_different(num_groups):
     assert num_wrong / num_cases < 0.07
 
 
-def test_repeated_windows_do_not_narrow_the_interval():
-    rng = np.random.default_rng(4)
-    ours, theirs = rng.uniform(1, 2, (2, 20))
-    alone = improved(ours, theirs)
-    groups = np.repeat(np.arange(20), 9)
-    grouped = improvement(np.repeat(ours, 9), np.repeat(theirs, 9), groups=groups)
-    apart = improved(np.repeat(ours, 9), np.repeat(theirs, 9))
-    assert grouped == pytest.approx(alone)
-    assert apart.high - apart.low < 0.5 * (alone.high - alone.low)
-
-
 def test_too_few_groups_have_no_interval():
     losses = np.ones(MIN_GROUPS)
     assert improved(losses / 2, losses).outcome == "better"

@@ -1,12 +1,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from kronos_model.bars.columns import FloatArray, Instrument, Scaling, time_features
@@ -45,12 +42,6 @@ def dataset(
     windows = all_windows(instruments) if windows is None else windows
     lookback = LookbackRange(min=shortest, max=LOOKBACK)
     return WindowDataset(BarStore(instruments), windows, lookback, PRED_LEN, 5)
-
-
-def with_changed(some: list[Instrument], index: int, rows: Any, value: Any) -> list[Instrument]:
-    bars = some[index].bars.copy()
-    bars[rows] = value
-    return [*some[:index], instrument(len(bars), index, bars), *some[index + 1 :]]
 
 
 def test_a_batch_is_scaled_like_each_forecast() -> None:
@@ -96,72 +87,12 @@ def test_long_sums_equal_those_of_a_forecast(lookback: int) -> None:
         np.testing.assert_array_equal(scaled[row], Scaling.fit(each[:lookback]).apply(each, 5))
 
 
-@given(halvings=st.lists(st.integers(40, 90), min_size=2, max_size=2))
-@settings(deadline=None)
-def test_windows_that_differ_by_a_power_of_two_below_the_limit_are_equal(halvings: list[int]) -> None:
-    both = [dataset([instrument(40, 0, np.ldexp(SOME[0].bars, -number))]) for number in halvings]
-    one, other = (each.__getitems__(list(range(len(each))))["x"] for each in both)
-
-    assert one[:, :LOOKBACK].std(dim=1).min() > 0.9
-    assert torch.equal(one, other)
-
-
 @pytest.mark.filterwarnings("error")
 def test_a_bar_far_larger_than_its_lookback_is_clipped() -> None:
     bars = np.ldexp(SOME[0].bars, -140)
     bars[LOOKBACK:] = 1e17
 
     assert (dataset([instrument(40, 0, bars)])[0]["x"][LOOKBACK:] == 5).all()
-
-
-@given(
-    window=st.integers(0, len(all_windows(SOME)) - 1),
-    changed=st.lists(st.integers(0, PRED_LEN - 1), min_size=1, unique=True),
-    value=st.floats(0.0009765625, 1e9, width=32),
-)
-@settings(max_examples=100, deadline=None)
-def test_changing_future_bars_changes_nothing_in_the_inputs_of_the_past(
-    window: int, changed: list[int], value: float
-) -> None:
-    windows = all_windows(SOME)
-    index, start = int(windows.instrument_index[window]), int(windows.start[window])
-    rows = start + LOOKBACK + np.array(changed)
-
-    before = dataset(SOME).__getitems__([window])
-    after = dataset(with_changed(SOME, index, rows, value)).__getitems__([window])
-
-    assert torch.equal(before["stamp"], after["stamp"])
-    assert torch.equal(before["x"][:, :LOOKBACK], after["x"][:, :LOOKBACK])
-    # Unchanged future bars show the scaling by the past.
-    alone = [LOOKBACK + step for step in range(PRED_LEN) if step not in changed]
-    assert torch.equal(before["x"][:, alone], after["x"][:, alone])
-
-
-@pytest.mark.parametrize("step", range(LENGTH))
-def test_changing_any_bar_of_a_window_changes_it(step: int) -> None:
-    before = dataset(SOME).__getitems__([7])["x"]
-    after = dataset(with_changed(SOME, 0, 7 + step, SOME[0].bars[7:19].mean(axis=0))).__getitems__([7])["x"]
-
-    changed = (before != after).any(dim=-1)[0].tolist()
-    assert changed == ([True] * LENGTH if step < LOOKBACK else [row == step for row in range(LENGTH)])
-
-
-@given(window=st.integers(0, len(all_windows(SOME)) - 1), value=st.floats(0.0009765625, 1e9, width=32))
-@settings(max_examples=100, deadline=None)
-def test_changing_all_bars_outside_a_window_changes_nothing(window: int, value: float) -> None:
-    windows = all_windows(SOME)
-    index, start = int(windows.instrument_index[window]), int(windows.start[window])
-    others = SOME
-    for other in range(len(SOME)):
-        rows = np.ones(len(SOME[other]), dtype=bool)
-        rows[start : start + LENGTH] = other != index
-        others = with_changed(others, other, rows, value)
-
-    before = dataset(SOME).__getitems__([window])
-    after = dataset(others).__getitems__([window])
-
-    assert torch.equal(before["x"], after["x"])
-    assert torch.equal(before["stamp"], after["stamp"])
 
 
 def as_it_is(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
