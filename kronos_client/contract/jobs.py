@@ -242,7 +242,7 @@ def _read_columns(
     for name, column in given.items():
         columns[name] = decode_column(column, f"{prefix}{name}")
     try:
-        filled = Filled.of(columns, missing)
+        filled = Filled.from_columns(columns, missing)
         check_candles(filled.columns)
     except CandleError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None

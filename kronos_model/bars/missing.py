@@ -40,7 +40,7 @@ class Filled:
     num_without_volume: int = 0
 
     @classmethod
-    def of(cls, columns: Mapping[str, NDArray[np.float64]], how: Missing) -> "Filled":
+    def from_columns(cls, columns: Mapping[str, NDArray[np.float64]], how: Missing) -> "Filled":
         """All rows stay. Those before the first price have its close. A volume or amount of NaN becomes 0.
 
         With "error" nothing is filled, and no bar counts as missing.

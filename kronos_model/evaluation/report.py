@@ -85,8 +85,8 @@ def without_steps(report: Mapping[str, Any]) -> dict[str, Any]:
     """The report without its scores by bar ahead, which are most of its size."""
     short = {
         part: {
-            name: {field: value for field, value in one.items() if field != "by_horizon"}
-            for name, one in report[part].items()
+            name: {field: value for field, value in entry.items() if field != "by_horizon"}
+            for name, entry in report[part].items()
         }
         for part in ("models", "naive")
     }

@@ -48,19 +48,8 @@ class WindowArrays:
     wall: NDArray[np.datetime64]
     lookback: int
 
-    def __post_init__(self) -> None:
-        if self.bars.ndim != 3 or self.wall.shape != self.bars.shape[:2]:
-            raise ValueError(f"bars {self.bars.shape} and wall {self.wall.shape} differ in their windows")
-        if not 2 <= self.lookback < self.bars.shape[1]:
-            raise ValueError(f"windows of {self.bars.shape[1]} bars have no lookback of {self.lookback}")
-
     def __len__(self) -> int:
         return len(self.bars)
-
-    @property
-    def horizon(self) -> int:
-        """Bars after the lookback."""
-        return int(self.bars.shape[1]) - self.lookback
 
     @property
     def past_closes(self) -> NDArray[np.float64]:
@@ -126,7 +115,7 @@ class WindowTimes:
         """Windows that count singly."""
         return len(np.unique(self.groups))
 
-    def of(self, windows: Sequence[int]) -> "WindowTimes":
+    def select(self, windows: Sequence[int]) -> "WindowTimes":
         """The times of some of the windows."""
         return WindowTimes(self.begins[list(windows)], self.groups[list(windows)], self.lags)
 
@@ -142,10 +131,10 @@ def window_times(
 
     def instants(bars: NDArray[np.int64]) -> NDArray[np.datetime64]:
         indices = windows.instrument_index
-        return np.array([instruments[one].instants[bar] for one, bar in zip(indices, bars, strict=True)])
+        return np.array([instruments[index].instants[bar] for index, bar in zip(indices, bars, strict=True)])
 
     begins = instants(windows.start + lookback)
-    used = [instruments[one].instants for one in np.unique(windows.instrument_index)]
+    used = [instruments[index].instants for index in np.unique(windows.instrument_index)]
     span = max(np.median(each[horizon:] - each[:-horizon]) for each in used).astype("timedelta64[s]")
     groups = np.unique((begins - begins.min()).astype("timedelta64[s]") // span, return_inverse=True)[1]
     ends = instants(windows.start + lookback + horizon - 1)

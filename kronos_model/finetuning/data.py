@@ -22,7 +22,7 @@ def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[l
     Raises TrainingDataError for the errors of ``read_instruments``; ``field`` is ``data.path``, or one of
     ``config`` after ``prefix``.
     """
-    options = {one.name: getattr(config, one.name) for one in fields(ReadOptions)}
+    options = {option.name: getattr(config, option.name) for option in fields(ReadOptions)}
     try:
         return read_instruments(paths, ReadOptions(**options))
     except CandleFileError as error:

@@ -86,7 +86,7 @@ def window_batches(
 ) -> Iterator[WindowBatch]:
     """The windows with each model's closes, as a report reads them. Raises TrainingDiverged."""
     past, actual, first = windows.past_closes, windows.future_closes, 0
-    for closes in zip(*(one.closes(windows) for one in forecasters.values()), strict=True):
+    for closes in zip(*(each.closes(windows) for each in forecasters.values()), strict=True):
         samples = dict(zip(forecasters, closes, strict=True))
         for name, values in samples.items():
             if not np.isfinite(values).all():
@@ -147,7 +147,7 @@ def evaluate_on_test(
         for name, (model, tokenizer) in pairs.items()
     }
     lookback, horizon = data.lookbacks.max, data.pred_len
-    season = sampled.season or infer_season(*(one.wall for one in instruments))
+    season = sampled.season or infer_season(*(instrument.wall for instrument in instruments))
     no_season = why_not_seasonal(lookback, season)
     arrays = window_arrays(instruments, windows, lookback, horizon)
     report = make_report(

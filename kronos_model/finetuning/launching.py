@@ -77,4 +77,4 @@ def _interface(address: str) -> str | None:
     import psutil  # Accelerate needs it; an app that only sends jobs does not
 
     interfaces = psutil.net_if_addrs().items()
-    return next((name for name, found in interfaces if address in {one.address for one in found}), None)
+    return next((name for name, found in interfaces if address in {entry.address for entry in found}), None)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -150,8 +151,8 @@ class _Run:
         if (self.folder.checkpoint / "metadata.json").exists():
             return
         if self.accelerator.is_main_process:
-            modules = self.models.model, self.models.tokenizer
-            self.folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
+            parameters = chain(self.models.model.parameters(), self.models.tokenizer.parameters())
+            self.folder.check_room(sum(parameter.numel() for parameter in parameters))
             if not is_resumed:
                 self.folder.begin(self.given, self.data, self.models.parent)
         for index in range(len(config.stages)):

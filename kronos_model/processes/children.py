@@ -133,7 +133,11 @@ class ChildProcess:
                 out = (self._process.stdout, sink, error_sink is None)
                 for given in (out, (self._process.stderr, error_sink, True)):
                     if given[0] is not None:
-                        self._readers.append(self._start_reader(*given))
+                        reader = threading.Thread(
+                            target=self._read, args=given, name=f"{name}-output", daemon=True
+                        )
+                        reader.start()
+                        self._readers.append(reader)
                 undo.pop_all()
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             raise LocalStackError(f"{name} cannot be started: {error}") from error
@@ -194,11 +198,6 @@ class ChildProcess:
         # macOS answers EPERM instead of ESRCH for a group whose last member is a zombie.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-
-    def _start_reader(self, *given: object) -> threading.Thread:
-        reader = threading.Thread(target=self._read, args=given, name=f"{self.name}-output", daemon=True)
-        reader.start()
-        return reader
 
     def _read(self, pipe: IO[str], sink: LineSink | None, is_kept: bool) -> None:
         for line in iter(partial(pipe.readline, self._max_line_chars), ""):

@@ -100,7 +100,7 @@ def _intraday(
         SessionBars(exchange, spacing, with_start, with_end)
         for with_start, with_end in ((True, False), (False, True), (True, True))
     ]
-    bars = max(ways, key=lambda one: _overlap(one, recent))
+    bars = max(ways, key=lambda way: _overlap(way, recent))
     _check_match(name, lookback, ~is_recent | bars.contain(instants), len(recent))
     future = _enough(bars.after(int(instants[-1]), num_bars), num_bars, name)
     rule = f"the calendar {name}"

@@ -58,7 +58,7 @@ class Weekdays:
     num_missing: int
 
     @classmethod
-    def of(cls, days: NDArray[np.int64]) -> "Weekdays":
+    def from_days(cls, days: NDArray[np.int64]) -> "Weekdays":
         """From the days with bars, ascending.
 
         A weekday is open if it has bars at least as often as not. A Monday to Friday without bars just once
@@ -208,7 +208,7 @@ def session_walls(
     if np.any((np.diff(wall) == spacing) & (np.diff(wall // DAY) > 0)):
         walls = filter(exists, _around_the_clock(wall, spacing))
         return np.fromiter(walls, np.int64, num_bars), None
-    weekdays = Weekdays.of(np.unique(wall // DAY))
+    weekdays = Weekdays.from_days(np.unique(wall // DAY))
     walls = filter(exists, _day_sessions(wall, spacing, weekdays.with_weekend_closed()))
     times = np.fromiter(walls, np.int64, num_bars)
     if not weekdays.assumes_weekend_between(int(wall[-1]) // DAY, int(times[-1]) // DAY):
@@ -285,7 +285,11 @@ class _History:
 
     def expects(self, at: int) -> bool:
         """Whether a bar comes at ``at``. Raises CannotInfer if the lookback does not show it."""
-        closed = [self._is_closed(then) for then in self._before(at, WEEK) if not self._is_day_off(then)]
+        closed = [
+            self._is_closed(then)
+            for then in self._before(at, WEEK)
+            if then // DAY in self._days or weekday_of(then // DAY) >= SATURDAY  # else it is a day off
+        ]
         if 2 * sum(closed[:MAX_VOTES]) > len(closed[:MAX_VOTES]):
             return False
         if not closed and (at - MONDAY) % WEEK >= FRIDAY_NOON:
@@ -304,6 +308,3 @@ class _History:
         """Whether ``at`` lies strictly within a stretch of a day or longer without bars."""
         index = bisect_left(self._closures, (at,)) - 1
         return index >= 0 and at < self._closures[index][1]
-
-    def _is_day_off(self, at: int) -> bool:
-        return weekday_of(at // DAY) < SATURDAY and at // DAY not in self._days

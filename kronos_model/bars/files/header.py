@@ -121,7 +121,8 @@ def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions)
     for name in (TIMES, *COLUMNS, INSTRUMENT):
         wanted = options.id_column if name == INSTRUMENT else options.columns.get(name)
         if wanted is not None:
-            place = _find_exactly(path, titles, _plain(wanted), name)
+            exact = _plain(wanted)
+            place = titles.index(exact) if exact in titles else _find(path, titles, exact, name)
             if place is None:
                 text = f"{path} has no column {wanted!r} for {name}; it has {_listed(titles)}"
                 raise CandleFileError(text, field=name)
@@ -181,10 +182,6 @@ def _find_first(
         if (place := _find(path, titles, title, name)) is not None:
             return title, place
     return None
-
-
-def _find_exactly(path: Path, titles: Sequence[str], title: str, name: str) -> int | None:
-    return titles.index(title) if title in titles else _find(path, titles, title, name)
 
 
 def _find(path: Path, titles: Sequence[str], title: str, name: str) -> int | None:

@@ -49,7 +49,7 @@ class Lookback:
         Raises KronosError if they are no series.
         """
         given = {str(title): self.candles[title].to_numpy() for title in self.candles if title != TIMES}
-        filled = Filled.of(given, how)
+        filled = Filled.from_columns(given, how)
         columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how)
         return pd.DataFrame({TIMES: times.texts, **columns}), warnings
 

@@ -198,7 +198,7 @@ class Sharing:
         seed_step(step_seed(seed, stage, step, self._index), self._device)
         self._generator.manual_seed(step_seed(seed, stage, step))
 
-    def of(self, batch: Batch) -> Share:
+    def share(self, batch: Batch) -> Share:
         size = len(batch["x"])
         rows = slice(size * self._index // self._num, size * (self._index + 1) // self._num)
         windows = {name: values[rows].to(self._device, non_blocking=True) for name, values in batch.items()}

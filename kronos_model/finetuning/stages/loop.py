@@ -179,7 +179,7 @@ class StageLoop:
 
     def _train_batch(self, batch: Any, index: int) -> dict[str, Tensor]:
         """Train on batch ``index``; returns its losses, as a mean over all processes."""
-        accelerator, share = self._accelerator, self._sharing.of(batch)
+        accelerator, share = self._accelerator, self._sharing.share(batch)
         self._sharing.seed(self._config.seed, self._stage.name, index)
         with accelerator.accumulate(self._module):
             with accelerator.autocast(), share.drawing:
@@ -225,7 +225,7 @@ class StageLoop:
         collected: dict[str, list[Tensor]] = {}
         for batch in self._validation:
             self._stop_if_asked()
-            share = self._sharing.of(batch)
+            share = self._sharing.share(batch)
             with accelerator.autocast(), share.drawing:
                 # Not the wrapper for several processes, in which all have to compute as many batches.
                 losses = self._stage.validation_losses(

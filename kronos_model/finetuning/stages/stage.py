@@ -43,7 +43,7 @@ class TokenizerStage:
         x = batch["x"]
         (coarse, full), _, _, _ = module(x)
         coarse_loss, full_loss = (
-            (one - x)[:, -num_bars:].square().mean(dim=(1, 2)) for one in (coarse, full)
+            (part - x)[:, -num_bars:].square().mean(dim=(1, 2)) for part in (coarse, full)
         )
         return {"loss": full_loss, "coarse": coarse_loss}
 
@@ -72,8 +72,8 @@ class PredictorStage:
     def validation_losses(self, module: nn.Module, batch: Batch, num_bars: int) -> Losses:
         logits, targets = self.predict(module, batch)
         s1_loss, s2_loss = (
-            F.cross_entropy(one.transpose(1, 2), target, reduction="none")[:, -num_bars:].mean(dim=1)
-            for one, target in zip(logits, targets, strict=True)
+            F.cross_entropy(token.transpose(1, 2), target, reduction="none")[:, -num_bars:].mean(dim=1)
+            for token, target in zip(logits, targets, strict=True)
         )
         return {"loss": (s1_loss + s2_loss) / 2, "s1": s1_loss, "s2": s2_loss}
 
