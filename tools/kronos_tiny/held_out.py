@@ -9,10 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 from kronos_model.bars.columns import to_bars
+from kronos_model.engine.build import build_engine
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.evaluation.report import make_report, without_steps
 from kronos_model.evaluation.windows import WindowArrays, WindowTimes
-from kronos_model.finetuning.final_evaluation import ModelForecaster, window_batches
+from kronos_model.finetuning.final_evaluation import MAX_SLOTS, window_batches
 from kronos_model.model_pair import load_pair
 from tools.kronos_tiny.market import market_candles
 
@@ -54,13 +55,13 @@ def compare_held_out(
     """
     pair = load_pair(checkpoint)
     sampling = SamplingParams(top_p=top_p, sample_count=sample_count, seed=seed)
-    forecaster = ModelForecaster(pair.model, pair.tokenizer, max_context=pair.max_context, sampling=sampling)
+    engine = build_engine(pair.model, pair.tokenizer, max_context=pair.max_context, max_slots=MAX_SLOTS)
     each = np.arange(num_windows)  # the instruments are independent
     times = WindowTimes(each.astype("datetime64[D]"), each, lags=0)
     reports = {}
     for lookback in lookbacks:
         windows = held_out_windows(seed, num_windows, lookback, HORIZON)
-        batches = window_batches({NAME: forecaster}, windows)
+        batches = window_batches({NAME: engine}, windows, sampling)
         reports[str(lookback)] = without_steps(make_report(batches, times, season=None, seed=seed))
     return reports
 
