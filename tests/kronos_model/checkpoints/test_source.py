@@ -252,7 +252,7 @@ def test_a_cache_that_cannot_be_written_is_explained(hub: FakeHub, tmp_path: Pat
 def test_the_token_is_sent(hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(
-        "kronos_model.checkpoints.hub.get_hf_file_metadata",
+        "kronos_model.checkpoints.source.get_hf_file_metadata",
         lambda *_args, token, **_options: seen.append(token),
     )
     load(REPO, token="hf_secret")
