@@ -41,9 +41,30 @@ def follow(name: str, texts: list[str], num_bars: int, zone: ZoneInfo | None = N
 THANKSGIVING_WEEK = weekdays("2024-11-11", "2024-11-27")
 
 
-def test_daily_bars_leave_out_holidays_and_weekends() -> None:
-    assert follow("XNYS", THANKSGIVING_WEEK, 3) == ["2024-11-29", "2024-12-02", "2024-12-03"]
-    assert follow("XNYS", within(THANKSGIVING_WEEK, ["16:00"]), 2) == ["2024-11-29T16:00", "2024-12-02T16:00"]
+FRIDAY = [f"2024-11-22T{hour:02}:00" for hour in range(9, 24)]
+THREE_A_DAY = within(weekdays("2024-11-21", "2024-11-22"), ["09:00", "10:00", "14:00"])
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "expected"),
+    [
+        ("XNYS", THANKSGIVING_WEEK, ["2024-11-29", "2024-12-02", "2024-12-03"]),
+        ("XNYS", within(THANKSGIVING_WEEK, ["16:00"]), ["2024-11-29T16:00", "2024-12-02T16:00"]),
+        ("24/7", weekdays("2024-11-18", "2024-11-22"), ["2024-11-23", "2024-11-24"]),
+        ("24/7", FRIDAY, ["2024-11-23T00:00", "2024-11-23T01:00"]),
+        ("weekdays", THANKSGIVING_WEEK, ["2024-11-28", "2024-11-29"]),
+        ("weekdays", THREE_A_DAY[:-1], ["2024-11-22T14:00", "2024-11-25T09:00", "2024-11-25T10:00"]),
+        # Weekly bars are inferred as without a calendar.
+        ("XNYS", weekdays("2024-09-06", "2024-11-22")[::5], ["2024-11-29"]),
+        # Bars of a millisecond take no list of a session.
+        (
+            "XNYS", [f"2024-03-05T10:00:00.{number:03}" for number in range(200)],
+            ["2024-03-05T10:00:00.200", "2024-03-05T10:00:00.201"],
+        ),
+    ],
+)  # fmt: skip
+def test_bars_go_on_as_the_calendar_trades(name: str, texts: list[str], expected: list[str]) -> None:
+    assert follow(name, texts, len(expected)) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,28 +116,6 @@ def test_times_in_utc_move_with_the_exchange() -> None:
     with pytest.raises(TimestampError, match="bars lie outside the sessions of XNYS") as raised:
         follow("XNYS", within(weekdays("2024-02-26", "2024-03-08"), clocks("18:30", "23:30", 60)), 1)
     assert (raised.value.code, raised.value.field) == ("CANNOT_INFER_TIMESTAMPS", "calendar")
-
-
-def test_a_market_that_never_closes() -> None:
-    assert follow("24/7", weekdays("2024-11-18", "2024-11-22"), 2) == ["2024-11-23", "2024-11-24"]
-    friday = [f"2024-11-22T{clock}" for clock in clocks("09:00", "23:00", 60)]
-    assert follow("24/7", friday, 2) == ["2024-11-23T00:00", "2024-11-23T01:00"]
-
-
-def test_weekdays_keep_the_times_of_day() -> None:
-    assert follow("weekdays", THANKSGIVING_WEEK, 2) == ["2024-11-28", "2024-11-29"]
-    bars = within(weekdays("2024-11-21", "2024-11-22"), ["09:00", "10:00", "14:00"])
-    assert follow("weekdays", bars[:-1], 3) == ["2024-11-22T14:00", "2024-11-25T09:00", "2024-11-25T10:00"]
-
-
-def test_weekly_bars_are_inferred_as_without_a_calendar() -> None:
-    fridays = weekdays("2024-09-06", "2024-11-22")[::5]
-    assert follow("XNYS", fridays, 1) == ["2024-11-29"]
-
-
-def test_bars_of_a_millisecond_take_no_list_of_a_session() -> None:
-    texts = [f"2024-03-05T10:00:00.{number:03}" for number in range(200)]
-    assert follow("XNYS", texts, 2) == ["2024-03-05T10:00:00.200", "2024-03-05T10:00:00.201"]
 
 
 @pytest.mark.parametrize(
