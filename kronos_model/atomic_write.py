@@ -18,6 +18,7 @@ STAGING_AGE_S = 24 * 3600
 """A staging folder of this age was left by a process that crashed."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors of writing that last until room is made, or writing is allowed."""
+POLL_S: Final = 0.1
 
 
 @contextmanager
@@ -74,9 +75,6 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-POLL_S: Final = 0.1
 
 
 def lock(file: IO[Any], error: Exception, wait_s: float = 0.0) -> None:

@@ -24,6 +24,20 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.columns import CLOSE, COLUMNS, PRICE_COLUMNS, FloatArray, repair_bars
 
+COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+WANTED: Final = "an event such as 'close>last at 24', 'close<last-2% at end' or 'high>=195.5 by 10'"
+_NUMBER: Final = r"[0-9]{1,20}(?:\.[0-9]{1,20})?"
+_EVENT: Final = re.compile(
+    rf"\s*(?P<column>{'|'.join(PRICE_COLUMNS)})\s*(?P<comparison>{'|'.join(COMPARISONS)})"
+    rf"\s*(?:(?P<price>{_NUMBER})|last(?:\s*(?P<sign>[+-])\s*(?P<percent>{_NUMBER})\s*%)?)"
+    r"\s+(?P<when>at|by)\s+(?:(?P<bar>[1-9][0-9]{0,9})|end)\s*",
+    re.ASCII,
+)
+_Z_95: Final = 1.959964
+"""The normal distribution's quantile 0.975."""
+
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
@@ -70,21 +84,6 @@ def path_quantiles(values: NDArray[np.floating[Any]], levels: Sequence[float]) -
         step = high - low
         quantiles[index] = low + step * share if share < 0.5 else high - step * (1 - share)
     return quantiles
-
-
-COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt,
-}  # fmt: skip
-WANTED: Final = "an event such as 'close>last at 24', 'close<last-2% at end' or 'high>=195.5 by 10'"
-_NUMBER: Final = r"[0-9]{1,20}(?:\.[0-9]{1,20})?"
-_EVENT: Final = re.compile(
-    rf"\s*(?P<column>{'|'.join(PRICE_COLUMNS)})\s*(?P<comparison>{'|'.join(COMPARISONS)})"
-    rf"\s*(?:(?P<price>{_NUMBER})|last(?:\s*(?P<sign>[+-])\s*(?P<percent>{_NUMBER})\s*%)?)"
-    r"\s+(?P<when>at|by)\s+(?:(?P<bar>[1-9][0-9]{0,9})|end)\s*",
-    re.ASCII,
-)
-_Z_95: Final = 1.959964
-"""The normal distribution's quantile 0.975."""
 
 
 @dataclass(frozen=True)

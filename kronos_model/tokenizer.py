@@ -16,6 +16,8 @@ from kronos_model.checkpoints.pretrained import PretrainedModule
 from kronos_model.layers import TransformerBlock
 
 ENTROPY_EPSILON = 1e-8
+Tokens = tuple[Tensor, Tensor]
+"""Coarse and fine tokens s1 and s2, each (B, T) int64."""
 
 
 def bits_to_index(bits: Tensor) -> Tensor:
@@ -106,10 +108,6 @@ class TokenQuantizer(nn.Module):
         """Half indices (...) as quantised vectors (..., D)."""
         signs = torch.cat((index_to_signs(s1, self.s1_bits), index_to_signs(s2, self.s2_bits)), dim=-1)
         return signs * self.bsq.scale
-
-
-Tokens = tuple[Tensor, Tensor]
-"""Coarse and fine tokens s1 and s2, each (B, T) int64."""
 
 
 class KronosTokenizer(PretrainedModule):

@@ -33,6 +33,9 @@ _WAYS_OUT = (
 )
 
 logger = logging.getLogger(__name__)
+BUNDLED_FOLDER = Path(__file__).parents[1] / "bundled"
+Origin = Literal["bundled", "folder", "hub"]
+Part = Literal["model", "tokenizer"]
 
 
 class HubAccess(TypedDict, total=False):
@@ -134,12 +137,6 @@ def _short(error: Exception) -> str:
     """The first line of an error; the library's further lines are advice for other cases."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
-BUNDLED_FOLDER = Path(__file__).parents[1] / "bundled"
-
-Origin = Literal["bundled", "folder", "hub"]
-Part = Literal["model", "tokenizer"]
 
 
 @dataclass(frozen=True, slots=True)

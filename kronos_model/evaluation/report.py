@@ -23,6 +23,7 @@ MIN_PATHS: Final = 9
 """Fewer have no interval between two of them that holds 80 % of further paths."""
 MIN_WINDOWS: Final = 30
 FEW_WINDOWS: Final = "{} windows are few: ask for 30 or more to see differences."
+Outcome = Literal["better", "worse", "unclear"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,9 +189,6 @@ def _compared(other: str, by: Mapping[str, Any]) -> str:
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-Outcome = Literal["better", "worse", "unclear"]
 
 
 class Improvement(NamedTuple):

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from kronos_model.bars.columns import CLOSE, FloatArray, Instrument
 
 Array = NDArray[np.float64]
+MIN_GROUPS: Final = 6
+"""Fewer groups give no interval: all agree by chance in more than 5 % of cases (2 · 0.5⁵ = 6 %)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +87,6 @@ def window_arrays(
         instrument = instruments[int(windows.instrument_index[window])]
         bars[window], wall[window] = instrument.bars[rows[window]], instrument.wall[rows[window]]
     return WindowArrays(bars, wall, lookback)
-
-
-MIN_GROUPS: Final = 6
-"""Fewer groups give no interval: all agree by chance in more than 5 % of cases (2 · 0.5⁵ = 6 %)."""
 
 
 @dataclass(frozen=True, eq=False)

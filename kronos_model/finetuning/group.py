@@ -26,6 +26,10 @@ GROUP_TIMEOUT: Final = timedelta(minutes=5)
 _NO_LAUNCHER: dict[str, Any] = dict.fromkeys(
     ("LOCAL_RANK", "RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"), -1
 )
+MAX_BYTES: Final = 4096
+MAX_SHOWN_CHARS: Final = 60
+_SOURCE: Final = re.compile(r"\[/[^]]*\] *")
+"""The place in PyTorch's source, before the reason."""
 
 
 @contextmanager
@@ -66,12 +70,6 @@ def accelerated(device: torch.device, mixed_precision: str) -> Iterator[Accelera
         # Accelerate keeps its state in the class: a second run in this process may be on another device.
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
-
-
-MAX_BYTES: Final = 4096
-MAX_SHOWN_CHARS: Final = 60
-_SOURCE: Final = re.compile(r"\[/[^]]*\] *")
-"""The place in PyTorch's source, before the reason."""
 
 
 def difference(accelerator: Accelerator, values: Mapping[str, Any]) -> tuple[str, str] | None:

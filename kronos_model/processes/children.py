@@ -21,6 +21,21 @@ from types import MappingProxyType
 from typing import IO, Final
 
 PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
+POLL_S: Final = 0.05
+NUM_TAIL_LINES: Final = 200
+MAX_TAIL_CHARS: Final = 4096
+"""Characters of a line that the tail keeps."""
+MAX_LINE_CHARS: Final = 2**28
+# Reads the child's process id, then waits for the end of its standard input: it comes when the process at
+# the other end is gone for any reason. $1: seconds between SIGTERM and SIGKILL.
+_GUARD = """
+read -r child || exit 0
+read -r _
+kill -TERM "$child" 2>/dev/null
+while [ "$1" -gt 0 ] && kill -0 -"$child" 2>/dev/null; do sleep 1; set -- "$(($1 - 1))"; done
+kill -KILL -"$child" 2>/dev/null
+"""
+LineSink = Callable[[str, str], object]
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -44,25 +59,6 @@ def collect_nothing_at_exit() -> None:
     takes most of a second. Files and threads end as usual. Only for the main program of a process.
     """
     atexit.register(gc.freeze)
-
-
-POLL_S: Final = 0.05
-NUM_TAIL_LINES: Final = 200
-MAX_TAIL_CHARS: Final = 4096
-"""Characters of a line that the tail keeps."""
-MAX_LINE_CHARS: Final = 2**28
-
-# Reads the child's process id, then waits for the end of its standard input: it comes when the process at
-# the other end is gone for any reason. $1: seconds between SIGTERM and SIGKILL.
-_GUARD = """
-read -r child || exit 0
-read -r _
-kill -TERM "$child" 2>/dev/null
-while [ "$1" -gt 0 ] && kill -0 -"$child" 2>/dev/null; do sleep 1; set -- "$(($1 - 1))"; done
-kill -KILL -"$child" 2>/dev/null
-"""
-
-LineSink = Callable[[str, str], object]
 
 
 class LocalStackError(RuntimeError):

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from kronos_model.errors import PackageMissing, TimestampError
 
+Times = NDArray[np.int64]
+
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
@@ -67,9 +69,6 @@ def _read(calendar: Any) -> Exchange:
     ends = np.sort(np.concatenate([np.where(has_break, pauses, closes), closes[has_break]]))
     days = schedule.index.to_numpy().astype("datetime64[D]").astype(np.int64)
     return Exchange(calendar.tz, days, starts.astype(np.int64), ends.astype(np.int64))
-
-
-Times = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,6 +33,25 @@ FRIDAY, SATURDAY, SUNDAY = 4, 5, 6
 
 MAX_DAYS_CLOSED: Final = 4
 """A longer run of days without bars (a holiday week, a suspension) does not count against a weekday."""
+Days = TypeVar("Days", int, NDArray[np.int64])
+DAY: Final = 86_400_000_000
+WEEK: Final = 7 * DAY
+MONDAY: Final = 4 * DAY
+"""The first one since 1970-01-01, in µs."""
+FRIDAY_NOON: Final = 4 * DAY + DAY // 2
+"""µs since Monday."""
+MAX_TRADING_DAYS: Final = 10
+MAX_VOTES: Final = 4
+MAX_HISTORY: Final = 10 * WEEK
+"""Older bars are ignored: sessions change over time."""
+MAX_BREAKS: Final = 1000
+MAX_SILENCE: Final = 4 * DAY
+"""The search for the next bar ends after this long without one."""
+MIN_SHARE_OF_DAY: Final = 0.25
+"""A lookback with a smaller share of a full day's bars does not show a day."""
+MAX_MISMATCH: Final = 0.1
+SHORTEST_BREAK: Final = DAY // 96
+"""A quarter of an hour, as on futures exchanges. A shorter gap means missing bars."""
 
 
 class CannotInfer(TimestampError, code="CANNOT_INFER_TIMESTAMPS"):
@@ -102,34 +121,9 @@ class Weekdays:
                 yield later
 
 
-Days = TypeVar("Days", int, NDArray[np.int64])
-
-
 def weekday_of(days: Days) -> Days:
-    """Weekday, Monday 0."""
+    """Weekday, Monday 0, of days counted from 1970-01-01."""
     return (days + 3) % 7  # 1970-01-01 was a Thursday
-
-
-DAY: Final = 86_400_000_000
-WEEK: Final = 7 * DAY
-MONDAY: Final = 4 * DAY
-"""The first one since 1970-01-01, in µs."""
-FRIDAY_NOON: Final = 4 * DAY + DAY // 2
-"""µs since Monday."""
-
-MAX_TRADING_DAYS: Final = 10
-MAX_VOTES: Final = 4
-MAX_HISTORY: Final = 10 * WEEK
-"""Older bars are ignored: sessions change over time."""
-MAX_BREAKS: Final = 1000
-MAX_SILENCE: Final = 4 * DAY
-"""The search for the next bar ends after this long without one."""
-MIN_SHARE_OF_DAY: Final = 0.25
-"""A lookback with a smaller share of a full day's bars does not show a day."""
-MAX_MISMATCH: Final = 0.1
-
-SHORTEST_BREAK: Final = DAY // 96
-"""A quarter of an hour, as on futures exchanges. A shorter gap means missing bars."""
 
 
 def common_spacing(clock: NDArray[np.int64]) -> int:

@@ -28,6 +28,9 @@ _WITH_OFFSET: Final = (
     r"^(?P<local>.*:[0-9]{2}(?:[.][0-9]+)?) ?(?P<offset>Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 )
 _HALF_OF_DAY: Final = re.compile(r"(?i) ?[ap]m$")
+_HAS_TIME_OF_DAY: Final = r"[0-9]:[0-9]"
+_MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
+_TIME_OF_DAY: Final = r"^([0-9]{1,2}:[0-9]{2}|[0-9]{4}$|[0-9]{6}$)"
 
 
 class ClockError(CandleFileError):
@@ -124,11 +127,6 @@ def _forms_of(text: str) -> Iterator[str]:
             if is_half:
                 form = form.replace("%H", "%I") + is_half[0][: -len("pm")] + "%p"
             yield form
-
-
-_HAS_TIME_OF_DAY: Final = r"[0-9]:[0-9]"
-_MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
-_TIME_OF_DAY: Final = r"^([0-9]{1,2}:[0-9]{2}|[0-9]{4}$|[0-9]{6}$)"
 
 
 @dataclass(frozen=True, eq=False)

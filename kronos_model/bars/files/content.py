@@ -19,6 +19,10 @@ MAX_MEMBERS: Final = 2**16
 """Archives in one gzip file. Programs that pack blocks write one for every 64 KiB."""
 MAX_FOOTER_BYTES: Final = 2**24
 """Largest footer of a Parquet file. 1,000 row groups of 20 columns take about 3 MiB."""
+GZIP: Final = b"\x1f\x8b"
+PIECE_BYTES: Final = 2**14
+"""Packed bytes that are unpacked at once: gzip makes up to 1,032 bytes of one."""
+_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def is_bomb(unpacked_bytes: int, packed_bytes: int) -> bool:
@@ -48,12 +52,6 @@ def check_lines(path: Path, text: bytes, packed_bytes: int) -> None:
             limit = f"{MAX_LINE_BYTES >> 10} KiB"
             raise CandleFileError(f"{path} has a line of more than {limit}: write each bar on its own line")
         start = last + 1
-
-
-GZIP: Final = b"\x1f\x8b"
-PIECE_BYTES: Final = 2**14
-"""Packed bytes that are unpacked at once: gzip makes up to 1,032 bytes of one."""
-_UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def read_text(path: Path) -> bytes:

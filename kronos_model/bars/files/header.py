@@ -19,6 +19,28 @@ from kronos_model.errors import CandleFileError
 from kronos_model.text import printable
 
 MAX_SHOWN_CHARS: Final = 300
+TIME_OF_DAY: Final = "time"
+"""The column of times of day, if ``TIMES`` has only dates."""
+INSTRUMENT: Final = "instrument"
+SYMBOL: Final = "symbol"
+"""A column that may name each row's instrument, if the options do not say which one does."""
+SYMBOL_TITLES: Final = ("unique_id", "item_id", "symbol", "ticker", "instrument", "code")
+HEADER_ROWS: Final = 3
+"""The most rows before the first bar."""
+UNNAMED_INDEX: Final = ("__index_level_0__", "", "Unnamed: 0")
+"""Titles of pandas' unnamed index: in Parquet, in CSV, and in CSV that was read and written again."""
+TIME_TITLES: Final = (*TIME_COLUMNS, "open_time", "open time", "ds")
+TITLES: Final = {
+    COLUMNS[VOLUME]: ("volume", "tickvol", "vol"),  # MetaTrader has two; that of ticks is never blank
+    COLUMNS[AMOUNT]: ("amount", "quote_asset_volume", "quote_volume"),
+}
+"""Titles of vendors for one column, the likeliest first."""
+KLINES: Final = (
+    "open_time", "open", "high", "low", "close", "volume", "close_time", "quote_asset_volume", "count",
+    "taker_buy_volume", "taker_buy_quote_volume", "ignore",
+)  # fmt: skip
+"""The columns of Binance's files, which may have no header."""
+_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9.,]*")
 
 
 @dataclass(frozen=True)
@@ -73,32 +95,6 @@ class Cells:
 def shown(text: str) -> str:
     """The start of a text from a file, safe to print on a terminal."""
     return printable(text[:MAX_SHOWN_CHARS])
-
-
-TIME_OF_DAY: Final = "time"
-"""The column of times of day, if ``TIMES`` has only dates."""
-INSTRUMENT: Final = "instrument"
-SYMBOL: Final = "symbol"
-"""A column that may name each row's instrument, if the options do not say which one does."""
-SYMBOL_TITLES: Final = ("unique_id", "item_id", "symbol", "ticker", "instrument", "code")
-HEADER_ROWS: Final = 3
-"""The most rows before the first bar."""
-
-UNNAMED_INDEX: Final = ("__index_level_0__", "", "Unnamed: 0")
-"""Titles of pandas' unnamed index: in Parquet, in CSV, and in CSV that was read and written again."""
-TIME_TITLES: Final = (*TIME_COLUMNS, "open_time", "open time", "ds")
-TITLES: Final = {
-    COLUMNS[VOLUME]: ("volume", "tickvol", "vol"),  # MetaTrader has two; that of ticks is never blank
-    COLUMNS[AMOUNT]: ("amount", "quote_asset_volume", "quote_volume"),
-}
-"""Titles of vendors for one column, the likeliest first."""
-KLINES: Final = (
-    "open_time", "open", "high", "low", "close", "volume", "close_time", "quote_asset_volume", "count",
-    "taker_buy_volume", "taker_buy_quote_volume", "ignore",
-)  # fmt: skip
-"""The columns of Binance's files, which may have no header."""
-
-_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9.,]*")
 
 
 def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions) -> Header:

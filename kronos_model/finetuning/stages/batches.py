@@ -29,6 +29,7 @@ from kronos_model.tokenizer import batch_mean
 
 CHUNK_BARS: Final = 65_536
 """Bars whose time features are computed at once, since the computation is in int64."""
+VALIDATION: Final = "validation"
 
 
 class BarStore:
@@ -110,9 +111,6 @@ class WindowDataset(Dataset[dict[str, torch.Tensor]]):
         share = np.random.default_rng(indices).random()
         lookback: float = shortest * (longest / shortest) ** share
         return round(lookback)
-
-
-VALIDATION: Final = "validation"
 
 
 def step_seed(seed: int, stage: str, step: int | str, process: int = 0) -> int:
