@@ -63,7 +63,7 @@ def test_the_series_of_a_batch_do_not_take_turns(predictor, monkeypatch):
     monkeypatch.setattr(
         predictor,
         "_run",
-        lambda requests, *args: (jobs.extend(one.job for one in requests), run(requests, *args))[1],
+        lambda requests, *args: (jobs.extend(request.job for request in requests), run(requests, *args))[1],
     )
     several = [series(0, 40, 5), series(1, 7, 5)]
     predictor.predict_batch(*map(list, zip(*several, strict=True)), 5, seed=4)
@@ -78,15 +78,15 @@ def test_series_may_differ_in_horizon(predictor):
 
 
 def test_without_a_seed_one_is_drawn_from_torch_and_reported(predictor):
-    one = series()
+    given = series()
     torch.manual_seed(5)
-    first = predictor.predict(*one, 5)
-    second = predictor.predict(*one, 5)
+    first = predictor.predict(*given, 5)
+    second = predictor.predict(*given, 5)
     assert first.attrs["seed"] != second.attrs["seed"]
-    again = predictor.predict(*one, 5, seed=first.attrs["seed"])
+    again = predictor.predict(*given, 5, seed=first.attrs["seed"])
     pd.testing.assert_frame_equal(first, again)
     torch.manual_seed(5)
-    pd.testing.assert_frame_equal(first, predictor.predict(*one, 5))
+    pd.testing.assert_frame_equal(first, predictor.predict(*given, 5))
 
 
 def test_paths_and_their_repair(predictor):
@@ -170,11 +170,11 @@ def test_a_missing_device_falls_back_with_a_warning(predictor):
 
 def test_threads_may_share_a_predictor(predictor):
     several = [series(seed) for seed in range(4)] * 3
-    alone = [predictor.predict(*one, 5, seed=1) for one in several]
+    alone = [predictor.predict(*given, 5, seed=1) for given in several]
     with ThreadPoolExecutor(6) as pool:
-        together = list(pool.map(lambda one: predictor.predict(*one, 5, seed=1), several))
-    for one, other in zip(alone, together, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+        together = list(pool.map(lambda given: predictor.predict(*given, 5, seed=1), several))
+    for ours, theirs in zip(together, alone, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def test_weights_of_another_type_are_refused_with_a_remedy(predictor):

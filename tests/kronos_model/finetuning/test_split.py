@@ -86,11 +86,11 @@ def test_no_bar_after_a_lookback_is_in_windows_of_an_earlier_part(data: st.DataO
             newest[part] = max(times)
     for index, each in enumerate(some):
         for earlier, later in (("train", "validation"), ("train", "test"), ("validation", "test")):
-            before = [row for one, row in seen[earlier] if one == index]
-            after = [row for one, row in seen[later] if one == index]
+            before = [row for owner, row in seen[earlier] if owner == index]
+            after = [row for owner, row in seen[later] if owner == index]
             if before and after:
                 assert min(after) - max(before) > plan.gap
-        assert len(each) >= len({row for part in PARTS for one, row in seen[part] if one == index})
+        assert len(each) >= len({row for part in PARTS for owner, row in seen[part] if owner == index})
     assert sum(split.num_bars.values()) + split.num_left_out == sum(map(len, some))
 
 

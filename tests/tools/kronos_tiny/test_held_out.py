@@ -36,8 +36,8 @@ def test_its_80_percent_interval_contains_about_80_percent(held_out: dict[str, A
 
 
 def test_all_lookbacks_forecast_the_same_bars_of_instruments_of_their_own() -> None:
-    one, longer, other = (held_out_windows(*case, 4) for case in ((0, 3, 8), (0, 3, 16), (1, 3, 8)))
-    assert one.bars.shape == (3, 12, 6)
-    assert np.array_equal(one.bars, longer.bars[:, 8:])
-    assert np.array_equal(one.wall, longer.wall[:, 8:])
-    assert len(np.unique(np.concatenate([one.future_closes, other.future_closes])[:, 0])) == 6
+    short, longer, other = (held_out_windows(*case, 4) for case in ((0, 3, 8), (0, 3, 16), (1, 3, 8)))
+    assert short.bars.shape == (3, 12, 6)
+    assert np.array_equal(short.bars, longer.bars[:, 8:])
+    assert np.array_equal(short.wall, longer.wall[:, 8:])
+    assert len(np.unique(np.concatenate([short.future_closes, other.future_closes])[:, 0])) == 6
