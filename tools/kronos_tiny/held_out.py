@@ -79,18 +79,10 @@ def main() -> None:
     """Run the command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", nargs="?", default=NAME, help="bundled name or folder (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--windows", type=int, default=NUM_WINDOWS, help="(default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=SAMPLE_COUNT, help="paths (default: %(default)s)")
     parser.add_argument("--top-p", type=float, default=1.0, help="(default: %(default)s)")
     options = parser.parse_args()
-    held_out = compare_held_out(
-        options.checkpoint,
-        seed=options.seed,
-        num_windows=options.windows,
-        sample_count=options.samples,
-        top_p=options.top_p,
-    )
+    held_out = compare_held_out(options.checkpoint, num_windows=options.windows, top_p=options.top_p)
     sys.stdout.write(summary(held_out) + "\n")
 
 
