@@ -45,7 +45,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.names import result_key
 from kronos_model.devices.cores import num_cores
 from kronos_model.devices.probe import TorchProbe
-from kronos_model.processes.environment import PACKAGE_ROOT
+from kronos_model.processes.children import PACKAGE_ROOT
 
 BACKLOG, BACKLOG_LOOKBACK, BACKLOG_HORIZON = 1000, 512, 24
 BURST, BURST_LOOKBACK, BURST_HORIZON = 64, 400, 100

@@ -35,6 +35,13 @@ at fault and ``details`` (JSON-compatible).
 from collections.abc import Mapping
 from typing import Any
 
+OUT_OF_MEMORY_TEXTS = (
+    "out of memory",  # CUDA and MPS, the allocator's and the driver's
+    "can't allocate memory",  # the CPU's allocator
+    "alloc_failed",  # cuBLAS and cuDNN
+    "bad_alloc",
+)
+
 
 class KronosError(Exception):
     """Base of all errors raised on purpose by this package."""
@@ -167,3 +174,11 @@ class RunLocked(FinetuningError, code="RUN_LOCKED"):
 
 class TrainingStopped(FinetuningError, code="TRAINING_STOPPED"):
     """Training stopped on request and saved its state; it can be resumed."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether computing less at once may help."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(part in text for part in OUT_OF_MEMORY_TEXTS)

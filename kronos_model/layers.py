@@ -96,7 +96,7 @@ class MultiHeadAttention(nn.Module):
     def project(self, query: Tensor, source: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values by heads, each (B, T, H, head_dim), not rotated."""
         projected = self.q_proj(query), self.k_proj(source), self.v_proj(source)
-        q, k, v = (rearrange(one, "b t (h d) -> b t h d", h=self.n_heads) for one in projected)
+        q, k, v = (rearrange(x, "b t (h d) -> b t h d", h=self.n_heads) for x in projected)
         return q, k, v
 
     @staticmethod

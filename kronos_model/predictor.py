@@ -189,10 +189,10 @@ class KronosPredictor:
                 zip(df_list, x_timestamp_list, y_timestamp_list, horizons, strict=True)
             )
         ]
-        num_bars = sum(one.horizon * one.sampling.sample_count for one in requests)
+        num_bars = sum(request.horizon * request.sampling.sample_count for request in requests)
         with self._engine_lock, tqdm(total=num_bars, unit="bar", disable=not verbose) as progress:
             ended = self._run(requests, progress.update)
-        forecasts = [Forecast(one.paths, one.request.sampling.seed) for one in ended]
+        forecasts = [Forecast(generation.paths, generation.request.sampling.seed) for generation in ended]
         return [forecast.repaired() for forecast in forecasts] if repair else forecasts
 
     def _run(self, requests: list[SeriesRequest], on_bars: Callable[[int], object]) -> list[Generation]:

@@ -16,7 +16,7 @@ from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.redis.connection import connect
-from kronos_model.processes.exiting import collect_nothing_at_exit
+from kronos_model.processes.children import collect_nothing_at_exit
 from tests import fork_server, gpu
 
 # The tests' models are tiny, and OpenMP's threads wait for each other by spinning: on a busy machine two

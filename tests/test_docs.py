@@ -103,7 +103,7 @@ def test_links_into_pages_lead_to_a_heading():
 
 
 PATH = re.compile(
-    r"(?<![\w./-])((?:kronos_model|kronos_client|worker|kronos_cli|api_stub|tests|benchmarks|deploy|docs)/[\w./-]*\w/?)"
+    r"(?<![\w./-])((?:kronos_model|kronos_client|worker|kronos_cli|api_stub|tests|benchmarks|deploy|docs|tools)/[\w./-]*\w/?)"
 )
 
 

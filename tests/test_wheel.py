@@ -103,7 +103,6 @@ def test_everything_of_the_packages_is_in_it_and_nothing_else(wheel):
         "api_stub/page/sample.csv",
         "api_stub/page/vendor/lightweight-charts/LICENSE",
         "api_stub/page/vendor/lightweight-charts/lightweight-charts.js",
-        "kronos_model/bundled/kronos-tiny.yaml",
         "kronos_model/bundled/kronos-tiny/model/model.safetensors",
         "kronos_model/bundled/kronos-tiny/tokenizer/config.json",
         "kronos_client/core/__init__.py",

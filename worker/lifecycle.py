@@ -18,7 +18,7 @@ from celery.utils.nodenames import gethostname
 from kronos_client.logs import PER_JOB, log_json, use_json
 from kronos_client.settings import SettingsError
 from kronos_model.errors import KronosError
-from kronos_model.processes.exiting import collect_nothing_at_exit
+from kronos_model.processes.children import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.connecting import ConnectionPause

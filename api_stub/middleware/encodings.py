@@ -12,7 +12,7 @@ from starlette.middleware.gzip import DEFAULT_EXCLUDED_CONTENT_TYPES, GZipRespon
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api_stub.problems import HttpCode, HttpError, closing
-from kronos_model.bars.files.limits import MAX_RATIO, is_bomb
+from kronos_model.bars.files.content import MAX_RATIO, is_bomb
 
 if sys.version_info >= (3, 14):
     from compression.zstd import DecompressionParameter, ZstdCompressor, ZstdDecompressor, ZstdError

@@ -11,7 +11,7 @@ from typing import Any, Final
 from api_stub.uploads.read_options import query_field
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.files.options import ReadOptions
-from kronos_model.processes.environment import module_command
+from kronos_model.processes.children import module_command
 from kronos_model.processes.json_child import ChildEnded, JsonChild
 
 log = logging.getLogger(__name__)

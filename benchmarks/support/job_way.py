@@ -21,7 +21,7 @@ from benchmarks.support.traffic import WAIT_S, Traffic, job_payload
 from benchmarks.support.workers import NULL, OBSERVED, TINY, Workers, pinned
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
-from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.children import module_command, own_environment
 
 LOOKBACK, HORIZON = 512, 24
 NUM_SUBMITS, NUM_SINGLE, NUM_MANY, NUM_BACKLOG = 100, 100, 16, 512

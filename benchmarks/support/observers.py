@@ -17,7 +17,7 @@ from multiprocessing.connection import Client, Listener
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol
 
-from kronos_model.processes.environment import PACKAGE_ROOT
+from kronos_model.processes.children import PACKAGE_ROOT
 
 PACKAGES: Final = tuple(f"{name}{os.sep}" for name in ("kronos_client", "worker", "kronos_model"))
 

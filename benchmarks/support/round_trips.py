@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from kronos_client.redis.scripts import SCRIPTS, read_script
-from kronos_model.processes.environment import PACKAGE_ROOT
+from kronos_model.processes.children import PACKAGE_ROOT
 
 CHUNK_BYTES: Final = 2**16
 NAMES: Final = {

@@ -14,8 +14,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import BUNDLED_MODEL
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.redis.routing import live_workers
-from kronos_model.processes.children import ChildProcess
-from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.children import ChildProcess, module_command, own_environment
 
 START_TIMEOUT_S: Final = 120
 REAL, NULL, BARE, OBSERVED = (

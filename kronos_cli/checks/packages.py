@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kronos_cli.checks.finding import Finding, Level
-from kronos_model.processes.environment import PACKAGE_ROOT
+from kronos_model.processes.children import PACKAGE_ROOT
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -25,9 +25,9 @@ from kronos_client.core.forecast_request import default_sample_count
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
-from kronos_model.devices.names import DEVICE_PATTERN
+from kronos_model.devices import DEVICE_PATTERN
 from kronos_model.errors import InputError
-from kronos_model.paths.events import Event
+from kronos_model.forecast import Event
 
 DEFAULT_OUTPUT = Path("output/forecasts")
 MAX_ERRORS_SHOWN = 50

@@ -17,8 +17,7 @@ from kronos_client.registry.model_registry import ModelRegistry, check_name
 from kronos_client.registry.promotions import promote as record_promotion
 from kronos_client.registry.promotions import roll_back, why_not_promoted
 from kronos_client.registry.registered_model import RegisteredModel
-from kronos_model.checkpoints.hub import CONFIG_NAME
-from kronos_model.checkpoints.source import locate_checkpoint, read_json, read_metadata
+from kronos_model.checkpoints.source import CONFIG_NAME, locate_checkpoint, read_json, read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)

@@ -66,8 +66,7 @@ def run_several(num_processes: int, arguments: list[str], settings: CliSettings)
     from kronos_cli.stack.services import worker_names, worker_share
     from kronos_cli.stack.worker_processes import WorkerProcesses
     from kronos_client.logs import log_json
-    from kronos_model.processes.children import ChildProcess
-    from kronos_model.processes.environment import own_environment
+    from kronos_model.processes.children import ChildProcess, own_environment
 
     is_json, restarts = settings.log_format == "json", Restarts()
     if is_json:

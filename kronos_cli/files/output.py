@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import IO, Any, Final, Self
 
 from kronos_cli.files.record import KINDS, Kind, LongForm, Record, write_record, write_table
-from kronos_model.atomic_write import disk_errors
+from kronos_model.atomic_write import disk_errors, lock
 from kronos_model.errors import DiskFull, InputError
-from kronos_model.file_lock import lock
 
 JOURNAL: Final = ".kronos-forecasts.jsonl"
 

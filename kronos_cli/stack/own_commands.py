@@ -1,7 +1,7 @@
 """This package's commands as child processes: command lines, and the choice of the model."""
 
 from kronos_cli.settings import CliSettings
-from kronos_model.processes.environment import module_command
+from kronos_model.processes.children import module_command
 
 BUNDLED_MODEL = "kronos-tiny"
 

@@ -11,8 +11,7 @@ from functools import partial
 from types import FrameType
 from typing import Any, Final, Self
 
-from kronos_model.processes.children import POLL_S, ChildProcess, LineSink
-from kronos_model.processes.environment import own_environment
+from kronos_model.processes.children import POLL_S, ChildProcess, LineSink, own_environment
 
 GRACE_S: Final = 8
 """Seconds between SIGTERM and SIGKILL, so that the stack ends within 10 s."""

@@ -15,8 +15,7 @@ from kronos_cli.stack.own_commands import own_command
 from kronos_cli.stack.ports import FLOWER_PORT, free_port
 from kronos_cli.stack.processes import ProcessStack
 from kronos_model.devices.cores import intra_op_threads
-from kronos_model.processes.children import LocalStackError
-from kronos_model.processes.environment import module_command
+from kronos_model.processes.children import LocalStackError, module_command
 
 API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
 CORES_KEPT_FREE: Final = 1

@@ -17,8 +17,8 @@ from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorker
 from kronos_client.core.forecast_request import check_options, plain
 from kronos_client.core.long_request import WindowChoice
 from kronos_client.core.reading import readable
+from kronos_model.bars.columns import Instrument
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
-from kronos_model.bars.instrument import Instrument
 from kronos_model.errors import CandleFileError
 
 if TYPE_CHECKING:

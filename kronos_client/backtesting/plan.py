@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.backtest import check_models
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.bars.instrument import Instrument
-from kronos_model.evaluation.window_arrays import Windows, spread
-from kronos_model.evaluation.window_times import WindowTimes, window_times
+from kronos_model.bars.columns import Instrument
+from kronos_model.evaluation.windows import Windows, WindowTimes, spread, window_times
 from kronos_model.seeds import MAX_SEED
 
 WINDOWS_PER_JOB: Final = 4

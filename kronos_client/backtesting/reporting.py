@@ -33,7 +33,7 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
     no_season = why_not_seasonal(plan.options.lookback, season)
     season = None if no_season else season
     scores = make_report(
-        _scored(run, on_batch), plan.times.of(windows), season=season, seed=plan.options.seed
+        _scored(run, on_batch), plan.times.select(windows), season=season, seed=plan.options.seed
     )
     num_left_out = len(plan.windows) - len(windows)
     report = {

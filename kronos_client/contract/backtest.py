@@ -16,7 +16,7 @@ from kronos_client.contract.limits import check_data_payload, check_most
 from kronos_client.contract.model_info import ResultModel
 from kronos_client.contract.names import SCHEMA_VERSION, Priority
 from kronos_model.evaluation.naive import NAIVE_TITLES
-from kronos_model.finetuning.data_config import ReadConfig
+from kronos_model.finetuning.config_parts import ReadConfig
 
 MAX_MODELS: Final = 8
 

@@ -19,7 +19,7 @@ from kronos_client.contract.model_info import ResultModel, Texts
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
-from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
+from kronos_model.finetuning.config_parts import PredictorShape, TokenizerShape
 from kronos_model.finetuning.split import split_windows
 from kronos_model.text import dotted, escaped, excerpt
 

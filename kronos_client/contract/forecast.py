@@ -20,8 +20,8 @@ from kronos_client.contract.columns import Column
 from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.missing import Missing
-from kronos_model.devices.names import DEVICE_PATTERN
-from kronos_model.paths.events import WANTED, Event
+from kronos_model.devices import DEVICE_PATTERN
+from kronos_model.forecast import WANTED, Event
 from kronos_model.seeds import MAX_SEED
 
 MAX_QUANTILES: Final = 32

@@ -17,8 +17,14 @@ from kronos_client.contract.limits import check_job, check_max_bars, check_paylo
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.refusals import refusal
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
-from kronos_model.bars.columns import FloatArray, check_candles, impossible_warning, time_features, to_bars
-from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.columns import (
+    FloatArray,
+    Instrument,
+    check_candles,
+    impossible_warning,
+    time_features,
+    to_bars,
+)
 from kronos_model.bars.missing import Filled, Missing
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.errors import CandleError, KronosError, TimestampError
@@ -236,7 +242,7 @@ def _read_columns(
     for name, column in given.items():
         columns[name] = decode_column(column, f"{prefix}{name}")
     try:
-        filled = Filled.of(columns, missing)
+        filled = Filled.from_columns(columns, missing)
         check_candles(filled.columns)
     except CandleError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None

@@ -10,9 +10,16 @@ from pydantic import Field
 
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.model_info import ResultModel
-from kronos_model.forecast import Forecast, path_quantiles
-from kronos_model.paths.events import Event, standard_error, wilson_interval
-from kronos_model.paths.statistics import max_drawdown, realised_volatility, total_return
+from kronos_model.forecast import (
+    Event,
+    Forecast,
+    max_drawdown,
+    path_quantiles,
+    realised_volatility,
+    standard_error,
+    total_return,
+    wilson_interval,
+)
 
 MIN_PATHS_OF_QUANTILES: Final = 20
 MIN_PATHS_OF_EVENTS: Final = 25

@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveFloat, Positi
 
 from kronos_client.contract.calibration import Calibration
 from kronos_client.registry.model_folder import is_inside, reading, sha256_of
-from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME
+from kronos_model.checkpoints.source import CONFIG_NAME, WEIGHTS_NAME
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
 METADATA_NAME: Final = "metadata.json"

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.sessions import DAY, SHORTEST_BREAK, bridge_outages, common_spacing
 from kronos_model.bars.calendar.spacing import MIN_BARS
-from kronos_model.bars.columns import PRICE_COLUMNS, as_columns, check_shape
-from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.columns import PRICE_COLUMNS, Instrument, as_columns, check_shape
 from kronos_model.bars.timestamps import Timestamps, write_like
 from kronos_model.errors import CandleError
 
@@ -41,7 +40,7 @@ class Filled:
     num_without_volume: int = 0
 
     @classmethod
-    def of(cls, columns: Mapping[str, NDArray[np.float64]], how: Missing) -> "Filled":
+    def from_columns(cls, columns: Mapping[str, NDArray[np.float64]], how: Missing) -> "Filled":
         """All rows stay. Those before the first price have its close. A volume or amount of NaN becomes 0.
 
         With "error" nothing is filled, and no bar counts as missing.

@@ -17,8 +17,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from kronos_model.atomic_write import STAGING, sync
-from kronos_model.checkpoints.hub import CONFIG_NAME, WEIGHTS_NAME, HubAccess
-from kronos_model.checkpoints.source import CheckpointSource, Part, locate_checkpoint, read_json
+from kronos_model.checkpoints.source import (
+    CONFIG_NAME,
+    WEIGHTS_NAME,
+    CheckpointSource,
+    HubAccess,
+    Part,
+    locate_checkpoint,
+    read_json,
+)
 from kronos_model.errors import CheckpointError, CheckpointMissing
 
 PICKLED = {".bin", ".pt", ".pth"}

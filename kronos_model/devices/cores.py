@@ -34,8 +34,8 @@ def cgroup_quota(cgroup: Path = CGROUP_OF_PROCESS, root: Path = CGROUP_ROOT) -> 
     # A process that was moved into this namespace from outside sees its cgroup above the root.
     folder = root if ".." in Path(path).parts else root / path
     around = [parent for parent in folder.parents if parent.is_relative_to(root)]
-    quotas = [quota for one in (folder, *around) if (quota := _read_quota(one / "cpu.max")) is not None]
-    return min(quotas, default=None)
+    quotas = [_read_quota(each / "cpu.max") for each in (folder, *around)]
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def _read_quota(path: Path) -> float | None:

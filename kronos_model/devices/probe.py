@@ -3,15 +3,16 @@
 Other modules take a probe, so tests can try every combination of hardware on any machine.
 """
 
-import os
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 
+import psutil  # Accelerate needs it
 import torch
 
 from kronos_model.devices.driver import driver_problem, driver_version
-from kronos_model.devices.failures import is_out_of_memory
+from kronos_model.errors import is_out_of_memory
 
 NOT_AVAILABLE = "not available"
 NO_CUDA_BUILD = "driver {driver} found, but this PyTorch is built for the CPU: install requirements-cuda.txt"
@@ -27,7 +28,7 @@ _MAX_REASON_CHARS = 120
 
 
 class TorchProbe:
-    """The machine's devices, through PyTorch and ``/proc``. Calls CUDA only for CUDA devices.
+    """The machine's devices, through PyTorch, psutil and ``/proc``. Calls CUDA only for CUDA devices.
 
     No method raises an error for a device that is absent or broken.
     """
@@ -76,8 +77,7 @@ class TorchProbe:
                 return torch.cuda.get_device_name(device) + suffix
         except (RuntimeError, AssertionError):
             return device.type
-        model_name = _first_match("/proc/cpuinfo", r"model name\s*:\s*(.+)")
-        cpu = model_name or platform.processor() or platform.machine()
+        cpu = _cpu_name()
         return cpu if device.type == "cpu" else f"{device.type} on {cpu}"
 
     def memory_bytes(self, device: torch.device) -> tuple[int | None, int | None]:
@@ -91,7 +91,8 @@ class TorchProbe:
                 return total, total - torch.mps.driver_allocated_memory()
         except (RuntimeError, AssertionError):
             return None, None
-        return _host_memory_bytes()
+        memory = psutil.virtual_memory()
+        return memory.total, memory.available
 
     def utilisation_percent(self, device: torch.device) -> int | None:
         """Share of the last second or less in which a GPU computed; None if it cannot be known.
@@ -127,21 +128,9 @@ def short_reason(error: BaseException) -> str:
     return lines[0].split(". ")[0].rstrip(".")[:_MAX_REASON_CHARS]
 
 
-def _host_memory_bytes() -> tuple[int | None, int | None]:
-    total_kib = _first_match("/proc/meminfo", r"MemTotal:\s*(\d+) kB")
-    free_kib = _first_match("/proc/meminfo", r"MemAvailable:\s*(\d+) kB")
-    if total_kib and free_kib:
-        return int(total_kib) * 1024, int(free_kib) * 1024
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), None
-    except (AttributeError, ValueError, OSError):  # not POSIX, or a name this system does not have
-        return None, None
-
-
-def _first_match(path: str, pattern: str) -> str | None:
-    try:
-        text = Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    match = re.search(pattern, text)
-    return match.group(1).strip() if match else None
+def _cpu_name() -> str:
+    with suppress(OSError):  # not Linux
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if match := re.search(r"model name\s*:\s*(.+)", text):
+            return match.group(1).strip()
+    return platform.processor() or platform.machine()

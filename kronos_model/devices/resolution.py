@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from kronos_model.devices.names import ACCEPTED_DEVICES, DEVICE_PATTERN
+from kronos_model.devices import ACCEPTED_DEVICES, DEVICE_PATTERN
 from kronos_model.devices.probe import NOT_AVAILABLE, TorchProbe, short_reason
 from kronos_model.errors import DeviceError
 

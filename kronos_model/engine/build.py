@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
-from kronos_model.devices.failures import is_out_of_memory
 from kronos_model.engine.choice import EngineChoice, native_network
 from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.engine import Engine
@@ -24,7 +23,7 @@ from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH
 from kronos_model.engine.scheduling.path_table import padded_bars
 from kronos_model.engine.transformer.kv_cache import cache_dtype, cached_head_dim
-from kronos_model.errors import KronosError, OutOfMemory
+from kronos_model.errors import KronosError, OutOfMemory, is_out_of_memory
 from kronos_model.layers import TransformerBlock
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
-from kronos_model.devices.failures import is_out_of_memory
-from kronos_model.errors import InputError, KronosError, OutOfMemory
+from kronos_model.errors import InputError, KronosError, OutOfMemory, is_out_of_memory
 from kronos_model.seeds import MAX_SEED
 
 if TYPE_CHECKING:

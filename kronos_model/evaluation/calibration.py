@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import CLOSE, VOLUME
-from kronos_model.evaluation.pinball import pinball_loss
-from kronos_model.evaluation.window_arrays import Array
+from kronos_model.evaluation.windows import Array
 
 MIN_WINDOWS: Final = 30
 """Fewer have no shift of the levels 0.05 and 0.95."""
@@ -32,6 +31,13 @@ WEIGHING_WINDOWS: Final = 2000
 """The most windows that the weight is fitted to."""
 HALF_LIFE: Final = 1 / 4
 """Half-life, as a share of the lookback: a change this old weighs half as much as the last."""
+
+
+def pinball_loss(levels: Sequence[float], quantiles: Array, actual: Array) -> Array:
+    """The loss of quantiles (num_levels, W, H), of the same shape: lowest, on average, for the true ones."""
+    error = actual - quantiles
+    level = np.asarray(levels)[:, None, None]
+    return np.maximum(level * error, (level - 1) * error)
 
 
 class Correction(NamedTuple):

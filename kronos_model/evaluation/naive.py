@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.evaluation.window_arrays import Array
+from kronos_model.evaluation.windows import Array
 
 NUM_SAMPLES: Final = 200
 MIN_CHANGES: Final = 10

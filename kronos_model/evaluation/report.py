@@ -3,17 +3,15 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
+from scipy.special import stdtr, stdtrit
 
-from kronos_model.evaluation.improvement import improvement, mean_interval
 from kronos_model.evaluation.naive import NAIVE_TITLES, RANDOM_WALK, naive_samples
 from kronos_model.evaluation.scores import INTERVALS, ScoreTotals, finite_or_none
-from kronos_model.evaluation.window_arrays import Array
-from kronos_model.evaluation.window_times import WindowTimes
+from kronos_model.evaluation.windows import MIN_GROUPS, Array, WindowTimes
 
 START: Final = "start"
 """The model before finetuning, in the report after it."""
@@ -25,6 +23,7 @@ MIN_PATHS: Final = 9
 """Fewer have no interval between two of them that holds 80 % of further paths."""
 MIN_WINDOWS: Final = 30
 FEW_WINDOWS: Final = "{} windows are few: ask for 30 or more to see differences."
+Outcome = Literal["better", "worse", "unclear"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +86,8 @@ def without_steps(report: Mapping[str, Any]) -> dict[str, Any]:
     """The report without its scores by bar ahead, which are most of its size."""
     short = {
         part: {
-            name: {field: value for field, value in one.items() if field != "by_horizon"}
-            for name, one in report[part].items()
+            name: {field: value for field, value in entry.items() if field != "by_horizon"}
+            for name, entry in report[part].items()
         }
         for part in ("models", "naive")
     }
@@ -190,3 +189,50 @@ def _compared(other: str, by: Mapping[str, Any]) -> str:
 
 def _listed(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+class Improvement(NamedTuple):
+    """The decrease of a mean loss, in per cent of the other loss, with its 95 % interval.
+
+    ``low`` and ``high`` are NaN if there are too few windows. All are −inf if only the other loss is 0.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def outcome(self) -> Outcome:
+        """Unclear if the interval contains 0, or if there is none."""
+        if self.low > 0:
+            return "better"
+        return "worse" if self.high < 0 else "unclear"
+
+
+def improvement(ours: Array, theirs: Array, groups: NDArray[np.int64]) -> Improvement:
+    """The improvement of the mean of ``ours`` (W,) over that of ``theirs`` (W,), losses on the same windows.
+
+    The interval is that of the mean difference; see ``mean_interval``. Between equally good forecasts, 6 to
+    40 groups of one to four windows, with losses of light and heavy tails, were called better or worse in 2
+    to 6 % of cases; intervals by percentile bootstrap said so in 7 to 18 %.
+    """
+    if not theirs.any():
+        return Improvement(*[-np.inf if ours.any() else 0.0] * 3)
+    difference, half_width = mean_interval(theirs - ours, groups)
+    mean, half_width = (100 * value / float(theirs.mean()) for value in (difference, half_width))
+    return Improvement(mean, mean - half_width, min(mean + half_width, 100.0))
+
+
+def mean_interval(values: Array, groups: NDArray[np.int64]) -> tuple[float, float]:
+    """The mean of the windows' values (W,), and half the width of its 95 % interval (Student's t).
+
+    Overlapping windows have similar values; counted singly, they would make the interval too narrow. So
+    windows with one number in ``groups`` (W,) count once, by their sum. The half is NaN for fewer than
+    ``MIN_GROUPS`` groups.
+    """
+    sums = np.bincount(np.unique(groups, return_inverse=True)[1], weights=values)  # (G,)
+    number, mean = len(sums), float(values.mean())
+    if number < MIN_GROUPS:
+        return mean, math.nan
+    error = math.sqrt(number) * float(sums.std(ddof=1)) / len(values)
+    return mean, float(stdtrit(number - 1, 0.975)) * error

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.evaluation.pinball import pinball_loss
-from kronos_model.evaluation.window_arrays import Array, one_bar_change
+from kronos_model.evaluation.calibration import pinball_loss
+from kronos_model.evaluation.windows import Array, one_bar_change
 from kronos_model.forecast import path_quantiles
 
 LEVELS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)

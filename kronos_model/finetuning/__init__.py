@@ -8,6 +8,16 @@ From Python:
     KronosPredictor(Kronos.from_pretrained(done.checkpoint), KronosTokenizer.from_pretrained(done.checkpoint))
 
 A config can be checked without torch: what trains is imported on first use.
+
+__main__.py          the command line; launching.py: how it is started, with torchrun for several processes
+config.py            the config, its parts in config_parts.py
+run.py               a whole run
+group.py             the processes that train together
+data.py              reading the candles; split.py: cutting them into training, validation and test
+starting_point.py    the model and tokenizer to begin with
+stages/              training one of the two
+final_evaluation.py  the comparison after it
+run_folder.py        the run's files; reporting.py: its events
 """
 
 from typing import TYPE_CHECKING, Any

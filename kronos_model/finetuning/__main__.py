@@ -22,7 +22,7 @@ from kronos_model.errors import DeviceLost, KronosError, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig, load_config
 from kronos_model.finetuning.reporting import JsonProgress, Listener, ProgressBar
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.processes.exiting import collect_nothing_at_exit
+from kronos_model.processes.children import collect_nothing_at_exit
 
 EXIT_ERROR: Final = 1
 EXIT_DEVICE_LOST: Final = 70  # EX_SOFTWARE

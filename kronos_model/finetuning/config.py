@@ -11,12 +11,12 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from kronos_model.devices.names import DEVICE_PATTERN
+from kronos_model.devices import DEVICE_PATTERN
 from kronos_model.errors import FinetuningConfigError
-from kronos_model.finetuning.data_config import DataConfig
-from kronos_model.finetuning.shapes import (
+from kronos_model.finetuning.config_parts import (
     ConfigModel,
     Count,
+    DataConfig,
     Fraction,
     Positive,
     PredictorShape,

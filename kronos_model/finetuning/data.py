@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import fields
 
-from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.columns import COLUMNS, Instrument
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.report import DataReport
-from kronos_model.bars.instrument import Instrument
 from kronos_model.errors import BadRow, CandleFileError, NoPrices, TrainingDataError
-from kronos_model.finetuning.data_config import DataConfig, ReadConfig
+from kronos_model.finetuning.config_parts import DataConfig, ReadConfig
 
 
 def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataReport]:
@@ -23,7 +22,7 @@ def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[l
     Raises TrainingDataError for the errors of ``read_instruments``; ``field`` is ``data.path``, or one of
     ``config`` after ``prefix``.
     """
-    options = {one.name: getattr(config, one.name) for one in fields(ReadOptions)}
+    options = {option.name: getattr(config, option.name) for option in fields(ReadOptions)}
     try:
         return read_instruments(paths, ReadOptions(**options))
     except CandleFileError as error:

@@ -7,7 +7,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from kronos_model.devices.cores import intra_op_threads
-from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.children import module_command, own_environment
 
 OF_A_GROUP: Final = {"WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 """Variables of distributed training; those inherited from an enclosing run are dropped."""
@@ -77,4 +77,4 @@ def _interface(address: str) -> str | None:
     import psutil  # Accelerate needs it; an app that only sends jobs does not
 
     interfaces = psutil.net_if_addrs().items()
-    return next((name for name, found in interfaces if address in {one.address for one in found}), None)
+    return next((name for name, found in interfaces if address in {entry.address for entry in found}), None)

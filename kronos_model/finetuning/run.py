@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +19,18 @@ from kronos_model.devices.probe import TorchProbe, short_reason
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.engine.choice import EngineChoice
 from kronos_model.errors import DeviceLost, FinetuningConfigError, TrainingDataError, TrainingStopped
-from kronos_model.evaluation.window_arrays import Windows, spread
-from kronos_model.finetuning.accelerating import accelerated
+from kronos_model.evaluation.windows import Windows, spread
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.data import read_training_candles
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
-from kronos_model.finetuning.group import copy_from_first, difference, lost_peer
+from kronos_model.finetuning.group import accelerated, copy_from_first, difference, lost_peer
 from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tensorboard
 from kronos_model.finetuning.run_folder import RunFolder, comparable
 from kronos_model.finetuning.split import Split, split_warnings, split_windows
+from kronos_model.finetuning.stages.batches import BarStore, WindowDataset
 from kronos_model.finetuning.stages.loop import StageLoop, StageResult
 from kronos_model.finetuning.stages.stage import PredictorStage, Stage, TokenizerStage
 from kronos_model.finetuning.stages.state import load_progress
-from kronos_model.finetuning.stages.windows import BarStore, WindowDataset
 from kronos_model.finetuning.starting_point import StartingPoint, starting_point, with_revisions
 
 
@@ -151,8 +151,8 @@ class _Run:
         if (self.folder.checkpoint / "metadata.json").exists():
             return
         if self.accelerator.is_main_process:
-            modules = self.models.model, self.models.tokenizer
-            self.folder.check_room(sum(one.numel() for module in modules for one in module.parameters()))
+            parameters = chain(self.models.model.parameters(), self.models.tokenizer.parameters())
+            self.folder.check_room(sum(parameter.numel() for parameter in parameters))
             if not is_resumed:
                 self.folder.begin(self.given, self.data, self.models.parent)
         for index in range(len(config.stages)):

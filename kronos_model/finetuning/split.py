@@ -7,13 +7,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.columns import Instrument
 from kronos_model.bars.timestamps import parse_timestamps, write_times
 from kronos_model.errors import FinetuningConfigError, TimestampError, TrainingDataError
-from kronos_model.evaluation.window_arrays import Windows, spread
-from kronos_model.evaluation.window_times import MIN_GROUPS, window_times
+from kronos_model.evaluation.windows import MIN_GROUPS, Windows, spread, window_times
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.data_config import DataConfig
+from kronos_model.finetuning.config_parts import DataConfig
 from kronos_model.text import printable
 
 PARTS: Final = ("train", "validation", "test")

@@ -8,7 +8,7 @@ import torch
 
 from kronos_model.checkpoints.pretrained import PretrainedModule
 from kronos_model.finetuning.config import FinetuneConfig, StartConfig
-from kronos_model.finetuning.shapes import PredictorShape, TokenizerShape
+from kronos_model.finetuning.config_parts import PredictorShape, TokenizerShape
 from kronos_model.model import Kronos
 from kronos_model.model_pair import check_fit, default_max_context, load_pair, tokenizer_of
 from kronos_model.seeds import seed_from_text

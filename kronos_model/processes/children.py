@@ -1,27 +1,31 @@
-"""Child processes: named, read line by line, never orphaned.
+"""Child processes: their command line and environment; named, read line by line, never orphaned.
 
 Each child runs in a session of its own, so Ctrl-C reaches this process only, and this process decides the
 order in which its children end. A guard, one small shell for each child, ends it when this process is killed.
 """
 
+import atexit
 import contextlib
+import gc
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Final
 
+PACKAGE_ROOT: Final = Path(__file__).resolve().parents[2]
 POLL_S: Final = 0.05
 NUM_TAIL_LINES: Final = 200
 MAX_TAIL_CHARS: Final = 4096
 """Characters of a line that the tail keeps."""
 MAX_LINE_CHARS: Final = 2**28
-
 # Reads the child's process id, then waits for the end of its standard input: it comes when the process at
 # the other end is gone for any reason. $1: seconds between SIGTERM and SIGKILL.
 _GUARD = """
@@ -31,8 +35,30 @@ kill -TERM "$child" 2>/dev/null
 while [ "$1" -gt 0 ] && kill -0 -"$child" 2>/dev/null; do sleep 1; set -- "$(($1 - 1))"; done
 kill -KILL -"$child" 2>/dev/null
 """
-
 LineSink = Callable[[str, str], object]
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """The command line. With -P, a folder of that name in the working folder is not imported instead."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def own_environment(settings: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """This process's environment for such a child, changed by ``settings`` (by variable name)."""
+    paths = [str(PACKAGE_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    # A setting and its _FILE variable exclude each other.
+    files = {f"{name}_FILE" for name in settings}
+    inherited = {name: value for name, value in os.environ.items() if name not in files}
+    return {**inherited, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **settings}
+
+
+def collect_nothing_at_exit() -> None:
+    """Skip garbage collection at the end of this process; the operating system frees its memory.
+
+    At exit the interpreter collects garbage several times. PyTorch's modules are 170,000 objects, so that
+    takes most of a second. Files and threads end as usual. Only for the main program of a process.
+    """
+    atexit.register(gc.freeze)
 
 
 class LocalStackError(RuntimeError):
@@ -103,7 +129,11 @@ class ChildProcess:
                 out = (self._process.stdout, sink, error_sink is None)
                 for given in (out, (self._process.stderr, error_sink, True)):
                     if given[0] is not None:
-                        self._readers.append(self._start_reader(*given))
+                        reader = threading.Thread(
+                            target=self._read, args=given, name=f"{name}-output", daemon=True
+                        )
+                        reader.start()
+                        self._readers.append(reader)
                 undo.pop_all()
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             raise LocalStackError(f"{name} cannot be started: {error}") from error
@@ -164,11 +194,6 @@ class ChildProcess:
         # macOS answers EPERM instead of ESRCH for a group whose last member is a zombie.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
-
-    def _start_reader(self, *given: object) -> threading.Thread:
-        reader = threading.Thread(target=self._read, args=given, name=f"{self.name}-output", daemon=True)
-        reader.start()
-        return reader
 
     def _read(self, pipe: IO[str], sink: LineSink | None, is_kept: bool) -> None:
         for line in iter(partial(pipe.readline, self._max_line_chars), ""):

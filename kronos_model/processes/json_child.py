@@ -15,8 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from kronos_model.processes.children import MAX_LINE_CHARS, POLL_S, ChildProcess, LineSink
-from kronos_model.processes.environment import own_environment
+from kronos_model.processes.children import MAX_LINE_CHARS, POLL_S, ChildProcess, LineSink, own_environment
 
 FIRST_TO_KILL: Final = "1000"
 """``oom_score_adj``: if memory runs out, Linux kills the child before its parent and other processes."""

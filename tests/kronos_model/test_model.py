@@ -63,12 +63,6 @@ def test_decoding_sees_the_whole_context_and_training_only_the_past():
     assert torch.allclose(model.decode_s2(shuffled, sibling)[:, -1], newest, atol=1e-5)
 
 
-def test_teacher_forcing_without_targets_is_refused():
-    tokens = torch.zeros(1, 3, dtype=torch.long)
-    with pytest.raises(ValueError, match="s1_targets"):
-        make()(tokens, tokens, use_teacher_forcing=True)
-
-
 @pytest.mark.parametrize("use_teacher_forcing", [True, False])
 @torch.inference_mode()
 def test_the_last_targets_are_trained_as_they_are_decoded(use_teacher_forcing):
@@ -90,7 +84,8 @@ def test_the_last_targets_are_trained_as_they_are_decoded(use_teacher_forcing):
             torch.testing.assert_close(ours[:, step], theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_targets_that_are_limited_need_the_tokens_before_them():
+@pytest.mark.parametrize("options", [{"num_targets": 2}, {"use_teacher_forcing": True}])
+def test_limited_targets_and_teacher_forcing_need_the_tokens(options):
     tokens = torch.zeros(1, 4, dtype=torch.long)
     with pytest.raises(ValueError, match="s1_targets"):
-        make()(tokens, tokens, num_targets=2)
+        make()(tokens, tokens, **options)

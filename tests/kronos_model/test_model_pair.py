@@ -33,32 +33,27 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     return asked
 
 
+@pytest.mark.usefixtures("no_cuda_calls")
 def test_loads_the_bundled_pair() -> None:
     pair = load_pair("kronos-tiny")
     assert isinstance(pair, CheckpointPair)
     assert isinstance(pair.model, Kronos)
     assert isinstance(pair.tokenizer, KronosTokenizer)
-    assert pair.max_context == 512
     assert not pair.model.training
     assert not pair.tokenizer.training
+    assert is_trained("kronos-tiny") is is_trained(TINY) is True
+    metadata = json.loads((TINY / "metadata.json").read_text(encoding="utf-8"))
+    assert pair.max_context == metadata["lookback"] + metadata["pred_len"] == 512
+    assert sum(path.stat().st_size for path in TINY.rglob("*") if path.is_file()) < 2_000_000
 
 
-@pytest.mark.usefixtures("no_cuda_calls")
-def test_loading_never_calls_cuda() -> None:
-    load_pair("kronos-tiny")
-
-
-def test_loads_a_folder_that_holds_a_pair() -> None:
-    pair = load_pair(str(REFERENCE))
+@pytest.mark.parametrize("given", [(str(REFERENCE),), (REFERENCE / "model", REFERENCE / "tokenizer")])
+def test_loads_a_pair_from_one_folder_or_two(given: tuple[str | Path, ...]) -> None:
+    pair = load_pair(*given)
     assert pair.model.checkpoint is not None
     assert pair.model.checkpoint.folder == REFERENCE / "model"
     assert pair.tokenizer.checkpoint is not None
     assert pair.tokenizer.checkpoint.folder == REFERENCE / "tokenizer"
-
-
-def test_loads_a_model_and_a_tokenizer_folder() -> None:
-    pair = load_pair(REFERENCE / "model", REFERENCE / "tokenizer")
-    assert pair.model.config["s1_bits"] == pair.tokenizer.config["s1_bits"] == 6
 
 
 @pytest.mark.parametrize(
@@ -112,24 +107,8 @@ def test_swapped_halves_are_refused(half: str, other: str) -> None:
         load_pair(**{half: REFERENCE / other, other: REFERENCE / other})
 
 
-def test_a_revision_of_the_bundled_pair_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="only checkpoints on the hub have revisions"):
-        load_pair("kronos-tiny", model_revision="main")
-
-
 def test_models_that_are_not_published_have_the_common_context() -> None:
     assert default_max_context("me/model") == default_max_context(REFERENCE) == 512
-
-
-class TestBundled:
-    def test_is_small(self) -> None:
-        assert sum(path.stat().st_size for path in TINY.rglob("*") if path.is_file()) < 2_000_000
-
-    def test_its_metadata_has_training_and_context(self) -> None:
-        assert is_trained("kronos-tiny") is True
-        assert is_trained(TINY) is True
-        metadata = json.loads((TINY / "metadata.json").read_text(encoding="utf-8"))
-        assert default_max_context("kronos-tiny") == metadata["lookback"] + metadata["pred_len"]
 
 
 @pytest.mark.parametrize(

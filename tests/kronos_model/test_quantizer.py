@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kronos_model.quantizer import BinarySphericalQuantizer, TokenQuantizer, bits_to_index, index_to_signs
+from kronos_model.tokenizer import BinarySphericalQuantizer, TokenQuantizer, bits_to_index, index_to_signs
 
 LOSS = {"beta": 0.05, "gamma0": 1.0, "gamma": 1.1, "zeta": 0.05}
 

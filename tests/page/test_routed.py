@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kronos_model.bars.calendar.weekdays import CannotInfer
+from kronos_model.bars.calendar.sessions import CannotInfer
 from tests.page.conftest import RoutedVisit, wait_until
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.jobs import Limits, parse_job
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.service_settings import parse_model_specs
-from kronos_model.checkpoints import hub
 from kronos_model.checkpoints import source as checkpoint_source
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import parse_config
@@ -132,7 +131,6 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError(f"the network was asked: {arguments}")
 
-    monkeypatch.setattr(hub, "fetch_checkpoint", refuse)
     monkeypatch.setattr(checkpoint_source, "fetch_checkpoint", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
 

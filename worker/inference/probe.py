@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kronos_model.processes.children import LineSink, LocalStackError
-from kronos_model.processes.environment import module_command, own_environment
+from kronos_model.processes.children import LineSink, LocalStackError, module_command, own_environment
 from kronos_model.processes.json_child import ChildEnded, JsonChild
 
 ALL: Final = "all"

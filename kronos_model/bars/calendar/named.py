@@ -8,9 +8,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.calendar.exchange import Exchange, load_exchange
-from kronos_model.bars.calendar.session_bars import SessionBars
-from kronos_model.bars.calendar.sessions import DAY, MAX_HISTORY, MAX_TRADING_DAYS, common_spacing
+from kronos_model.bars.calendar.exchange import Exchange, SessionBars, load_exchange
+from kronos_model.bars.calendar.sessions import (
+    DAY,
+    MAX_HISTORY,
+    MAX_TRADING_DAYS,
+    SATURDAY,
+    CannotInfer,
+    common_spacing,
+    weekday_of,
+)
 from kronos_model.bars.calendar.spacing import (
     MIN_BARS,
     SECOND,
@@ -23,7 +30,6 @@ from kronos_model.bars.calendar.spacing import (
     instants_of,
     to_datetime,
 )
-from kronos_model.bars.calendar.weekdays import SATURDAY, CannotInfer, weekday_of
 from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s
 from kronos_model.errors import TimestampError
 
@@ -94,7 +100,7 @@ def _intraday(
         SessionBars(exchange, spacing, with_start, with_end)
         for with_start, with_end in ((True, False), (False, True), (True, True))
     ]
-    bars = max(ways, key=lambda one: _overlap(one, recent))
+    bars = max(ways, key=lambda way: _overlap(way, recent))
     _check_match(name, lookback, ~is_recent | bars.contain(instants), len(recent))
     future = _enough(bars.after(int(instants[-1]), num_bars), num_bars, name)
     rule = f"the calendar {name}"

@@ -18,22 +18,28 @@ also needs a lookback of more than a week: 400 bars of one minute are less than 
 """
 
 from bisect import bisect_left
+from calendar import day_name
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.calendar.weekdays import SATURDAY, CannotInfer, Weekdays, weekday_of
+from kronos_model.errors import TimestampError
 
+FRIDAY, SATURDAY, SUNDAY = 4, 5, 6
+
+MAX_DAYS_CLOSED: Final = 4
+"""A longer run of days without bars (a holiday week, a suspension) does not count against a weekday."""
+Days = TypeVar("Days", int, NDArray[np.int64])
 DAY: Final = 86_400_000_000
 WEEK: Final = 7 * DAY
 MONDAY: Final = 4 * DAY
 """The first one since 1970-01-01, in µs."""
 FRIDAY_NOON: Final = 4 * DAY + DAY // 2
 """µs since Monday."""
-
 MAX_TRADING_DAYS: Final = 10
 MAX_VOTES: Final = 4
 MAX_HISTORY: Final = 10 * WEEK
@@ -44,9 +50,80 @@ MAX_SILENCE: Final = 4 * DAY
 MIN_SHARE_OF_DAY: Final = 0.25
 """A lookback with a smaller share of a full day's bars does not show a day."""
 MAX_MISMATCH: Final = 0.1
-
 SHORTEST_BREAK: Final = DAY // 96
 """A quarter of an hour, as on futures exchanges. A shorter gap means missing bars."""
+
+
+class CannotInfer(TimestampError, code="CANNOT_INFER_TIMESTAMPS"):
+    """The lookback does not show how its timestamps continue."""
+
+    def __init__(self, reason: str) -> None:
+        text = f"the future timestamps cannot be inferred ({reason}): give them, or a longer lookback"
+        super().__init__(text, field="future_timestamps")
+
+
+@dataclass(frozen=True)
+class Weekdays:
+    """Which weekdays are open.
+
+    Attributes:
+        is_open: one entry a weekday, Monday first; None if the lookback does not show it.
+        is_known: whether the lookback itself shows it, one entry a weekday.
+        num_missing: days without bars among the open weekdays, longer closures apart.
+    """
+
+    is_open: tuple[bool | None, ...]
+    is_known: tuple[bool, ...]
+    num_missing: int
+
+    @classmethod
+    def from_days(cls, days: NDArray[np.int64]) -> "Weekdays":
+        """From the days with bars, ascending.
+
+        A weekday is open if it has bars at least as often as not. A Monday to Friday without bars just once
+        may be a day off, so it counts as unknown. An unknown weekday is taken as open if both Saturday and
+        Sunday trade, or if neither does and it is a Monday to Friday.
+        """
+        gaps = np.diff(days)
+        short = np.flatnonzero((gaps > 1) & (gaps <= MAX_DAYS_CLOSED + 1))
+        off = np.concatenate([days[:0], *(np.arange(days[i] + 1, days[i + 1]) for i in short)])
+        traded = np.bincount(weekday_of(days), minlength=7).tolist()
+        missed = np.bincount(weekday_of(off), minlength=7).tolist()
+        trades = [bool(had) and had >= lacked for had, lacked in zip(traded, missed, strict=True)]
+        num_weekend = trades[SATURDAY] + trades[SUNDAY]
+        is_known = tuple(bool(traded[day] or missed[day] > (day < SATURDAY)) for day in range(7))
+        unknown = [num_weekend == 2 or (day < SATURDAY and not num_weekend) or None for day in range(7)]
+        is_open = tuple(trades[day] if is_known[day] else unknown[day] for day in range(7))
+        num_missing = sum(lacked for lacked, opens in zip(missed, is_open, strict=True) if opens)
+        return cls(is_open, is_known, num_missing)
+
+    def with_weekend_closed(self) -> "Weekdays":
+        """The same, with Saturday and Sunday closed unless one of them is open."""
+        if self.is_open[SATURDAY] or self.is_open[SUNDAY]:
+            return self
+        return replace(self, is_open=(*self.is_open[:SATURDAY], False, False))
+
+    def assumes_weekend_between(self, first: int, last: int) -> bool:
+        """Whether one of the days after ``first``, up to ``last``, is an unknown Friday to Sunday."""
+        weekdays = (weekday_of(day) for day in range(first + 1, last + 1))
+        return any(weekday >= FRIDAY and not self.is_known[weekday] for weekday in weekdays)
+
+    def after(self, day: int) -> Iterator[int]:
+        """The open days after ``day``. Raises CannotInfer at a weekday that the lookback does not show."""
+        if not any(self.is_open):
+            raise CannotInfer("no weekday has bars more often than not")
+        for later in count(day + 1):
+            weekday = weekday_of(later)
+            if self.is_open[weekday] is None:
+                reason = f"the lookback does not show whether there are bars on a {day_name[weekday]}"
+                raise CannotInfer(reason)
+            if self.is_open[weekday]:
+                yield later
+
+
+def weekday_of(days: Days) -> Days:
+    """Weekday, Monday 0, of days counted from 1970-01-01."""
+    return (days + 3) % 7  # 1970-01-01 was a Thursday
 
 
 def common_spacing(clock: NDArray[np.int64]) -> int:
@@ -125,7 +202,7 @@ def session_walls(
     if np.any((np.diff(wall) == spacing) & (np.diff(wall // DAY) > 0)):
         walls = filter(exists, _around_the_clock(wall, spacing))
         return np.fromiter(walls, np.int64, num_bars), None
-    weekdays = Weekdays.of(np.unique(wall // DAY))
+    weekdays = Weekdays.from_days(np.unique(wall // DAY))
     walls = filter(exists, _day_sessions(wall, spacing, weekdays.with_weekend_closed()))
     times = np.fromiter(walls, np.int64, num_bars)
     if not weekdays.assumes_weekend_between(int(wall[-1]) // DAY, int(times[-1]) // DAY):
@@ -202,7 +279,11 @@ class _History:
 
     def expects(self, at: int) -> bool:
         """Whether a bar comes at ``at``. Raises CannotInfer if the lookback does not show it."""
-        closed = [self._is_closed(then) for then in self._before(at, WEEK) if not self._is_day_off(then)]
+        closed = [
+            self._is_closed(then)
+            for then in self._before(at, WEEK)
+            if then // DAY in self._days or weekday_of(then // DAY) >= SATURDAY  # else it is a day off
+        ]
         if 2 * sum(closed[:MAX_VOTES]) > len(closed[:MAX_VOTES]):
             return False
         if not closed and (at - MONDAY) % WEEK >= FRIDAY_NOON:
@@ -221,6 +302,3 @@ class _History:
         """Whether ``at`` lies strictly within a stretch of a day or longer without bars."""
         index = bisect_left(self._closures, (at,)) - 1
         return index >= 0 and at < self._closures[index][1]
-
-    def _is_day_off(self, at: int) -> bool:
-        return weekday_of(at // DAY) < SATURDAY and at // DAY not in self._days

@@ -20,11 +20,13 @@ from kronos_model.bars.calendar.sessions import (
     MONDAY,
     SHORTEST_BREAK,
     WEEK,
+    CannotInfer,
+    Weekdays,
     bridge_outages,
     common_spacing,
     session_walls,
+    weekday_of,
 )
-from kronos_model.bars.calendar.weekdays import CannotInfer, Weekdays, weekday_of
 from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s, write_like
 
 SECOND: Final = DAY // 86_400
@@ -139,7 +141,7 @@ def _by_day(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None:
     step = common_spacing(days)
     if step > 1 and np.all(np.diff(days) == step):
         return np.asarray(days[-1] + step * np.arange(1, num_bars + 1))
-    weekdays = Weekdays.of(days)
+    weekdays = Weekdays.from_days(days)
     if weekdays.num_missing > MAX_DAYS_OFF * len(days) or step > 3:
         return None
     return np.fromiter(weekdays.after(int(days[-1])), np.int64, num_bars)
@@ -178,7 +180,7 @@ def _nearly_all(fits: ArrayLike) -> bool:
 
 def _warn_of_breaks(lookback: Timestamps, future: Timestamps) -> str | None:
     """A warning if the lookback is too short to show a break."""
-    shown, ahead = ((one.wall.astype(np.int64) - MONDAY) % WEEK for one in (lookback, future))
+    shown, ahead = ((stamps.wall.astype(np.int64) - MONDAY) % WEEK for stamps in (lookback, future))
     if lookback.clock[-1] - lookback.clock[0] < DAY:
         unseen = "night"
     elif (ahead >= FRIDAY_NOON).any() and not ((shown >= MID_WEEKEND[0]) & (shown < MID_WEEKEND[1])).any():

@@ -4,12 +4,11 @@ A file goes through these modules in turn:
 
 find.py          which files are meant
 options.py       what the form of a file does not say
-content.py       bytes to text; limits.py: how much of it there may be
+content.py       bytes to text, and limits on how much of it there may be
 csv_cells.py     text to cells; parquet_cells.py: the same for Parquet
 header.py        which column is which
-clock.py         cells to times; time_forms.py: times that are not in ISO 8601
-numbers.py       cells to numbers
-table.py         a table of numbers and times
+clock.py         cells to times
+table.py         cells to numbers: a table of numbers and times
 faults.py        the rows that cannot be used, by line
 lookback.py      the last bars of one file, for a forecast
 instruments.py   all bars of many files, for training, and a report (report.py)

@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
-from kronos_model.bars.files.cells import Cells, Header, ReadHeader
 from kronos_model.bars.files.content import read_text
-from kronos_model.bars.files.header import HEADER_ROWS
+from kronos_model.bars.files.header import HEADER_ROWS, Cells, Header, ReadHeader
 from kronos_model.errors import CandleFileError
 
 # While Arrow reads a CSV file it handles SIGINT and SIGTERM itself, and loses some: Ctrl-C had no effect.
@@ -62,7 +61,10 @@ def read_csv(path: Path, read_header: ReadHeader) -> Cells:
     cells = _read_plain(content, separator, first[0][0] - 1, header) if first else None
     if cells is None:
         cells = _read_rows(chain(first, rows), header)
-        _check_utf_8(path, cells)
+        columns = cells.columns.values()
+        found = [pc.index(pc.match_substring(column, REPLACED), True).as_py() for column in columns]
+        if at_fault := [row for row in found if row >= 0]:
+            raise _not_utf_8(path, int(cells.numbers[min(at_fault)]))
     return replace(cells, separator=separator)
 
 
@@ -138,7 +140,9 @@ def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) 
         )
     except pa.ArrowInvalid:
         return None
-    columns = {name: _trimmed(table.column(str(place))) for name, place in header.places.items()}
+    columns = {
+        name: pc.utf8_trim_whitespace(table.column(str(place))) for name, place in header.places.items()
+    }
     keep = pc.invert(reduce(pc.and_, (pc.equal(column, "") for column in columns.values())))
 
     def count() -> NDArray[np.int64]:
@@ -172,18 +176,11 @@ def _read_rows(rows: Iterable[Row], header: Header) -> Cells:
             kept.append(row if len(row) >= width else row + [""] * (width - len(row)))
         for name, place in header.places.items():
             chunks[name].append(pa.array([row[place] for row in kept], pa.string()))
-    columns = {name: _trimmed(pa.chunked_array(arrays, pa.string())) for name, arrays in chunks.items()}
+    columns = {
+        name: pc.utf8_trim_whitespace(pa.chunked_array(arrays, pa.string()))
+        for name, arrays in chunks.items()
+    }
     return Cells(header.used_titles, columns, "line", lambda: np.array(numbers, dtype=np.int64), overlong)
-
-
-def _trimmed(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.utf8_trim_whitespace(column)
-
-
-def _check_utf_8(path: Path, cells: Cells) -> None:
-    found = [pc.index(pc.match_substring(each, REPLACED), True).as_py() for each in cells.columns.values()]
-    if rows := [row for row in found if row >= 0]:
-        raise _not_utf_8(path, int(cells.numbers[min(rows)]))
 
 
 def _not_utf_8(path: Path, line: int) -> CandleFileError:

@@ -12,8 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import IMPOSSIBLE, PRICE_COLUMNS, defects_of, impossible_prices
-from kronos_model.bars.files.cells import Cells, shown
-from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY
+from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY, Cells, shown
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.table import CandleTable, blank_cells
 from kronos_model.bars.missing import is_missing

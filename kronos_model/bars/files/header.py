@@ -1,15 +1,24 @@
-"""The meaning of a file's columns, by their titles. Case, and spaces around a title, do not count."""
+"""A file's columns: which is which, by their titles, and their cells.
+
+Case, and spaces around a title, do not count.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kronos_model.bars.columns import AMOUNT, COLUMNS, PRICE_COLUMNS, TIME_COLUMNS, VOLUME
-from kronos_model.bars.files.cells import Header, shown
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.errors import CandleFileError
+from kronos_model.text import printable
 
+MAX_SHOWN_CHARS: Final = 300
 TIME_OF_DAY: Final = "time"
 """The column of times of day, if ``TIMES`` has only dates."""
 INSTRUMENT: Final = "instrument"
@@ -18,7 +27,6 @@ SYMBOL: Final = "symbol"
 SYMBOL_TITLES: Final = ("unique_id", "item_id", "symbol", "ticker", "instrument", "code")
 HEADER_ROWS: Final = 3
 """The most rows before the first bar."""
-
 UNNAMED_INDEX: Final = ("__index_level_0__", "", "Unnamed: 0")
 """Titles of pandas' unnamed index: in Parquet, in CSV, and in CSV that was read and written again."""
 TIME_TITLES: Final = (*TIME_COLUMNS, "open_time", "open time", "ds")
@@ -32,8 +40,61 @@ KLINES: Final = (
     "taker_buy_volume", "taker_buy_quote_volume", "ignore",
 )  # fmt: skip
 """The columns of Binance's files, which may have no header."""
-
 _NUMBER: Final = re.compile(r"[+-]?[0-9][0-9.,]*")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The meaning of a file's columns.
+
+    Attributes:
+        titles: of all columns, without spaces and angle brackets around them.
+        places: the positions of the used columns, by our names.
+        num_rows: rows before the first bar.
+    """
+
+    titles: Sequence[str]
+    places: Mapping[str, int]
+    num_rows: int = 1
+
+    @property
+    def used_titles(self) -> dict[str, str]:
+        return {name: self.titles[place] for name, place in self.places.items()}
+
+
+ReadHeader = Callable[[Sequence[Sequence[str]]], Header]
+"""Reads the header in the first rows of a file."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The used columns of a file, in the order of its rows.
+
+    Attributes:
+        titles: the file's title of each column, by our names.
+        columns: pyarrow arrays of T cells, by our names. Texts have no spaces around them.
+        unit: the unit of row numbers in errors: lines of a CSV file from 1, rows of a Parquet file from 0.
+        count: returns the line or row of each, (T,).
+        overlong: the number of cells of each row with more cells than the header. Its own cells are empty.
+        separator: what stands between the cells of a CSV file.
+    """
+
+    titles: Mapping[str, str]
+    columns: Mapping[str, Any]
+    unit: Literal["line", "row"]
+    count: Callable[[], NDArray[np.int64]]
+    overlong: Mapping[int, int] = field(default_factory=dict)
+    separator: str | None = None
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """The line or row of each row, counted only if needed."""
+        return self.count()
+
+
+def shown(text: str) -> str:
+    """The start of a text from a file, safe to print on a terminal."""
+    return printable(text[:MAX_SHOWN_CHARS])
 
 
 def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions) -> Header:
@@ -56,7 +117,8 @@ def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions)
     for name in (TIMES, *COLUMNS, INSTRUMENT):
         wanted = options.id_column if name == INSTRUMENT else options.columns.get(name)
         if wanted is not None:
-            place = _find_exactly(path, titles, _plain(wanted), name)
+            exact = _plain(wanted)
+            place = titles.index(exact) if exact in titles else _find(path, titles, exact, name)
             if place is None:
                 text = f"{path} has no column {wanted!r} for {name}; it has {_listed(titles)}"
                 raise CandleFileError(text, field=name)
@@ -116,10 +178,6 @@ def _find_first(
         if (place := _find(path, titles, title, name)) is not None:
             return title, place
     return None
-
-
-def _find_exactly(path: Path, titles: Sequence[str], title: str, name: str) -> int | None:
-    return titles.index(title) if title in titles else _find(path, titles, title, name)
 
 
 def _find(path: Path, titles: Sequence[str], title: str, name: str) -> int | None:

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS, FloatArray, to_bars
+from kronos_model.bars.columns import COLUMNS, FloatArray, Instrument, to_bars
 from kronos_model.bars.files.faults import CHUNK_ROWS, DUPLICATE_TIME, Findings, counts_of, find_faults
 from kronos_model.bars.files.find import distinct_names, find_files
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.files.report import DataReport, describe, report_data, report_instrument
 from kronos_model.bars.files.table import CandleTable, read_table
-from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.missing import Missing, filled_instrument, is_missing
 from kronos_model.errors import CandleFileError
 

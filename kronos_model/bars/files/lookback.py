@@ -8,9 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kronos_model.bars.files.cells import shown
 from kronos_model.bars.files.faults import MAX_NAMED, counts_of, fault_of, find_faults
-from kronos_model.bars.files.header import INSTRUMENT
+from kronos_model.bars.files.header import INSTRUMENT, shown
 from kronos_model.bars.files.options import NO_OPTIONS, TIMES, ReadOptions
 from kronos_model.bars.files.report import describe
 from kronos_model.bars.files.table import read_table
@@ -50,7 +49,7 @@ class Lookback:
         Raises KronosError if they are no series.
         """
         given = {str(title): self.candles[title].to_numpy() for title in self.candles if title != TIMES}
-        filled = Filled.of(given, how)
+        filled = Filled.from_columns(given, how)
         columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how)
         return pd.DataFrame({TIMES: times.texts, **columns}), warnings
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kronos_model.bars.files.cells import Cells, ReadHeader, shown
-from kronos_model.bars.files.limits import MAX_FOOTER_BYTES, check_unpacked
+from kronos_model.bars.files.content import MAX_FOOTER_BYTES, check_unpacked
+from kronos_model.bars.files.header import Cells, ReadHeader, shown
 from kronos_model.errors import CandleFileError
 
 CHUNK_ROWS: Final = 65_536

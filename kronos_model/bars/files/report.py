@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.sessions import common_spacing
+from kronos_model.bars.columns import Instrument
 from kronos_model.bars.files.faults import Findings
-from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import write_times
 
 SHOWN: Final = 5

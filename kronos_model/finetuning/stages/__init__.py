@@ -1,1 +1,8 @@
-"""Training one stage, the tokenizer or the predictor, from its windows to its best weights."""
+"""Training one stage, the tokenizer or the predictor, from its windows to its best weights.
+
+batches.py       windows as batches, their order, seeds, and each process's share
+stage.py         the losses of a stage, its optimiser and schedule
+cpu_products.py  faster matrix products on some CPUs
+loop.py          the training loop, and its events
+state.py         what is saved
+"""

@@ -1,5 +1,6 @@
 """The training loop of one stage; HuggingFace Accelerate runs it on any device."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,17 +15,19 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from kronos_model.atomic_write import disk_errors
-from kronos_model.devices.failures import is_out_of_memory
-from kronos_model.errors import FinetuningConfigError, OutOfMemory, TrainingStopped
+from kronos_model.errors import (
+    FinetuningConfigError,
+    OutOfMemory,
+    TrainingDiverged,
+    TrainingStopped,
+    is_out_of_memory,
+)
 from kronos_model.finetuning.config import FinetuneConfig, StageConfig
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.stages.batches import VALIDATION, EpochOrder, steps_per_epoch
+from kronos_model.finetuning.stages.batches import VALIDATION, EpochOrder, Sharing, steps_per_epoch
 from kronos_model.finetuning.stages.cpu_products import fast_products
-from kronos_model.finetuning.stages.events import StageEvents
-from kronos_model.finetuning.stages.optimiser import make_optimiser, make_schedule
-from kronos_model.finetuning.stages.share import Sharing
-from kronos_model.finetuning.stages.stage import Stage
+from kronos_model.finetuning.stages.stage import Stage, make_optimiser, make_schedule
 from kronos_model.finetuning.stages.state import Progress, StageState
 
 LOG_INTERVAL_STEPS: Final = 10
@@ -99,13 +102,14 @@ class StageLoop:
         self._validation: DataLoader[Any] = load(validation)
         stage.trained.to(accelerator.device)
         optimiser = make_optimiser(stage.trained, steps.optimiser)
-        self._schedule = make_schedule(optimiser, steps.optimiser, self.steps_per_epoch * steps.epochs)
+        self._num_steps = self.steps_per_epoch * steps.epochs
+        self._schedule = make_schedule(optimiser, steps.optimiser, self._num_steps)
         self._learning_rate = float(self._schedule.get_last_lr()[0])
         self._progress = Progress()
         self._state = StageState(stage.trained, optimiser, self._schedule, accelerator.scaler)
         if (path := folder.state(stage.name)).exists():
             self._progress = self._state.load(path)
-        self._events = StageEvents(stage.name, steps.epochs, self.steps_per_epoch, self._progress, listener)
+        self._listener = listener
         self._module: nn.Module
         self._module, self._optimiser = accelerator.prepare(stage.trained, optimiser)
 
@@ -161,7 +165,7 @@ class StageLoop:
             if (index + 1) % num_batches:
                 continue
             progress.step += 1
-            is_logged = progress.step % LOG_INTERVAL_STEPS == 0 or progress.step == self._events.num_steps
+            is_logged = progress.step % LOG_INTERVAL_STEPS == 0 or progress.step == self._num_steps
             if is_logged or self._accelerator.device.type == "cpu":
                 seconds_per_step = (self._clock() - timer) / (progress.step - first_step)
                 self._report_step(self._uncounted[-num_batches:], seconds_per_step, is_logged)
@@ -175,7 +179,7 @@ class StageLoop:
 
     def _train_batch(self, batch: Any, index: int) -> dict[str, Tensor]:
         """Train on batch ``index``; returns its losses, as a mean over all processes."""
-        accelerator, share = self._accelerator, self._sharing.of(batch)
+        accelerator, share = self._accelerator, self._sharing.share(batch)
         self._sharing.seed(self._config.seed, self._stage.name, index)
         with accelerator.accumulate(self._module):
             with accelerator.autocast(), share.drawing:
@@ -194,9 +198,9 @@ class StageLoop:
     def _end_epoch(self) -> None:
         """Validate, keep the best weights, save, report."""
         progress = self._progress
-        self._events.report_phase("validating")
+        self._listener({"event": "phase", "phase": "validating", "stage": self._stage.name})
         losses = self._validate()
-        self._events.check_finite(losses["loss"])
+        self._check_finite(losses["loss"])
         is_best = progress.best_loss is None or losses["loss"] < progress.best_loss
         train_loss = progress.epoch_loss_sum / max(1, progress.epoch_num_losses)
         if is_best:
@@ -208,7 +212,9 @@ class StageLoop:
         progress.epoch += 1
         progress.epoch_loss_sum, progress.epoch_num_losses = 0.0, 0
         self._save()
-        self._events.report_epoch(train_loss, losses, is_best=is_best)
+        parts = {f"validation_{name}": value for name, value in losses.items()}
+        rest = {"is_best": is_best, "trained_s": progress.trained_s}
+        self._send("epoch", is_logged=True, train_loss=train_loss, **parts, **rest)
 
     @torch.no_grad()
     def _validate(self) -> dict[str, float]:
@@ -219,7 +225,7 @@ class StageLoop:
         collected: dict[str, list[Tensor]] = {}
         for batch in self._validation:
             self._stop_if_asked()
-            share = self._sharing.of(batch)
+            share = self._sharing.share(batch)
             with accelerator.autocast(), share.drawing:
                 # Not the wrapper for several processes, in which all have to compute as many batches.
                 losses = self._stage.validation_losses(
@@ -234,19 +240,46 @@ class StageLoop:
         return dict(zip(collected, means.tolist(), strict=True))
 
     def _report_step(self, losses: list[dict[str, Tensor]], seconds_per_step: float, is_logged: bool) -> None:
-        means = {name: torch.stack([one[name] for one in losses]).mean() for name in losses[0]}
+        means = {name: torch.stack([batch[name] for batch in losses]).mean() for name in losses[0]}
         if self._accelerator.num_processes > 1:
             means = self._accelerator.reduce(means, reduction="mean")  # of all processes
         values = {name: float(value) for name, value in means.items()}
-        self._events.check_finite(values["loss"])
-        self._events.report_step(values, self._learning_rate, seconds_per_step, is_logged=is_logged)
+        self._check_finite(values["loss"])
+        seconds_left = round((self._num_steps - self._progress.step) * seconds_per_step, 1)
+        rest = {"learning_rate": self._learning_rate, "seconds_left": seconds_left}
+        self._send("step", is_logged=is_logged, **values, **rest)
+
+    def _send(self, kind: str, **content: Any) -> None:
+        """Send an event with the position that ``_progress`` holds."""
+        progress, num_epochs = self._progress, self._stage_config.epochs
+        position = {
+            "stage": self._stage.name,
+            "epoch": min(-(-progress.step // self.steps_per_epoch), num_epochs),
+            "num_epochs": num_epochs,
+            "step": progress.step,
+            "num_steps": self._num_steps,
+            "best_validation_loss": progress.best_loss,
+        }
+        self._listener({**position, "event": kind, **content})
+
+    def _check_finite(self, loss: float) -> None:
+        if math.isfinite(loss):
+            return
+        stage, step = self._stage.name, self._progress.step
+        field = f"{stage}.optimiser.learning_rate"
+        raise TrainingDiverged(
+            f"the {stage}'s loss is {loss} after {step} steps: lower {field}, or use mixed_precision no or "
+            "bf16; the best checkpoint so far is kept",
+            field=field,
+            details={"stage": stage, "step": step},
+        )
 
     def _count(self) -> None:
         """Add the losses of the batches since the last call to the epoch's sum."""
         if losses := self._uncounted:
-            total_of_process = torch.stack([one["loss"] for one in losses]).sum()
+            total_of_process = torch.stack([batch["loss"] for batch in losses]).sum()
             total = float(self._accelerator.reduce(total_of_process, reduction="mean"))
-            self._events.check_finite(total)
+            self._check_finite(total)
             self._progress.epoch_loss_sum += total
             self._progress.epoch_num_losses += len(losses)
             losses.clear()

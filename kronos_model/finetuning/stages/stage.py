@@ -13,8 +13,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import ConstantLR, LRScheduler, OneCycleLR
 
-from kronos_model.finetuning.config import StageName
+from kronos_model.finetuning.config import OptimiserConfig, StageName
 from kronos_model.model import Kronos, token_loss
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -41,7 +43,7 @@ class TokenizerStage:
         x = batch["x"]
         (coarse, full), _, _, _ = module(x)
         coarse_loss, full_loss = (
-            (one - x)[:, -num_bars:].square().mean(dim=(1, 2)) for one in (coarse, full)
+            (part - x)[:, -num_bars:].square().mean(dim=(1, 2)) for part in (coarse, full)
         )
         return {"loss": full_loss, "coarse": coarse_loss}
 
@@ -70,8 +72,8 @@ class PredictorStage:
     def validation_losses(self, module: nn.Module, batch: Batch, num_bars: int) -> Losses:
         logits, targets = self.predict(module, batch)
         s1_loss, s2_loss = (
-            F.cross_entropy(one.transpose(1, 2), target, reduction="none")[:, -num_bars:].mean(dim=1)
-            for one, target in zip(logits, targets, strict=True)
+            F.cross_entropy(token.transpose(1, 2), target, reduction="none")[:, -num_bars:].mean(dim=1)
+            for token, target in zip(logits, targets, strict=True)
         )
         return {"loss": (s1_loss + s2_loss) / 2, "s1": s1_loss, "s2": s2_loss}
 
@@ -93,3 +95,27 @@ class PredictorStage:
 
 
 Stage = TokenizerStage | PredictorStage
+
+
+def make_optimiser(module: nn.Module, config: OptimiserConfig) -> AdamW:
+    """AdamW over every trained parameter, with weight decay on all of them, as in the reference."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    return AdamW(
+        parameters,
+        lr=config.learning_rate,
+        betas=config.betas,
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        fused=parameters[0].device.type in ("cpu", "cuda"),  # one kernel for all, several times faster
+    )
+
+
+def make_schedule(optimiser: torch.optim.Optimizer, config: OptimiserConfig, num_steps: int) -> LRScheduler:
+    """The learning rate over ``num_steps`` optimiser steps; step it after each of them."""
+    if config.schedule == "constant":
+        return ConstantLR(optimiser, factor=1.0)
+    total_steps = max(num_steps, 2)
+    if config.pct_start * total_steps == 1:  # else OneCycleLR divides by 0, the length of the first phase
+        total_steps += 1
+    names = {"pct_start", "div_factor", "final_div_factor", "cycle_momentum", "base_momentum", "max_momentum"}
+    return OneCycleLR(optimiser, config.learning_rate, total_steps, **config.model_dump(include=names))

@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from api_stub.main import create_app
 from api_stub.middleware.encodings import PIECE_BYTES, ZstdCompressor, ZstdDecompressor, accepted_encodings
 from kronos_client.contract.schemas import example
-from kronos_model.bars.files.limits import FREE_BYTES, MAX_RATIO
+from kronos_model.bars.files.content import FREE_BYTES, MAX_RATIO
 from tests.api_stub.conftest import ADDRESS, series
 
 LIMIT = 2 * PIECE_BYTES

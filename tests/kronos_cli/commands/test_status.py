@@ -17,7 +17,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.own_commands import own_command
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
-from kronos_model.processes.environment import own_environment
+from kronos_model.processes.children import own_environment
 from tests.kronos_cli.test_main import status
 from tests.waiting import WAIT_S
 

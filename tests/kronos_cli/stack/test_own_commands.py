@@ -4,7 +4,7 @@ import pytest
 
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.own_commands import engine_choice
-from kronos_model.processes.environment import own_environment
+from kronos_model.processes.children import own_environment
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from celery.backends.base import Backend
 
 import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.checkpoints.hub import WEIGHTS_NAME
+from kronos_model.checkpoints.source import WEIGHTS_NAME
 from kronos_model.errors import (
     CandleError,
     CheckpointError,

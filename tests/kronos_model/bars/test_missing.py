@@ -22,7 +22,7 @@ def times(*minutes: int, offset: str = "") -> list[str]:
 
 
 def settled(given: dict[str, np.ndarray], texts: list[str], how: str):
-    return Filled.of(given, how).settled(parse_timestamps(texts), how)
+    return Filled.from_columns(given, how).settled(parse_timestamps(texts), how)
 
 
 GAPPED = columns(10, NAN, 12, 0, 14, volume=[5, NAN, 5, 0, 5])
@@ -90,9 +90,9 @@ def test_nights_and_days_off_are_no_missing_bars() -> None:
 
 def test_a_series_without_any_price_is_refused() -> None:
     with pytest.raises(CandleError, match="no bar of the series has prices") as raised:
-        Filled.of(columns(NAN, NAN), "ffill")
+        Filled.from_columns(columns(NAN, NAN), "ffill")
     assert raised.value.code == "EMPTY_SERIES"
 
 
 def test_a_price_of_zero_with_volume_is_no_missing_bar() -> None:
-    assert not Filled.of(columns(0, 10), "ffill").is_gone.any()
+    assert not Filled.from_columns(columns(0, 10), "ffill").is_gone.any()

@@ -102,53 +102,42 @@ def test_a_refusal_does_not_echo_a_long_text() -> None:
     assert len(refusal_of("9" * 100_000).message) < 200
 
 
-def test_values_that_are_no_text_are_refused() -> None:
-    with pytest.raises(TimestampError) as caught:
-        parse_timestamps(["2024-01-01", 20240102])  # type: ignore[list-item]
-
-    assert (caught.value.code, caught.value.details) == ("BAD_TIMESTAMP", {"row": 1})
-
-
-@pytest.mark.parametrize("late", ["2024-01-02", "2024-01-01 23:59"])
-def test_wall_times_must_ascend_strictly(late: str) -> None:
-    error = refusal_of("2024-01-01", "2024-01-02", late, "2024-01-04")
-
-    assert (error.code, error.field, error.details) == ("TIMESTAMPS_NOT_ASCENDING", "timestamps", {"row": 2})
-
-
 @pytest.mark.parametrize(
-    ("texts", "row"),
+    ("texts", "zone", "code", "row"),
     [
-        (["2024-01-01T00:00", "2024-01-01T01:00Z"], 1),
-        (["2024-01-01T00:00Z", "2024-01-01T01:00+00:00", "2024-01-01T02:00"], 2),
-        (["2024-01-01T00:00+08:00", "2024-01-02"], 1),
+        (["2024-01-01", 20240102], None, "BAD_TIMESTAMP", 1),
+        (["2024-01-01", "2024-01-02", "2024-01-02", "2024-01-04"], None, "TIMESTAMPS_NOT_ASCENDING", 2),
+        (["2024-01-01", "2024-01-02", "2024-01-01 23:59", "2024-01-04"], None, "TIMESTAMPS_NOT_ASCENDING", 2),
+        (["2024-01-01T05:00Z", "2024-01-01T12:00+08:00"], None, "TIMESTAMPS_NOT_ASCENDING", 1),
+        (["2024-01-01T00:00", "2024-01-01T01:00Z"], None, "MIXED_TIMEZONES", 1),
+        (["2024-01-01T00:00Z", "2024-01-01T01:00+00:00", "2024-01-01T02:00"], None, "MIXED_TIMEZONES", 2),
+        (["2024-01-01T00:00+08:00", "2024-01-02"], None, "MIXED_TIMEZONES", 1),
+        (["2024-07-01T10:00-04:01", "2024-07-01T11:00-04:00"], "America/New_York", "TIMEZONE_MISMATCH", 0),
+        (["2024-07-01T10:00-04:00", "2024-07-01T11:00-04:01"], "America/New_York", "TIMEZONE_MISMATCH", 1),
+        (["2024-07-01T11:00-04:00", "2024-07-01T12:00-05:00"], "America/New_York", "TIMEZONE_MISMATCH", 1),
     ],
-)
-def test_naive_and_aware_do_not_mix(texts: list[str], row: int) -> None:
-    error = refusal_of(*texts)
-
-    assert (error.code, error.field, error.details) == ("MIXED_TIMEZONES", "timestamps", {"row": row})
+)  # fmt: skip
+def test_texts_that_make_no_series_are_refused_with_the_row(texts, zone, code, row) -> None:
+    error = refusal_of(*texts, zone=zone)
+    assert (error.code, error.field, error.details) == (code, "timestamps", {"row": row})
 
 
 def test_with_offsets_the_order_is_by_instant() -> None:
     stamps = parse_timestamps(["2024-01-01T12:00+08:00", "2024-01-01T05:00Z"])  # 04:00Z, 05:00Z
     assert wall_of(stamps) == ["2024-01-01T12:00:00", "2024-01-01T05:00:00"]
 
-    error = refusal_of("2024-01-01T05:00Z", "2024-01-01T12:00+08:00")
-    assert (error.code, error.details) == ("TIMESTAMPS_NOT_ASCENDING", {"row": 1})
 
-
-def test_a_repeated_hour_is_accepted_with_offsets() -> None:
-    texts = [
-        "2024-11-03T00:30-04:00",
-        "2024-11-03T01:30-04:00",
-        "2024-11-03T01:30-05:00",
-        "2024-11-03T02:30-05:00",
-    ]
-
+@pytest.mark.parametrize(
+    ("texts", "hours"),
+    [
+        (["2024-11-03T00:30-04:00", "2024-11-03T01:30-04:00", "2024-11-03T01:30-05:00"], [0, 1, 1]),
+        (["2024-03-10T00:30-05:00", "2024-03-10T01:30-05:00", "2024-03-10T03:30-04:00"], [0, 1, 3]),
+    ],
+    ids=["clocks go back", "clocks go forward"],
+)
+def test_with_offsets_only_the_wall_clock_jumps(texts: list[str], hours: list[int]) -> None:
     stamps = parse_timestamps(texts, zone=load_timezone("America/New_York"))
-
-    assert [hour for _, hour, *_ in time_features(stamps.wall).tolist()] == [0, 1, 1, 2]
+    assert [hour for _, hour, *_ in time_features(stamps.wall).tolist()] == hours
     assert np.all(np.diff(stamps.instants) == np.timedelta64(1, "h"))
 
 
@@ -159,39 +148,13 @@ def test_a_repeated_hour_is_refused_without_offsets() -> None:
     assert "offsets" in error.message
 
 
-def test_when_clocks_go_forward_only_the_wall_clock_jumps() -> None:
-    texts = ["2024-03-10T00:30-05:00", "2024-03-10T01:30-05:00", "2024-03-10T03:30-04:00"]
-
-    stamps = parse_timestamps(texts, zone=load_timezone("America/New_York"))
-
-    assert [hour for _, hour, *_ in time_features(stamps.wall).tolist()] == [0, 1, 3]
-    assert np.all(np.diff(stamps.instants) == np.timedelta64(1, "h"))
-
-
-@pytest.mark.parametrize("row", [0, 1, 2])
-def test_offsets_that_the_zone_does_not_have_are_refused(row: int) -> None:
-    texts = ["2024-07-01T10:00-04:00", "2024-07-01T11:00-04:00", "2024-07-01T12:00-04:00"]
-    texts[row] = texts[row].replace("-04:00", "-04:01" if row < 2 else "-05:00")
-
-    error = refusal_of(*texts, zone="America/New_York")
-
-    assert (error.code, error.field, error.details) == ("TIMEZONE_MISMATCH", "timestamps", {"row": row})
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        "",
-        "Mars/Base",
-        "Europe",
-        "../etc/passwd",
-        "/etc/passwd",
-        "EST+99:00",
-        "Asia/Tokyo\n",
-        "a" * 999,
+        "", "Mars/Base", "Europe", "../etc/passwd", "/etc/passwd", "EST+99:00", "Asia/Tokyo\n", "a" * 999,
         "\ud800",
     ],
-)
+)  # fmt: skip
 def test_an_unknown_zone_is_refused(name: str) -> None:
     with pytest.raises(TimestampError) as caught:
         load_timezone(name)
@@ -235,49 +198,34 @@ def test_future_timestamps_after_the_last_bar_are_fine() -> None:
     check_continues(parse_timestamps(["2024-01-02T00:00Z"]), parse_timestamps(["2024-01-01T23:00-02:00"]))
 
 
-@pytest.mark.parametrize(
-    ("example", "written"),
-    [
-        ("2024-01-31", "2024-02-01T09:30"),
-        ("2024-01-31 09:25", "2024-02-01 09:30"),
-        ("2024-01-31T09:25:00", "2024-02-01T09:30:00"),
-        ("2024-01-31T09:25:00.000", "2024-02-01T09:30:00.000"),
-        ("2024-01-31T09:25:00.000000000", "2024-02-01T09:30:00.000000000"),
-    ],
-)
-def test_times_are_written_in_the_form_of_the_input(example: str, written: str) -> None:
-    assert write_like(example, np.array(["2024-02-01T09:30"], dtype="datetime64[us]"), None) == (written,)
+DAY, HALF_PAST = ["2024-02-01"], ["2024-02-01T09:30"]
 
 
 @pytest.mark.parametrize(
-    ("example", "offset_s", "written"),
+    ("example", "times", "offset_s", "written"),
     [
-        ("Z", 0, "Z"),
-        ("Z", 3600, "+01:00"),
-        ("+00:00", 0, "+00:00"),
-        ("+08:00", -12600, "-03:30"),
-        ("+0800", 19800, "+0530"),
-        ("-05", -14400, "-04"),
-        ("-05", 19800, "+05:30"),
-        ("+08:00", 29143, "+08:05:43"),
+        ("2024-01-31", HALF_PAST, None, ["2024-02-01T09:30"]),
+        ("2024-01-31 09:25", HALF_PAST, None, ["2024-02-01 09:30"]),
+        ("2024-01-31T09:25:00", HALF_PAST, None, ["2024-02-01T09:30:00"]),
+        ("2024-01-31T09:25:00.000", HALF_PAST, None, ["2024-02-01T09:30:00.000"]),
+        ("2024-01-31T09:25:00.000000000", HALF_PAST, None, ["2024-02-01T09:30:00.000000000"]),
+        ("2024-01-31", DAY, None, DAY),
+        # No digit is lost.
+        ("2024-01-31", ["2024-02-01T00:00:00.25", "2024-02-01T00:00:00.5"], None,
+         ["2024-02-01T00:00:00.25", "2024-02-01T00:00:00.50"]),
+        *(
+            (f"2024-01-31 00:00:00{style}", HALF_PAST, offset_s, [f"2024-02-01 09:30:00{written}"])
+            for style, offset_s, written in (
+                ("Z", 0, "Z"), ("Z", 3600, "+01:00"), ("+00:00", 0, "+00:00"), ("+08:00", -12600, "-03:30"),
+                ("+0800", 19800, "+0530"), ("-05", -14400, "-04"), ("-05", 19800, "+05:30"),
+                ("+08:00", 29143, "+08:05:43"),
+            )
+        ),
     ],
-)
-def test_offsets_are_written_in_the_style_of_the_input(example: str, offset_s: int, written: str) -> None:
-    wall = np.array(["2024-02-01T09:30"], dtype="datetime64[us]")
-
-    (text,) = write_like(f"2024-01-31 00:00:00{example}", wall, np.array([offset_s]))
-
-    assert text == f"2024-02-01 09:30:00{written}"
-
-
-def test_a_day_stays_a_day() -> None:
-    assert write_like("2024-01-31", np.array(["2024-02-01"], dtype="datetime64[us]"), None) == ("2024-02-01",)
-
-
-def test_no_digit_is_lost() -> None:
-    wall = np.array(["2024-02-01T00:00:00.25", "2024-02-01T00:00:00.5"], dtype="datetime64[us]")
-
-    assert write_like("2024-01-31", wall, None) == ("2024-02-01T00:00:00.25", "2024-02-01T00:00:00.50")
+)  # fmt: skip
+def test_times_are_written_in_the_form_of_the_input(example, times, offset_s, written) -> None:
+    offsets_s = None if offset_s is None else np.full(len(times), offset_s)
+    assert list(write_like(example, np.array(times, dtype="datetime64[us]"), offsets_s)) == written
 
 
 @settings(deadline=None)

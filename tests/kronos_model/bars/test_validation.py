@@ -1,3 +1,4 @@
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -35,65 +36,46 @@ def test_valid_candles_pass(columns: Columns) -> None:
     check_candles({name: np.arange(1, 5) for name in PRICE_COLUMNS})
 
 
-@pytest.mark.parametrize("name", PRICE_COLUMNS)
-def test_a_missing_price_column_is_named(columns: Columns, name: str) -> None:
-    del columns[name]
-
-    error = refusal_of(columns)
-
-    assert (error.code, error.field) == ("MISSING_COLUMN", name)
-
-
-def test_an_unknown_column_is_named(columns: Columns) -> None:
-    error = refusal_of(columns | {"vwap": np.ones(20)})
-
-    assert (error.code, error.field) == ("UNKNOWN_COLUMN", "vwap")
-
-
-@pytest.mark.parametrize("name", COLUMNS[1:])
-@pytest.mark.parametrize("length", [0, 19, 21])
-def test_unequal_lengths_are_refused_with_the_row(columns: Columns, name: str, length: int) -> None:
-    columns[name] = np.ones(length)
-
-    error = refusal_of(columns)
-
-    assert (error.code, error.field) == ("LENGTH_MISMATCH", name)
-    assert error.details == {"row": min(length, 20)}
+@pytest.mark.parametrize(
+    ("change", "code", "field", "details"),
+    [
+        *(({name: None}, "MISSING_COLUMN", name, {}) for name in PRICE_COLUMNS),
+        ({"vwap": np.ones(20)}, "UNKNOWN_COLUMN", "vwap", {}),
+        *(
+            ({name: np.ones(length)}, "LENGTH_MISMATCH", name, {"row": min(length, 20)})
+            for name, length in product(COLUMNS[1:], (0, 19, 21))
+        ),
+        *(({"close": np.ones(shape)}, "LENGTH_MISMATCH", "close", {}) for shape in ((), (20, 1))),
+        (dict.fromkeys(COLUMNS, np.array([])), "EMPTY_SERIES", "open", {}),
+    ],
+)
+def test_columns_of_another_form_are_refused(
+    columns: Columns, change: Columns, code: str, field: str, details: dict[str, int]
+) -> None:
+    changed = {name: values for name, values in (columns | change).items() if values is not None}
+    error = refusal_of(changed)
+    assert (error.code, error.field, error.details) == (code, field, details)
 
 
-@pytest.mark.parametrize("shape", [(), (20, 1)])
-def test_a_column_has_one_dimension(columns: Columns, shape: tuple[int, ...]) -> None:
-    columns["close"] = np.ones(shape)
-
-    error = refusal_of(columns)
-
-    assert (error.code, error.field) == ("LENGTH_MISMATCH", "close")
-
-
-def test_no_bars_are_refused() -> None:
-    assert refusal_of({name: np.array([]) for name in COLUMNS}).code == "EMPTY_SERIES"
-
-
-@pytest.mark.parametrize("name", COLUMNS)
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_are_refused(columns: Columns, name: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        *((name, value, "NOT_FINITE") for name, value in product(COLUMNS, (np.nan, np.inf, -np.inf))),
+        *((name, value, "VALUE_TOO_LARGE") for name, value in product(COLUMNS, (1e39, 1.01e34, -1e300))),
+        *((name, value, "NON_POSITIVE_PRICE") for name, value in product(PRICE_COLUMNS, (0.0, -0.01, 1e-60))),
+        ("high", 1e-9, "HIGH_BELOW_LOW"),
+        *((name, -1, "NEGATIVE_VOLUME") for name in ("volume", "amount")),
+    ],
+)
+def test_a_value_that_the_model_cannot_use_is_refused_with_its_first_row(
+    columns: Columns, name: str, value: float, code: str
+) -> None:
+    columns["volume"][0] = columns["amount"][0] = 0
     columns[name][[13, 17]] = value
-
     error = refusal_of(columns)
-
-    assert (error.code, error.field, error.details) == ("NOT_FINITE", name, {"row": 13})
+    assert (error.code, error.field, error.details) == (code, name, {"row": 13})
     assert name in error.message
     assert "row 13" in error.message
-
-
-@pytest.mark.parametrize("name", COLUMNS)
-@pytest.mark.parametrize("value", [1e39, 1.01e34, -1e300])
-def test_values_too_large_for_float32_sums_are_refused(columns: Columns, name: str, value: float) -> None:
-    columns[name][4] = value
-
-    error = refusal_of(columns)
-
-    assert (error.code, error.field, error.details) == ("VALUE_TOO_LARGE", name, {"row": 4})
 
 
 def test_only_amounts_may_be_as_large_as_the_largest_volume_times_the_largest_price(columns: Columns) -> None:
@@ -117,24 +99,6 @@ def test_the_largest_values_survive_float32_statistics() -> None:
     assert np.isfinite(values.std())
 
 
-@pytest.mark.parametrize("name", PRICE_COLUMNS)
-@pytest.mark.parametrize("value", [0.0, -0.01, 1e-60])
-def test_prices_must_be_above_zero(columns: Columns, name: str, value: float) -> None:
-    columns[name][7] = value
-
-    error = refusal_of(columns)
-
-    assert (error.code, error.field, error.details) == ("NON_POSITIVE_PRICE", name, {"row": 7})
-
-
-def test_a_high_below_the_low_is_refused(columns: Columns) -> None:
-    columns["high"][9] = columns["low"][9] - 0.01
-
-    error = refusal_of(columns)
-
-    assert (error.code, error.field, error.details) == ("HIGH_BELOW_LOW", "high", {"row": 9})
-
-
 def test_a_close_outside_high_and_low_is_accepted(columns: Columns) -> None:
     columns["close"][9] = columns["high"][9] + 1
     columns["open"][9] = columns["low"][9] - 1
@@ -156,13 +120,3 @@ def test_what_is_refused_is_the_first_defect(rows: list[tuple[float, ...]]) -> N
         assert (error.code, error.field) == found[0]
     else:
         check_candles(candles)
-
-
-@pytest.mark.parametrize("name", ["volume", "amount"])
-def test_volume_and_amount_must_not_be_negative(columns: Columns, name: str) -> None:
-    columns[name][0] = 0
-    columns[name][11] = -1
-
-    error = refusal_of(columns)
-
-    assert (error.code, error.field, error.details) == ("NEGATIVE_VOLUME", name, {"row": 11})

@@ -15,10 +15,8 @@ from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.engine.runner import ModelRunner
-from kronos_model.forecast import Forecast
+from kronos_model.forecast import Event, Forecast, max_drawdown, total_return
 from kronos_model.model_pair import load_pair
-from kronos_model.paths.events import Event
-from kronos_model.paths.statistics import max_drawdown, total_return
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
 
 NewEngine = Callable[..., Engine]

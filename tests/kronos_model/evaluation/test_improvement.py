@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from kronos_model.evaluation.improvement import Improvement, improvement, mean_interval
-from kronos_model.evaluation.window_times import MIN_GROUPS
+from kronos_model.evaluation.report import Improvement, improvement, mean_interval
+from kronos_model.evaluation.windows import MIN_GROUPS
 
 
 def improved(ours: np.ndarray, theirs: np.ndarray) -> Improvement:
@@ -44,17 +44,6 @@ def test_equally_good_forecasts_are_rarely_called_different(num_groups):
     assert num_wrong / num_cases < 0.07
 
 
-def test_repeated_windows_do_not_narrow_the_interval():
-    rng = np.random.default_rng(4)
-    ours, theirs = rng.uniform(1, 2, (2, 20))
-    alone = improved(ours, theirs)
-    groups = np.repeat(np.arange(20), 9)
-    grouped = improvement(np.repeat(ours, 9), np.repeat(theirs, 9), groups=groups)
-    apart = improved(np.repeat(ours, 9), np.repeat(theirs, 9))
-    assert grouped == pytest.approx(alone)
-    assert apart.high - apart.low < 0.5 * (alone.high - alone.low)
-
-
 def test_too_few_groups_have_no_interval():
     losses = np.ones(MIN_GROUPS)
     assert improved(losses / 2, losses).outcome == "better"
@@ -83,10 +72,3 @@ def test_a_loss_of_zero_cannot_be_beaten():
     by = improved(zero, one)
     assert (by.mean, by.high) == (100, 100)
     assert by.outcome == "better"
-
-
-def test_losses_of_different_windows_are_refused():
-    with pytest.raises(ValueError, match="3 and 2 windows"):
-        improved(np.ones(3), np.ones(2))
-    with pytest.raises(ValueError, match="0 and 0 windows"):
-        improved(np.ones(0), np.ones(0))

@@ -8,7 +8,7 @@ from kronos_model.evaluation.report import (
     diebold_mariano,
     make_report,
 )
-from kronos_model.evaluation.window_times import WindowTimes
+from kronos_model.evaluation.windows import WindowTimes
 
 LOOKBACK, HORIZON, NUM_WINDOWS = 60, 6, 80
 CLOSES = 100 * np.exp(
@@ -66,7 +66,7 @@ def test_few_windows_or_paths_do_not_show_that_intervals_are_too_narrow():
     assert report["models"]["narrow"]["verdict"][-1].endswith(" %: too narrow.")
     assert report["models"]["pair"]["verdict"][-1].endswith("4 paths are too few for an 80 % interval.")
     batch = WindowBatch(PAST[:5], ACTUAL[:5], {"narrow": narrow[:5]})
-    few = make_report([batch], TIMES.of(range(5)), season=None, seed=0)
+    few = make_report([batch], TIMES.select(range(5)), season=None, seed=0)
     assert few["models"]["narrow"]["verdict"][-2].endswith(" %: perhaps too narrow.")
 
 
@@ -81,7 +81,7 @@ def test_a_finetuned_model_that_is_worse_than_before_says_so_first():
 def test_no_close_that_changes_means_no_comparison():
     flat = np.full((3, LOOKBACK), 10.0)
     batch = WindowBatch(flat, flat[:, :HORIZON], {"flat": np.full((3, 30, HORIZON), 10.0)})
-    report = make_report([batch], TIMES.of(range(3)), season=None, seed=0)
+    report = make_report([batch], TIMES.select(range(3)), season=None, seed=0)
     assert report["models"]["flat"]["against"]["drift"]["difference"] is None
     assert report["models"]["flat"]["scores"]["crps"] == pytest.approx(0, abs=1e-12)
 

@@ -13,7 +13,7 @@ from kronos_model.evaluation.scores import (
     score_paths,
     volatility_error,
 )
-from kronos_model.evaluation.window_arrays import one_bar_change
+from kronos_model.evaluation.windows import one_bar_change
 
 RNG = np.random.default_rng(3)
 PAST = 100 + RNG.normal(size=(200, 50)).cumsum(axis=1)

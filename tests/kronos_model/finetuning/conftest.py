@@ -7,7 +7,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from kronos_model.finetuning.accelerating import accelerated
+from kronos_model.finetuning.group import accelerated
 
 from .tiny_runs import write_candles
 

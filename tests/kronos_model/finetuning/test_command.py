@@ -107,7 +107,7 @@ def test_the_comparison_is_computed_by_the_engine_that_is_given(config_file, tmp
         kinds.append(kind)
         return build_engine(*args, kind=kind, **options)
 
-    monkeypatch.setattr("kronos_model.finetuning.model_forecaster.build_engine", build)
+    monkeypatch.setattr("kronos_model.finetuning.final_evaluation.build_engine", build)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     fields = ("evaluation.windows=1", "evaluation.sample_count=2")
     given = ["--config", str(config_file), *(f"--set={field}" for field in fields), "--engine", "torch"]

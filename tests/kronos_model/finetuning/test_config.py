@@ -73,16 +73,7 @@ def test_an_invalid_config_is_refused_with_its_field(fields, field, text):
     assert raised.value.code == "INVALID_CONFIG"
 
 
-def test_defaults_are_the_reference_s():
-    stages = parse_config(config())
-    tokenizer, predictor = stages.tokenizer.optimiser, stages.predictor.optimiser
-    assert (tokenizer.learning_rate, tokenizer.clip_norm, tokenizer.betas) == (2e-4, 2.0, (0.9, 0.999))
-    assert (predictor.learning_rate, predictor.clip_norm, predictor.betas) == (4e-5, 3.0, (0.9, 0.95))
-    assert {(one.weight_decay, one.pct_start, one.div_factor) for one in (tokenizer, predictor)} == {
-        (0.1, 0.03, 10)
-    }
-    assert stages.clip == 5
-    # A part that is given keeps the defaults of its stage for the rest.
+def test_a_part_that_is_given_keeps_the_defaults_of_its_stage_for_the_rest():
     changed = parse_config(config(predictor={"optimiser": {"learning_rate": 1}}))
     assert changed.predictor.optimiser.betas == (0.9, 0.95)
 
@@ -178,8 +169,6 @@ def test_a_tokenizer_whose_weights_are_computed_is_trained_only_if_asked_for(sta
 def test_yaml_without_its_package_is_refused_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "yaml", None)
     path = tmp_path / "config.yaml"
-    with pytest.raises(FinetuningConfigError, match="cannot be read"):
-        load_config(path)
     path.write_text("{}")
     with pytest.raises(FinetuningConfigError, match="YAML needs a further package: pip install PyYAML"):
         load_config(path)

@@ -11,7 +11,7 @@ from accelerate.utils import InitProcessGroupKwargs
 
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning import finetune, group
-from kronos_model.finetuning.accelerating import GROUP_TIMEOUT
+from kronos_model.finetuning.group import GROUP_TIMEOUT
 from tests import fork_server
 from tests.ports import free_port
 from tests.waiting import WAIT_S
@@ -74,8 +74,8 @@ def test_a_lost_node_ends_training_and_one_process_goes_on_with_the_losses_of_on
     resumed = finetune(config, tmp_path / "run")
     whole = finetune(config, tmp_path / "whole")
     ours, theirs = losses(tmp_path / "run"), losses(tmp_path / "whole")
-    assert [one[:2] for one in ours] == [one[:2] for one in theirs]
-    assert [one[2] for one in ours] == pytest.approx([one[2] for one in theirs], rel=1e-5)
+    assert [entry[:2] for entry in ours] == [entry[:2] for entry in theirs]
+    assert [entry[2] for entry in ours] == pytest.approx([entry[2] for entry in theirs], rel=1e-5)
     for name, result in whole.metadata["metrics"].items():
         assert resumed.metadata["metrics"][name]["best_epoch"] == result["best_epoch"]
 

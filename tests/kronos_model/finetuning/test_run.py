@@ -3,6 +3,7 @@
 import importlib
 import json
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,7 @@ from .tiny_runs import tiny_config, write_candles
 
 
 class Events(list[Any]):
-    def __call__(self, event: Any) -> None:
-        self.append(event)
+    __call__ = list.append
 
     def of(self, kind: str) -> list[Any]:
         return [event for event in self if event["event"] == kind]
@@ -50,16 +50,23 @@ def finished(data, tmp_path_factory):
     return finetune(config, folder, listeners=[events]), events, folder
 
 
+@pytest.fixture(scope="module")
+def plain(data, tmp_path_factory):
+    """The same without a comparison."""
+    folder, events = tmp_path_factory.mktemp("plain"), Events()
+    return finetune(tiny_config(data), folder, listeners=[events]), events, folder
+
+
 def test_both_stages_are_trained_one_after_the_other(finished):
     _, events, _ = finished
-    assert [(one["stage"], one["epoch"], one["step"]) for one in events.of("epoch")] == [
+    assert [(epoch["stage"], epoch["epoch"], epoch["step"]) for epoch in events.of("epoch")] == [
         ("tokenizer", 1, 4), ("tokenizer", 2, 8), ("predictor", 1, 4), ("predictor", 2, 8),
     ]  # fmt: skip
-    assert {(one["stage"], one["stage_index"], one["num_stages"]) for one in events.of("step")} == {
+    assert {(step["stage"], step["stage_index"], step["num_stages"]) for step in events.of("step")} == {
         ("tokenizer", 0, 2), ("predictor", 1, 2),
     }  # fmt: skip
     many = ("step", "epoch", "evaluating", "phase")
-    assert [one["event"] for one in events if one["event"] not in many] == [
+    assert [event["event"] for event in events if event["event"] not in many] == [
         "started", "data", "evaluation", "done",
     ]  # fmt: skip
 
@@ -79,12 +86,8 @@ def test_the_result_is_a_checkpoint_with_metadata(finished, data):
     assert metadata["data_fingerprint"].startswith("sha256:")
     assert metadata["evaluation"]["num_windows"] == 3
     ours = metadata["evaluation"]["models"]["finetuned"]
-    assert set(ours["against"]) == {
-        "last_value",
-        "drift",
-        "random_walk",
-    }  # the lookback is shorter than a day
-    assert metadata["evaluation"]["no_seasonal"]
+    assert set(ours["against"]) == {"last_value", "drift", "random_walk"}
+    assert metadata["evaluation"]["no_seasonal"]  # the lookback is shorter than a day
     assert metadata["evaluation"]["verdict"] == ours["verdict"]
     # The weights are the best ones of each stage.
     for part, stage in (("model", "predictor"), ("tokenizer", "tokenizer")):
@@ -98,15 +101,7 @@ def test_metrics_are_kept_for_each_epoch(finished):
     assert len(epochs) == 4
     assert {"train_loss", "validation_loss", "is_best", "best_validation_loss"} <= epochs[0].keys()
     assert logged(folder)[-1]["event"] == "evaluation"
-    assert list((folder / "tensorboard").glob("events.*")) or not has_tensorboard()
-
-
-def has_tensorboard() -> bool:
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        return False
-    return True
+    assert list((folder / "tensorboard").glob("events.*")) or find_spec("tensorboard") is None
 
 
 def test_a_finished_run_is_not_done_again(finished, data):
@@ -121,8 +116,8 @@ def test_a_finished_run_is_not_done_again(finished, data):
     assert (folder / "metrics.jsonl").read_text() == before
 
 
-def test_a_run_stopped_anywhere_ends_with_the_same_weights(data, tmp_path):
-    whole = finetune(tiny_config(data), tmp_path / "whole")
+def test_a_run_stopped_anywhere_ends_with_the_same_weights(data, tmp_path, plain):
+    whole, _, folder = plain
     for _ in range(30):
         events = Events()
 
@@ -141,7 +136,7 @@ def test_a_run_stopped_anywhere_ends_with_the_same_weights(data, tmp_path):
             run.checkpoint.joinpath(part, "model.safetensors").read_bytes() for run in (parts, whole)
         )
         assert ours == theirs
-    for ours, theirs in zip(logged(tmp_path / "parts"), logged(tmp_path / "whole"), strict=True):
+    for ours, theirs in zip(logged(tmp_path / "parts"), logged(folder), strict=True):
         assert ours["step"] == theirs["step"]
         assert ours["loss" if ours["event"] == "step" else "train_loss"] == pytest.approx(
             theirs["loss" if ours["event"] == "step" else "train_loss"], abs=1e-6
@@ -159,13 +154,13 @@ def test_one_stage_from_a_checkpoint(finished, data, tmp_path):
         evaluation={"windows": 4, "sample_count": 2},
     )
     result = finetune(config, tmp_path / "run", listeners=[events])
-    assert {one["stage"] for one in events.of("epoch")} == {"predictor"}
+    assert {epoch["stage"] for epoch in events.of("epoch")} == {"predictor"}
     assert result.metadata["parent"]["model"] == str(start.checkpoint)
     assert result.metadata["max_context"] == 32
     assert "start" in result.metadata["evaluation"]["models"]["finetuned"]["against"]
-    theirs, ours = (KronosTokenizer.from_pretrained(one.checkpoint).state_dict() for one in (start, result))
+    theirs, ours = (KronosTokenizer.from_pretrained(run.checkpoint).state_dict() for run in (start, result))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    theirs, ours = (Kronos.from_pretrained(one.checkpoint).state_dict() for one in (start, result))
+    theirs, ours = (Kronos.from_pretrained(run.checkpoint).state_dict() for run in (start, result))
     assert not all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
@@ -204,8 +199,11 @@ def stop_after(num_steps: int, config: Any, folder: Path) -> Events:
 def test_a_failed_start_leaves_the_folder_free(data, tmp_path):
     with pytest.raises(TrainingDataError):
         finetune(tiny_config(tmp_path / "nowhere"), tmp_path / "run")
-    with pytest.raises(FinetuningConfigError):
+    with pytest.raises(FinetuningConfigError, match="sees 20") as raised:
         finetune(tiny_config(data, max_context=20), tmp_path / "run")
+    assert raised.value.field == "data.lookback"
+    with pytest.raises(FinetuningConfigError, match="fp16"):
+        finetune(tiny_config(data, mixed_precision="fp16"), tmp_path / "run")
     with pytest.raises(TrainingStopped):
         finetune(tiny_config(data), tmp_path / "run", should_stop=lambda: True)
     assert not stop_after(1, tiny_config(data, seed=3), tmp_path / "run").of("started")[0]["resumed"]
@@ -241,22 +239,10 @@ def test_a_resumed_run_uses_the_commit_that_it_started_with(data, tmp_path):
     assert (pinned.model_revision, pinned.tokenizer_revision) == ("a" * 40, None)
 
 
-@pytest.mark.parametrize(
-    ("num_windows", "test_fraction", "reason"),
-    [
-        (0, 0.1, "evaluation.windows is 0"),
-        (2, 0.0, "data.test_fraction is 0"),
-        (2, 0.01, "a window needs 8 bars in the test part and 24 before, and no instrument has them"),
-    ],
-)
-def test_a_missing_comparison_is_explained(data, tmp_path, num_windows, test_fraction, reason):
-    events = Events()
-    config = tiny_config(data, evaluation={"windows": num_windows})
-    part = config.data.model_copy(update={"test_fraction": test_fraction})
-    config = config.model_copy(update={"data": part})
-    result = finetune(config, tmp_path / "run", listeners=[events])
+def test_a_missing_comparison_is_explained(plain):
+    result, events, _ = plain
     assert result.metadata["evaluation"] is None
-    assert reason in events.of("evaluation")[0]["summary"]
+    assert events.of("evaluation")[0]["summary"] == "Not compared: evaluation.windows is 0."
 
 
 def test_targets_are_the_tokens_of_a_forecast(finished, data):
@@ -298,12 +284,6 @@ def test_two_processes_do_not_train_in_one_folder(data, tmp_path, monkeypatch):
         finetune(tiny_config(data), tmp_path)
 
 
-def test_windows_longer_than_the_context_are_refused(data, tmp_path):
-    with pytest.raises(FinetuningConfigError, match="sees 20") as raised:
-        finetune(tiny_config(data, max_context=20), tmp_path / "run")
-    assert raised.value.field == "data.lookback"
-
-
 def test_free_disk_space_is_checked_first(data, tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1000})()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
@@ -312,24 +292,15 @@ def test_free_disk_space_is_checked_first(data, tmp_path, monkeypatch):
     assert raised.value.details["free_bytes"] == 1000
 
 
-def test_half_precision_needs_a_gpu(data, tmp_path):
-    with pytest.raises(FinetuningConfigError, match="fp16"):
-        finetune(tiny_config(data, mixed_precision="fp16"), tmp_path / "run")
-
-
-def test_bfloat16_trains_on_the_cpu(data, tmp_path):
+def test_bfloat16_trains_on_the_cpu(data, tmp_path, plain):
     events = Events()
     finetune(tiny_config(data, mixed_precision="bf16"), tmp_path / "bf16", listeners=[events])
-    exact = Events()
-    finetune(tiny_config(data), tmp_path / "float32", listeners=[exact])
-    ours, theirs = ([one["validation_loss"] for one in run.of("epoch")] for run in (events, exact))
+    ours, theirs = ([epoch["validation_loss"] for epoch in run.of("epoch")] for run in (events, plain[1]))
     assert ours != theirs
     assert ours == pytest.approx(theirs, rel=0.05)
 
 
-def test_windows_from_other_processes_are_the_same(data, tmp_path):
-    alone, helped = Events(), Events()
-    config = tiny_config(data, stages=["tokenizer", "predictor"])
-    finetune(config, tmp_path / "alone", listeners=[alone])
-    finetune(config.model_copy(update={"num_workers": 1}), tmp_path / "helped", listeners=[helped])
-    assert [one["loss"] for one in helped.of("step")] == [one["loss"] for one in alone.of("step")]
+def test_windows_from_other_processes_are_the_same(data, tmp_path, plain):
+    helped = Events()
+    finetune(tiny_config(data, num_workers=1), tmp_path / "helped", listeners=[helped])
+    assert [step["loss"] for step in helped.of("step")] == [step["loss"] for step in plain[1].of("step")]

@@ -9,12 +9,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.columns import Instrument
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
-from kronos_model.evaluation.window_arrays import Windows, spread
+from kronos_model.evaluation.windows import Windows, spread
 from kronos_model.finetuning.config import EvaluationConfig, FinetuneConfig, parse_config
-from kronos_model.finetuning.data_config import DataConfig
-from kronos_model.finetuning.split import PARTS, Split, split_warnings, split_windows
+from kronos_model.finetuning.config_parts import DataConfig
+from kronos_model.finetuning.split import PARTS, Split, split_warnings, split_windows, why_not_compared
 
 START = np.datetime64("2024-01-01T00:00:00")
 
@@ -47,11 +47,11 @@ def bars_of(split: Split, part: str, bars: range) -> set[tuple[int, int]]:
 @st.composite
 def markets(draw: st.DrawFn) -> list[Instrument]:
     """Instruments that begin, end and pause at different times."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     some = []
     for index in range(draw(st.integers(1, 4))):
-        first = draw(st.integers(0, 200))
-        steps = draw(st.lists(st.sampled_from([1, 1, 1, 5, 60]), min_size=0 if some else 60, max_size=120))
-        some.append(instrument(first + np.cumsum([0, *steps]), f"{index}"))
+        steps = rng.choice([1, 1, 1, 5, 60], size=draw(st.integers(0 if some else 60, 120)))
+        some.append(instrument(rng.integers(0, 200) + np.cumsum([0, *steps]), f"{index}"))
     return some
 
 
@@ -86,11 +86,11 @@ def test_no_bar_after_a_lookback_is_in_windows_of_an_earlier_part(data: st.DataO
             newest[part] = max(times)
     for index, each in enumerate(some):
         for earlier, later in (("train", "validation"), ("train", "test"), ("validation", "test")):
-            before = [row for one, row in seen[earlier] if one == index]
-            after = [row for one, row in seen[later] if one == index]
+            before = [row for owner, row in seen[earlier] if owner == index]
+            after = [row for owner, row in seen[later] if owner == index]
             if before and after:
                 assert min(after) - max(before) > plan.gap
-        assert len(each) >= len({row for part in PARTS for one, row in seen[part] if one == index})
+        assert len(each) >= len({row for part in PARTS for owner, row in seen[part] if owner == index})
     assert sum(split.num_bars.values()) + split.num_left_out == sum(map(len, some))
 
 
@@ -225,9 +225,19 @@ def test_what_weakens_a_comparison_is_known_before_training() -> None:
     )
 
 
-@pytest.mark.parametrize("wish", [{"evaluation": {"windows": 0}}, {"test_fraction": 0}])
-def test_a_comparison_that_is_not_wanted_is_not_missed(wish: dict[str, Any]) -> None:
-    assert warnings([instrument(range(100))], **wish) == []
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"evaluation": {"windows": 0}}, "evaluation.windows is 0"),
+        ({"test_fraction": 0}, "data.test_fraction is 0"),
+    ],
+)
+def test_a_comparison_that_is_not_wanted_is_not_missed(wish: dict[str, Any], reason: str) -> None:
+    some = [instrument(range(100))]
+    assert warnings(some, **wish) == []
+    evaluation = EvaluationConfig(**wish.pop("evaluation", {}))
+    plan = FinetuneConfig(data=config(**wish), evaluation=evaluation)
+    assert why_not_compared(split_windows(some, plan.data), plan) == reason
 
 
 @given(total=st.integers(0, 200), most=st.integers(0, 250))

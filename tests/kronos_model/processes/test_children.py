@@ -198,3 +198,17 @@ def test_a_restarted_child_is_watched_and_stopped_like_the_first() -> None:
             lines.await_line(first.name, "up")
             assert (second.pid != first.pid, stack.dead()) == (True, None)
     assert [name for name, line in lines.seen if line == "bye"] == ["worker", "server"]
+
+
+EXITING = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 0, flush=True))  # runs last
+from kronos_model.processes.children import collect_nothing_at_exit
+collect_nothing_at_exit()
+atexit.register(lambda: print(gc.get_freeze_count() > 0, flush=True))
+"""
+
+
+def test_the_exit_of_a_process_skips_garbage_collection() -> None:
+    done = subprocess.run([sys.executable, "-c", EXITING], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

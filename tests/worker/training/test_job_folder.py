@@ -143,8 +143,8 @@ def test_a_link_is_put_in_place_of_an_earlier_workers(folder, tmp_path):
 
 
 def test_inline_candles_are_read_back_as_they_were_sent(folder):
+    from kronos_model.finetuning.config_parts import DataConfig
     from kronos_model.finetuning.data import read_training_candles
-    from kronos_model.finetuning.data_config import DataConfig
 
     prices = [1.0, 1.5, 1 / 3, 1.0, 2.0]
     instruments = [

@@ -21,8 +21,7 @@ from celery.exceptions import Ignore
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
-from kronos_model.processes.children import LocalStackError
-from kronos_model.processes.environment import module_command
+from kronos_model.processes.children import LocalStackError, module_command
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
 from worker.inference.isolation.errors import KILLED, ended_loading, killed_from_outside, worker_lost
 

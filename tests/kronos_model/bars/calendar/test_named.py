@@ -1,13 +1,14 @@
 """Future timestamps by a named calendar."""
 
 import sys
-from datetime import date, timedelta
+from datetime import UTC, date, timedelta
+from itertools import product
 from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
 
-from kronos_model.bars.calendar.exchange import load_exchange
+from kronos_model.bars.calendar.exchange import Exchange, SessionBars, load_exchange
 from kronos_model.bars.calendar.named import follow_calendar
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import KronosError, TimestampError
@@ -40,9 +41,30 @@ def follow(name: str, texts: list[str], num_bars: int, zone: ZoneInfo | None = N
 THANKSGIVING_WEEK = weekdays("2024-11-11", "2024-11-27")
 
 
-def test_daily_bars_leave_out_holidays_and_weekends() -> None:
-    assert follow("XNYS", THANKSGIVING_WEEK, 3) == ["2024-11-29", "2024-12-02", "2024-12-03"]
-    assert follow("XNYS", within(THANKSGIVING_WEEK, ["16:00"]), 2) == ["2024-11-29T16:00", "2024-12-02T16:00"]
+FRIDAY = [f"2024-11-22T{hour:02}:00" for hour in range(9, 24)]
+THREE_A_DAY = within(weekdays("2024-11-21", "2024-11-22"), ["09:00", "10:00", "14:00"])
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "expected"),
+    [
+        ("XNYS", THANKSGIVING_WEEK, ["2024-11-29", "2024-12-02", "2024-12-03"]),
+        ("XNYS", within(THANKSGIVING_WEEK, ["16:00"]), ["2024-11-29T16:00", "2024-12-02T16:00"]),
+        ("24/7", weekdays("2024-11-18", "2024-11-22"), ["2024-11-23", "2024-11-24"]),
+        ("24/7", FRIDAY, ["2024-11-23T00:00", "2024-11-23T01:00"]),
+        ("weekdays", THANKSGIVING_WEEK, ["2024-11-28", "2024-11-29"]),
+        ("weekdays", THREE_A_DAY[:-1], ["2024-11-22T14:00", "2024-11-25T09:00", "2024-11-25T10:00"]),
+        # Weekly bars are inferred as without a calendar.
+        ("XNYS", weekdays("2024-09-06", "2024-11-22")[::5], ["2024-11-29"]),
+        # Bars of a millisecond take no list of a session.
+        (
+            "XNYS", [f"2024-03-05T10:00:00.{number:03}" for number in range(200)],
+            ["2024-03-05T10:00:00.200", "2024-03-05T10:00:00.201"],
+        ),
+    ],
+)  # fmt: skip
+def test_bars_go_on_as_the_calendar_trades(name: str, texts: list[str], expected: list[str]) -> None:
+    assert follow(name, texts, len(expected)) == expected
 
 
 @pytest.mark.parametrize(
@@ -96,28 +118,6 @@ def test_times_in_utc_move_with_the_exchange() -> None:
     assert (raised.value.code, raised.value.field) == ("CANNOT_INFER_TIMESTAMPS", "calendar")
 
 
-def test_a_market_that_never_closes() -> None:
-    assert follow("24/7", weekdays("2024-11-18", "2024-11-22"), 2) == ["2024-11-23", "2024-11-24"]
-    friday = [f"2024-11-22T{clock}" for clock in clocks("09:00", "23:00", 60)]
-    assert follow("24/7", friday, 2) == ["2024-11-23T00:00", "2024-11-23T01:00"]
-
-
-def test_weekdays_keep_the_times_of_day() -> None:
-    assert follow("weekdays", THANKSGIVING_WEEK, 2) == ["2024-11-28", "2024-11-29"]
-    bars = within(weekdays("2024-11-21", "2024-11-22"), ["09:00", "10:00", "14:00"])
-    assert follow("weekdays", bars[:-1], 3) == ["2024-11-22T14:00", "2024-11-25T09:00", "2024-11-25T10:00"]
-
-
-def test_weekly_bars_are_inferred_as_without_a_calendar() -> None:
-    fridays = weekdays("2024-09-06", "2024-11-22")[::5]
-    assert follow("XNYS", fridays, 1) == ["2024-11-29"]
-
-
-def test_bars_of_a_millisecond_take_no_list_of_a_session() -> None:
-    texts = [f"2024-03-05T10:00:00.{number:03}" for number in range(200)]
-    assert follow("XNYS", texts, 2) == ["2024-03-05T10:00:00.200", "2024-03-05T10:00:00.201"]
-
-
 @pytest.mark.parametrize(
     ("name", "texts", "reason"),
     [
@@ -146,3 +146,26 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
     with pytest.raises(KronosError, match=r"kronos-worker\[calendars\]") as raised:
         load_exchange.__wrapped__("XNYS", 2024, 2025)
     assert raised.value.code == "NOT_INSTALLED"
+
+
+# The second span follows the first without a break; no span is a whole number of bars of 7.
+STARTS, ENDS = np.array([100, 150, 300, 500]), np.array([150, 181, 340, 503])
+EXCHANGE = Exchange(UTC, np.arange(4), STARTS, ENDS)
+
+
+@pytest.mark.parametrize(
+    ("spacing", "with_start", "with_end"), [*product((1, 7, 10, 60), *[(True, False)] * 2)]
+)
+def test_bars_are_those_of_the_list(spacing: int, with_start: bool, with_end: bool) -> None:
+    listed: set[int] = set()
+    for start, end in zip(STARTS.tolist(), ENDS.tolist(), strict=True):
+        listed |= set(range(start if with_start else start + spacing, end, spacing))
+        listed |= {end} if with_end else set()
+    bars = SessionBars(EXCHANGE, spacing, with_start, with_end)
+    every = np.arange(90, 520)
+    assert every[bars.contain(every)].tolist() == sorted(listed)
+    for first, last in ((90, 519), (107, 150), (150, 310), (181, 181), (182, 299), (340, 503)):
+        assert bars.count(first, last) == len([at for at in listed if first <= at <= last])
+        later = sorted(at for at in listed if at > first)
+        assert bars.after(first, 3).tolist() == later[:3]
+        assert bars.after(first, 1000).tolist() == later

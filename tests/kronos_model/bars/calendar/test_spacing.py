@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kronos_model.bars.calendar.sessions import CannotInfer
 from kronos_model.bars.calendar.spacing import infer_future
-from kronos_model.bars.calendar.weekdays import CannotInfer
 from kronos_model.bars.columns import time_features
 from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
 from kronos_model.errors import TimestampError
@@ -142,26 +142,19 @@ def test_a_day_off_does_not_hide_the_rule(sessions: list[tuple[str, str]], step:
     assert inferred(bars[max(0, last - 300) : last], 20) == [str(bar) for bar in bars[last : last + 20]]
 
 
-def test_a_holiday_week_does_not_hide_the_rule() -> None:
+def test_exceptional_days_do_not_hide_the_rule() -> None:
+    """A holiday week, a single session on a Saturday, and a half day."""
     week = [NEW_YEAR + timedelta(days=14 + day) for day in range(7)]
     bars = session_bars(60, A_SHARES, 5, days_off=week)
     last = next(index for index, bar in enumerate(bars) if bar.date() > week[-1]) + 30
-
     assert inferred(bars[last - 200 : last], 48) == [str(bar) for bar in bars[last : last + 48]]
 
-
-def test_a_single_saturday_session_does_not_make_saturday_a_trading_day() -> None:
     bars = session_bars(100, [("0:00", "0:00")], 1)
-    with_saturday = sorted([*bars[:60], datetime(2024, 1, 20)])
+    assert inferred(sorted([*bars[:60], datetime(2024, 1, 20)]), 10) == [str(bar) for bar in bars[60:70]]
 
-    assert inferred(with_saturday, 10) == [str(bar) for bar in bars[60:70]]
-
-
-def test_a_half_day_does_not_shorten_the_others() -> None:
     bars = session_bars(30, [("9:30", "15:55")], 5)
     half_day = [bar for bar in bars if bar.date() != date(2024, 1, 9) or bar.hour < 13]
     cut = half_day.index(datetime(2024, 1, 15, 11, 0))
-
     assert inferred(half_day[cut - 390 : cut], 100) == [str(bar) for bar in half_day[cut : cut + 100]]
 
 
@@ -252,74 +245,59 @@ def test_months_weeks_and_days_apart(dates: list[str], expected: list[str]) -> N
     assert inferred(dates, len(expected)) == expected
 
 
-def test_the_form_of_the_input_is_kept() -> None:
-    assert inferred(["2024-01-01T22:00Z", "2024-01-01T23:00Z", "2024-01-02T00:00Z"], 1) == [
-        "2024-01-02T01:00Z"
-    ]
-    assert inferred([f"2024-01-0{day} 16:00:00.000-05:00" for day in (4, 5, 8)], 1) == [
-        "2024-01-09 16:00:00.000-05:00"
-    ]
-    assert inferred(["2024-01-01", "2024-01-01 12:00", "2024-01-02"], 2) == [
-        "2024-01-02T12:00",
-        "2024-01-03T00:00",
-    ]
-
-
-def test_without_a_zone_the_last_offset_is_kept() -> None:
-    bars = ["2024-03-07T16:00-05:00", "2024-03-08T16:00-05:00", "2024-03-11T16:00-04:00"]
-
-    assert inferred(bars, 2) == ["2024-03-12T16:00-04:00", "2024-03-13T16:00-04:00"]
-    assert inferred([*bars[:2], "2024-03-09T16:00-05:00", "2024-03-10T16:00-05:00"], 1) == [
-        "2024-03-11T16:00-05:00"
-    ]
-
-
-def test_daily_bars_keep_the_wall_clock_over_both_clock_changes() -> None:
-    autumn = ["2024-10-31T16:00-04:00", "2024-11-01T16:00-04:00", "2024-11-02T16:00-04:00"]
-    spring = [f"2024-03-0{day}T16:00-05:00" for day in (1, 4, 5, 6, 7, 8)]
-
-    assert inferred(spring, 2, "America/New_York") == ["2024-03-11T16:00-04:00", "2024-03-12T16:00-04:00"]
-    assert inferred([*autumn, "2024-11-03T16:00-05:00"], 1, "America/New_York") == ["2024-11-04T16:00-05:00"]
-
-
-def test_sessions_keep_the_wall_clock_over_a_clock_change() -> None:
-    days = [4, 5, 6, 7, 8]
-    bars = [f"2024-03-0{day}T{hour:02}:30-05:00" for day in days for hour in range(9, 16)]
-
-    future = inferred(bars, 7, "America/New_York")
-
-    assert future == [f"2024-03-11T{hour:02}:30-04:00" for hour in range(9, 16)]
-
-
-def hourly(start: str, num_bars: int) -> list[str]:
+def hourly(start: str, num_bars: int, offset: str = "") -> list[str]:
     first = np.datetime64(start)
-    return [str(first + np.timedelta64(ahead, "h")) for ahead in range(num_bars)]
+    return [f"{first + np.timedelta64(ahead, 'h')}{offset}" for ahead in range(num_bars)]
 
 
-def test_constant_spacing_skips_the_hour_that_does_not_exist() -> None:
-    naive = hourly("2024-03-09T22:00", 4)  # to 01:00
-
-    assert inferred(naive, 2, "America/New_York") == ["2024-03-10T03:00", "2024-03-10T04:00"]
-    assert inferred([f"{bar}-05:00" for bar in naive], 2, "America/New_York") == [
-        "2024-03-10T03:00-04:00",
-        "2024-03-10T04:00-04:00",
-    ]
-    assert inferred([f"{bar}-05:00" for bar in naive], 2) == [
-        "2024-03-10T02:00-05:00",
-        "2024-03-10T03:00-05:00",
-    ]
-    assert inferred(naive, 2) == ["2024-03-10T02:00", "2024-03-10T03:00"]
+def on(days: Iterable[str], time: str) -> list[str]:
+    return [f"2024-{day}T{time}" for day in days]
 
 
-def test_constant_spacing_repeats_the_hour_only_with_offsets() -> None:
-    naive = hourly("2024-11-02T22:00", 4)  # to 01:00
+NEW_YORK = "America/New_York"
+BEFORE_SPRING, BEFORE_AUTUMN = "2024-03-09T22:00", "2024-11-02T22:00"
+TWO_TO_THREE = ["2024-03-10T02:00", "2024-03-10T03:00"]
+THREE_TO_FOUR = ["2024-03-10T03:00", "2024-03-10T04:00"]
+SPRING = on(("03-01", "03-04", "03-05", "03-06", "03-07", "03-08"), "16:00-05:00")
+AUTUMN = on(("10-31", "11-01", "11-02"), "16:00-04:00")
+SESSIONS = [f"2024-03-0{day}T{hour:02}:30-05:00" for day in (4, 5, 6, 7, 8) for hour in range(9, 16)]
 
-    assert inferred([f"{bar}-04:00" for bar in naive], 3, "America/New_York") == [
-        "2024-11-03T01:00-05:00",
-        "2024-11-03T02:00-05:00",
-        "2024-11-03T03:00-05:00",
-    ]
-    assert inferred(naive, 2, "America/New_York") == ["2024-11-03T02:00", "2024-11-03T03:00"]
+
+@pytest.mark.parametrize(
+    ("bars", "zone", "expected"),
+    [
+        # The form of the input is kept.
+        (["2024-01-01T22:00Z", "2024-01-01T23:00Z", "2024-01-02T00:00Z"], None, ["2024-01-02T01:00Z"]),
+        (
+            [f"2024-01-0{day} 16:00:00.000-05:00" for day in (4, 5, 8)], None,
+            ["2024-01-09 16:00:00.000-05:00"],
+        ),
+        (["2024-01-01", "2024-01-01 12:00", "2024-01-02"], None, ["2024-01-02T12:00", "2024-01-03T00:00"]),
+        # Without a zone the last offset is kept.
+        (
+            [*on(("03-07", "03-08"), "16:00-05:00"), "2024-03-11T16:00-04:00"], None,
+            on(("03-12", "03-13"), "16:00-04:00"),
+        ),
+        (on(("03-07", "03-08", "03-09", "03-10"), "16:00-05:00"), None, on(["03-11"], "16:00-05:00")),
+        # Daily bars and sessions keep the wall clock over a clock change.
+        (SPRING, NEW_YORK, on(("03-11", "03-12"), "16:00-04:00")),
+        ([*AUTUMN, "2024-11-03T16:00-05:00"], NEW_YORK, on(["11-04"], "16:00-05:00")),
+        (SESSIONS, NEW_YORK, [f"2024-03-11T{hour:02}:30-04:00" for hour in range(9, 16)]),
+        # Constant spacing skips the hour that does not exist.
+        (hourly(BEFORE_SPRING, 4), NEW_YORK, THREE_TO_FOUR),
+        (hourly(BEFORE_SPRING, 4, "-05:00"), NEW_YORK, [f"{text}-04:00" for text in THREE_TO_FOUR]),
+        (hourly(BEFORE_SPRING, 4, "-05:00"), None, [f"{text}-05:00" for text in TWO_TO_THREE]),
+        (hourly(BEFORE_SPRING, 4), None, TWO_TO_THREE),
+        # It repeats the hour only with offsets.
+        (
+            hourly(BEFORE_AUTUMN, 4, "-04:00"), NEW_YORK,
+            [f"2024-11-03T0{hour}:00-05:00" for hour in (1, 2, 3)],
+        ),
+        (hourly(BEFORE_AUTUMN, 4), NEW_YORK, ["2024-11-03T02:00", "2024-11-03T03:00"]),
+    ],
+)  # fmt: skip
+def test_the_form_and_the_wall_clock_are_kept(bars: list[str], zone: str | None, expected: list[str]) -> None:
+    assert inferred(bars, len(expected), zone) == expected
 
 
 @pytest.mark.parametrize("start", ["2024-03-09T00:00", "2024-11-02T00:00"])
@@ -335,8 +313,7 @@ def test_a_lookback_over_a_clock_change_is_still_evenly_spaced(start: str) -> No
 
 
 def test_time_features_of_inferred_bars_are_those_of_the_wall_clock() -> None:
-    bars = [f"{bar}-05:00" for bar in hourly("2024-03-09T22:00", 4)]
-    stamps = parse_timestamps(bars)
+    stamps = parse_timestamps(hourly(BEFORE_SPRING, 4, "-05:00"))
 
     future = infer_future(stamps, 1, load_timezone("America/New_York")).timestamps
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kronos_model.bars.files.clock import Clock, read_clock
-from kronos_model.bars.files.time_forms import ClockError
+from kronos_model.bars.files.clock import Clock, ClockError, read_clock
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import TimestampError
 

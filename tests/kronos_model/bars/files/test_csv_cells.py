@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kronos_model.bars.files import csv_cells
-from kronos_model.bars.files.cells import Cells, Header, ReadHeader
 from kronos_model.bars.files.csv_cells import read_csv
-from kronos_model.bars.files.header import read_header
+from kronos_model.bars.files.header import Cells, Header, ReadHeader, read_header
 from kronos_model.errors import CandleFileError
 from tests.kronos_model.bars.files.candle_files import READABLE, file_of, options_of
 from tests.waiting import await_true

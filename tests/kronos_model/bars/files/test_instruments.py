@@ -8,17 +8,16 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kronos_model.bars.columns import check_candles, to_bars
+from kronos_model.bars.columns import Instrument, check_candles, to_bars
 from kronos_model.bars.files import faults
 from kronos_model.bars.files import instruments as instruments_module
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.files.report import DataReport
-from kronos_model.bars.instrument import Instrument
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import CandleError, NoPrices, TrainingDataError
+from kronos_model.finetuning.config_parts import DataConfig
 from kronos_model.finetuning.data import read_training_candles
-from kronos_model.finetuning.data_config import DataConfig
 from tests.kronos_model.bars.files.candle_files import EXPECTED, READABLE, file_of
 
 Write = Callable[[pd.DataFrame, Path], None]
@@ -114,56 +113,6 @@ def test_files_are_read_like_those_of_a_forecast(name: str) -> None:
     assert (instrument.is_aware, report.dropped) == (stamps.is_aware, expected.get("dropped", {}))
 
 
-def test_columns_that_differ_only_in_case_are_refused(tmp_path: Path) -> None:
-    write_csv(candles(2).assign(Close=1.0), tmp_path / "a.csv")
-
-    error = refusal_of(tmp_path)
-
-    assert error.field == "data.columns.close"
-    assert "columns close and Close: keep one of them, or name the column in data.columns" in error.message
-    assert read(tmp_path, columns={"close": "Close"})[0][0].bars[:, 3].tolist() == [1, 1]
-
-
-def test_amount_is_kept_if_volume_is_missing(tmp_path: Path) -> None:
-    write_csv(candles(3, amount=[1.0, 2.0, 3.0]).drop(columns="volume"), tmp_path / "a.csv")
-
-    [instrument], _ = read(tmp_path)
-
-    assert instrument.bars[:, 4:].tolist() == [[0, 1], [0, 2], [0, 3]]
-
-
-def test_a_column_of_volume_without_a_number_counts_as_missing(tmp_path: Path) -> None:
-    write_csv(candles(3, volume=[""] * 3), tmp_path / "a.csv")
-
-    [instrument], report = read(tmp_path)
-
-    assert instrument.bars[:, 4:].tolist() == [[0, 0]] * 3
-    assert report.dropped == {}
-
-
-def test_columns_are_found_by_map_and_then_by_name_in_any_case(tmp_path: Path) -> None:
-    table = candles(2).rename(
-        columns={"timestamps": "Date", "open": " OPEN", "high": "High", "volume": "Vol."}
-    )
-    table["Adj Close"] = [11.0, 12.0]
-    table["note"] = ["a, b", 'c "d"\te']
-    write_csv(table, tmp_path / "a.csv")
-
-    [instrument], _ = read(tmp_path, columns={"close": "adj close", "volume": "VOL."})
-
-    assert instrument.bars[:, 3].tolist() == [11, 12]
-    np.testing.assert_array_equal(instrument.bars[:, 4], table["Vol."])
-
-
-@pytest.mark.parametrize("name", ["timestamps", "timestamp", "Datetime", "date", "time"])
-def test_times_have_several_names(tmp_path: Path, name: str) -> None:
-    write_csv(candles(2).rename(columns={"timestamps": name}), tmp_path / "a.csv")
-
-    [instrument], _ = read(tmp_path)
-
-    assert texts_of(instrument.wall) == ["2024-06-18T09:30:00", "2024-06-18T09:35:00"]
-
-
 class TestTimesInSeveralColumns:
     @staticmethod
     def split(days: int = 3, **columns: Any) -> pd.DataFrame:
@@ -176,36 +125,18 @@ class TestTimesInSeveralColumns:
             **columns,
         )
 
-    @pytest.mark.parametrize("suffix", ["", ":00", ":00.000"])
-    @pytest.mark.parametrize("write", [write_csv, write_parquet])
-    def test_a_date_and_a_time_of_day_are_joined(self, tmp_path: Path, write: Write, suffix: str) -> None:
-        table = self.split()
-        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
-        write(table.assign(Time=table["Time"] + suffix), path)
-
-        [instrument], report = read(path)
-
-        assert (len(instrument), report.dropped) == (15, {})
-        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
-
-    @pytest.mark.parametrize("kind", ["date", "datetime"])
+    @pytest.mark.parametrize("kind", ["text", "date", "datetime"])
     def test_dates_and_times_of_parquet_are_joined(self, tmp_path: Path, kind: str) -> None:
         table = self.split()
-        dates = pd.to_datetime(table["Date"])
-        table["Date"] = dates.dt.date if kind == "date" else dates
-        table["Time"] = pd.to_datetime(table["Time"], format="%H:%M").dt.time
+        if kind != "text":
+            dates = pd.to_datetime(table["Date"])
+            table["Date"] = dates.dt.date if kind == "date" else dates
+            table["Time"] = pd.to_datetime(table["Time"], format="%H:%M").dt.time
         write_parquet(table, tmp_path / "a.parquet")
 
-        [instrument], _ = read(tmp_path)
+        [instrument], report = read(tmp_path)
 
-        assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
-
-    def test_midnight_after_a_date_is_ignored(self, tmp_path: Path) -> None:
-        table = self.split()
-        write_csv(table.assign(Date=table["Date"] + " 00:00:00"), tmp_path / "a.csv")
-
-        [instrument], _ = read(tmp_path)
-
+        assert (len(instrument), report.dropped) == (15, {})
         assert texts_of(instrument.wall[[1, 5]]) == ["2024-06-18T09:35:00", "2024-06-19T09:30:00"]
 
     def test_times_of_day_may_have_offsets(self, tmp_path: Path) -> None:
@@ -216,15 +147,6 @@ class TestTimesInSeveralColumns:
 
         assert texts_of(instrument.instants[:1]) == ["2024-06-18T01:30:00"]
 
-    def test_a_row_without_a_date_or_a_time_of_day_is_dropped(self, tmp_path: Path) -> None:
-        table = self.split(1)
-        table.loc[1, "Time"] = table.loc[2, "Date"] = ""
-        write_csv(table, tmp_path / "a.csv")
-
-        [instrument], report = read(tmp_path)
-
-        assert (len(instrument), report.dropped) == (3, {"unreadable_time": 2})
-
     @pytest.mark.parametrize("write", [write_csv, write_parquet])
     @pytest.mark.parametrize(
         ("columns", "named"),
@@ -233,6 +155,7 @@ class TestTimesInSeveralColumns:
             ({"Date": pd.Timestamp("2024-06-18 09:30")}, "date and time"),
             ({"Time": "1718673300"}, "date and time"),
             ({"Time": ""}, "date and time"),
+            ({"Time": 935}, "date and time"),
         ],
     )
     def test_several_possible_time_columns_are_refused(
@@ -253,15 +176,6 @@ class TestTimesInSeveralColumns:
         [instrument], _ = read(tmp_path, columns={"timestamps": "date"})
 
         assert texts_of(instrument.wall) == [f"2024-06-{day}T00:00:00" for day in (18, 19, 20)]
-
-    @pytest.mark.parametrize("name", ["timestamps", "timestamp", "datetime"])
-    def test_a_column_with_date_and_time_wins(self, tmp_path: Path, name: str) -> None:
-        table = candles(3, date="2024-06-18", time="noon").rename(columns={"timestamps": name})
-        write_csv(table, tmp_path / "a.csv")
-
-        [instrument], report = read(tmp_path)
-
-        assert (len(instrument), report.dropped) == (3, {})
 
 
 class TestSkippedFiles:
@@ -353,32 +267,6 @@ def test_float32_integers_decimals_and_categories_are_numbers_of_parquet(tmp_pat
     assert instrument.bars[:, [0, 1, 4]].tolist() == [[100, 200, 3], [101, 200, 4]]
 
 
-DEFECTS: dict[str, dict[str, Any]] = {
-    "unreadable_time": {"timestamps": "soon"},
-    "not_a_number": {"open": "n/a"},
-    "value_too_large": {"high": 1e18},
-    "price_not_above_zero": {"low": 1e-60},
-    "high_below_low": {"high": 50.0, "low": 60.0},
-    "negative_volume": {"volume": -1.0},
-    "duplicate_time": {"timestamps": "2024-06-18 09:30:00"},
-}
-
-
-@pytest.mark.parametrize("reason", DEFECTS)
-def test_an_unusable_row_is_dropped_and_counted(tmp_path: Path, reason: str) -> None:
-    table = candles(5).astype(object)
-    for column, value in DEFECTS[reason].items():
-        table.loc[2, column] = value
-    write_csv(table, tmp_path / "a.csv")
-
-    [instrument], report = read(tmp_path)
-
-    expected = to_bars(candles(5).drop(columns="timestamps").drop(index=2).to_dict("series"))
-    np.testing.assert_array_equal(instrument.bars, expected)
-    assert report.instruments[0].dropped == report.dropped == {reason: 1}
-    assert f"1 {reason.replace('_', ' ')}" in report.summary()
-
-
 @pytest.mark.parametrize("text", ["", "nan", "inf", "-inf", "1,5", "0x10", "1_000", "--1", "1e", "."])
 def test_values_that_are_not_finite_are_dropped(tmp_path: Path, text: str) -> None:
     write_csv(candles(3).astype(object).assign(open=["100.5", text, " +1.005E2 "]), tmp_path / "a.csv")
@@ -432,28 +320,6 @@ def test_rows_are_sorted_and_the_first_of_equal_times_is_kept(tmp_path: Path) ->
     assert report.dropped == {"duplicate_time": 1}
 
 
-def test_lines_with_too_few_or_too_many_cells_are_dropped(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    write_csv(candles(3), path)
-    path.write_text(path.read_text() + "2024-06-18 10:00:00,1,2\n" + "1,2,3,4,5,6,7,8\n\n")
-
-    [instrument], report = read(path)
-
-    assert len(instrument) == 3
-    assert report.dropped == {"not_a_number": 1, "wrong_number_of_cells": 1}
-
-
-def test_a_csv_file_of_a_spreadsheet_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    write_csv(candles(3), path)
-    text = path.read_text().replace("close", '"close\n"').replace("\n", "\r\n")
-    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-
-    [instrument], report = read(path)
-
-    assert (len(instrument), report.dropped) == (3, {})
-
-
 def test_one_file_may_hold_several_instruments(tmp_path: Path) -> None:
     first, second = candles(4, symbol="000001"), candles(3, seed=1, symbol=" B ")
     second.loc[1, "volume"] = -1
@@ -468,19 +334,6 @@ def test_one_file_may_hold_several_instruments(tmp_path: Path) -> None:
     np.testing.assert_array_equal(instruments[1].bars[:, 4], second["volume"].drop(index=1))
     assert [dict(each.dropped) for each in report.instruments] == [{}, {"negative_volume": 1}]
     assert report.dropped == {"negative_volume": 1, "no_instrument": 2}
-
-
-def test_instruments_in_a_column_that_is_not_named_are_not_mixed(tmp_path: Path) -> None:
-    """One instrument in such a column is no reason to ask."""
-    lines = ["Symbol,date,open,high,low,close", "A,2024-01-02,1,2,1,1", "A,2024-01-03,1,2,1,1"]
-    path = tmp_path / "one.csv"
-    path.write_text("\n".join(lines))
-    assert len(read(tmp_path)[0][0]) == 2
-    path.write_text("\n".join([*lines, "B,2024-01-04,9,9,9,9"]))
-    with pytest.raises(TrainingDataError, match="has 2 instruments in its column Symbol") as caught:
-        read(tmp_path)
-    assert caught.value.field == "data.id_column"
-    assert len(read(tmp_path, id_column="Symbol")[0]) == 2
 
 
 def test_a_name_in_several_files_is_one_instrument(tmp_path: Path) -> None:
@@ -566,16 +419,6 @@ def test_a_long_break_is_reported(tmp_path: Path) -> None:
     assert shown[0].endswith(", longest break 213 d")
 
 
-def test_long_breaks_of_unlisted_instruments_are_reported(tmp_path: Path) -> None:
-    for number in range(7):
-        table = pd.concat([candles(5), candles(5, start=f"2024-06-{20 + number} 09:30")])
-        write_csv(table, tmp_path / f"{number}.csv")
-
-    _, report = read(tmp_path)
-
-    assert report.summary().splitlines()[-1] == "  and 2 more, longest break 8 d"
-
-
 def test_the_fingerprint_depends_only_on_the_content(tmp_path: Path) -> None:
     table = candles(5)
     write_csv(table, tmp_path / "one/A.csv")
@@ -601,35 +444,26 @@ def test_the_fingerprint_depends_only_on_the_content(tmp_path: Path) -> None:
     assert len(fingerprints) == len(others) + 2
 
 
-def test_the_report_is_json(tmp_path: Path) -> None:
-    for number in range(7):
-        write_csv(candles(5 + number).drop(index=2), tmp_path / f"{number}.csv")
-
-    _, report = read(tmp_path)
-
-    content = json.loads(json.dumps(report.as_dict()))
-    assert (content["num_instruments"], content["num_bars"], content["num_gaps"]) == (7, 49, 7)
-    assert report.summary().splitlines()[0] == "49 bars of 7 instruments"
-    assert report.remarks[0] == "7 gaps within days: bars around them are read as neighbours"
-    assert report.summary().splitlines()[-1] == "  and 2 more"
-
-
 def test_the_report_of_a_large_market_is_shortened(tmp_path: Path) -> None:
     for number in range(30):
-        write_csv(candles(5), tmp_path / f"{number:02}.csv")
+        later = candles(5, start="2024-06-26 09:30")
+        write_csv(pd.concat([candles(5).drop(index=2), later]), tmp_path / f"{number:02}.csv")
         write_csv(candles(0), tmp_path / f"empty-{number:02}.csv")
 
     _, report = read(tmp_path)
 
     content = json.loads(json.dumps(report.short()))
-    assert (content["num_instruments"], content["num_bars"], content["num_skipped"]) == (30, 150, 30)
+    assert (content["num_instruments"], content["num_bars"], content["num_skipped"]) == (30, 270, 30)
     assert [each["name"] for each in content["instruments"]] == [f"{number:02}" for number in range(20)]
     assert all("files" not in each for each in content["instruments"])
     assert len(content["skipped"]) == 20
     whole = report.as_dict()
     assert content.keys() == whole.keys()
     assert (len(whole["instruments"]), len(whole["skipped"])) == (30, 30)
-    assert report.summary().splitlines()[-1] == "  and 25 more"
+    lines = report.summary().splitlines()
+    assert (lines[0], lines[-1]) == ("270 bars of 30 instruments", "  and 25 more")
+    assert "  and 25 more, longest break 8 d" in lines
+    assert report.remarks[0] == "30 gaps within days: bars around them are read as neighbours"
 
 
 def test_a_bad_row_is_refused_with_its_line_unless_it_is_dropped(tmp_path: Path) -> None:
@@ -679,13 +513,6 @@ class TestRefusals:
         assert str(tmp_path / name) in error.message
         assert len(error.message) < 600
 
-    def test_texts_that_are_not_utf_8(self, tmp_path: Path) -> None:
-        write_csv(candles(2), tmp_path / "a.csv")
-        with (tmp_path / "a.csv").open("ab") as file:
-            file.write(b"2024-06-18 10:00:00,1,1,1,\xff,1\n")
-
-        assert str(tmp_path / "a.csv") in refusal_of(tmp_path).message
-
     @pytest.mark.parametrize("write", [write_csv, write_parquet])
     @pytest.mark.parametrize(
         ("settings", "field"),
@@ -709,19 +536,6 @@ class TestRefusals:
         assert str(path) in error.message
         assert "timestamps, open, high, low, volume" in error.message
 
-    def test_no_column_of_times(self, tmp_path: Path) -> None:
-        write_csv(candles(3).drop(columns="timestamps"), tmp_path / "a.csv")
-
-        assert refusal_of(tmp_path).field == "data.columns.timestamps"
-
-    def test_a_column_of_parquet_that_holds_no_numbers(self, tmp_path: Path) -> None:
-        write_parquet(candles(3, close=pd.Timestamp("2024-01-01")), tmp_path / "a.parquet")
-
-        error = refusal_of(tmp_path)
-
-        assert error.field == "data.columns.close"
-        assert "timestamp" in error.message
-
     def test_a_file_without_a_usable_row_says_why(self, tmp_path: Path) -> None:
         write_csv(candles(3, timestamps=[1, 2, 3]), tmp_path / "odd.csv")
 
@@ -731,13 +545,6 @@ class TestRefusals:
         assert "3 unreadable time" in error.message
         assert error.details == {"dropped": {"unreadable_time": 3}}
 
-    @pytest.mark.parametrize("write", [write_csv, write_parquet])
-    def test_only_a_header(self, tmp_path: Path, write: Write) -> None:
-        path = tmp_path / f"a{'.csv' if write is write_csv else '.parquet'}"
-        write(candles(0), path)
-
-        assert "has no usable row: it is empty" in refusal_of(path).message
-
     def test_times_with_and_without_offsets(self, tmp_path: Path) -> None:
         aware = candles(3, timestamps=["2024-06-18T09:30Z", "2024-06-18T09:31Z", "2024-06-18T09:32Z"])
         write_csv(candles(3), tmp_path / "a/1.csv")
@@ -746,22 +553,18 @@ class TestRefusals:
 
         between, within = refusal_of(tmp_path / "a"), refusal_of(tmp_path / "b")
 
-        assert (between.field, str(tmp_path / "a/2.csv") in between.message) == ("data.path", True)
-        assert (within.field, str(tmp_path / "b/1.csv") in within.message) == (
-            "data.columns.timestamps",
-            True,
-        )
+        assert (between.field, within.field) == ("data.path", "data.columns.timestamps")
+        assert str(tmp_path / "a/2.csv") in between.message
+        assert str(tmp_path / "b/1.csv") in within.message
+
+
+FILLED = "Without prices or not there, with the close before: 2 bars"
 
 
 @pytest.mark.parametrize(
     ("missing", "closes", "volumes", "remark"),
     [
-        (
-            "ffill",
-            [2, 2, 3, 3, 4],
-            [5, 0, 5, 0, 5],
-            "Without prices or not there, with the close before: 2 bars",
-        ),
+        ("ffill", [2, 2, 3, 3, 4], [5, 0, 5, 0, 5], FILLED),
         ("drop", [2, 3, 4], [5, 5, 5], "Rows dropped: 2 without prices"),
     ],
 )

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from api_stub.uploads.file_child import read
-from kronos_model.bars.files import content, limits, parquet_cells
-from kronos_model.bars.files.cells import Header
+from kronos_model.bars.files import content, parquet_cells
+from kronos_model.bars.files.header import Header
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.lookback import CandleFile
 from kronos_model.errors import CandleFileError
@@ -72,7 +72,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_gzip_bomb_is_refused_by_every_reader(
     tmp_path: Path, line: bytes, reader: Callable[[Path], object]
 ) -> None:
-    path = pack(tmp_path / "a.csv.gz", many(line, 2 * limits.FREE_BYTES))
+    path = pack(tmp_path / "a.csv.gz", many(line, 2 * content.FREE_BYTES))
     assert "unpacks to more than 100 times its size" in refusal(path, reader)
 
 
@@ -81,22 +81,22 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
     noise = np.random.default_rng(0).integers(97, 122, 2**20, dtype=np.uint8).tobytes()
     parts = [noise, *many(b"\0", 2**28)]
     path = pack(tmp_path / "a.csv.gz", parts)
-    most = 0
+    most, check_unpacked = 0, content.check_unpacked
 
     def check(_: Path, unpacked_bytes: int, packed_bytes: int) -> None:
         nonlocal most
         most = max(most, unpacked_bytes)
-        limits.check_unpacked(path, unpacked_bytes, packed_bytes)
+        check_unpacked(path, unpacked_bytes, packed_bytes)
 
     monkeypatch.setattr(content, "check_unpacked", check)
     assert "unpacks to more than 100 times its size" in refusal(path)
-    assert most < limits.MAX_RATIO * path.stat().st_size + 1_100 * content.PIECE_BYTES
+    assert most < content.MAX_RATIO * path.stat().st_size + 1_100 * content.PIECE_BYTES
 
 
 def test_a_file_above_the_limit_is_refused_at_any_ratio(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "MAX_UNPACKED_BYTES", 2**20)
+    monkeypatch.setattr(content, "MAX_UNPACKED_BYTES", 2**20)
     path = pack(tmp_path / "a.csv.gz", many(ROW, 2**20))
     assert "unpacks to more than 1 MiB or 26,214 rows: split it" in refusal(path)
     plain = tmp_path / "a.csv"
@@ -106,7 +106,7 @@ def test_a_file_above_the_limit_is_refused_at_any_ratio(
 
 @pytest.mark.parametrize("line", [b"\n", b"1\n", b"\r"])
 def test_short_rows_count_as_whole_ones(tmp_path: Path, line: bytes) -> None:
-    path = pack(tmp_path / "a.csv.gz", [HEADER, line * (limits.FREE_BYTES // limits.ROW_BYTES + 1)])
+    path = pack(tmp_path / "a.csv.gz", [HEADER, line * (content.FREE_BYTES // content.ROW_BYTES + 1)])
     assert "unpacks to more than 100 times its size" in refusal(path)
 
 
@@ -122,7 +122,7 @@ def test_a_file_that_is_packed_twice_is_refused(tmp_path: Path, times: int) -> N
 
 def test_a_file_of_very_many_archives_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.csv.gz"
-    path.write_bytes(gzip.compress(HEADER) + gzip.compress(b"") * limits.MAX_MEMBERS)
+    path.write_bytes(gzip.compress(HEADER) + gzip.compress(b"") * content.MAX_MEMBERS)
     assert "in more than 65,536 parts" in refusal(path)
 
 
@@ -144,7 +144,7 @@ def test_a_damaged_archive_is_refused(tmp_path: Path, damage: Callable[[bytes], 
 @pytest.mark.parametrize("start", [b"", HEADER, HEADER.replace(b"\n", b"\r") + ROW])
 def test_a_huge_line_is_refused(tmp_path: Path, start: bytes, sign: bytes) -> None:
     path = tmp_path / "a.csv"
-    path.write_bytes(start + sign * (limits.MAX_LINE_BYTES + 1))
+    path.write_bytes(start + sign * (content.MAX_LINE_BYTES + 1))
     assert "has a line of more than 256 KiB" in refusal(path)
 
 
@@ -153,7 +153,7 @@ def test_many_lines_of_usual_length_are_read(tmp_path: Path, end: bytes) -> None
     path = tmp_path / "a.csv"
     rows = [b"%d,1.0,1.0,1.0,1.0" % (1_718_703_300 + row) for row in range(20_000)]
     path.write_bytes(end.join([HEADER.strip(), *rows]))
-    assert path.stat().st_size > limits.MAX_LINE_BYTES
+    assert path.stat().st_size > content.MAX_LINE_BYTES
     assert len(read_instruments([str(path)])[0][0]) == 20_000
 
 
@@ -165,7 +165,7 @@ def test_a_parquet_file_of_very_many_rows_is_refused_from_its_footer(
 ) -> None:
     path, match = write_parquet(tmp_path / "a.parquet", 250_000), "more than 100 times its size"
     if limit is not None:
-        monkeypatch.setattr(limits, "MAX_UNPACKED_BYTES", limit)
+        monkeypatch.setattr(content, "MAX_UNPACKED_BYTES", limit)
         match = "more than 1 MiB or 26,214 rows: split it"
     assert match in refusal(path, reader)
 
@@ -179,7 +179,7 @@ def test_a_text_that_a_dictionary_repeats_is_refused(
     column = texts if is_category else texts.cast(pa.string())
     path, match = write_parquet(tmp_path / "a.parquet", 20_000, timestamps=column), "more than 100 times"
     if limit is not None:
-        monkeypatch.setattr(limits, "MAX_UNPACKED_BYTES", limit)
+        monkeypatch.setattr(content, "MAX_UNPACKED_BYTES", limit)
         match = "more than 4 MiB or"
     assert match in refusal(path)
 
@@ -203,7 +203,7 @@ def test_a_column_whose_cells_may_hold_many_values_is_refused_unread(
 @pytest.mark.usefixtures("unread")
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 def test_a_huge_cell_is_refused_from_the_footer(tmp_path: Path, kind: pa.DataType) -> None:
-    cell = pa.array(["x" * (limits.FREE_BYTES + 1)], kind)
+    cell = pa.array(["x" * (content.FREE_BYTES + 1)], kind)
     path = write_parquet(tmp_path / "a.parquet", 1, timestamps=cell, other=pa.array([[1.0]]))
     assert "unpacks to more than 100 times its size" in refusal(path)
 

@@ -64,7 +64,7 @@ def test_only_the_last_bars_must_be_usable(tmp_path: Path) -> None:
     assert len(read_candles(path, max_bars=2)) == 2
 
 
-@pytest.mark.parametrize("name", ["timestamp", "Date", "DATETIME", " time "])
+@pytest.mark.parametrize("name", ["timestamps", "timestamp", "Date", "DATETIME", " time "])
 def test_columns_are_found_in_any_order_and_case(tmp_path: Path, name: str) -> None:
     path = write(tmp_path, f"Close,Ticker,High,LOW,Open,{name}", "10.1,AAPL,10.2,9.9,10.0,2024-06-18")
     candles = read_candles(path, max_bars=400)
@@ -108,7 +108,7 @@ def test_a_missing_file_is_an_input_error(tmp_path: Path) -> None:
         read_candles(tmp_path / "no-such.csv", max_bars=400)
 
 
-@pytest.mark.parametrize("name", ["a.csv.zip", "a.csv.gz", "a.csv.xz", "a.csv.zst", "a.tar"])
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.tar"])
 @pytest.mark.parametrize("content", [b"no archive", b"PK\x03\x04\xff", b"\x1f\x8b\x08\x00\xff", b"\x00" * 99])
 def test_archives_are_input_errors(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
@@ -166,19 +166,13 @@ class TestParquet:
         assert read_candles(tmp_path / "a.parquet", max_bars=9)["timestamps"].tolist() == wanted
         assert read_candles(tmp_path / "b.pq", max_bars=9)["timestamps"].tolist() == wanted
 
-    def test_dates_and_times_of_day_are_joined(self, tmp_path: Path) -> None:
-        times = pd.to_datetime(["2024-06-18 09:35", "2024-06-18 09:40", "2024-06-18 09:45"])
-        path = self.write(tmp_path, Date=times.date, Time=times.time)
-        frame = pd.read_parquet(path).drop(columns="Timestamp")
-        frame.to_parquet(path)
-        assert read_candles(path, max_bars=1)["timestamps"].tolist() == ["2024-06-18 09:45:00.000000"]
-
     @pytest.mark.parametrize(
         ("changes", "field", "part"),
         [
             ({"low": [1.0, float("nan"), 1.0]}, "low", "row 1, column low: there is nothing"),
             ({"close": ["1", "2", "n/a"]}, "close", "row 2, column close: there is 'n/a'"),
             ({"close": [True, True, True]}, "close", "the column for close holds bool, not numbers"),
+            ({"close": pd.Timestamp("2024-01-01")}, "close", "the column for close holds timestamp"),
             ({"Timestamp": [1, 2, 3]}, "Timestamp", "row 1, column Timestamp: there is '2' where a time"),
             ({"Timestamp": [None, None, None]}, "Timestamp", "row 1, column Timestamp: there is nothing"),
         ],
@@ -188,13 +182,6 @@ class TestParquet:
             read_candles(self.write(tmp_path, **changes), max_bars=2)
         assert part in str(defect.value)
         assert defect.value.field == field
-
-    def test_a_time_column_without_times_of_day_is_refused(self, tmp_path: Path) -> None:
-        day = pd.to_datetime(["2024-06-18"]).date
-        prices = {name: [1.0] for name in ("open", "high", "low", "close")}
-        pd.DataFrame({"date": day, "time": [935], **prices}).to_parquet(tmp_path / "a.parquet")
-        with pytest.raises(InputError, match="two columns that could be the times, date and time"):
-            read_candles(tmp_path / "a.parquet", max_bars=400)
 
     def test_a_file_without_candles_and_a_damaged_one_have_different_errors(self, tmp_path: Path) -> None:
         pd.DataFrame({"a": [1], "b": [2]}).to_parquet(tmp_path / "other.parquet")

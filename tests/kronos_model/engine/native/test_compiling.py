@@ -25,7 +25,7 @@ from kronos_model.engine.native.compiling import (
     warm,
 )
 from kronos_model.errors import CompilationFailed, PackageMissing
-from kronos_model.processes.environment import own_environment
+from kronos_model.processes.children import own_environment
 from tests.waiting import WAIT_S
 
 STEP = "stand_in.step"

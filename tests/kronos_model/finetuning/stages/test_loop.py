@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 
 from kronos_model.errors import FinetuningConfigError, TrainingDiverged, TrainingStopped
 from kronos_model.finetuning.config import parse_config
+from kronos_model.finetuning.group import accelerated
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages.batches import window_order
 from kronos_model.finetuning.stages.loop import StageLoop
@@ -66,46 +67,23 @@ def without_dropout(module: nn.Module) -> None:
             part.attn_dropout_p = 0.0
 
 
-def losses_of(loop: StageLoop, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    loop.train()
-    return [event for event in events if event["event"] == "step"]
-
-
-def test_five_steps_of_the_tokenizer_give_the_reference_losses(accelerator, reference, tmp_path):
-    tokenizer = KronosTokenizer.from_pretrained(PARITY / "tokenizer")
-    without_dropout(tokenizer)
-    rows, events = Rows(x=reference["tok_x"]), []
-    loop = StageLoop(
-        accelerator,
-        TokenizerStage(tokenizer),
-        rows,
-        rows,
-        parity_config("tokenizer"),
-        RunFolder(tmp_path),
-        listener=events.append,
-    )
-    steps = losses_of(loop, events)
-    ours = torch.tensor([[step["loss"], step["quantizer"]] for step in steps])
-    torch.testing.assert_close(ours, reference["train_tokenizer_losses"], rtol=1e-5, atol=1e-6)
-
-
-def test_five_steps_of_the_predictor_give_the_reference_losses(accelerator, reference, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "parts"), [("tokenizer", ("loss", "quantizer")), ("predictor", ("loss", "s1", "s2"))]
+)
+def test_five_steps_give_the_reference_losses(accelerator, reference, tmp_path, name, parts):
     model = Kronos.from_pretrained(PARITY / "model")
     tokenizer = KronosTokenizer.from_pretrained(PARITY / "tokenizer")
-    without_dropout(model)
-    rows, events = Rows(x=reference["tok_x"], stamp=reference["stamp"]), []
-    loop = StageLoop(
-        accelerator,
-        PredictorStage(model, tokenizer, "teacher_forced"),
-        rows,
-        rows,
-        parity_config("predictor"),
-        RunFolder(tmp_path),
-        listener=events.append,
-    )
-    steps = losses_of(loop, events)
-    ours = torch.tensor([[step["loss"], step["s1"], step["s2"]] for step in steps])
-    torch.testing.assert_close(ours, reference["train_predictor_losses"], rtol=1e-5, atol=1e-6)
+    if name == "tokenizer":
+        stage, rows = TokenizerStage(tokenizer), Rows(x=reference["tok_x"])
+    else:
+        stage = PredictorStage(model, tokenizer, "teacher_forced")
+        rows = Rows(x=reference["tok_x"], stamp=reference["stamp"])
+    without_dropout(stage.trained)
+    events: list[Any] = []
+    folder = RunFolder(tmp_path)
+    StageLoop(accelerator, stage, rows, rows, parity_config(name), folder, listener=events.append).train()
+    ours = torch.tensor([[event[part] for part in parts] for event in events if event["event"] == "step"])
+    torch.testing.assert_close(ours, reference[f"train_{name}_losses"], rtol=1e-5, atol=1e-6)
 
 
 def small_stage(
@@ -141,10 +119,21 @@ def small_loop(accelerator: Any, folder: Path, events: list[Any], **options: Any
     return StageLoop(accelerator, stage, rows, rows, config, RunFolder(folder), listener=listen, **options)
 
 
-def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(accelerator, tmp_path):
-    whole: list[Any] = []
-    result = small_loop(accelerator, tmp_path / "whole", whole).train()
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The result and the events of ``small_loop``."""
+    events: list[Any] = []
+    with accelerated(torch.device("cpu"), "no") as accelerator:
+        return small_loop(accelerator, tmp_path_factory.mktemp("whole"), events).train(), events
 
+
+def values_of(events: list[Any], kind: str, name: str) -> list[float]:
+    return [event[name] for event in events if event["event"] == kind]
+
+
+def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(accelerator, uninterrupted, tmp_path):
+    result, whole = uninterrupted
+    assert json.loads(json.dumps(whole)) == whole
     parts: list[Any] = []
     for last_step in (1, 6, 9, 13):  # in the middle of epochs, and on their last steps
         loop = small_loop(
@@ -173,10 +162,8 @@ def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(accelerator, tmp_p
     assert (resumed.best_loss, resumed.best_epoch) == pytest.approx((result.best_loss, result.best_epoch))
 
 
-def test_work_since_the_last_save_is_repeated(accelerator, tmp_path):
+def test_work_since_the_last_save_is_repeated(accelerator, uninterrupted, tmp_path):
     """A kill saves nothing."""
-    whole: list[Any] = []
-    small_loop(accelerator, tmp_path / "whole", whole).train()
 
     class Killed(Exception):
         pass
@@ -193,10 +180,8 @@ def test_work_since_the_last_save_is_repeated(accelerator, tmp_path):
     assert load_progress(tmp_path / "parts/predictor/state.safetensors").step == 6
     parts.clear()
     small_loop(accelerator, tmp_path / "parts", parts).train()
-    steps = [event["loss"] for event in parts if event["event"] == "step"]
-    assert steps == pytest.approx(
-        [event["loss"] for event in whole if event["event"] == "step"][6:], abs=1e-6
-    )
+    whole = values_of(uninterrupted[1], "step", "loss")
+    assert values_of(parts, "step", "loss") == pytest.approx(whole[6:], abs=1e-6)
 
 
 def test_the_state_is_saved_at_the_configured_interval(accelerator, tmp_path):
@@ -231,7 +216,7 @@ def test_accumulated_batches_equal_one_larger_batch(accelerator, tmp_path):
             stage_config={"batch_size": batch_size, "gradient_accumulation_steps": accumulation},
         )
         loop.train()
-        return [event["loss"] for event in events if event["event"] == "step"]
+        return values_of(events, "step", "loss")
 
     assert train(tmp_path / "a", 4, 1) == pytest.approx(train(tmp_path / "b", 1, 4), abs=1e-5)
 
@@ -286,9 +271,7 @@ def test_a_validation_that_is_not_finite_is_never_the_best(accelerator, tmp_path
     assert not (tmp_path / "predictor/state.safetensors").exists()
 
 
-def test_a_stop_during_validation_takes_effect(accelerator, tmp_path):
-    whole: list[Any] = []
-    small_loop(accelerator, tmp_path / "whole", whole).train()
+def test_a_stop_during_validation_takes_effect(accelerator, uninterrupted, tmp_path):
     parts: list[Any] = []
     asked = 0
 
@@ -301,10 +284,7 @@ def test_a_stop_during_validation_takes_effect(accelerator, tmp_path):
         small_loop(accelerator, tmp_path / "parts", parts, should_stop=should_stop).train()
     assert [event["event"] for event in parts] == ["step"] * 6
     small_loop(accelerator, tmp_path / "parts", parts).train()
-    ours, theirs = (
-        [event["validation_loss"] for event in events if event["event"] == "epoch"]
-        for events in (parts, whole)
-    )
+    ours, theirs = (values_of(events, "epoch", "validation_loss") for events in (parts, uninterrupted[1]))
     assert ours == pytest.approx(theirs, abs=1e-6)
 
 
@@ -341,15 +321,14 @@ def test_all_processes_save_at_the_step_at_which_one_does(accelerator, tmp_path)
     assert saved == [0, 0, 2]
 
 
-def test_a_batch_smaller_than_the_number_of_processes_is_refused(accelerator, tmp_path):
-    with pytest.raises(FinetuningConfigError, match="2 processes cannot share 1 windows") as raised:
-        small_loop(OneOfTwo(accelerator), tmp_path, [], stage_config={"batch_size": 1})
-    assert raised.value.field == "predictor.batch_size"
-
-
-def test_a_step_of_more_windows_than_there_are_is_refused(accelerator, tmp_path):
-    with pytest.raises(FinetuningConfigError, match="takes 50 windows") as raised:
-        small_loop(accelerator, tmp_path, [], stage_config={"batch_size": 25})
+@pytest.mark.parametrize(
+    ("num_processes", "batch_size", "message"),
+    [(2, 1, "2 processes cannot share 1 windows"), (1, 25, "takes 50 windows")],
+)
+def test_a_batch_too_small_or_too_large_is_refused(accelerator, tmp_path, num_processes, batch_size, message):
+    of_it = OneOfTwo(accelerator) if num_processes == 2 else accelerator
+    with pytest.raises(FinetuningConfigError, match=message) as raised:
+        small_loop(of_it, tmp_path, [], stage_config={"batch_size": batch_size})
     assert raised.value.field == "predictor.batch_size"
 
 
@@ -359,9 +338,7 @@ def test_training_stops_early_if_validation_does_not_improve(accelerator, tmp_pa
     loop = small_loop(accelerator, tmp_path, events, stage=stage, stage_config={"epochs": 20, "patience": 2})
     result = loop.train()
     assert (result.best_loss, result.best_epoch, result.epochs) == (1.875, 4, 6)
-    assert [event["is_best"] for event in events if event["event"] == "epoch"] == [
-        True, True, False, True, False, False,
-    ]  # fmt: skip
+    assert values_of(events, "epoch", "is_best") == [True, True, False, True, False, False]
 
 
 def test_the_stage_ends_with_its_best_weights(accelerator, tmp_path):
@@ -396,9 +373,3 @@ def test_an_epoch_has_each_window_once_in_its_own_order():
     assert first.tolist() != second.tolist()
     assert first.tolist() == window_order(1, "predictor", 0, 12, 12).tolist()
     assert len(window_order(1, "predictor", 0, 3, 8)) == 8  # a step takes more windows than there are
-
-
-def test_events_are_json(accelerator, tmp_path):
-    events: list[Any] = []
-    small_loop(accelerator, tmp_path, events).train()
-    assert json.loads(json.dumps(events)) == events

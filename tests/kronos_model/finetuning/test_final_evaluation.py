@@ -8,10 +8,11 @@ import pytest
 from kronos_model import Kronos, KronosPredictor, KronosTokenizer
 from kronos_model.bars.columns import CLOSE, COLUMNS, to_bars
 from kronos_model.bars.synthetic import candles, session_times
+from kronos_model.engine.build import build_engine
 from kronos_model.engine.generation import SamplingParams
-from kronos_model.errors import InputError, TrainingDiverged
-from kronos_model.evaluation.window_arrays import WindowArrays
-from kronos_model.finetuning.model_forecaster import BATCH_WINDOWS, ModelForecaster, window_batches
+from kronos_model.errors import TrainingDiverged
+from kronos_model.evaluation.windows import WindowArrays
+from kronos_model.finetuning.final_evaluation import BATCH_WINDOWS, window_batches
 from kronos_model.seeds import derive_series_seed
 
 LOOKBACK, HORIZON = 60, 4
@@ -23,8 +24,9 @@ def pair() -> tuple[Kronos, KronosTokenizer]:
     return Kronos.from_pretrained("kronos-tiny"), KronosTokenizer.from_pretrained("kronos-tiny")
 
 
-def forecaster(pair, **changes):
-    return ModelForecaster(*pair, **{"max_context": 64, "sampling": SAMPLING} | changes)
+@pytest.fixture(scope="module")
+def engine(pair):
+    return build_engine(*pair, max_context=64)
 
 
 def synthetic(num_windows: int = 3) -> WindowArrays:
@@ -33,9 +35,14 @@ def synthetic(num_windows: int = 3) -> WindowArrays:
     return WindowArrays(np.stack(bars), np.stack([times] * num_windows), LOOKBACK)
 
 
-def test_a_windows_paths_are_those_of_the_predictor(pair):
+def closes(engine, windows: WindowArrays, **options) -> np.ndarray:
+    batches = window_batches({"m": engine}, windows, SAMPLING, **options)
+    return np.concatenate([batch.samples["m"] for batch in batches])
+
+
+def test_a_windows_paths_are_those_of_the_predictor(pair, engine):
     windows = synthetic()
-    [samples] = forecaster(pair).closes(windows)
+    samples = closes(engine, windows)
     predictor = KronosPredictor(*pair, device="cpu", max_context=64)
     times = pd.DatetimeIndex(windows.wall[0])
     for window in range(len(windows)):
@@ -51,33 +58,19 @@ def test_a_windows_paths_are_those_of_the_predictor(pair):
         np.testing.assert_allclose(samples[window], expected.paths[..., CLOSE], rtol=1e-5)
 
 
-def closes(pair, windows: WindowArrays, **changes) -> np.ndarray:
-    return np.concatenate(list(forecaster(pair, **changes).closes(windows)))
-
-
-def test_forecasts_do_not_depend_on_the_batch(pair):
+def test_forecasts_do_not_depend_on_the_batch(engine):
     windows = synthetic(BATCH_WINDOWS + 2)
-    whole = closes(pair, windows)
-    first = closes(pair, WindowArrays(windows.bars[:2], windows.wall[:2], LOOKBACK))
+    whole = closes(engine, windows)
+    first = closes(engine, WindowArrays(windows.bars[:2], windows.wall[:2], LOOKBACK))
     np.testing.assert_allclose(whole[:2], first, rtol=1e-5)
     # The last windows are no repetition of the first: each has its own seed.
-    same_bars = closes(pair, WindowArrays(windows.bars[[0] * 18], windows.wall, LOOKBACK))
+    same_bars = closes(engine, WindowArrays(windows.bars[[0] * 18], windows.wall, LOOKBACK))
     assert not np.array_equal(same_bars[0], same_bars[BATCH_WINDOWS])
 
 
-def test_a_forecast_does_not_depend_on_the_windows_future(pair):
-    windows = synthetic()
-    changed = windows.bars.copy()
-    changed[:, LOOKBACK:] *= 3
-    one, other = (
-        closes(pair, WindowArrays(bars, windows.wall, LOOKBACK)) for bars in (windows.bars, changed)
-    )
-    np.testing.assert_array_equal(one, other)
-
-
-def test_models_are_compared_on_the_same_windows_and_seed(pair):
+def test_models_are_compared_on_the_same_windows_and_seed(engine):
     windows = synthetic(BATCH_WINDOWS + 2)
-    whole, rest = window_batches({"a": forecaster(pair), "b": forecaster(pair)}, windows)
+    whole, rest = window_batches({"a": engine, "b": engine}, windows, SAMPLING)
     assert (len(whole.actual), len(rest.actual)) == (BATCH_WINDOWS, 2)
     np.testing.assert_array_equal(whole.samples["a"], whole.samples["b"])
     np.testing.assert_array_equal(rest.actual, windows.future_closes[BATCH_WINDOWS:])
@@ -85,37 +78,29 @@ def test_models_are_compared_on_the_same_windows_and_seed(pair):
 
 
 def test_a_forecast_that_is_not_finite_is_refused():
-    diverged: Any = SimpleNamespace(closes=lambda windows: [np.full((3, 2, HORIZON), np.nan)])
+    generation = SimpleNamespace(paths=np.full((2, HORIZON, 6), np.nan))
+    diverged: Any = SimpleNamespace(run=lambda requests, on_progress: [generation for _ in requests])
     with pytest.raises(TrainingDiverged, match="'m' are not finite"):
-        next(window_batches({"m": diverged}, synthetic()))
+        closes(diverged, synthetic())
 
 
-def test_progress_is_that_of_all_batches(pair):
+def test_progress_is_that_of_all_batches(engine):
     seen = []
-    closes(pair, synthetic(BATCH_WINDOWS + 2), on_progress=seen.append)
+    closes(engine, synthetic(BATCH_WINDOWS + 2), on_progress=seen.append)
     assert min(seen) >= 0
     assert sum(seen) == (BATCH_WINDOWS + 2) * HORIZON * 6
 
 
-def test_an_error_of_on_progress_ends_the_forecast_and_frees_the_engine(pair):
+def test_an_error_of_on_progress_ends_the_forecast_and_frees_the_engine(engine):
     class Stop(Exception):
         pass
 
-    def stop_once(num_bars):
-        seen.append(num_bars)
-        if len(seen) == 1:
-            raise Stop
+    def stop(num_bars):
+        raise Stop
 
-    seen: list[int] = []
-    windows = synthetic()
-    interrupted = forecaster(pair, on_progress=stop_once)
+    windows, seen = synthetic(), []
     with pytest.raises(Stop):
-        list(interrupted.closes(windows))
-    [after] = interrupted.closes(windows)
-    assert sum(seen[1:]) == len(windows) * HORIZON * 6  # leftovers would count
-    np.testing.assert_allclose(after, closes(pair, windows), rtol=1e-5)
-
-
-def test_a_horizon_beyond_the_context_is_refused(pair):
-    with pytest.raises(InputError, match="max_context 3"):
-        closes(pair, synthetic(), max_context=3)
+        closes(engine, windows, on_progress=stop)
+    after = closes(engine, windows, on_progress=seen.append)
+    assert sum(seen) == len(windows) * HORIZON * 6  # leftovers would count
+    np.testing.assert_allclose(after, closes(engine, windows), rtol=1e-5)

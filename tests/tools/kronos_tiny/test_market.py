@@ -5,7 +5,7 @@ import pytest
 
 from kronos_model.bars.columns import to_bars
 from kronos_model.bars.synthetic import Candles
-from kronos_model.bundled.market import market_candles
+from tools.kronos_tiny.market import market_candles
 
 NUM_BARS = 600
 
@@ -34,10 +34,10 @@ def test_every_bar_is_possible_and_later_than_the_one_before(instruments: list[C
 
 
 def test_the_same_seed_is_the_same_instrument() -> None:
-    one, again, other = (market_candles(seed, 50) for seed in (3, 3, 4))
-    assert one.timestamps == again.timestamps
-    assert all(np.array_equal(one.columns[name], again.columns[name]) for name in one.columns)
-    assert not np.array_equal(one.columns["close"], other.columns["close"])
+    once, again, other = (market_candles(seed, 50) for seed in (3, 3, 4))
+    assert once.timestamps == again.timestamps
+    assert all(np.array_equal(once.columns[name], again.columns[name]) for name in once.columns)
+    assert not np.array_equal(once.columns["close"], other.columns["close"])
 
 
 def test_there_are_markets_of_many_kinds(instruments: list[Candles]) -> None:

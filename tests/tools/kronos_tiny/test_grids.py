@@ -6,16 +6,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.bundled.grid_model import grid_model
-from kronos_model.bundled.grid_tokenizer import (
+from kronos_model.tokenizer import KronosTokenizer
+from tools.kronos_tiny.grids import (
     NUM_BITS,
     Array,
     features_of,
     fit_grids,
+    grid_model,
     grid_tokenizer,
     place_of_code,
 )
-from kronos_model.tokenizer import KronosTokenizer
 
 
 @pytest.fixture(scope="module")

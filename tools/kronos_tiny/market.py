@@ -45,7 +45,9 @@ def market_candles(seed: int, bars: int) -> Candles:
     log_price = np.cumsum(gaps + moves.sum(axis=1))
     opens = log_price - moves.sum(axis=1)  # (bars,)
     if rng.random() < 0.1:
-        opens = opens - _pulled(np.diff(log_price, prepend=0.0), rng.uniform(0.005, 0.05))
+        # What a pull to the mean has taken from the level.
+        changes = np.diff(log_price, prepend=0.0)
+        opens = opens - (np.cumsum(changes) - _faded(changes, 1 - rng.uniform(0.005, 0.05)))
     path = opens[:, None] + np.pad(np.cumsum(moves, axis=1), ((0, 0), (1, 0)))  # (bars, STEPS_PER_BAR + 1)
     if rng.random() < 0.3:  # trades at bid and ask
         path += rng.uniform(0.05, 0.4) * np.median(volatility) * rng.choice([-0.5, 0.5], path.shape)
@@ -170,8 +172,3 @@ def _faded(impulses: Array, decay: float) -> Array:
         level = impulse + decay * level
         levels.append(level)
     return np.array(levels)
-
-
-def _pulled(changes: Array, rate: float) -> Array:
-    """What a pull to the mean, by the share ``rate`` in each bar, has taken from the level, (bars,)."""
-    return np.cumsum(changes) - _faded(changes, 1 - rate)

@@ -9,13 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from kronos_model.bars.columns import to_bars
-from kronos_model.bundled.market import market_candles
+from kronos_model.engine.build import build_engine
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.evaluation.report import make_report, without_steps
-from kronos_model.evaluation.window_arrays import WindowArrays
-from kronos_model.evaluation.window_times import WindowTimes
-from kronos_model.finetuning.model_forecaster import ModelForecaster, window_batches
+from kronos_model.evaluation.windows import WindowArrays, WindowTimes
+from kronos_model.finetuning.final_evaluation import MAX_SLOTS, window_batches
 from kronos_model.model_pair import load_pair
+from tools.kronos_tiny.market import market_candles
 
 FIRST_INSTRUMENT: Final = 1_000_000
 """Instruments with this seed or a higher one are not trained on."""
@@ -55,13 +55,13 @@ def compare_held_out(
     """
     pair = load_pair(checkpoint)
     sampling = SamplingParams(top_p=top_p, sample_count=sample_count, seed=seed)
-    forecaster = ModelForecaster(pair.model, pair.tokenizer, max_context=pair.max_context, sampling=sampling)
+    engine = build_engine(pair.model, pair.tokenizer, max_context=pair.max_context, max_slots=MAX_SLOTS)
     each = np.arange(num_windows)  # the instruments are independent
     times = WindowTimes(each.astype("datetime64[D]"), each, lags=0)
     reports = {}
     for lookback in lookbacks:
         windows = held_out_windows(seed, num_windows, lookback, HORIZON)
-        batches = window_batches({NAME: forecaster}, windows)
+        batches = window_batches({NAME: engine}, windows, sampling)
         reports[str(lookback)] = without_steps(make_report(batches, times, season=None, seed=seed))
     return reports
 
@@ -79,18 +79,10 @@ def main() -> None:
     """Run the command line of this module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", nargs="?", default=NAME, help="bundled name or folder (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--windows", type=int, default=NUM_WINDOWS, help="(default: %(default)s)")
-    parser.add_argument("--samples", type=int, default=SAMPLE_COUNT, help="paths (default: %(default)s)")
     parser.add_argument("--top-p", type=float, default=1.0, help="(default: %(default)s)")
     options = parser.parse_args()
-    held_out = compare_held_out(
-        options.checkpoint,
-        seed=options.seed,
-        num_windows=options.windows,
-        sample_count=options.samples,
-        top_p=options.top_p,
-    )
+    held_out = compare_held_out(options.checkpoint, num_windows=options.windows, top_p=options.top_p)
     sys.stdout.write(summary(held_out) + "\n")
 
 

@@ -126,13 +126,8 @@ def test_a_branch_is_resolved_to_its_commit(
 ) -> None:
     assert load(REPO, revision=revision).checkpoint.revision == commit
     assert load(REPO, revision=revision, local_files_only=True).checkpoint.revision == commit
-
-
-def test_a_moved_branch_is_followed(hub: FakeHub, load: Any) -> None:
-    hub.branches["main"] = OLD
-    assert load(REPO).checkpoint.revision == OLD
-    hub.branches["main"] = NEW
-    assert load(REPO).checkpoint.revision == NEW
+    hub.branches = {"main": OLD, "v1": NEW}  # a moved branch is followed
+    assert load(REPO, revision=revision).checkpoint.revision == ({OLD, NEW} - {commit}).pop()
 
 
 def test_both_files_are_of_one_commit_even_if_the_branch_moves(hub: FakeHub, load: Any) -> None:
@@ -150,25 +145,24 @@ def test_both_files_are_of_one_commit_even_if_the_branch_moves(hub: FakeHub, loa
 
 
 @pytest.mark.parametrize(
-    "refusal", [(503, ""), (429, ""), (401, "RepoNotFound"), (403, "GatedRepo"), (200, "")]
+    "refusal", [(503, ""), (429, ""), (401, "RepoNotFound"), (403, "GatedRepo"), (200, ""), None]
 )
-def test_the_cache_is_used_if_the_hub_fails_or_refuses(
-    hub: FakeHub, load: Any, refusal: tuple[int, str], caplog: pytest.LogCaptureFixture
+def test_the_cache_is_used_if_the_hub_fails_refuses_or_is_down(
+    hub: FakeHub,
+    load: Any,
+    refusal: tuple[int, str] | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     load(REPO)
-    hub.refusals[REPO] = refusal
+    if refusal is None:
+        use_endpoint(monkeypatch, closed_port())
+    else:
+        hub.refusals[REPO] = refusal
     with caplog.at_level(logging.WARNING, "kronos_model"):
         assert load(REPO).checkpoint.revision == NEW
-    if refusal[0] != 200:  # the library itself ignores an answer that only looks valid
+    if refusal != (200, ""):  # the library itself ignores an answer that only looks valid
         assert f"Using the cached commit {NEW}." in caplog.text
-
-
-def test_the_cache_is_used_for_a_branch_if_the_hub_is_down(
-    hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load(REPO)
-    use_endpoint(monkeypatch, closed_port())
-    assert load(REPO).checkpoint.revision == NEW
 
 
 def test_offline_mode_sends_no_request(hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,7 +252,7 @@ def test_a_cache_that_cannot_be_written_is_explained(hub: FakeHub, tmp_path: Pat
 def test_the_token_is_sent(hub: FakeHub, load: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(
-        "kronos_model.checkpoints.hub.get_hf_file_metadata",
+        "kronos_model.checkpoints.source.get_hf_file_metadata",
         lambda *_args, token, **_options: seen.append(token),
     )
     load(REPO, token="hf_secret")

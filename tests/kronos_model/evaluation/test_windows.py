@@ -1,8 +1,7 @@
 import numpy as np
-import pytest
 
-from kronos_model.bars.instrument import Instrument
-from kronos_model.evaluation.window_arrays import WindowArrays, Windows, window_arrays
+from kronos_model.bars.columns import Instrument
+from kronos_model.evaluation.windows import Windows, window_arrays
 
 
 def instrument(first: int, num_bars: int = 30) -> Instrument:
@@ -15,17 +14,7 @@ def test_windows_are_cut_from_their_instruments():
     windows = Windows(np.array([1, 0], np.int32), np.array([4, 9]))
     arrays = window_arrays([instrument(0), instrument(100)], windows, lookback=3, pred_len=2)
     assert len(arrays) == 2
-    assert arrays.horizon == 2
     assert arrays.past_closes.tolist() == [[104, 105, 106], [9, 10, 11]]
     assert arrays.future_closes.tolist() == [[107, 108], [12, 13]]
     assert arrays.wall.astype(int).tolist() == [[104, 105, 106, 107, 108], [9, 10, 11, 12, 13]]
     assert arrays.bars.dtype == np.float32
-
-
-def test_arrays_of_different_windows_are_refused():
-    bars, wall = np.zeros((2, 5, 6), np.float32), np.zeros((2, 5), "datetime64[s]")
-    with pytest.raises(ValueError, match="differ in their windows"):
-        WindowArrays(bars, wall[:, :4], 3)
-    for lookback in (1, 5):
-        with pytest.raises(ValueError, match="have no lookback of"):
-            WindowArrays(bars, wall, lookback)

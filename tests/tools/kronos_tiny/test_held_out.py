@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kronos_model.bundled.held_out import LOOKBACKS, NAME, compare_held_out, held_out_windows
 from kronos_model.evaluation.naive import LAST_VALUE
+from tools.kronos_tiny.held_out import LOOKBACKS, NAME, compare_held_out, held_out_windows
 
 # Fewer windows than for the figures in the checkpoint's metadata, which take minutes:
-# ``python -m kronos_model.bundled.held_out`` computes those.
+# ``python -m tools.kronos_tiny.held_out`` computes those.
 NUM_WINDOWS, SAMPLE_COUNT = 32, 16
 SOME_LOOKBACKS = (LOOKBACKS[0], LOOKBACKS[-1])
 
@@ -36,8 +36,8 @@ def test_its_80_percent_interval_contains_about_80_percent(held_out: dict[str, A
 
 
 def test_all_lookbacks_forecast_the_same_bars_of_instruments_of_their_own() -> None:
-    one, longer, other = (held_out_windows(*case, 4) for case in ((0, 3, 8), (0, 3, 16), (1, 3, 8)))
-    assert one.bars.shape == (3, 12, 6)
-    assert np.array_equal(one.bars, longer.bars[:, 8:])
-    assert np.array_equal(one.wall, longer.wall[:, 8:])
-    assert len(np.unique(np.concatenate([one.future_closes, other.future_closes])[:, 0])) == 6
+    short, longer, other = (held_out_windows(*case, 4) for case in ((0, 3, 8), (0, 3, 16), (1, 3, 8)))
+    assert short.bars.shape == (3, 12, 6)
+    assert np.array_equal(short.bars, longer.bars[:, 8:])
+    assert np.array_equal(short.wall, longer.wall[:, 8:])
+    assert len(np.unique(np.concatenate([short.future_closes, other.future_closes])[:, 0])) == 6

@@ -1,15 +1,17 @@
-"""Windows of bars: their positions in the instruments, and their bars for a comparison of forecasts."""
+"""Windows of bars: their positions in the instruments, their bars, and when their forecasts begin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import CLOSE, FloatArray
-from kronos_model.bars.instrument import Instrument
+from kronos_model.bars.columns import CLOSE, FloatArray, Instrument
 
 Array = NDArray[np.float64]
+MIN_GROUPS: Final = 6
+"""Fewer groups give no interval: all agree by chance in more than 5 % of cases (2 · 0.5⁵ = 6 %)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +50,8 @@ class WindowArrays:
     wall: NDArray[np.datetime64]
     lookback: int
 
-    def __post_init__(self) -> None:
-        if self.bars.ndim != 3 or self.wall.shape != self.bars.shape[:2]:
-            raise ValueError(f"bars {self.bars.shape} and wall {self.wall.shape} differ in their windows")
-        if not 2 <= self.lookback < self.bars.shape[1]:
-            raise ValueError(f"windows of {self.bars.shape[1]} bars have no lookback of {self.lookback}")
-
     def __len__(self) -> int:
         return len(self.bars)
-
-    @property
-    def horizon(self) -> int:
-        """Bars after the lookback."""
-        return int(self.bars.shape[1]) - self.lookback
 
     @property
     def past_closes(self) -> NDArray[np.float64]:
@@ -96,3 +87,58 @@ def window_arrays(
         instrument = instruments[int(windows.instrument_index[window])]
         bars[window], wall[window] = instrument.bars[rows[window]], instrument.wall[rows[window]]
     return WindowArrays(bars, wall, lookback)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowTimes:
+    """The times of W windows.
+
+    Neighbouring groups still share bars, so intervals are a little too narrow if futures overlap much: with
+    random walks whose futures overlapped fourfold, an interval for two equally good forecasts missed 0 in 11
+    of 100 cases instead of 5. Without groups it missed 0 in 26.
+
+    Attributes:
+        begins: when each window's forecast begins, (W,).
+        groups: a number for each window, (W,); those whose forecasts begin within one horizon of each other,
+            of whichever instrument, share it.
+        lags: the usual number of earlier times whose forecasts go on when another begins.
+    """
+
+    begins: NDArray[np.datetime64]
+    groups: NDArray[np.int64]
+    lags: int
+
+    @property
+    def num_groups(self) -> int:
+        """Windows that count singly."""
+        return len(np.unique(self.groups))
+
+    def select(self, windows: Sequence[int]) -> "WindowTimes":
+        """The times of some of the windows."""
+        return WindowTimes(self.begins[list(windows)], self.groups[list(windows)], self.lags)
+
+
+def window_times(
+    instruments: Sequence[Instrument], windows: Windows, lookback: int, horizon: int
+) -> WindowTimes:
+    """The times of one or more windows.
+
+    The horizon of the groups is the usual time that ``horizon`` bars take, nights and weekends included, in
+    the instrument in which it is longest.
+    """
+
+    def instants(bars: NDArray[np.int64]) -> NDArray[np.datetime64]:
+        indices = windows.instrument_index
+        return np.array([instruments[index].instants[bar] for index, bar in zip(indices, bars, strict=True)])
+
+    begins = instants(windows.start + lookback)
+    used = [instruments[index].instants for index in np.unique(windows.instrument_index)]
+    span = max(np.median(each[horizon:] - each[:-horizon]) for each in used).astype("timedelta64[s]")
+    groups = np.unique((begins - begins.min()).astype("timedelta64[s]") // span, return_inverse=True)[1]
+    ends = instants(windows.start + lookback + horizon - 1)
+    times, index = np.unique(begins, return_inverse=True)
+    latest = np.full(len(times), ends.min())
+    np.maximum.at(latest, index, ends)
+    latest = np.maximum.accumulate(latest)
+    lags = int(np.ceil(np.median(np.arange(len(times)) - np.searchsorted(latest, times))))
+    return WindowTimes(begins, groups, lags)

@@ -1,8 +1,9 @@
-"""Make the bundled checkpoint again: ``python -m kronos_model.bundled.train``.
+"""Make the bundled checkpoint again: ``python -m tools.kronos_tiny.train``.
 
 It writes candles of synthetic markets, computes the tokenizer from them, trains the model as configured in
-``kronos-tiny.yaml`` with the finetuning code, tests it on unseen instruments, and replaces the bundled
-checkpoint. The weights depend on the config, and in their last digits on PyTorch's version and the processor.
+``kronos-tiny.yaml`` with the finetuning code, sharpens it, tests it on unseen instruments, and replaces the
+bundled checkpoint. The weights depend on the config, and in their last digits on PyTorch's version and the
+processor.
 """
 
 import argparse
@@ -16,29 +17,38 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
-from kronos_model.bars.columns import Scaling, to_bars
+from kronos_model.bars.columns import CLOSE, Scaling, time_features, to_bars
 from kronos_model.bars.synthetic import Candles
-from kronos_model.bundled.grid_model import grid_model
-from kronos_model.bundled.grid_tokenizer import fit_grids, grid_tokenizer
-from kronos_model.bundled.held_out import NAME, compare_held_out, summary
-from kronos_model.bundled.market import market_candles
-from kronos_model.bundled.sharpening import sharpen
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
 from kronos_model.finetuning.config import FinetuneConfig, load_config
 from kronos_model.finetuning.reporting import Listener, ProgressBar
 from kronos_model.finetuning.run import finetune
 from kronos_model.finetuning.run_folder import RunFolder
+from kronos_model.finetuning.stages.stage import PredictorStage
+from kronos_model.model import Kronos
 from kronos_model.model_pair import load_pair
+from kronos_model.tokenizer import KronosTokenizer
+from tools.kronos_tiny.grids import fit_grids, grid_model, grid_tokenizer
+from tools.kronos_tiny.held_out import NAME, compare_held_out, held_out_windows, summary
+from tools.kronos_tiny.market import market_candles
 
-CONFIG: Final = BUNDLED_FOLDER / f"{NAME}.yaml"
-COMMAND: Final = "python -m kronos_model.bundled.train"
+CONFIG: Final = Path(__file__).with_name(f"{NAME}.yaml")
+COMMAND: Final = "python -m tools.kronos_tiny.train"
 
 SEEDS: Final = range(1_000, 1_800)
 """The instruments to train on."""
 NUM_BARS: Final = 2_000
 GRID_LOOKBACKS: Final = (32, 64, 128, 256, 416)
 """Lookbacks of the windows that the tokenizer is computed from: one window each for every instrument."""
+
+FACTORS: Final = (0.95, 1.0, 1.05, 1.1, 1.15, 1.2)
+SHARPENING_LOOKBACKS: Final = (48, 64, 128, 256, 416)
+SHARPENING_SEED: Final = 11
+"""The seed of the instruments; see ``held_out_windows``."""
+NUM_TARGETS: Final = 48
 
 
 def train(
@@ -100,6 +110,48 @@ def _scaled(instruments: Sequence[Candles], config: FinetuneConfig) -> np.ndarra
             bars = to_bars(candles.columns)[-lookback - config.data.pred_len :]
             scaled.append(Scaling.fit(bars[:lookback]).apply(bars, config.clip))
     return np.concatenate(scaled).astype(np.float64)
+
+
+def sharpen(model: Kronos, tokenizer: KronosTokenizer, clip: float, num_windows: int) -> float:
+    """Multiply the coarse token's head by the best factor, in place, and return it.
+
+    A model that was trained for minutes is not sure enough, most of all after long lookbacks, where the
+    changes are small against the scale. The factor is the one whose forecasts of the next close have the
+    least CRPS (Gneiting and Raftery, Strictly proper scoring rules, 2007) on instruments that neither
+    training nor test has.
+    """
+    model.eval()
+    losses = torch.stack(
+        [_losses(model, tokenizer, clip, num_windows, lookback) for lookback in SHARPENING_LOOKBACKS]
+    )
+    factor = FACTORS[int(losses.mean(dim=0).argmin())]
+    with torch.no_grad():
+        for parameter in model.head.proj_s1.parameters():
+            parameter.mul_(factor)
+    return factor
+
+
+@torch.inference_mode()
+def _losses(
+    model: Kronos, tokenizer: KronosTokenizer, clip: float, num_windows: int, lookback: int
+) -> Tensor:
+    """Mean CRPS of the next close with each factor, (F,)."""
+    windows = held_out_windows(SHARPENING_SEED, num_windows, lookback, NUM_TARGETS)
+    x = torch.from_numpy(Scaling.fit(windows.bars[:, :lookback]).apply(windows.bars, clip))
+    stamp = torch.from_numpy(np.stack([time_features(wall) for wall in windows.wall]))
+    stage = PredictorStage(model, tokenizer, "teacher_forced", NUM_TARGETS)
+    (logits, _), _ = stage.predict(model, {"x": x, "stamp": stamp})  # (W, N, vocabulary)
+
+    codes = torch.arange(2**tokenizer.s1_bits)[None]
+    closes, order = tokenizer.decode((codes, torch.zeros_like(codes)))[0, :, CLOSE].sort()
+    is_above = closes[:-1] >= x[:, -NUM_TARGETS:, CLOSE, None]
+    one_bar = x[:, :lookback, CLOSE].diff(dim=1).abs().mean(dim=1) + 1e-3  # (W,)
+    losses = []
+    for factor in FACTORS:
+        cumulated = (logits * factor).softmax(-1)[..., order].cumsum(-1)[..., :-1]
+        crps = ((cumulated - is_above.float()).square() * closes.diff()).sum(-1)
+        losses.append((crps / one_bar[:, None]).mean())
+    return torch.stack(losses)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The bundled tokenizer: its weights are computed from grids, not trained.
+"""The bundled pair before training: a tokenizer that is computed from grids, and a model in their order.
 
 A tokenizer of this size, trained by gradient, is too rough: in a long lookback its error is as large as the
 change from bar to bar. So each feature of a bar has a grid of values, and the code of the nearest one is its
@@ -6,6 +6,11 @@ part of the token. The feed-forward layer of one block holds the grids. A sum of
 a piecewise linear function. For each bit of the code there is one that is +1 or −1 at each value, as the bit
 is there, and so changes sign half way between two values. On the way back, ramps at each code turn it into
 the value. Attention adds nothing. The result is an ordinary ``KronosTokenizer``.
+
+Training random embeddings of the model would first have to find which tokens are neighbours. Here the
+embedding of a value is its sine and cosine at many wavelengths, and so is its row in the head. The product
+of two of them is largest for equal values and falls with their distance: the untrained model expects a close
+near the last one.
 """
 
 from collections.abc import Iterable
@@ -18,6 +23,8 @@ from torch import Tensor, nn
 
 from kronos_model.bars.columns import AMOUNT, CLOSE, COLUMNS, HIGH, LOW, OPEN, VOLUME
 from kronos_model.layers import FeedForward
+from kronos_model.model import Kronos
+from kronos_model.seeds import seed_from_text
 from kronos_model.tokenizer import KronosTokenizer
 
 Array = NDArray[np.float64]
@@ -38,6 +45,12 @@ OUTPUT: Final = 1 + len(FEATURES)
 
 CLOSE_LIMIT, CLOSE_CENTRE = 5.2, 3.0
 """The close's grid ends beyond the clipped scale and is finer in the middle: a hyperbolic sine."""
+
+D_MODEL: Final = 64
+CLOSE_WAVELENGTHS: Final = (0.12, 40.0)
+"""The shortest and the longest, in standard deviations of the lookback's close."""
+PLACE_WAVELENGTHS: Final = (2.5, 40.0)
+"""The same for the other features, in places on their grids."""
 
 
 def features_of(bars: Array) -> Array:
@@ -101,7 +114,7 @@ def grid_tokenizer(grids: list[Array]) -> KronosTokenizer:
     )
     numbers = [(np.arange(len(grid)) + 0.5) / len(grid) - 0.5 for grid in grids]
     values = [grid[order][:, None] for grid, order in zip(grids, orders, strict=True)]
-    first_signs, first_values = (np.concatenate([one[0] for one in part]) for part in (signs, values))
+    first_signs, first_values = (np.concatenate([rows[0] for rows in part]) for part in (signs, values))
     with torch.no_grad():
         for name, parameter in tokenizer.named_parameters():
             if "norm" not in name:
@@ -160,3 +173,36 @@ def _set_ramps(blocks: Iterable[nn.Module], knots: list[Array], targets: list[Ar
 
 def _tensor(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).float()
+
+
+def grid_model(closes: Array) -> Kronos:
+    """The untrained model for closes on a grid, (2^S1_BITS,); always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed_from_text("grid_model"))
+        model = Kronos(
+            s1_bits=S1_BITS, s2_bits=S2_BITS, n_layers=3, d_model=D_MODEL, n_heads=4, ff_dim=192,
+            ffn_dropout_p=0.0, attn_dropout_p=0.0, resid_dropout_p=0.0, token_dropout_p=0.0, learn_te=True,
+        )  # fmt: skip
+    close_waves = _waves(closes[place_of_code(S1_BITS)], CLOSE_WAVELENGTHS, D_MODEL)
+    tokens, shape_waves = np.arange(2**S2_BITS), []
+    for num_bits in NUM_BITS[1:]:  # the token holds the first feature in its lowest bits
+        place = place_of_code(num_bits)[tokens % 2**num_bits].astype(np.float64)
+        shape_waves.append(_waves(place, PLACE_WAVELENGTHS, D_MODEL // (len(NUM_BITS) - 1)))
+        tokens = tokens >> num_bits
+    fine_waves = np.concatenate(shape_waves, axis=1) / len(shape_waves) ** 0.5
+    with torch.no_grad():
+        for waves, tables in (
+            (close_waves, (model.embedding.emb_s1, model.head.proj_s1)),
+            (fine_waves, (model.embedding.emb_s2, model.head.proj_s2)),
+        ):
+            for table in tables:
+                table.weight.copy_(torch.from_numpy(waves))
+        model.embedding.fusion_proj.weight[:, :D_MODEL] = torch.eye(D_MODEL)
+    return model
+
+
+def _waves(values: Array, wavelengths: tuple[float, float], width: int) -> Array:
+    """Sines and cosines of values (N,) as rows of length 1, (N, width)."""
+    angles = values[:, None] * 2 * np.pi / np.geomspace(*wavelengths, width // 2)
+    waves: Array = np.concatenate([np.sin(angles), np.cos(angles)], axis=1) * (2 / width) ** 0.5
+    return waves

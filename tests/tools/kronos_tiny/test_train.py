@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kronos_model.bundled.held_out import FIRST_INSTRUMENT, LOOKBACKS, NAME
-from kronos_model.bundled.sharpening import FACTORS
-from kronos_model.bundled.train import SEEDS, config_of, train
-from kronos_model.checkpoints.source import BUNDLED_FOLDER, is_trained, read_metadata
+from kronos_model.checkpoints.source import is_trained, read_metadata
 from kronos_model.model_pair import load_pair
+from tools.kronos_tiny.held_out import FIRST_INSTRUMENT, LOOKBACKS, NAME
+from tools.kronos_tiny.train import FACTORS, SEEDS, config_of, train
 
 QUICK = [
     "data.lookback={min: 32, max: 40}", "data.pred_len=8", "data.validation_from=null", "data.test_from=null",
@@ -49,14 +48,7 @@ def test_the_bundled_checkpoint_was_made_with_the_current_config() -> None:
     config = metadata["config"]
     assert config == config_of(config["data"]["path"], config["start"]["model"]).model_dump(mode="json")
     assert str(SEEDS[-1]) in config["data"]["path"]
+    assert SEEDS[-1] < FIRST_INSTRUMENT  # training and test share no instrument
     assert metadata["lookback"] == config["data"]["lookback"]["max"] == max(LOOKBACKS)
     for lookback in LOOKBACKS:
         assert np.isfinite(metadata["held_out"][str(lookback)]["models"][NAME]["scores"]["crps"])
-
-
-def test_training_and_test_share_no_instrument() -> None:
-    assert SEEDS[-1] < FIRST_INSTRUMENT
-
-
-def test_its_files_are_below_two_megabytes() -> None:
-    assert sum(path.stat().st_size for path in (BUNDLED_FOLDER / NAME).rglob("*.safetensors")) < 2_000_000

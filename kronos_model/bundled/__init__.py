@@ -1,1 +1,0 @@
-"""The bundled checkpoint ``kronos-tiny``, its training and its test."""
