@@ -2,7 +2,7 @@
 
 from pydantic import Field, SecretStr
 
-from kronos_client.service_settings import ServiceSettings
+from kronos_client.settings import ServiceSettings
 
 
 class ApiSettings(ServiceSettings):

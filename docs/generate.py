@@ -22,8 +22,7 @@ from kronos_cli.settings import CliSettings
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.schemas import as_text, documents
 from kronos_client.contract.worker_status import TrainingStatus
-from kronos_client.service_settings import ServiceSettings
-from kronos_client.settings import PREFIX, ClientSettings
+from kronos_client.settings import PREFIX, ClientSettings, ServiceSettings
 from worker.monitoring.metrics import FinetuneMetrics, JobMetrics, WorkerMetrics
 from worker.settings import WorkerSettings
 

@@ -18,16 +18,15 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from kronos_client.core import job
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
 from kronos_client.core.forecast_request import SubmitOptions
-from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, cancelled_if_left
-from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
-from kronos_client.core.loop_thread import LoopThread
+from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, LoopThread, cancelled_if_left
 from kronos_client.core.series import CandleSource
+from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kronos_client.backtesting.opening import BacktestArguments
+    from kronos_client.backtesting.run import BacktestArguments
     from kronos_client.contract.results import ForecastResult
     from kronos_client.contract.worker_status import AnyWorkerStatus
     from kronos_client.core.core import Core
@@ -221,7 +220,7 @@ class ForecastClient:
         Raises:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
-        from kronos_client.backtesting.opening import begin_backtest
+        from kronos_client.backtesting.run import begin_backtest
 
         with closing(begin_backtest(candles, output, self.workers, options)) as run:
             for items in run.passes():

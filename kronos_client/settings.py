@@ -1,22 +1,22 @@
 """Settings from environment variables with the prefix ``KRONOS_``, as one frozen value.
 
-``ClientSettings`` holds a client's settings. The other packages' settings extend it, so each setting stands
-once.
+``ClientSettings`` holds a client's settings, ``ServiceSettings`` also those that workers, the HTTP API and
+the command line share. The other packages' settings extend them, so each setting stands once.
 """
 
 import os
+import re
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from redis.exceptions import RedisError
 
-from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import EVENT_EXCHANGE
-from kronos_client.redis.connection import connect
+from kronos_client.contract.names import EVENT_EXCHANGE, Limits
+from kronos_client.redis.connection import TLS_FILES, TlsError, connect, with_tls
 from kronos_client.redis.queues import QueueNames
-from kronos_client.redis.url import TLS_FILES, TlsError, with_tls
 
 PREFIX: Final = "KRONOS_"
 MAX_FILE_BYTES: Final = 2**16
@@ -185,3 +185,76 @@ def settings_for(url: str | None, settings: ClientSettings | None) -> ClientSett
     """``settings``, or those of the environment; for the Redis at ``url``, if given."""
     settings = settings or get_settings()
     return settings if url is None else settings.with_redis_url(url)
+
+
+_PART: Final = r"\s*(?P<{0}>[^=@\s][^=@]*?)(?:@(?P<{0}_revision>[^=]*[^=\s]))?\s*"
+_ENTRY: Final = re.compile(_PART.format("model") + f"(?:={_PART.format('tokenizer')})?")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model to load. Jobs name it by ``model``.
+
+    Attributes:
+        model, tokenizer: A bundled name, a folder or a hub id. By default, the default model, and the
+            tokenizer that belongs to the model.
+        model_revision, tokenizer_revision: Branch, tag or commit; for hub ids only.
+    """
+
+    model: str | None
+    tokenizer: str | None = None
+    model_revision: str | None = None
+    tokenizer_revision: str | None = None
+
+
+def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
+    """Read a list of models separated by commas, by their names in jobs. Raises ValueError."""
+    names: dict[str, ModelSpec] = {}
+    for entry in filter(None, map(str.strip, (text or "").split(","))):
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            raise ValueError(
+                f"{entry!r} is not a model's name; write MODEL, MODEL=TOKENIZER or MODEL@REVISION"
+            )
+        if match["model"] in names:
+            raise ValueError(f"{match['model']!r} is listed twice: remove one")
+        names[match["model"]] = ModelSpec(**match.groupdict())
+    return names
+
+
+class ServiceSettings(ClientSettings):
+    """The settings that workers, the HTTP API and the command line share."""
+
+    models: str | None = Field(
+        None,
+        description="further models that jobs may name, separated by commas: `MODEL` or `MODEL=TOKENIZER`, "
+        "each with or without `@REVISION`",
+    )
+    model_folder: Path | None = Field(
+        None,
+        description="folder of registered models, which finetuning writes and forecast jobs name, and of "
+        "backtests' reports",
+    )
+    data_folder: Path | None = Field(
+        None,
+        description="folder of candles that finetuning jobs and backtests name; default: jobs must carry "
+        "their candles",
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="format of logs; `json` is one object per line, and one line per job"
+    )
+    api_host: str = Field(
+        "127.0.0.1", description="address that the HTTP API serves; one that other machines reach needs keys"
+    )
+    api_port: int = Field(8000, ge=0, le=65535, description="port of the HTTP API; 0 takes a free one")
+
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, text: str | None) -> str | None:
+        parse_model_specs(text)
+        return text
+
+    @property
+    def further_models(self) -> dict[str, ModelSpec]:
+        """The models that jobs may name in addition to the worker's own."""
+        return parse_model_specs(self.models)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from kronos_client.service_settings import ServiceSettings
+from kronos_client.settings import ServiceSettings
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import long_columns
 from kronos_client.core.many import ForecastOutcome, ManyOptions
-from kronos_client.core.reading import readable
+from kronos_client.core.series import readable
 from kronos_model.bars.columns import COLUMNS
 
 if TYPE_CHECKING:

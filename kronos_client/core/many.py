@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import checked_job_id
 from kronos_client.core.core import Core, Unsent
+from kronos_client.core.dispatcher import Retries
 from kronos_client.core.forecast_request import ForecastOptions, check_options
 from kronos_client.core.handle import AsyncForecastHandle, cancelled_if_left_async, submitted
 from kronos_client.core.job import candles_job
-from kronos_client.core.reading import readable
-from kronos_client.core.retrying import Retries
+from kronos_client.core.series import readable
 
 if TYPE_CHECKING:
     from kronos_client.contract.results import ForecastResult

@@ -21,7 +21,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key, result_key
 from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, pool_options, read_bytes
-from kronos_client.redis.job_record import JobRecord
+from kronos_client.redis.job_store import JobRecord
 from kronos_client.redis.routing import live_workers
 from kronos_client.settings import ClientSettings
 

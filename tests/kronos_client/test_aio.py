@@ -14,9 +14,9 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import result_key
 from kronos_client.contract.schemas import example
+from kronos_client.core.core import ResultEvents
 from kronos_client.core.dispatcher import Dispatcher
-from kronos_client.core.kinds import JobState
-from kronos_client.core.result_events import ResultEvents
+from kronos_client.core.stored import JobState
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
@@ -65,9 +65,7 @@ async def all_end(bench: AsyncBench, num_jobs: int) -> None:
 
 
 def test_jobs_are_awaited_together_without_a_thread_for_each(bench, monkeypatch):
-    monkeypatch.setattr(
-        "kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0
-    )  # states come by publication alone
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 1000.0)  # states come by publication alone
 
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(100)]
@@ -451,7 +449,7 @@ def test_a_connection_that_is_cut_is_made_again(real, redis):
 
 
 def test_results_of_which_nobody_tells_are_found(real, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.05)
 
     async def use(client: AsyncForecastClient) -> None:
         handle = await client.submit(CANDLES, pred_len=5)
@@ -489,7 +487,7 @@ def test_both_clients_may_be_used_for_one_job(real, settings):
 
 
 def test_many_who_look_at_once_share_one_connection_too(real, redis, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.01)
 
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(50)]

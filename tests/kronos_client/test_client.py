@@ -377,7 +377,7 @@ def test_progress_ends_with_a_failure_and_leaves_its_error_to_wait(client, backe
 
 
 def test_the_end_of_a_job_is_not_waited_for_until_the_next_look(client, monkeypatch, backend):
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 60.0)
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 60.0)
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     states = handle.progress()
     assert next(states) == JobState("PENDING")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kronos_client.service_settings import ModelSpec, parse_model_specs
+from kronos_client.settings import ModelSpec, parse_model_specs
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.core.core import ResultEvents
 from kronos_client.core.many import MAX_TOGETHER
-from kronos_client.core.result_events import ResultEvents
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
@@ -142,7 +142,7 @@ def test_candles_are_let_go_once_they_are_enqueued(settings):
 
 
 def test_ends_are_told_and_need_not_be_looked_for(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 1000.0)
     with worker_of(bench):
         assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5, max_in_flight=3))) == 10
 
@@ -364,7 +364,7 @@ def test_a_narrow_queue_takes_any_number_in_the_end(settings, redis):
 
 def test_results_of_which_nobody_tells_are_found(settings, redis, monkeypatch):
     monkeypatch.setattr(ResultEvents, "_on_state", _nothing)
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.05)
     with client_bench("real", settings, redis) as bench, worker_of(bench):
         assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5))) == 10
 

@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from kronos_client.registry import model_registry, promotions
+from kronos_client.registry import model_registry
 from kronos_client.registry.model_registry import (
     MAX_VERSION,
     DamagedModel,
     ModelRegistry,
     check_name,
+    promote,
+    roll_back,
 )
-from kronos_client.registry.promotions import promote, roll_back
 from kronos_client.registry.registered_model import FILES
 from kronos_model.atomic_write import STAGING_AGE_S
 from kronos_model.checkpoints.source import is_trained
@@ -581,7 +582,7 @@ def test_promotions_at_once_lose_no_entry(registry, checkpoint, monkeypatch, cha
     versions = [register(registry, checkpoint, job_id=str(number)) for number in range(3)]
     folder = registry.folder / "desk"
     promote(versions[0], forced=True)
-    reached, flock, write = threading.Event(), fcntl.flock, promotions._write
+    reached, flock, write = threading.Event(), fcntl.flock, model_registry._write
     first = threading.current_thread()
 
     def flock_noted(*given: Any) -> None:
@@ -602,11 +603,11 @@ def test_promotions_at_once_lose_no_entry(registry, checkpoint, monkeypatch, cha
         write(*given)
 
     monkeypatch.setattr(fcntl, "flock", flock_noted)
-    monkeypatch.setattr(promotions, "_write", write_late)
+    monkeypatch.setattr(model_registry, "_write", write_late)
     promote(versions[1], forced=True)
     second.join(WAIT_S)
     expected = [1, 2, 3] if change is promote else [1]
-    assert [one.version for one in promotions.read_promotions(folder)] == expected
+    assert [one.version for one in model_registry.read_promotions(folder)] == expected
 
 
 def test_a_rollback_without_a_model_folder_changes_nothing(registry):
