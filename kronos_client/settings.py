@@ -4,6 +4,7 @@
 the command line share. The other packages' settings extend them, so each setting stands once.
 """
 
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -24,6 +25,21 @@ UNKNOWN_MODEL: Final = 2**31
 """Stands for a model's limit on the horizon, where the model is not known."""
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 LIMITS: Final = Limits()
+RETIRED: Final = {
+    "api_body_bytes_per_s": "unset it: a body must bring 32 KiB a second",
+    "api_body_timeout_s": "unset it: a body may pause for 30 s",
+    "api_max_body_bytes": "set KRONOS_MAX_MESSAGE_BYTES instead, to half of it",
+    "flower_user": "unset it, and log in as kronos",
+    "low_priority_max_wait_s": "unset it: it is ignored, since each priority has its share of the takes",
+    "max_dead_messages": "unset it: 1000 are kept",
+    "max_inline_bars": "unset it, and put larger candles into the workers' data folder",
+    "max_prefill_bars": "unset it: the device decides",
+    "max_result_bytes": "set KRONOS_MAX_MESSAGE_BYTES instead, to half of it",
+    "shared_exchanges": "unset it once no worker of 0.1.0 is left",
+}
+"""Settings that the next version will not have, and what to do. In this one they still work."""
+
+log = logging.getLogger(__name__)
 
 
 class SettingsError(Exception):
@@ -54,6 +70,11 @@ def _given(name: str) -> str | None:
     return text
 
 
+def twice_a_message(given: dict[str, Any]) -> int:
+    """The default of limits that follow from ``max_message_bytes``."""
+    return 2 * int(given["max_message_bytes"])
+
+
 class ClientSettings(BaseModel):
     """A client's settings. Each variable is ``KRONOS_`` and the setting's name in capitals.
 
@@ -82,14 +103,10 @@ class ClientSettings(BaseModel):
     max_sample_count: int = Field(LIMITS.max_sample_count, ge=1, description="sample paths of one series")
     max_paths: int = Field(LIMITS.max_paths, ge=1, description="sample paths of one job, over all its series")
     max_message_bytes: int = Field(LIMITS.max_message_bytes, ge=1024, description="bytes of one job as JSON")
-    max_result_bytes: int = Field(
-        LIMITS.max_result_bytes, ge=1024, description="bytes of one result as JSON, estimated"
-    )
-    max_inline_bars: int = Field(
-        LIMITS.max_inline_bars,
-        ge=1,
-        description="bars of all instruments that a finetuning job or backtest may carry itself",
-    )
+    max_result_bytes: int = Field(default_factory=twice_a_message, ge=1024)
+    """Bytes of one result as JSON, estimated."""
+    max_inline_bars: int = Field(LIMITS.max_inline_bars, ge=1)
+    """Bars of all instruments that a finetuning job or backtest may carry itself."""
 
     queue_prefix: str = Field(
         "",
@@ -97,11 +114,8 @@ class ClientSettings(BaseModel):
         description="start of the names of all queues and exchanges, for a Redis database where another app "
         "uses `cpu` or `gpu`",
     )
-    shared_exchanges: bool = Field(
-        False,
-        description="whether control commands and events use Celery's default exchanges, as in 0.1.0: only "
-        "for an upgrade, and alike in all processes; the next version will not have this setting",
-    )
+    shared_exchanges: bool = False
+    """Whether control commands and events use Celery's default exchanges, as in 0.1.0, during an upgrade."""
     max_queue_jobs: int = Field(
         10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"
     )
@@ -142,6 +156,8 @@ class ClientSettings(BaseModel):
         Raises:
             SettingsError: a value cannot be used; the message names its variable.
         """
+        for name in filter(_given, RETIRED):
+            _warn_of(name)
         try:
             return cls(**overrides)
         except ValidationError as error:
@@ -167,6 +183,12 @@ class ClientSettings(BaseModel):
     def limits(self, max_pred_len: int = UNKNOWN_MODEL) -> Limits:
         """The limits of a job; ``max_pred_len`` is the model's max_context."""
         return _limits(self, max_pred_len)
+
+
+@cache
+def _warn_of(name: str) -> None:
+    """Warn once in each process."""
+    log.warning("the next version will not have %s%s: %s", PREFIX, name.upper(), RETIRED[name])
 
 
 @lru_cache(maxsize=64)

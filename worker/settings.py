@@ -52,8 +52,6 @@ class WorkerSettings(ServiceSettings):
     fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an eighth more"""
     max_prefill_bars: int | None = Field(None, ge=1)
     """bars of lookback that one step computes; default: 512 on the CPU, 2048 on MPS, 8192 on a GPU"""
-    low_priority_max_wait_s: str | None = None
-    """ignored, and gone in the next version: each priority has its share of the takes"""
     max_dead_messages: int = Field(1000, ge=1)
     """unreadable messages that Redis keeps in `kronos:dead`; the oldest go first"""
     visibility_timeout_s: int = Field(60, ge=1)
