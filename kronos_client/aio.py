@@ -27,7 +27,7 @@ from kronos_client.core.handle import (
     cancelled_if_left_async,
     submitted,
 )
-from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
+from kronos_client.core.many import ForecastOutcome, ManyForecasts, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, JobState
@@ -119,7 +119,7 @@ class AsyncForecastClient:
 
         A slow source of items does not delay outcomes that are ready.
         """
-        return Many(self._core, **options).run(items)
+        return ManyForecasts(self._core, **options).run(items)
 
     async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, as ``ForecastClient.predict_df``."""

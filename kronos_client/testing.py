@@ -19,7 +19,6 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -52,6 +51,7 @@ from kronos_client.contract.worker_status import (
 )
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
+from kronos_client.core.handle import LoopThread
 from kronos_client.core.job import Job
 from kronos_client.core.result_store import OnState
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored, lost
@@ -77,14 +77,14 @@ def _forecast(job: ForecastJob, job_id: str, limits: Limits, queue: str) -> Fore
     device = "cuda:0" if is_gpu_queue(queue) else "cpu"
     device_warning = why_elsewhere(job.device, device, None, allow_fallback=job.allow_fallback)
     num_bars = job.num_bars_read(None, MAX_CONTEXT)
-    series = [one.last(num_bars) for one in prepare(job, job_id, limits)]
+    series = [prepared.last(num_bars) for prepared in prepare(job, job_id, limits)]
     warnings = sampling_warnings(job)
     calibration = CalibrationInfo(  # nothing was corrected: the random walk is calibrated
         method=STAND_IN, lookback=num_bars, horizon=job.horizon, sample_count=job.sampling.sample_count,
         num_windows=1, weights={}, first="", last="", fitted_at="", age_days=0.0,
     )  # fmt: skip
     return ForecastResult(
-        series=tuple(series_result(one, _walk(one, job), job.output) for one in series),
+        series=tuple(series_result(prepared, _walk(prepared, job), job.output) for prepared in series),
         model=ModelInfo(
             id=job.model or STAND_IN, revision=None, tokenizer_id=STAND_IN, tokenizer_revision=None
         ),
@@ -240,11 +240,11 @@ class _Memory(Dispatcher):
 
     def finish(self, job_id: str, result: ResultModel | None = None) -> None:
         """End a job with this result, or with a made-up one."""
-        one, limits = self.by_id[job_id], self.settings.limits(max_pred_len=MAX_CONTEXT)
+        accepted, limits = self.by_id[job_id], self.settings.limits(max_pred_len=MAX_CONTEXT)
         try:
             if result is None:
-                job = one.job.kind.parse(one.payload, limits)
-                result = fake_result(job, job_id, limits, one.queue, self._num_finetuned)
+                job = accepted.job.kind.parse(accepted.payload, limits)
+                result = fake_result(job, job_id, limits, accepted.queue, self._num_finetuned)
         except JobError as error:
             self.store(job_id, Stored(states.FAILURE, error))
         else:
@@ -306,13 +306,14 @@ class FakeForecastClient(ForecastClient):
         self.hold = hold
         roles: tuple[Role, ...] = ("forecast", "finetune")
         self.live_workers = [fake_worker(settings.queue_names.on_device("cpu", role)) for role in roles]
-        self._memory = memory = _Memory(settings, self)
-        self._set_up(settings, memory, partial(_MemoryStore, memory))
+        self._settings = settings
+        self._dispatcher = self._memory = memory = _Memory(settings, self)
+        self._thread = LoopThread(lambda: Core(settings, memory, _MemoryStore(memory)))
 
     @property
     def jobs(self) -> Mapping[str, dict[str, Any]]:
         """The accepted jobs by id, in the order of submission, each as a worker would receive it."""
-        return {job_id: one.payload for job_id, one in list(self._memory.by_id.items())}
+        return {job_id: accepted.payload for job_id, accepted in list(self._memory.by_id.items())}
 
     def refuse_next(self, error: JobError, *, times: int = 1) -> None:
         """Refuse the next valid submissions with this error."""

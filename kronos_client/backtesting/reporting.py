@@ -39,7 +39,7 @@ BATCH_CLOSES: Final = 2**22
 def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str, Any]:
     """Score the forecasts of a run, write the three files, and return the content of report.json."""
     plan, folder, names, windows = run.plan, run.folder, run.names(), run.common_windows
-    season = infer_season(*(one.wall for one in plan.instruments))
+    season = infer_season(*(instrument.wall for instrument in plan.instruments))
     no_season = why_not_seasonal(plan.options.lookback, season)
     season = None if no_season else season
     scores = make_report(
@@ -85,11 +85,11 @@ def _tables(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[pa.T
     for model, name in enumerate(run.names()):
         for windows in _batches(run, on_batch):
             shown = [plan.window(window) for window in windows]
-            past, actual = np.split(np.stack([one.bars for one in shown]), [lookback], axis=1)
+            past, actual = np.split(np.stack([window.bars for window in shown]), [lookback], axis=1)
             columns: dict[str, Any] = {
                 "model": np.full(actual.shape[:2], name),
-                "instrument": np.repeat([one.name for one in shown], horizon),
-                "timestamp": np.stack([one.wall[lookback:] for one in shown]).astype(str),
+                "instrument": np.repeat([window.name for window in shown], horizon),
+                "timestamp": np.stack([window.wall[lookback:] for window in shown]).astype(str),
                 "window": np.repeat(np.asarray(windows, np.int32), horizon),
                 "step": np.tile(np.arange(1, horizon + 1, dtype=np.int32), len(windows)),
                 "close_mean": np.stack([*run.store.closes(model, windows)]).mean(axis=1),
@@ -98,7 +98,7 @@ def _tables(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[pa.T
             quantiles = np.stack([*run.store.quantiles(model, windows)], axis=1)
             parts = np.stack([*references_of_bars, actual, *quantiles]).astype(np.float32)  # (P, W, H, 6)
             for column, of_column in as_columns(parts).items():
-                columns |= {f"{column}_{part}": one for part, one in zip(PARTS, of_column, strict=True)}
+                columns |= {f"{column}_{part}": values for part, values in zip(PARTS, of_column, strict=True)}
             yield pa.table({title: np.ravel(values) for title, values in columns.items()})
 
 
@@ -150,7 +150,9 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> Non
         f"{options.lookback} bars read, {options.horizon} forecast, {options.samples} paths.</p>",
     ]
     if left_out := report["left_out"]["windows"]:
-        reasons = "; ".join(f"{code}: {one['message']}" for code, one in report["left_out"]["errors"].items())
+        reasons = "; ".join(
+            f"{code}: {error['message']}" for code, error in report["left_out"]["errors"].items()
+        )
         parts.append(f"<p class=worse>{left_out} windows are left out. {html.escape(reasons)}</p>")
     if files := report["left_out"]["files"]:
         reasons = "; ".join(f"{file}: {why}" for file, why in files.items())
@@ -257,8 +259,8 @@ def _draw_coverage(axes: Axes, models: Mapping[str, Any]) -> None:
 def _draw_error(axes: Axes, forecasters: Mapping[str, Any]) -> None:
     colours = cycle(MODEL_COLOURS)
     styles = dict(zip(NAIVE_TITLES, ("-", "--", ":", "-."), strict=True))
-    for name, one in forecasters.items():
-        losses = np.array(one["by_horizon"]["crps_scaled"], dtype=np.float64)  # NaN for None
+    for name, forecaster in forecasters.items():
+        losses = np.array(forecaster["by_horizon"]["crps_scaled"], dtype=np.float64)  # NaN for None
         look: Any = {"color": FAINT if name in styles else next(colours), "linestyle": styles.get(name, "-")}
         axes.plot(range(1, len(losses) + 1), losses, label=NAIVE_TITLES.get(name, name), **look)
     axes.set(title="CRPS, scaled", xlabel="bars ahead")

@@ -92,10 +92,10 @@ class BacktestRun:
                 if self._done[model].issuperset(windows):
                     continue
                 shown = [self.plan.window(window) for window in windows]
-                times = [list(write_times(one.wall, one.instants, one.is_aware)) for one in shown]
+                times = [list(write_times(window.wall, window.instants, window.is_aware)) for window in shown]
                 series = [
-                    as_columns(one.bars[: options.lookback]) | {"timestamps": texts[: options.lookback]}
-                    for one, texts in zip(shown, times, strict=True)
+                    as_columns(window.bars[: options.lookback]) | {"timestamps": texts[: options.lookback]}
+                    for window, texts in zip(shown, times, strict=True)
                 ]
                 asked: ForecastOptions = {
                     "model": name,
@@ -138,9 +138,9 @@ class BacktestRun:
         result = outcome.unwrap()
         self._check_model(model, result.model)
         paths = [
-            np.stack([np.asarray(one.paths[name], np.float32) for name in COLUMNS], axis=-1)
-            for one in result.series
-            if one.paths is not None
+            np.stack([np.asarray(series.paths[name], np.float32) for name in COLUMNS], axis=-1)
+            for series in result.series
+            if series.paths is not None
         ]
         self.store.put(model, zip(self._jobs[number], paths, strict=True))
         self._done[model].update(self._jobs[number])
@@ -285,8 +285,8 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInp
             for file, frame in zip(files, candles.values(), strict=True):
                 frame.to_parquet(file)
             instruments, report = read_instruments(files, reading)
-        named = [replace(one, name=names.get(one.name, one.name)) for one in instruments]
-        return BacktestInput(sorted(named, key=lambda one: one.name), {}, report.remarks)
+        named = [replace(each, name=names.get(each.name, each.name)) for each in instruments]
+        return BacktestInput(sorted(named, key=lambda each: each.name), {}, report.remarks)
 
 
 def find_lookback(
@@ -315,9 +315,8 @@ def find_lookback(
 
 def _announced(workers: Sequence[AnyWorkerStatus], name: str | None) -> dict[str, Any]:
     """What a worker that holds a model announces about it; empty without one."""
-    held = (
-        one for worker in workers if isinstance(worker, ForecastWorkerStatus) for one in worker.named(name)
-    )
+    forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
+    held = (model for worker in forecasting for model in worker.named(name))
     return next((model.model_dump() for model in held if model.max_context is not None), {})
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -73,14 +73,9 @@ class BacktestJob(WireModel):
     submitted_at: float | None = Field(default=None, ge=0, description="Unix time in seconds")
     priority: Priority = Field(default="normal", description="of this job; its forecasts have low priority")
 
-    @property
-    def device(self) -> str:
-        """Any worker for finetuning can run it: the forecasts are computed by others."""
-        return "auto"
-
-    @property
-    def allow_fallback(self) -> bool:
-        return True
+    device: ClassVar[str] = "auto"
+    """Any worker for finetuning can run it: the forecasts are computed by others."""
+    allow_fallback: ClassVar[bool] = True
 
     @property
     def moments(self) -> dict[str, date | None]:

@@ -312,7 +312,7 @@ def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ..
         if getattr(config.data, field):
             raise _invalid(f"config.data.{field}", "is for files: leave it out")
     try:
-        split_windows([one.as_instrument() for one in instruments], config.data)
+        split_windows([instrument.as_instrument() for instrument in instruments], config.data)
     except (TrainingDataError, FinetuningConfigError) as error:
         field = "data.instruments" if error.field == "data.path" else f"config.{error.field}"
         raise _refusal(field, error.message, error.code) from None

@@ -102,13 +102,13 @@ class CandleInput(WireModel):
 def check_ids(candles: Sequence[CandleInput], place: str) -> None:
     """Refuse two instruments of one job, in its field ``place``, with the same id."""
     seen: set[str] = set()
-    for index, one in enumerate(candles):
-        if one.id in seen:
+    for index, instrument in enumerate(candles):
+        if instrument.id in seen:
             context = {"place": place, "index": index}
             raise PydanticCustomError(
                 "duplicate_id", "is the id of another one too: give each its own", context
             )
-        seen.add(one.id)
+        seen.add(instrument.id)
 
 
 class SeriesInput(CandleInput):

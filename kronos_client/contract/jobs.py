@@ -310,12 +310,12 @@ def check_data_payload(payload: dict[Any, Any], limits: Limits) -> None:
 
 def _columns(candles: list[Any], field: str) -> Iterator[tuple[str, dict[str, list[Any] | str]]]:
     """Each object's place, and its columns and timestamps, as far as they have the right type."""
-    for index, one in enumerate(candles):
-        if isinstance(one, dict):
+    for index, entry in enumerate(candles):
+        if isinstance(entry, dict):
             place, columns = f"{field}.{index}", {}
-            _check_num_fields(one, place)
+            _check_num_fields(entry, place)
             for name in ("timestamps", *COLUMNS, "future_timestamps"):
-                if isinstance(values := one.get(name), list | str):
+                if isinstance(values := entry.get(name), list | str):
                     columns[name] = values
             yield place, columns
 

@@ -240,7 +240,7 @@ class ForecastResult(ResultModel):
 
     def all_warnings(self) -> list[str]:
         """The job's warnings, then those of each series; with several series, each with its id."""
-        each = [(f"Series {one.id!r}: ", text) for one in self.series for text in one.warnings]
+        each = [(f"Series {series.id!r}: ", text) for series in self.series for text in series.warnings]
         return [*self.warnings, *(text if len(self.series) == 1 else name + text for name, text in each)]
 
 

@@ -152,7 +152,7 @@ class ForecastWorkerStatus(WorkerStatus):
 
     def named(self, model: str | None) -> Sequence[ModelStatus]:
         """Its models of a name; for None its own."""
-        return self.models[:1] if model is None else [one for one in self.models if one.id == model]
+        return self.models[:1] if model is None else [status for status in self.models if status.id == model]
 
 
 class TrainingStatus(StatusModel):

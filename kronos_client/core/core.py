@@ -286,24 +286,24 @@ class Core:
             scope: As ``Dispatcher.shared`` takes it.
             send: Calls ``send_all`` with this job and others.
         """
-        retries, one = Retries(retry_for_s), Unsent(make_job, scope)
+        retries, unsent = Retries(retry_for_s), Unsent(make_job, scope)
         try:
             while True:
                 try:
-                    await (send(one) if send else self.send_all([one]))
-                    if isinstance(one.answer, Exception):
-                        raise one.answer
-                    assert one.job is not None
-                    assert one.answer is not None
-                    return one.job, one.answer
+                    await (send(unsent) if send else self.send_all([unsent]))
+                    if isinstance(unsent.answer, Exception):
+                        raise unsent.answer
+                    assert unsent.job is not None
+                    assert unsent.answer is not None
+                    return unsent.job, unsent.answer
                 except JobError as error:
                     await asyncio.sleep(retries.pause_s(error))
         except asyncio.CancelledError:
             if not may_stay:
-                one.is_given_up = True
-                if one.job is not None and one.answer is not None:  # else the thread sees the flag
+                unsent.is_given_up = True
+                if unsent.job is not None and unsent.answer is not None:  # else the thread sees the flag
                     cancel = self.dispatcher.try_to_cancel
-                    asyncio.get_running_loop().run_in_executor(None, cancel, one.job.id)
+                    asyncio.get_running_loop().run_in_executor(None, cancel, unsent.job.id)
             raise
 
     async def send_all(self, jobs: Sequence[Unsent]) -> None:
@@ -311,17 +311,17 @@ class Core:
         await self.call(self._send_all, jobs)
 
     def _send_all(self, jobs: Sequence[Unsent]) -> None:
-        made = [(one, job) for one in jobs if (job := self._made(one)) is not None]
+        made = [(unsent, job) for unsent in jobs if (job := self._made(unsent)) is not None]
         answers = self.dispatcher.send_all([job for _, job in made])
-        for (one, job), answer in zip(made, answers, strict=True):
-            one.answer = answer
-            if one.is_given_up and not isinstance(answer, JobError):
+        for (unsent, job), answer in zip(made, answers, strict=True):
+            unsent.answer = answer
+            if unsent.is_given_up and not isinstance(answer, JobError):
                 self.dispatcher.try_to_cancel(job.id)
 
-    def _made(self, one: Unsent) -> Job | None:
+    def _made(self, unsent: Unsent) -> Job | None:
         try:
-            one.job = one.job or self.dispatcher.shared(one.make_job(), one.scope)
+            unsent.job = unsent.job or self.dispatcher.shared(unsent.make_job(), unsent.scope)
         except Exception as error:  # noqa: BLE001  # of an app's own objects; its caller gets it
-            one.answer = error
+            unsent.answer = error
             return None
-        return one.job
+        return unsent.job

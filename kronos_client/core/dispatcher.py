@@ -203,7 +203,8 @@ class RedisDispatcher(Dispatcher):
 
     def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
         sendings = [
-            Sending(job.id, job.content, queue, job.priority, job.kind.name, job.shown) for job, queue in jobs
+            Sending(job.id, job.content, queue, job.priority, job.kind.name, job.kwargsrepr)
+            for job, queue in jobs
         ]
         return list(map(_error_of, sendings, self._admission.admit(sendings)))
 

@@ -55,6 +55,11 @@ class LoopThread:
         self._lock = threading.Lock()
         self._running: _Running | None = None
 
+    @property
+    def core(self) -> Core:
+        """The core, for use on its own thread."""
+        return self._start().core
+
     def run(self, work: Callable[[Core], Coroutine[Any, Any, T]]) -> T:
         """Run ``work`` on the loop and return its value. An interrupt of this thread cancels it."""
         running = self._start()

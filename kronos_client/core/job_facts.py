@@ -155,8 +155,8 @@ def dead_messages(redis: Redis) -> list[dict[str, Any]]:
 
 
 def _attempts(record: JobRecord) -> tuple[Attempt, ...]:
-    lines = [line.split(" ", 3) for line in record.fields.get("attempts", "").splitlines()]
-    attempts = [Attempt(as_number(one[0]), as_number(one[1]), *one[2:]) for one in lines if len(one) == 4]
+    rows = [line.split(" ", 3) for line in record.fields.get("attempts", "").splitlines()]
+    attempts = [Attempt(as_number(row[0]), as_number(row[1]), *row[2:]) for row in rows if len(row) == 4]
     if "begun_at" in record.fields:
         last = record.number("begun_at"), record.number("ended_at"), record.fields.get("worker", "")
         attempts.append(Attempt(*last))

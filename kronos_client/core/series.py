@@ -136,7 +136,9 @@ def named_sources(candles: Any) -> tuple[list[str], list[CandleSource]]:
         return [str(index) for index in range(len(candles))], list(candles)
     is_mapping = isinstance(candles, Mapping) and len(candles) > 0
     # Else it is one source's columns by name, which are lists or arrays.
-    if is_mapping and all(isinstance(one, Mapping) or hasattr(one, "columns") for one in candles.values()):
+    if is_mapping and all(
+        isinstance(source, Mapping) or hasattr(source, "columns") for source in candles.values()
+    ):
         return [str(name) for name in candles], list(candles.values())
     return ["0"], [candles]
 

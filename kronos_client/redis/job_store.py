@@ -162,14 +162,14 @@ class JobStore:
             For each job its record; ``ended`` if it has its outcome, ``conflict`` if another with its id is
             under way; JobError INTERNAL if an app wrote another type of key where its record should be.
         """
-        keys = [*self._delivery_keys, *(key for one in beginnings for key in _keys_of(one.job_id))]
+        keys = [*self._delivery_keys, *(key for job in beginnings for key in _keys_of(job.job_id))]
         args: list[Any] = [self._result_ttl_s, MAX_WAIT_S, timeout_s, worker]
-        args += [part for one in beginnings for part in (one.job_id, one.tag, one.state, one.content)]
+        args += [part for job in beginnings for part in (job.job_id, job.tag, job.state, job.content)]
         try:
             answers = self._run["begin"](keys=keys, args=args)
         except ResponseError as error:
-            return _each_alone(lambda one: self.begin_all([one], timeout_s, worker), beginnings, error)
-        return [_begun(one.job_id, answer) for one, answer in zip(beginnings, answers, strict=True)]
+            return _each_alone(lambda job: self.begin_all([job], timeout_s, worker), beginnings, error)
+        return [_begun(job.job_id, answer) for job, answer in zip(beginnings, answers, strict=True)]
 
     def renew(
         self,
@@ -227,12 +227,12 @@ class JobStore:
 
         It is dropped if the job has its outcome, or if the tag is not that of the claim.
         """
-        keys = [key for one in states for key in (result_key(one.job_id), job_key(one.job_id))]
-        args = [part for one in states for part in (one.outcome, one.tag)]
+        keys = [key for state in states for key in (result_key(state.job_id), job_key(state.job_id))]
+        args = [part for state in states for part in (state.outcome, state.tag)]
         answers = self._run["state"](keys=keys, args=[self._result_ttl_s, *args])
-        for one, answer in zip(states, answers, strict=True):
+        for state, answer in zip(states, answers, strict=True):
             if answer < 0:
-                self._on_repeated(one.tag)
+                self._on_repeated(state.tag)
         return [answer > 0 for answer in answers]
 
     def end(self, endings: Sequence[Ending]) -> list[Ended | NotStored]:
@@ -241,18 +241,18 @@ class JobStore:
         Returns:
             What became of each. A job's first outcome stands.
         """
-        keys = [key for one in endings for key in _keys_of(one.job_id)]
+        keys = [key for ending in endings for key in _keys_of(ending.job_id)]
         keys += [*self._delivery_keys, DEAD_KEY] if self._delivery_keys else []
-        args = [part for one in endings for part in (one.tag, one.outcome, one.dead_entry)]
+        args = [part for ending in endings for part in (ending.tag, ending.outcome, ending.dead_entry)]
         limits = self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead
         try:
             answers = self._run["end"](keys=keys, args=[*limits, *args])
         except ResponseError as error:
-            return _each_alone(lambda one: self.end([one]), endings, error)
+            return _each_alone(lambda ending: self.end([ending]), endings, error)
         ended: list[Ended | NotStored] = []
-        for one, answer in zip(endings, map(_text, answers), strict=True):
+        for ending, answer in zip(endings, map(_text, answers), strict=True):
             if answer in ("repeated", "held"):
-                self._on_repeated(one.tag)
+                self._on_repeated(ending.tag)
             ended.append(NotStored(answer.removeprefix("error ")) if answer.startswith("error ") else answer)
         return ended
 
@@ -363,7 +363,8 @@ class JobRecord:
         workers, sent_to = list(workers), self.fields.get("list")
         roles = set(ROLE_QUEUES) if sent_to is None else {role_of(sent_to)}
         is_noted = all("kronos" in worker.versions for worker in workers)
-        return is_noted and (self.at == "none" or roles <= {one.role for one in workers if one.is_ready})
+        ready = {worker.role for worker in workers if worker.is_ready}
+        return is_noted and (self.at == "none" or roles <= ready)
 
 
 def as_number(text: str | None) -> float | None:

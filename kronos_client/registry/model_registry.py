@@ -172,8 +172,8 @@ class ModelRegistry:
         if match["version"]:
             wanted = int(match["version"])
             return read_registered(self.folder, name, wanted) if wanted in versions else None
-        promoted = [one.version for one in read_promotions(self.folder / name) if one.version in versions]
-        for version in [*reversed(promoted), *reversed(versions)]:
+        promoted = [promotion.version for promotion in read_promotions(self.folder / name)]
+        for version in (*filter(versions.__contains__, reversed(promoted)), *reversed(versions)):
             with suppress(CheckpointMissing):
                 return read_registered(self.folder, name, version)
         return None
@@ -231,7 +231,7 @@ class ModelRegistry:
     def current(self, models: Iterable[RegisteredModel | DamagedModel]) -> Mapping[str, int]:
         """The version that each of the models' names means, of those that can be resolved."""
         found = {}
-        for name in {one.name for one in models}:
+        for name in {model.name for model in models}:
             with suppress(CheckpointError):
                 found[name] = self.resolve(name)
         return {name: model.version for name, model in found.items() if model is not None}

@@ -20,12 +20,6 @@ from tests.waiting import WAIT_S, await_true
 CANDLES = candles(seed=1, bars=60).as_dict()
 
 
-@pytest.fixture(params=KINDS)
-def bench(request, settings, redis):
-    with client_bench(request.param, settings, redis) as bench:
-        yield bench
-
-
 def later(act, *arguments) -> threading.Timer:
     timer = threading.Timer(0.1, act, arguments)
     timer.start()
@@ -177,6 +171,11 @@ def test_progress_is_told(bench: ClientBench):
 
     assert handle.wait(WAIT_S, on_progress=follow) == RESULT
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
+    assert [state.has_ended for state in seen] == [False, False, True]
+    handle, seen[:] = bench.client.submit(CANDLES, pred_len=5), ()
+    for state in handle.progress():
+        follow(state)
+    assert seen == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
 
 
 def test_a_result_whose_state_was_given_is_not_read_again(bench: ClientBench):
@@ -278,6 +277,10 @@ def test_jobs_in_the_contracts_own_form(bench: ClientBench):
     handle = bench.client.submit_job(example("forecast-job"), job_id="a")
     bench.finish("a")
     assert handle.wait(WAIT_S) == RESULT
+    bench.client.submit_finetune_job(example("finetune-job"), job_id="b").cancel()
+    bench.client.submit_backtest_job(example("backtest-job"), job_id="c").cancel()
+    for ended in (bench.client.finetune_handle("b"), bench.client.backtest_handle("c")):
+        assert code_of(ended.peek) == ErrorCode.CANCELLED
 
 
 @pytest.mark.parametrize("kind", KINDS)

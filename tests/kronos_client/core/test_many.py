@@ -13,23 +13,16 @@ import polars as pl
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.core import ResultEvents
 from kronos_client.core.many import MAX_TOGETHER
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
-from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
+from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
 from tests.waiting import WAIT_S, await_true
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 FULL = JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 0.05})
 AWAY = JobError(ErrorCode.BROKER_UNREACHABLE, "away")
 UNCERTAIN = JobError(ErrorCode.ENQUEUE_UNCERTAIN, "lost", None, {"job_id": "x"})
-
-
-@pytest.fixture(params=KINDS)
-def bench(request, settings, redis):
-    with client_bench(request.param, settings, redis) as bench:
-        yield bench
 
 
 @contextmanager
@@ -141,12 +134,6 @@ def test_candles_are_let_go_once_they_are_enqueued(settings):
     assert max(counted) <= MAX_TOGETHER + 1  # the one that was taken last may still be referred to
 
 
-def test_ends_are_told_and_need_not_be_looked_for(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 1000.0)
-    with worker_of(bench):
-        assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5, max_in_flight=3))) == 10
-
-
 def test_as_completed_gives_what_is_there(bench: ClientBench):
     outcomes = bench.client.forecast_many(
         [("a", CANDLES), ("b", CANDLES), ("c", CANDLES)], in_order=False, pred_len=5, job_id_prefix="run"
@@ -175,27 +162,19 @@ def test_in_order_a_later_item_waits_for_an_earlier_one(bench: ClientBench):
 
 
 def test_what_befalls_one_item_ends_nothing_else(bench: ClientBench):
-    bad = {**CANDLES, "close": [-1.0] * 60}
-    with worker_of(bench):
-        outcomes = list(bench.client.forecast_many([CANDLES, bad, {}, CANDLES], pred_len=5))
-    codes = [None if one.error is None else one.error.code for one in outcomes]
-    assert codes == [None, ErrorCode.NON_POSITIVE_PRICE, ErrorCode.MISSING_FIELD, None]
-    with pytest.raises(JobError, match="NON_POSITIVE_PRICE"):
-        outcomes[1].unwrap()
-
-
-def test_candles_that_cannot_be_read_are_their_own_items_error(bench: ClientBench):
     class Odd:
         @property
         def columns(self):
             raise RuntimeError("the file is gone")
 
-    huge = {**CANDLES, "close": [10**400] * 60}
+    bad = {**CANDLES, "close": [-1.0] * 60}
     with worker_of(bench):
-        outcomes = list(bench.client.forecast_many([huge, Odd(), CANDLES], pred_len=5))
+        outcomes = list(bench.client.forecast_many([CANDLES, bad, {}, Odd(), CANDLES], pred_len=5))
     codes = [None if one.error is None else one.error.code for one in outcomes]
-    assert codes == [ErrorCode.VALUE_TOO_LARGE, ErrorCode.BAD_TYPE, None]
-    assert "the file is gone" in outcomes[1].error.message
+    assert codes == [None, "NON_POSITIVE_PRICE", "MISSING_FIELD", "BAD_TYPE", None]
+    assert "the file is gone" in outcomes[3].error.message
+    with pytest.raises(JobError, match="NON_POSITIVE_PRICE"):
+        outcomes[1].unwrap()
 
 
 class Frame:
@@ -250,11 +229,6 @@ def test_an_item_may_have_options_of_its_own(settings):
     assert "pred_length" in refused[0].error.message
 
 
-def test_a_misspelt_option_is_refused_before_an_item_is_taken(bench: ClientBench):
-    with pytest.raises(TypeError, match="pred_length"):
-        bench.client.forecast_many([CANDLES], pred_length=5)
-
-
 class NoHash:
     def __hash__(self) -> int:
         raise RuntimeError("no hash")
@@ -270,6 +244,7 @@ def test_a_key_that_cannot_be_part_of_an_id_is_its_items_error(bench: ClientBenc
     assert (refused.error.code, fine.job_id, fine.result) == (code, "run-name", RESULT)
 
 
+@pytest.mark.parametrize("bench", ["fake", "awaited real"], indirect=True)
 def test_an_item_that_takes_too_long_is_cancelled_and_the_others_go_on(bench: ClientBench):
     def end_the_second() -> None:
         await_true(lambda: "run-1" in bench.waiting())
@@ -332,12 +307,6 @@ def test_an_error_of_the_items_own_source_is_not_swallowed(bench: ClientBench):
     await_true(lambda: bench.waiting() == [])
 
 
-def test_without_items_there_are_no_outcomes(bench: ClientBench):
-    assert list(bench.client.forecast_many([], pred_len=5)) == []
-    with pytest.raises(JobError, match="max_in_flight"):
-        bench.client.forecast_many([], pred_len=5, max_in_flight=0)
-
-
 @pytest.mark.parametrize("error", [FULL, AWAY, UNCERTAIN], ids=lambda error: error.code)
 def test_what_is_refused_for_now_is_submitted_again_with_its_id(settings, error):
     fake = FakeForecastClient(settings=settings)
@@ -360,13 +329,6 @@ def test_a_narrow_queue_takes_any_number_in_the_end(settings, redis):
         outcomes = list(bench.client.forecast_many([CANDLES] * 8, pred_len=5))
     assert [one.index for one in outcomes if one.result] == list(range(8))
     assert max(seen) <= 3
-
-
-def test_results_of_which_nobody_tells_are_found(settings, redis, monkeypatch):
-    monkeypatch.setattr(ResultEvents, "_on_state", _nothing)
-    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.05)
-    with client_bench("real", settings, redis) as bench, worker_of(bench):
-        assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5))) == 10
 
 
 def test_a_connection_that_is_cut_is_made_again(settings, redis):
@@ -399,5 +361,9 @@ def test_few_connections_serve_any_number_of_runs_and_are_given_back(settings, r
         assert redis.client_list(_type="pubsub") == []
 
 
-def _nothing(*_: object) -> None:
-    """Instead of receiving a published state."""
+def test_options_are_checked_before_an_item_is_taken(bench: ClientBench):
+    with pytest.raises(TypeError, match="pred_length"):
+        bench.client.forecast_many([CANDLES], pred_length=5)
+    with pytest.raises(JobError, match="max_in_flight"):
+        bench.client.forecast_many([], pred_len=5, max_in_flight=0)
+    assert list(bench.client.forecast_many([], pred_len=5)) == []

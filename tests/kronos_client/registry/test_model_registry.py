@@ -262,25 +262,6 @@ def test_registrations_that_race_become_versions_of_their_own(registry, checkpoi
         assert registry.resolve(model.reference).metadata.job_id == job
 
 
-def test_whoever_is_overtaken_takes_the_next_number(registry, checkpoint, monkeypatch):
-    """Another process, which no lock holds back, registers between the look and the rename."""
-    other = ModelRegistry(registry.folder)
-    overtaken = []
-    write_text = Path.write_text
-
-    def write_late(path: Path, *content, **options) -> int:
-        if not overtaken:
-            overtaken.append(path)
-            monkeypatch.setattr("fcntl.flock", lambda *_: None)
-            register(other, checkpoint, job_id="job-2")
-        return write_text(path, *content, **options)
-
-    monkeypatch.setattr(Path, "write_text", write_late)
-    model = register(registry, checkpoint)
-    assert (model.version, model.metadata.version, model.metadata.job_id) == (2, 2, "job-1")
-    assert registry.resolve("desk@1").metadata.job_id == "job-2"
-
-
 CRASH = """
 import os, sys
 from pathlib import Path
@@ -613,9 +594,3 @@ def test_promotions_at_once_lose_no_entry(registry, checkpoint, monkeypatch, cha
 def test_a_rollback_without_a_model_folder_changes_nothing(registry):
     assert not roll_back(registry.folder / "desk")
     assert not registry.folder.exists()
-
-
-def test_the_registry_is_imported_without_torch():
-    modules = "kronos_client.registry.model_registry, kronos_cli.tables.models"
-    script = f"import sys; import {modules}; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)
