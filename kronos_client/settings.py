@@ -35,7 +35,9 @@ RETIRED: Final = {
     "max_inline_bars": "unset it, and put larger candles into the workers' data folder",
     "max_prefill_bars": "unset it: the device decides",
     "max_result_bytes": "set KRONOS_MAX_MESSAGE_BYTES instead, to half of it",
+    "model_revision": "write it into KRONOS_MODEL, as ORGANISATION/MODEL@REVISION",
     "shared_exchanges": "unset it once no worker of 0.1.0 is left",
+    "tokenizer_revision": "write it into KRONOS_TOKENIZER, as ORGANISATION/TOKENIZER@REVISION",
 }
 """Settings that the next version will not have, and what to do. In this one they still work."""
 
