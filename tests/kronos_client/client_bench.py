@@ -26,6 +26,12 @@ RESULT = ForecastResult.model_validate(example("forecast-result"))
 KINDS: Final = ("real", "fake", "awaited real", "awaited fake")
 
 
+class WeakCandles(dict[str, Any]):
+    """Candles that can be referred to weakly."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
 class Awaited:
     """An object for asyncio, used without: each call runs the event loop until its end."""
 

@@ -15,7 +15,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import result_key
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
-from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
+from tests.kronos_client.client_bench import RESULT, ClientBench, WeakCandles, client_bench
 from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()
@@ -65,7 +65,8 @@ def test_jobs_are_awaited_together_without_a_thread_for_each(bench, monkeypatch)
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(60)]
         waits = [asyncio.create_task(handle.wait(WAIT_S)) for handle in handles]
-        await asyncio.sleep(0.3)
+        while client._core.events.num_jobs < 60:
+            await asyncio.sleep(0)
         assert threading.active_count() < 40
         await all_end(bench, 60)
         assert await asyncio.gather(*waits) == [RESULT] * 60
@@ -185,7 +186,9 @@ def real(settings, redis):
         yield AsyncBench(bench)
 
 
-def test_all_that_wait_share_one_connection_to_listen(real, redis):
+def test_all_that_wait_share_one_connection_to_listen(real, redis, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.1)
+
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(20)]
         waits = [asyncio.create_task(handle.wait(WAIT_S)) for handle in handles]
@@ -211,11 +214,6 @@ def test_both_clients_may_be_used_for_one_job(real, settings):
 
 
 def test_candles_are_let_go_once_they_are_enqueued(settings):
-    class Candles(dict):
-        """A mapping that can be referred to weakly."""
-
-        __hash__ = object.__hash__
-
     alive = weakref.WeakSet()
     client = FakeAsyncForecastClient(FakeForecastClient(settings=settings, hold=True))
 
@@ -226,7 +224,7 @@ def test_candles_are_let_go_once_they_are_enqueued(settings):
             await asyncio.sleep(0.05)
             gc.collect()
             assert len(alive) <= 1  # the one before may still be referred to
-            alive.add(one := Candles(CANDLES))
+            alive.add(one := WeakCandles(CANDLES))
             yield one
             del one
 

@@ -143,7 +143,8 @@ def test_an_interrupt_amid_sending_leaves_no_job_whose_id_nobody_has(
         def enqueue_slowly(dispatcher, jobs):
             errors = enqueue(dispatcher, jobs)
             sent.extend(job.id for job, _ in jobs)
-            time.sleep(0.5)
+            thread.join()  # the signal is sent
+            time.sleep(0.1)
             return errors
 
         return enqueue_slowly
@@ -155,7 +156,10 @@ def test_an_interrupt_amid_sending_leaves_no_job_whose_id_nobody_has(
         getattr(bench.client, method)(CANDLES, pred_len=5, job_id=job_id)
     thread.join()
     handle = bench.client.forecast_handle(sent[0])
-    assert code_of(handle.wait, 1) == (ErrorCode.TIMEOUT if is_left else ErrorCode.CANCELLED)
+    if is_left:
+        assert code_of(handle.wait, 0.2) == ErrorCode.TIMEOUT
+    else:
+        assert code_of(handle.wait, WAIT_S) == ErrorCode.CANCELLED
 
 
 def test_progress_is_told(bench: ClientBench):
@@ -196,7 +200,8 @@ def test_what_cannot_be_an_id_is_no_jobs(bench: ClientBench, job_id):
     assert code_of(bench.client.submit, CANDLES, pred_len=5, job_id=job_id) == ErrorCode.BAD_VALUE
 
 
-def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench):
+def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.05)
     handle = bench.client.submit(CANDLES, pred_len=5)
     timer = later(bench.lose)
     assert code_of(handle.wait, 1000) == ErrorCode.LOST

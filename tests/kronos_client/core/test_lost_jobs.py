@@ -1,7 +1,6 @@
 """A job whose message is gone without an outcome raises LOST, and no other job does."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from kronos_client.redis.routing import announce, withdraw
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from tests.admitting import admit
+from tests.kronos_client.core.test_result_store import on_a_store
 from tests.taking import take_one
 from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
@@ -202,15 +202,6 @@ def test_a_record_of_another_type_concerns_its_own_job_only(redis, redis_server)
     assert outcome_of(redis_server.url, num_reads=5) is None
     redis.set(result_key("a"), '{"status": "SUCCESS"}')
     assert outcome_of(redis_server.url) == "SUCCESS"
-
-
-def on_a_store(url: str, body: Callable[[RedisResultStore], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100), connect(url))
-        await body(store)
-        await store.close()
-
-    asyncio.run(run())
 
 
 def test_a_message_that_is_seen_elsewhere_in_between_is_not_lost(redis, redis_server, monkeypatch):

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +15,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.many import MAX_TOGETHER
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
-from tests.kronos_client.client_bench import RESULT, ClientBench, client_bench
-from tests.waiting import WAIT_S, await_true
+from tests.kronos_client.client_bench import RESULT, ClientBench, WeakCandles, client_bench
+from tests.waiting import WAIT_S, await_true, repeated
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 FULL = JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 0.05})
@@ -29,23 +28,15 @@ UNCERTAIN = JobError(ErrorCode.ENQUEUE_UNCERTAIN, "lost", None, {"job_id": "x"})
 def worker_of(bench: ClientBench) -> Iterator[list[int]]:
     """Ends each job as soon as it is seen; gives how many waited at each look."""
     seen: list[int] = []
-    is_over = threading.Event()
 
     def work() -> None:
-        while not is_over.wait(0.005):
-            waiting = bench.waiting()
-            if waiting:
-                seen.append(len(waiting))
-            for job_id in waiting:
-                bench.finish(job_id)
+        if waiting := bench.waiting():
+            seen.append(len(waiting))
+        for job_id in waiting:
+            bench.finish(job_id)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with repeated(work, every_s=0.005):
         yield seen
-    finally:
-        is_over.set()
-        thread.join()
 
 
 @contextmanager
@@ -53,8 +44,7 @@ def once_sent(bench: ClientBench, job_ids: list[str], act: Callable[[], None]) -
     """Acts on another thread as soon as all of these jobs wait."""
 
     def wait_and_act() -> None:
-        while not set(job_ids) <= set(bench.waiting()):
-            time.sleep(0.005)
+        await_true(lambda: set(job_ids) <= set(bench.waiting()))
         act()
 
     thread = threading.Thread(target=wait_and_act, daemon=True)
@@ -91,16 +81,11 @@ def test_items_are_taken_only_as_there_is_room(bench: ClientBench):
 
 @pytest.mark.at_length
 def test_what_the_loop_is_done_with_is_let_go(settings):
-    class Candles(dict):
-        """A mapping that can be referred to weakly."""
-
-        __hash__ = object.__hash__
-
     alive = weakref.WeakSet()
 
     def source():
         for _ in range(30):
-            alive.add(one := Candles(CANDLES))
+            alive.add(one := WeakCandles(CANDLES))
             yield one
 
     most = 0
@@ -111,11 +96,6 @@ def test_what_the_loop_is_done_with_is_let_go(settings):
 
 
 def test_candles_are_let_go_once_they_are_enqueued(settings):
-    class Candles(dict):
-        """A mapping that can be referred to weakly."""
-
-        __hash__ = object.__hash__
-
     alive = weakref.WeakSet()
     counted = []
 
@@ -123,7 +103,7 @@ def test_candles_are_let_go_once_they_are_enqueued(settings):
         for _ in range(3 * MAX_TOGETHER):
             gc.collect()
             counted.append(len(alive))
-            one = Candles(CANDLES)
+            one = WeakCandles(CANDLES)
             alive.add(one)
             yield one
             del one
@@ -152,8 +132,7 @@ def test_in_order_a_later_item_waits_for_an_earlier_one(bench: ClientBench):
     first = []
     thread = threading.Thread(target=lambda: first.append(next(outcomes)))
     thread.start()
-    while len(bench.waiting()) < 2:
-        pass
+    await_true(lambda: len(bench.waiting()) == 2)
     bench.finish("run-b")
     bench.fail("run-a", JobError(ErrorCode.DEADLINE, "too late"))
     thread.join()
@@ -246,14 +225,8 @@ def test_a_key_that_cannot_be_part_of_an_id_is_its_items_error(bench: ClientBenc
 
 @pytest.mark.parametrize("bench", ["fake", "awaited real"], indirect=True)
 def test_an_item_that_takes_too_long_is_cancelled_and_the_others_go_on(bench: ClientBench):
-    def end_the_second() -> None:
-        await_true(lambda: "run-1" in bench.waiting())
-        bench.finish("run-1")
-
-    thread = threading.Thread(target=end_the_second)
-    thread.start()
-    late, fine = bench.client.forecast_many([CANDLES] * 2, pred_len=5, timeout_s=4, job_id_prefix="run")
-    thread.join()
+    with once_sent(bench, ["run-1"], partial(bench.finish, "run-1")):
+        late, fine = bench.client.forecast_many([CANDLES] * 2, pred_len=5, timeout_s=4, job_id_prefix="run")
     assert (late.error.code, fine.result) == (ErrorCode.TIMEOUT, RESULT)
     with pytest.raises(JobError, match="CANCELLED"):
         bench.client.forecast_handle("run-0").wait(WAIT_S)

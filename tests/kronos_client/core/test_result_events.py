@@ -177,7 +177,7 @@ def test_a_redis_that_comes_back_is_waited_for(tmp_path, monkeypatch):
 
     async def body(events: ResultEvents) -> None:
         waiting = asyncio.create_task(ended(events.states("a")))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.2)
         assert not waiting.done()
         with LocalRedis(port=port, data=tmp_path), connect(url) as redis:
             store(redis, "a", "SUCCESS", is_published=False)
