@@ -133,14 +133,10 @@ class JobError(Exception):
 _CODES: Final = {
     "extra_forbidden": ErrorCode.UNKNOWN_FIELD,
     "missing": ErrorCode.MISSING_FIELD,
-    "no_horizon": ErrorCode.MISSING_FIELD,
     "invalid_key": ErrorCode.BAD_TYPE,
-    "duplicate_id": ErrorCode.DUPLICATE_ID,
-    "no_data": ErrorCode.MISSING_FIELD,
-    "path_outside": ErrorCode.DATA_NOT_ALLOWED,
     "string_pattern_mismatch": ErrorCode.INVALID_DEVICE,
-    "future_length": ErrorCode.LENGTH_MISMATCH,
 }
+"""Codes of pydantic's kinds of errors. Our own kinds have the names of codes."""
 _EXPECTED: Final = {
     "bool_type": "true or false",
     "tuple_type": "an array",
@@ -152,16 +148,6 @@ _EXPECTED: Final = {
     "string_pattern_mismatch": "auto, cpu, cuda, cuda:N or mps",  # only the device has a pattern
 }
 """Texts for what pydantic words as Python has it. Its others begin with ``Input should be``."""
-_FIELDS_OF_CHECKS: Final = {
-    "duplicate_id": "{place}.{index}.id",
-    "future_length": "series.{index}.future_timestamps",
-    "late_event": "output.events.{index}",
-    "no_horizon": "pred_len",
-    "no_data": "data",
-    "two_kinds_of_data": "data",
-}
-
-
 _ROWS: Final = (("timestamps",), ("future_timestamps",))
 """Fields that have one entry a bar."""
 
@@ -170,7 +156,8 @@ def refusal(error: ValidationError) -> JobError:
     """The JobError for the first problem that pydantic found."""
     first = error.errors(include_url=False)[0]
     kind, context, value = first["type"], first.get("ctx", {}), first["input"]
-    code = _CODES.get(kind, ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE)
+    code = ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE
+    code = ErrorCode.__members__.get(kind.upper(), _CODES.get(kind, code))
     field = dotted(first["loc"]) or "job"
     if code == ErrorCode.UNKNOWN_FIELD:
         return JobError(code, f"{field} is not a field of the job: remove it or check its spelling", field)
@@ -180,9 +167,8 @@ def refusal(error: ValidationError) -> JobError:
         expected = _EXPECTED[kind].format(**context)
     else:
         expected = first["msg"].removeprefix("Input should be ")
-    if kind in _FIELDS_OF_CHECKS:
-        field = _FIELDS_OF_CHECKS[kind].format(**context)
-        return JobError(code, f"{field} {expected}", field)
+    if "field" in context:  # of a check of several fields
+        return JobError(code, f"{context['field']} {expected}", context["field"])
     if "index" in context:
         field, value = f"{field}.{context['index']}", value[context["index"]]
     details = {}

@@ -52,7 +52,7 @@ def _check_path(path: str, context: dict[str, Any]) -> None:
         raise PydanticCustomError("path", f"1 to {MAX_PATH_CHARS} printable characters", context)
     if path.startswith(("/", "~")) or "\\" in path or ".." in path.split("/"):
         raise PydanticCustomError(
-            "path_outside", "relative to the worker's data folder, with / and without ..", context
+            "data_not_allowed", "relative to the worker's data folder, with / and without ..", context
         )
 
 
@@ -90,11 +90,10 @@ class JobData(WireModel):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.path is None and self.instruments is None:
-            raise PydanticCustomError("no_data", "is empty: add path or instruments")
+            raise PydanticCustomError("missing_field", "is empty: add path or instruments", {"field": "data"})
         if self.path is not None and self.instruments is not None:
-            raise PydanticCustomError(
-                "two_kinds_of_data", "has both path and instruments: remove one of them"
-            )
+            text = "has both path and instruments: remove one of them"
+            raise PydanticCustomError("two_kinds_of_data", text, {"field": "data"})
         check_ids(self.instruments or (), "data.instruments")
         return self
 
