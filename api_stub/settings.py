@@ -2,7 +2,7 @@
 
 from pydantic import Field, SecretStr
 
-from kronos_client.service_settings import ServiceSettings
+from kronos_client.settings import ServiceSettings, twice_a_message
 
 
 class ApiSettings(ServiceSettings):
@@ -17,19 +17,15 @@ class ApiSettings(ServiceSettings):
     api_wait_s: float = Field(
         60, ge=0, description="seconds that a request waits for its forecast; then it gets the job's address"
     )
-    api_max_body_bytes: int = Field(16 * 2**20, ge=1024, description="bytes of one request")
+    api_max_body_bytes: int = Field(default_factory=twice_a_message, ge=1024)
+    """Bytes of one request."""
     api_max_upload_bytes: int = Field(
         256 * 2**20, ge=1024, description="bytes of one uploaded file of candles"
     )
-    api_body_timeout_s: float = Field(
-        30, gt=0, description="seconds for which a request's body may stop arriving; then the answer is 408"
-    )
-    api_body_bytes_per_s: int = Field(
-        32_768,
-        ge=1,
-        description="bytes a second of a request's body; the answer is 408 once a slower one is "
-        "KRONOS_API_BODY_TIMEOUT_S behind",
-    )
+    api_body_timeout_s: float = Field(30, gt=0)
+    """Seconds for which a request's body may stop arriving; then the answer is 408."""
+    api_body_bytes_per_s: int = Field(32_768, ge=1)
+    """Bytes a second of a request's body; the answer is 408 once a slower one is too long behind."""
     api_requests_per_minute: int | None = Field(
         None,
         ge=1,

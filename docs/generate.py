@@ -22,8 +22,7 @@ from kronos_cli.settings import CliSettings
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.schemas import as_text, documents
 from kronos_client.contract.worker_status import TrainingStatus
-from kronos_client.service_settings import ServiceSettings
-from kronos_client.settings import PREFIX, ClientSettings
+from kronos_client.settings import PREFIX, RETIRED, ClientSettings, ServiceSettings
 from worker.monitoring.metrics import FinetuneMetrics, JobMetrics, WorkerMetrics
 from worker.settings import WorkerSettings
 
@@ -131,6 +130,7 @@ the file of `KRONOS_REDIS_URL_FILE` are read again, for each connection: they ca
 - An empty variable counts as not set.
 - A process ends at once, with one line that names the variable, if a value cannot be used.
 - `./kronos check` shows variables that begin with `KRONOS_` but are not settings.
+- A setting that left this page works for one further version, with a warning that says what to do.
 - Clients and workers must agree on the limits of a job. Give both the same values.
 
 {sections}"""
@@ -156,7 +156,7 @@ def rows_of(kind: type[ClientSettings]) -> Iterator[tuple[str, str, str, str]]:
     inherited = {name for base in kind.__bases__ for name in getattr(base, "model_fields", ())}
     meanings = meanings_of(kind)
     for name, field in kind.model_fields.items():
-        if name not in inherited:
+        if name not in inherited and name not in RETIRED:
             default = field.default
             text = default.get_secret_value() if isinstance(default, SecretStr) else default
             shown = "" if text in (None, "") else f"`{text}`"

@@ -13,10 +13,18 @@ if TYPE_CHECKING:
     from kronos_client.contract.backtest import BacktestProgress, BacktestResult
     from kronos_client.contract.errors import ErrorCode, JobError
     from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
-    from kronos_client.contract.model_info import CalibrationInfo
-    from kronos_client.contract.path_results import Distribution, EventChance, PathStatistics
-    from kronos_client.contract.results import ForecastResult, SeriesForecast
-    from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
+    from kronos_client.contract.results import (
+        Distribution,
+        EventChance,
+        ForecastResult,
+        PathStatistics,
+        SeriesForecast,
+    )
+    from kronos_client.contract.worker_status import (
+        CalibrationInfo,
+        FinetuneWorkerStatus,
+        ForecastWorkerStatus,
+    )
     from kronos_client.core.forecast_request import ForecastOptions
     from kronos_client.core.handle import (
         AsyncBacktestHandle,
@@ -26,9 +34,9 @@ if TYPE_CHECKING:
         FinetuneHandle,
         ForecastHandle,
     )
-    from kronos_client.core.kinds import BacktestState, FinetuneState, JobState
     from kronos_client.core.long_request import BacktestJobOptions, FinetuneOptions
     from kronos_client.core.many import ForecastOutcome
+    from kronos_client.core.stored import BacktestState, FinetuneState, JobState
     from kronos_client.settings import ClientSettings, SettingsError
 
 __version__ = "0.1.0"
@@ -39,16 +47,14 @@ _MODULES = {
     "contract.backtest": "BacktestProgress BacktestResult",
     "contract.errors": "ErrorCode JobError",
     "contract.finetune": "FinetuneProgress FinetuneResult",
-    "contract.model_info": "CalibrationInfo",
-    "contract.path_results": "Distribution EventChance PathStatistics",
-    "contract.results": "ForecastResult SeriesForecast",
-    "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
+    "contract.results": "Distribution EventChance ForecastResult PathStatistics SeriesForecast",
+    "contract.worker_status": "CalibrationInfo FinetuneWorkerStatus ForecastWorkerStatus",
     "core.forecast_request": "ForecastOptions",
     "core.handle": "AsyncBacktestHandle AsyncFinetuneHandle AsyncForecastHandle "
     "BacktestHandle FinetuneHandle ForecastHandle",
-    "core.kinds": "BacktestState FinetuneState JobState",
     "core.long_request": "BacktestJobOptions FinetuneOptions",
     "core.many": "ForecastOutcome",
+    "core.stored": "BacktestState FinetuneState JobState",
     "settings": "ClientSettings SettingsError",
 }
 

@@ -27,17 +27,16 @@ from kronos_client.core.handle import (
     cancelled_if_left_async,
     submitted,
 )
-from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
-from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
+from kronos_client.core.many import ForecastOutcome, ManyForecasts, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
+from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, JobState
 from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kronos_client.backtesting.opening import BacktestArguments
-    from kronos_client.backtesting.run import BacktestRun
+    from kronos_client.backtesting.run import BacktestArguments, BacktestRun
     from kronos_client.contract.results import ForecastResult
     from kronos_client.core.long_frame import LongOptions
     from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
@@ -120,7 +119,7 @@ class AsyncForecastClient:
 
         A slow source of items does not delay outcomes that are ready.
         """
-        return Many(self._core, **options).run(items)
+        return ManyForecasts(self._core, **options).run(items)
 
     async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, as ``ForecastClient.predict_df``."""
@@ -142,7 +141,7 @@ class AsyncForecastClient:
         **options: Unpack[BacktestArguments],
     ) -> dict[str, Any]:
         """Forecast windows of the past and score them, as ``ForecastClient.backtest``."""
-        from kronos_client.backtesting.opening import begin_backtest
+        from kronos_client.backtesting.run import begin_backtest
 
         workers, call = self._core.dispatcher.workers, self._core.call
         run: BacktestRun = await call(begin_backtest, candles, output, workers, options)

@@ -18,24 +18,22 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from kronos_client.core import job
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
 from kronos_client.core.forecast_request import SubmitOptions
-from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, cancelled_if_left
-from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
-from kronos_client.core.loop_thread import LoopThread
+from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, LoopThread, cancelled_if_left
 from kronos_client.core.series import CandleSource
+from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kronos_client.backtesting.opening import BacktestArguments
+    from kronos_client.backtesting.run import BacktestArguments
     from kronos_client.contract.results import ForecastResult
     from kronos_client.contract.worker_status import AnyWorkerStatus
     from kronos_client.core.core import Core
     from kronos_client.core.handle import BacktestHandle
     from kronos_client.core.long_frame import LongOptions
     from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
-    from kronos_client.core.many import ForecastOutcome, Many, ManyOptions
-    from kronos_client.core.result_store import ResultStore
+    from kronos_client.core.many import ForecastOutcome, ManyForecasts, ManyOptions
 
 __all__ = ["FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "JobState"]
 
@@ -58,24 +56,14 @@ class ForecastClient:
         settings = settings_for(url, settings)
         dispatcher = RedisDispatcher(settings)
 
-        def make_store() -> ResultStore:
+        def make_core() -> Core:  # only waiting needs it, and all that it imports
+            from kronos_client.core.core import Core
             from kronos_client.core.result_store import RedisResultStore
 
-            return RedisResultStore(settings, dispatcher.redis)
+            return Core(settings, dispatcher, RedisResultStore(settings, dispatcher.redis))
 
-        self._set_up(settings, dispatcher, make_store)
-
-    def _set_up(
-        self, settings: ClientSettings, dispatcher: Dispatcher, make_store: Callable[[], ResultStore]
-    ) -> None:
         self._settings = settings
-        self._dispatcher = dispatcher
-
-        def make_core() -> Core:
-            from kronos_client.core.core import Core  # only waiting needs it, and all that it imports
-
-            return Core(settings, dispatcher, make_store())
-
+        self._dispatcher: Dispatcher = dispatcher
         self._thread = LoopThread(make_core)
 
     def __enter__(self) -> Self:
@@ -165,9 +153,11 @@ class ForecastClient:
                 For several series in one job, use a list, never a tuple.
             options: As ``submit`` takes them, and those of ``ManyOptions``.
         """
-        return self._outcomes(self._thread.run(partial(_many, options)), items)
+        from kronos_client.core.many import ManyForecasts
 
-    def _outcomes(self, many: Many, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
+        return self._outcomes(ManyForecasts(self._thread.core, **options), items)
+
+    def _outcomes(self, many: ManyForecasts, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
         from kronos_client.core.many import END, collect
 
         source, taken, is_over = iter(items), list[Any](), False
@@ -221,7 +211,7 @@ class ForecastClient:
         Raises:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
-        from kronos_client.backtesting.opening import begin_backtest
+        from kronos_client.backtesting.run import begin_backtest
 
         with closing(begin_backtest(candles, output, self.workers, options)) as run:
             for items in run.passes():
@@ -300,9 +290,3 @@ class ForecastClient:
         with cancelled_if_left(self._dispatcher, made.id, may_stay=may_stay and is_chosen):
             sent, queue = self._dispatcher.send_again(made, retry_for_s, None if is_chosen else "")
         return JobHandle(self._thread, sent.kind, sent.id, queue)
-
-
-async def _many(options: ManyOptions, core: Core) -> Many:
-    from kronos_client.core.many import Many
-
-    return Many(core, **options)

@@ -1,22 +1,23 @@
 """Settings from environment variables with the prefix ``KRONOS_``, as one frozen value.
 
-``ClientSettings`` holds a client's settings. The other packages' settings extend it, so each setting stands
-once.
+``ClientSettings`` holds a client's settings, ``ServiceSettings`` also those that workers, the HTTP API and
+the command line share. The other packages' settings extend them, so each setting stands once.
 """
 
+import logging
 import os
+import re
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from redis.exceptions import RedisError
 
-from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import EVENT_EXCHANGE
-from kronos_client.redis.connection import connect
+from kronos_client.contract.names import EVENT_EXCHANGE, Limits
+from kronos_client.redis.connection import TLS_FILES, TlsError, connect, with_tls
 from kronos_client.redis.queues import QueueNames
-from kronos_client.redis.url import TLS_FILES, TlsError, with_tls
 
 PREFIX: Final = "KRONOS_"
 MAX_FILE_BYTES: Final = 2**16
@@ -24,6 +25,23 @@ UNKNOWN_MODEL: Final = 2**31
 """Stands for a model's limit on the horizon, where the model is not known."""
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 LIMITS: Final = Limits()
+RETIRED: Final = {
+    "api_body_bytes_per_s": "unset it: a body must bring 32 KiB a second",
+    "api_body_timeout_s": "unset it: a body may pause for 30 s",
+    "api_max_body_bytes": "set KRONOS_MAX_MESSAGE_BYTES instead, to half of it",
+    "flower_user": "unset it, and log in as kronos",
+    "low_priority_max_wait_s": "unset it: it is ignored, since each priority has its share of the takes",
+    "max_dead_messages": "unset it: 1000 are kept",
+    "max_inline_bars": "unset it, and put larger candles into the workers' data folder",
+    "max_prefill_bars": "unset it: the device decides",
+    "max_result_bytes": "set KRONOS_MAX_MESSAGE_BYTES instead, to half of it",
+    "model_revision": "write it into KRONOS_MODEL, as ORGANISATION/MODEL@REVISION",
+    "shared_exchanges": "unset it once no worker of 0.1.0 is left",
+    "tokenizer_revision": "write it into KRONOS_TOKENIZER, as ORGANISATION/TOKENIZER@REVISION",
+}
+"""Settings that the next version will not have, and what to do. In this one they still work."""
+
+log = logging.getLogger(__name__)
 
 
 class SettingsError(Exception):
@@ -54,6 +72,11 @@ def _given(name: str) -> str | None:
     return text
 
 
+def twice_a_message(given: dict[str, Any]) -> int:
+    """The default of limits that follow from ``max_message_bytes``."""
+    return 2 * int(given["max_message_bytes"])
+
+
 class ClientSettings(BaseModel):
     """A client's settings. Each variable is ``KRONOS_`` and the setting's name in capitals.
 
@@ -82,14 +105,10 @@ class ClientSettings(BaseModel):
     max_sample_count: int = Field(LIMITS.max_sample_count, ge=1, description="sample paths of one series")
     max_paths: int = Field(LIMITS.max_paths, ge=1, description="sample paths of one job, over all its series")
     max_message_bytes: int = Field(LIMITS.max_message_bytes, ge=1024, description="bytes of one job as JSON")
-    max_result_bytes: int = Field(
-        LIMITS.max_result_bytes, ge=1024, description="bytes of one result as JSON, estimated"
-    )
-    max_inline_bars: int = Field(
-        LIMITS.max_inline_bars,
-        ge=1,
-        description="bars of all instruments that a finetuning job or backtest may carry itself",
-    )
+    max_result_bytes: int = Field(default_factory=twice_a_message, ge=1024)
+    """Bytes of one result as JSON, estimated."""
+    max_inline_bars: int = Field(LIMITS.max_inline_bars, ge=1)
+    """Bars of all instruments that a finetuning job or backtest may carry itself."""
 
     queue_prefix: str = Field(
         "",
@@ -97,11 +116,8 @@ class ClientSettings(BaseModel):
         description="start of the names of all queues and exchanges, for a Redis database where another app "
         "uses `cpu` or `gpu`",
     )
-    shared_exchanges: bool = Field(
-        False,
-        description="whether control commands and events use Celery's default exchanges, as in 0.1.0: only "
-        "for an upgrade, and alike in all processes; the next version will not have this setting",
-    )
+    shared_exchanges: bool = False
+    """Whether control commands and events use Celery's default exchanges, as in 0.1.0, during an upgrade."""
     max_queue_jobs: int = Field(
         10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"
     )
@@ -142,6 +158,8 @@ class ClientSettings(BaseModel):
         Raises:
             SettingsError: a value cannot be used; the message names its variable.
         """
+        for name in filter(_given, RETIRED):
+            _warn_of(name)
         try:
             return cls(**overrides)
         except ValidationError as error:
@@ -169,6 +187,12 @@ class ClientSettings(BaseModel):
         return _limits(self, max_pred_len)
 
 
+@cache
+def _warn_of(name: str) -> None:
+    """Warn once in each process."""
+    log.warning("the next version will not have %s%s: %s", PREFIX, name.upper(), RETIRED[name])
+
+
 @lru_cache(maxsize=64)
 def _limits(settings: ClientSettings, max_pred_len: int) -> Limits:
     own = settings.model_dump(include=Limits.model_fields.keys() - {"max_pred_len"})
@@ -185,3 +209,76 @@ def settings_for(url: str | None, settings: ClientSettings | None) -> ClientSett
     """``settings``, or those of the environment; for the Redis at ``url``, if given."""
     settings = settings or get_settings()
     return settings if url is None else settings.with_redis_url(url)
+
+
+_PART: Final = r"\s*(?P<{0}>[^=@\s][^=@]*?)(?:@(?P<{0}_revision>[^=]*[^=\s]))?\s*"
+_ENTRY: Final = re.compile(_PART.format("model") + f"(?:={_PART.format('tokenizer')})?")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model to load. Jobs name it by ``model``.
+
+    Attributes:
+        model, tokenizer: A bundled name, a folder or a hub id. By default, the default model, and the
+            tokenizer that belongs to the model.
+        model_revision, tokenizer_revision: Branch, tag or commit; for hub ids only.
+    """
+
+    model: str | None
+    tokenizer: str | None = None
+    model_revision: str | None = None
+    tokenizer_revision: str | None = None
+
+
+def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
+    """Read a list of models separated by commas, by their names in jobs. Raises ValueError."""
+    names: dict[str, ModelSpec] = {}
+    for entry in filter(None, map(str.strip, (text or "").split(","))):
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            raise ValueError(
+                f"{entry!r} is not a model's name; write MODEL, MODEL=TOKENIZER or MODEL@REVISION"
+            )
+        if match["model"] in names:
+            raise ValueError(f"{match['model']!r} is listed twice: remove one")
+        names[match["model"]] = ModelSpec(**match.groupdict())
+    return names
+
+
+class ServiceSettings(ClientSettings):
+    """The settings that workers, the HTTP API and the command line share."""
+
+    models: str | None = Field(
+        None,
+        description="further models that jobs may name, separated by commas: `MODEL` or `MODEL=TOKENIZER`, "
+        "each with or without `@REVISION`",
+    )
+    model_folder: Path | None = Field(
+        None,
+        description="folder of registered models, which finetuning writes and forecast jobs name, and of "
+        "backtests' reports",
+    )
+    data_folder: Path | None = Field(
+        None,
+        description="folder of candles that finetuning jobs and backtests name; default: jobs must carry "
+        "their candles",
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="format of logs; `json` is one object per line, and one line per job"
+    )
+    api_host: str = Field(
+        "127.0.0.1", description="address that the HTTP API serves; one that other machines reach needs keys"
+    )
+    api_port: int = Field(8000, ge=0, le=65535, description="port of the HTTP API; 0 takes a free one")
+
+    @field_validator("models")
+    @classmethod
+    def _check_models(cls, text: str | None) -> str | None:
+        parse_model_specs(text)
+        return text
+
+    @property
+    def further_models(self) -> dict[str, ModelSpec]:
+        """The models that jobs may name in addition to the worker's own."""
+        return parse_model_specs(self.models)

@@ -19,26 +19,134 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
+
+import numpy as np
 
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract import states
+from kronos_client.contract.backtest import BacktestJob, BacktestResult, BacktestTimings
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.model_info import ResultModel
+from kronos_client.contract.finetune import FinetunedModel, FinetuneJob, FinetuneResult, FinetuneTimings
+from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.jobs import Limits, PreparedSeries, prepare
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role, is_shared
-from kronos_client.contract.results import ForecastProgress, SeriesForecast
-from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
+from kronos_client.contract.results import (
+    ForecastProgress,
+    ForecastResult,
+    SeriesForecast,
+    Timings,
+    sampling_warnings,
+    series_result,
+)
+from kronos_client.contract.schemas import example
+from kronos_client.contract.worker_status import (
+    WORKER_STATUS,
+    AnyWorkerStatus,
+    CalibrationInfo,
+    ModelInfo,
+    ResultModel,
+    State,
+)
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
-from kronos_client.core.fake_results import MAX_CONTEXT, STAND_IN, fake_result
+from kronos_client.core.handle import LoopThread
 from kronos_client.core.job import Job
 from kronos_client.core.result_store import OnState
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored, lost
 from kronos_client.redis.admission import id_conflict, queue_full
 from kronos_client.redis.queues import is_gpu_queue
+from kronos_client.redis.routing import why_elsewhere
 from kronos_client.settings import ClientSettings
+from kronos_model.bars.columns import CLOSE, VOLUME
+from kronos_model.forecast import Forecast
+
+STAND_IN: str = "stand-in"
+"""The model's id in results, so that nobody takes them for forecasts."""
+
+MAX_CONTEXT = 512
+"""Bars that the fake's model can see, as with most models."""
+
+SPREAD = 0.01
+"""The standard deviation of a bar's return."""
+
+
+def _forecast(job: ForecastJob, job_id: str, limits: Limits, queue: str) -> ForecastResult:
+    """A random walk from the last close; the same for the same job and seed."""
+    device = "cuda:0" if is_gpu_queue(queue) else "cpu"
+    device_warning = why_elsewhere(job.device, device, None, allow_fallback=job.allow_fallback)
+    num_bars = job.num_bars_read(None, MAX_CONTEXT)
+    series = [prepared.last(num_bars) for prepared in prepare(job, job_id, limits)]
+    warnings = sampling_warnings(job)
+    calibration = CalibrationInfo(  # nothing was corrected: the random walk is calibrated
+        method=STAND_IN, lookback=num_bars, horizon=job.horizon, sample_count=job.sampling.sample_count,
+        num_windows=1, weights={}, first="", last="", fitted_at="", age_days=0.0,
+    )  # fmt: skip
+    return ForecastResult(
+        series=tuple(series_result(prepared, _walk(prepared, job), job.output) for prepared in series),
+        model=ModelInfo(
+            id=job.model or STAND_IN, revision=None, tokenizer_id=STAND_IN, tokenizer_revision=None
+        ),
+        calibration=calibration if job.output.calibrated else None,
+        device=device,
+        device_warning=device_warning,
+        engine="torch",
+        queue=queue,
+        worker=STAND_IN,
+        timings_ms=Timings(queued=0.0, prefill=0.0, decode=0.0, total=0.0),
+        warnings=tuple(warnings if device_warning is None else [device_warning, *warnings]),
+    )
+
+
+def _walk(series: PreparedSeries, job: ForecastJob) -> Forecast:
+    rng = np.random.default_rng(series.seed)
+    last = float(series.bars[-1, CLOSE])
+    steps = SPREAD * rng.standard_normal((job.sampling.sample_count, job.horizon))
+    close = last * np.exp(np.cumsum(steps, axis=1))  # (S, H)
+    open_ = np.concatenate([np.full((len(close), 1), last), close[:, :-1]], axis=1)
+    body = np.stack([open_, close])
+    high, low = body.max(axis=0) * (1 + SPREAD), body.min(axis=0) * (1 - SPREAD)
+    volume = np.full(close.shape, series.bars[:, VOLUME].mean(dtype=np.float64))
+    bars = np.stack([open_, high, low, close, volume, volume * close], axis=-1)  # (S, H, 6), as COLUMNS
+    return Forecast(bars.astype(np.float32), series.seed)
+
+
+def fake_result(
+    job: ForecastJob | FinetuneJob | BacktestJob,
+    job_id: str,
+    limits: Limits,
+    queue: str,
+    num_finetuned: Counter[str],
+) -> ResultModel:
+    """A result of the right form. ``num_finetuned`` counts the versions of each model's name.
+
+    Raises:
+        JobError: As a worker does, if the job's series cannot be used.
+    """
+    if isinstance(job, ForecastJob):
+        return _forecast(job, job_id, limits, queue)
+    common: dict[str, Any] = {"queue": queue, "worker": STAND_IN, "num_attempts": 1, "resumed": False}
+    if isinstance(job, BacktestJob):  # the example's report, with its first model for each of the job's
+        report = example("backtest-result")["report"]
+        verdict = ["Nothing was forecast: this report is made up."]
+        model = next(iter(report["models"].values())) | {"verdict": verdict}
+        report |= {"models": dict.fromkeys((name or STAND_IN for name in job.models), model)}
+        return BacktestResult(report=report, timings_ms=BacktestTimings(queued=0.0, total=0.0), **common)
+    num_finetuned[job.name] += 1
+    name, version = job.name, num_finetuned[job.name]
+    return FinetuneResult(
+        model=FinetunedModel(name=name, version=version, id=f"{name}@{version}"),
+        parent={"model": STAND_IN, "revision": None, "tokenizer": STAND_IN, "tokenizer_revision": None},
+        metrics={},
+        verdict=("Nothing was trained: this result is made up.",),
+        evaluation=None,
+        data={},
+        device="cuda:0" if is_gpu_queue(queue) else "cpu",
+        timings_ms=FinetuneTimings(queued=0.0, training=0.0, total=0.0),
+        **common,
+    )
+
 
 __all__ = ["FakeAsyncForecastClient", "FakeForecastClient", "fake_worker"]
 
@@ -132,11 +240,11 @@ class _Memory(Dispatcher):
 
     def finish(self, job_id: str, result: ResultModel | None = None) -> None:
         """End a job with this result, or with a made-up one."""
-        one, limits = self.by_id[job_id], self.settings.limits(max_pred_len=MAX_CONTEXT)
+        accepted, limits = self.by_id[job_id], self.settings.limits(max_pred_len=MAX_CONTEXT)
         try:
             if result is None:
-                job = one.job.kind.parse(one.payload, limits)
-                result = fake_result(job, job_id, limits, one.queue, self._num_finetuned)
+                job = accepted.job.kind.parse(accepted.payload, limits)
+                result = fake_result(job, job_id, limits, accepted.queue, self._num_finetuned)
         except JobError as error:
             self.store(job_id, Stored(states.FAILURE, error))
         else:
@@ -198,13 +306,14 @@ class FakeForecastClient(ForecastClient):
         self.hold = hold
         roles: tuple[Role, ...] = ("forecast", "finetune")
         self.live_workers = [fake_worker(settings.queue_names.on_device("cpu", role)) for role in roles]
-        self._memory = memory = _Memory(settings, self)
-        self._set_up(settings, memory, partial(_MemoryStore, memory))
+        self._settings = settings
+        self._dispatcher = self._memory = memory = _Memory(settings, self)
+        self._thread = LoopThread(lambda: Core(settings, memory, _MemoryStore(memory)))
 
     @property
     def jobs(self) -> Mapping[str, dict[str, Any]]:
         """The accepted jobs by id, in the order of submission, each as a worker would receive it."""
-        return {job_id: one.payload for job_id, one in list(self._memory.by_id.items())}
+        return {job_id: accepted.payload for job_id, accepted in list(self._memory.by_id.items())}
 
     def refuse_next(self, error: JobError, *, times: int = 1) -> None:
         """Refuse the next valid submissions with this error."""

@@ -127,8 +127,6 @@ def choose_pool(sender: Any, **_: Any) -> None:
         log.warning(
             "%s: ignored, since a worker has %s; %s", ", ".join(f"--{n}" for n in ignored), why, remedy
         )
-    if get_settings().low_priority_max_wait_s is not None:
-        log.warning("KRONOS_LOW_PRIORITY_MAX_WAIT_S is ignored: each priority has its share; unset it")
     if is_given("queues"):
         log.warning("--queues is ignored: the device decides which queue a worker takes jobs from")
     sender.options["autoscale"] = None

@@ -1,13 +1,17 @@
 """A worker's settings, on top of those that clients and the API read."""
 
+import re
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from kronos_client.service_settings import ServiceSettings
+from kronos_client.settings import ServiceSettings
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
+
+HUB_ID: Final = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)@(?P<revision>[^@\s]+)")
+"""A hub id with a revision."""
 
 
 class WorkerSettings(ServiceSettings):
@@ -18,9 +22,11 @@ class WorkerSettings(ServiceSettings):
     device: str = "auto"
     """`auto`, `cpu`, `cuda`, `cuda:N` or `mps`"""
     model: str | None = None
-    """hub id, folder, bundled or registered name; default: `NeoQuasar/Kronos-small`"""
+    """hub id, folder, bundled or registered name; a hub id may have `@REVISION`, its branch, tag or commit;
+    default: `NeoQuasar/Kronos-small`"""
     tokenizer: str | None = None
-    """hub id, folder or bundled name; default: the tokenizer that belongs to the model"""
+    """hub id, with `@REVISION` if needed, folder or bundled name; default: the tokenizer that belongs to the
+    model"""
     model_revision: str | None = None
     """branch, tag or commit of the model on the hub"""
     tokenizer_revision: str | None = None
@@ -52,8 +58,6 @@ class WorkerSettings(ServiceSettings):
     fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an eighth more"""
     max_prefill_bars: int | None = Field(None, ge=1)
     """bars of lookback that one step computes; default: 512 on the CPU, 2048 on MPS, 8192 on a GPU"""
-    low_priority_max_wait_s: str | None = None
-    """ignored, and gone in the next version: each priority has its share of the takes"""
     max_dead_messages: int = Field(1000, ge=1)
     """unreadable messages that Redis keeps in `kronos:dead`; the oldest go first"""
     visibility_timeout_s: int = Field(60, ge=1)
@@ -73,6 +77,16 @@ class WorkerSettings(ServiceSettings):
     """port of a worker's metrics for Prometheus; default: none are served"""
     metrics_host: str = "127.0.0.1"
     """address at which a worker serves its metrics"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_revisions(cls, given: dict[str, Any]) -> dict[str, Any]:
+        for part in ("model", "tokenizer"):
+            text, revision = given.get(part) or "", f"{part}_revision"
+            match = HUB_ID.fullmatch(text)
+            if match and given.get(revision) is None and not Path(text).exists():
+                given = given | {part: match["id"], revision: match["revision"]}
+        return given
 
 
 def explain(error: KronosError) -> str:

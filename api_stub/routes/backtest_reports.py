@@ -13,7 +13,7 @@ from api_stub.routes.job_views import BACKTESTS
 from api_stub.routes.jobs import AnyId
 from api_stub.routes.scopes import needs
 from api_stub.routes.tables import preferred
-from kronos_client.registry.model_folder import output_folder
+from kronos_client.registry.registered_model import output_folder
 
 router = APIRouter(prefix=BACKTESTS, tags=["backtests"], dependencies=[needs("train")])
 

@@ -12,7 +12,7 @@ from api_stub.routes.predictions import Prediction, PredictionPoint, SingleReque
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
-from kronos_client.contract.limits import result_bytes
+from kronos_client.contract.jobs import result_bytes
 from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.core.job import Job, forecast_job
 from kronos_model.bars.columns import COLUMNS

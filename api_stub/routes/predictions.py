@@ -7,9 +7,9 @@ from pydantic_core import PydanticCustomError
 
 from api_stub.candles import Candles, FutureTimestamps, NotBool, Timestamps, num_candles
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
-from kronos_client.contract.model_info import EngineKind
 from kronos_client.contract.names import Priority
-from kronos_client.contract.path_results import EventChance, PathStatistics
+from kronos_client.contract.results import EventChance, PathStatistics
+from kronos_client.contract.worker_status import EngineKind
 from kronos_model.bars.missing import Missing
 
 MAX_ITEMS: Final = 256

@@ -13,7 +13,7 @@ STAGES: Final = {
     "take": ["worker.broker.consuming:MessageConsumer.take"],
     "parse": ["worker.broker.messages:read_message", "kronos_client.contract.jobs:read_job"],
     "prepare": [
-        "kronos_client.contract.limits:check_job",
+        "kronos_client.contract.jobs:check_job",
         "kronos_client.contract.jobs:prepare",
         "worker.inference.executor:_request",
     ],

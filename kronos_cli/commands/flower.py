@@ -20,7 +20,7 @@ COLUMNS = "name,kwargs,state,received,runtime,worker,uuid"
 def flower(address: str, port: int) -> None:
     """Run Flower, a web page that shows workers and jobs.
 
-    Users log in with KRONOS_FLOWER_USER (kronos) and KRONOS_FLOWER_PASSWORD, which has no default.
+    Users log in as kronos with KRONOS_FLOWER_PASSWORD, which has no default.
     """
     settings = get_settings()
     if find_spec("flower") is None:  # otherwise Celery reports an unknown command

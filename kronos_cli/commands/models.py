@@ -13,9 +13,8 @@ from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.tables import models as models_table
 from kronos_cli.tables.parts import show
-from kronos_client.registry.model_registry import ModelRegistry, check_name
-from kronos_client.registry.promotions import promote as record_promotion
-from kronos_client.registry.promotions import roll_back, why_not_promoted
+from kronos_client.registry.model_registry import ModelRegistry, check_name, roll_back, why_not_promoted
+from kronos_client.registry.model_registry import promote as record_promotion
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.source import CONFIG_NAME, locate_checkpoint, read_json, read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMismatch

@@ -16,7 +16,7 @@ from kronos_client.backtesting.store import LEVELS, PARTS
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.worker_status import ModelInfo
 from kronos_model.evaluation.calibration import MIN_WINDOWS, Correction, corrected, fit_correction
 from kronos_model.evaluation.report import without_steps
 
@@ -129,7 +129,7 @@ def _check(columns: Mapping[ColumnName, _Windows]) -> str:
     close, num_late = held.pop("close"), round(len(columns["close"]) * CHECKED_SHARE)
     if close is None:
         return "The windows are too few to check the calibration on the latest of them."
-    others = [f"{column} {100 * one.after:.0f} %" for column, one in held.items() if one is not None]
+    others = [f"{column} {100 * shares.after:.0f} %" for column, shares in held.items() if shares is not None]
     return (
         f"Fitted to the {len(columns['close']) - num_late} earlier windows, the 80 % interval held "
         f"{100 * close.after:.0f} % of the closes of the {num_late} later ones, instead of "

@@ -94,7 +94,7 @@ class BacktestPlan:
                 continue
             if not isinstance(time, date) or time != time:  # NaT
                 raise _refusal(name, f"must be a date or datetime, not {time!r}", ErrorCode.BAD_TYPE)
-            if _is_aware(time) and not all(one.is_aware for one in self.instruments):
+            if _is_aware(time) and not all(instrument.is_aware for instrument in self.instruments):
                 remedy = "give a time as the candles write it"
                 raise _refusal(name, f"has a time zone, and the candles have none: {remedy}")
         check_models(options.models)
@@ -144,11 +144,11 @@ class BacktestPlan:
     def fingerprint(self) -> str:
         """A digest of the options and of all bars that are read."""
         digest = hashlib.sha256(json.dumps(self.options.as_dict(), sort_keys=True).encode())
-        for one in self.instruments:
-            digest.update(f"\n{one.name}\n".encode())
-            digest.update(np.ascontiguousarray(one.bars, dtype="<f4").tobytes())
-            digest.update(one.wall.astype("<i8").tobytes())
-            digest.update(one.instants.astype("<i8").tobytes())
+        for instrument in self.instruments:
+            digest.update(f"\n{instrument.name}\n".encode())
+            digest.update(np.ascontiguousarray(instrument.bars, dtype="<f4").tobytes())
+            digest.update(instrument.wall.astype("<i8").tobytes())
+            digest.update(instrument.instants.astype("<i8").tobytes())
         return digest.hexdigest()
 
     def jobs(self) -> list[range]:
@@ -158,19 +158,21 @@ class BacktestPlan:
 
     def window(self, number: int) -> Instrument:
         """The bars of a window, lookback first, with their instrument's name."""
-        one = self.instruments[int(self.windows.instrument_index[number])]
+        instrument = self.instruments[int(self.windows.instrument_index[number])]
         first = int(self.windows.start[number])
         rows = slice(first, first + self._num_bars)
-        return replace(one, bars=one.bars[rows], wall=one.wall[rows], instants=one.instants[rows])
+        arrays = {name: getattr(instrument, name)[rows] for name in ("bars", "wall", "instants")}
+        return replace(instrument, **arrays)
 
     def describe_instruments(self) -> list[dict[str, Any]]:
         """Each instrument's name, bars, times and number of windows."""
         counts = np.bincount(self.windows.instrument_index, minlength=len(self.instruments)).tolist()
-        return [
-            {"name": one.name, "bars": len(one), "first": str(one.wall[0]), "last": str(one.wall[-1])}
-            | {"windows": count}
-            for one, count in zip(self.instruments, counts, strict=True)
-        ]
+        described = []
+        for instrument, count in zip(self.instruments, counts, strict=True):
+            first, last = str(instrument.wall[0]), str(instrument.wall[-1])
+            about = {"name": instrument.name, "bars": len(instrument), "first": first, "last": last}
+            described.append(about | {"windows": count})
+        return described
 
 
 def _refusal(name: str, why: str, code: ErrorCode = ErrorCode.BAD_VALUE) -> JobError:

@@ -1,1 +1,12 @@
-"""The wire: what a job, a result and an error look like. Apps and workers share it; no torch."""
+"""The wire: what a job, a result and an error look like. Apps and workers share it; no torch.
+
+names.py          tasks, queues, keys in Redis, ids, and the limits of a job; states.py: Celery's states
+errors.py         the error codes, ``JobError``, and pydantic's errors as such
+columns.py        a column of numbers
+forecast.py       a forecast's fields; finetune.py, backtest.py: the other kinds of jobs, with their results
+jobs.py           reads a job, checks its size, and makes arrays
+results.py        a forecast's result
+calibration.py    what corrects its quantiles
+worker_status.py  what workers announce
+schemas.py        the JSON schemas and examples that docs/ publishes
+"""

@@ -2,19 +2,17 @@
 
 from collections.abc import Sequence
 from datetime import date, datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.finetune import JobData
 from kronos_client.contract.forecast import Count, Lookback, Name, Seed, WireModel
-from kronos_client.contract.job_data import JobData
-from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.jobs import prepare_instruments, read_fields
-from kronos_client.contract.limits import check_data_payload, check_most
-from kronos_client.contract.model_info import ResultModel
-from kronos_client.contract.names import SCHEMA_VERSION, Priority
+from kronos_client.contract.jobs import check_data_payload, check_most, prepare_instruments, read_fields
+from kronos_client.contract.names import SCHEMA_VERSION, Limits, Priority
+from kronos_client.contract.worker_status import ResultModel
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.finetuning.config_parts import ReadConfig
 
@@ -75,14 +73,9 @@ class BacktestJob(WireModel):
     submitted_at: float | None = Field(default=None, ge=0, description="Unix time in seconds")
     priority: Priority = Field(default="normal", description="of this job; its forecasts have low priority")
 
-    @property
-    def device(self) -> str:
-        """Any worker for finetuning can run it: the forecasts are computed by others."""
-        return "auto"
-
-    @property
-    def allow_fallback(self) -> bool:
-        return True
+    device: ClassVar[str] = "auto"
+    """Any worker for finetuning can run it: the forecasts are computed by others."""
+    allow_fallback: ClassVar[bool] = True
 
     @property
     def moments(self) -> dict[str, date | None]:

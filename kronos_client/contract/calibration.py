@@ -11,8 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, m
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Sampling
-from kronos_client.contract.model_info import CalibrationInfo
-from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
+from kronos_client.contract.worker_status import AnyWorkerStatus, CalibrationInfo, ForecastWorkerStatus
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, FloatArray
 from kronos_model.evaluation.calibration import Correction, corrected, references
 
@@ -89,7 +88,7 @@ def check_calibrated(job: ForecastJob, name: str, calibration: Calibration | Non
         ("lookback", job.lookback in ("auto", num_bars), f"a lookback of {num_bars} bars, or auto"),
         ("pred_len", job.horizon <= horizon, f"at most {horizon} bars ahead"),
         ("sampling.sample_count", drawn["sample_count"] >= num_paths, f"{num_paths} paths or more"),
-        *((f"sampling.{one}", drawn[one] == value, f"a {one} of {value}") for one, value in DRAWN_AS.items()),
+        *((f"sampling.{key}", drawn[key] == value, f"a {key} of {value}") for key, value in DRAWN_AS.items()),
         ("output.quantiles", is_inside, f"quantiles from {low} to {high}"),
     ]
     for field, is_met, need in needs:
@@ -115,8 +114,8 @@ def check_announced(model: str | None, workers: Iterable[AnyWorkerStatus]) -> No
         JobError: NOT_CALIBRATED.
     """
     holders = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
-    held = [one for worker in holders for one in worker.named(model) if one.state == "ready"]
-    if held and not any(one.calibration for one in held):
+    held = [status for worker in holders for status in worker.named(model) if status.state == "ready"]
+    if held and not any(status.calibration for status in held):
         raise _no_calibration(held[0].id)
 
 

@@ -1,11 +1,13 @@
-"""Every error code that a job can end with, and the one exception that carries it over the wire."""
+"""Every error code that a job can end with, and the one exception that carries it, also from pydantic."""
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from kronos_model.errors import KronosError
-from kronos_model.text import without_paths
+from kronos_model.text import dotted, excerpt, without_paths
 
 
 class ErrorCode(StrEnum):
@@ -126,3 +128,60 @@ class JobError(Exception):
         """
         field = f"{prefix}{error.field}" if error.field is not None else prefix.rstrip(".") or None
         return cls(error.code, without_paths(error.message), field, without_paths(error.details))
+
+
+_CODES: Final = {
+    "extra_forbidden": ErrorCode.UNKNOWN_FIELD,
+    "missing": ErrorCode.MISSING_FIELD,
+    "invalid_key": ErrorCode.BAD_TYPE,
+    "string_pattern_mismatch": ErrorCode.INVALID_DEVICE,
+}
+"""Codes of pydantic's kinds of errors. Our own kinds have the names of codes."""
+_EXPECTED: Final = {
+    "bool_type": "true or false",
+    "tuple_type": "an array",
+    "model_type": "an object",
+    "too_short": "an array of at least {min_length}",
+    "too_long": "an array of at most {max_length}",
+    "string_too_short": "a string of at least {min_length} characters",
+    "string_too_long": "a string of at most {max_length} characters",
+    "string_pattern_mismatch": "auto, cpu, cuda, cuda:N or mps",  # only the device has a pattern
+}
+"""Texts for what pydantic words as Python has it. Its others begin with ``Input should be``."""
+_ROWS: Final = (("timestamps",), ("future_timestamps",))
+"""Fields that have one entry a bar."""
+
+
+def refusal(error: ValidationError) -> JobError:
+    """The JobError for the first problem that pydantic found."""
+    first = error.errors(include_url=False)[0]
+    kind, context, value = first["type"], first.get("ctx", {}), first["input"]
+    code = ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE
+    code = ErrorCode.__members__.get(kind.upper(), _CODES.get(kind, code))
+    field = dotted(first["loc"]) or "job"
+    if code == ErrorCode.UNKNOWN_FIELD:
+        return JobError(code, f"{field} is not a field of the job: remove it or check its spelling", field)
+    if kind == "missing":
+        return JobError(code, f"{field} is missing: add it", field)
+    if kind in _EXPECTED:
+        expected = _EXPECTED[kind].format(**context)
+    else:
+        expected = first["msg"].removeprefix("Input should be ")
+    if "field" in context:  # of a check of several fields
+        return JobError(code, f"{context['field']} {expected}", context["field"])
+    if "index" in context:
+        field, value = f"{field}.{context['index']}", value[context["index"]]
+    details = {}
+    if "row" in context:
+        details = {"row": context["row"]}
+        value = value[context["row"]]
+    elif first["loc"][-2:-1] in _ROWS:
+        *place, row = first["loc"]
+        field, expected, details = dotted(place), f"{expected} in row {row}", {"row": row}
+    return JobError(code, f"{field} must be {expected}, not {excerpt(value)}", field, details)
+
+
+def first_reason(error: ValidationError) -> str:
+    """The first problem in content other than a job, as ``field: message``."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    return ": ".join(filter(None, [dotted(first["loc"]), first["msg"]]))

@@ -1,27 +1,102 @@
-"""A finetuning job: its fields, its progress and its result, and reading one from outside."""
+"""A finetuning job: its fields and candles, its progress and its result, and reading one from outside."""
 
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
 import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.forecast import Device, WireModel
-from kronos_client.contract.job_data import JobData
-from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.jobs import PreparedInstrument, prepare_instruments, read_fields
-from kronos_client.contract.limits import check_data_payload, check_most
-from kronos_client.contract.model_info import ResultModel, Texts
-from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
+from kronos_client.contract.forecast import CandleInput, Device, WireModel, check_ids
+from kronos_client.contract.jobs import (
+    PreparedInstrument,
+    check_data_payload,
+    check_most,
+    prepare_instruments,
+    read_fields,
+)
+from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Limits, Priority
+from kronos_client.contract.worker_status import ResultModel, Texts
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.config_parts import PredictorShape, TokenizerShape
 from kronos_model.finetuning.split import split_windows
 from kronos_model.text import dotted, escaped, excerpt
+
+MAX_DATA_PATHS: Final = 1000
+MAX_PATH_CHARS: Final = 1000
+PATH_SCHEMA: Final = {"type": "string", "minLength": 1}
+
+
+def _paths(value: Any) -> str | tuple[str, ...]:
+    """Check by hand: an error then names its place in the list, not each type that pydantic tried."""
+    if isinstance(value, str):
+        _check_path(value, {})
+        return value
+    if not isinstance(value, list | tuple):
+        raise PydanticCustomError("paths_type", "a string, or an array of them")
+    if not 1 <= len(value) <= MAX_DATA_PATHS:
+        raise PydanticCustomError("num_paths", f"an array of 1 to {MAX_DATA_PATHS}")
+    for index, path in enumerate(value):
+        if not isinstance(path, str):
+            raise PydanticCustomError("path_type", "a string", {"index": index})
+        _check_path(path, {"index": index})
+    return tuple(value)
+
+
+def _check_path(path: str, context: dict[str, Any]) -> None:
+    if not 1 <= len(path) <= MAX_PATH_CHARS or not path.isprintable():
+        raise PydanticCustomError("path", f"1 to {MAX_PATH_CHARS} printable characters", context)
+    if path.startswith(("/", "~")) or "\\" in path or ".." in path.split("/"):
+        raise PydanticCustomError(
+            "data_not_allowed", "relative to the worker's data folder, with / and without ..", context
+        )
+
+
+DataPaths = Annotated[
+    str | tuple[str, ...],
+    PlainValidator(_paths),
+    PlainSerializer(lambda paths: paths, return_type=Any),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                PATH_SCHEMA,
+                {"type": "array", "items": PATH_SCHEMA, "minItems": 1, "maxItems": MAX_DATA_PATHS},
+            ]
+        }
+    ),
+]
+
+
+class JobData(WireModel):
+    """Files that the worker sees, or the candles themselves."""
+
+    path: DataPaths | None = Field(
+        default=None,
+        description="CSV or Parquet files, or folders of them, relative to the worker's data folder",
+    )
+    instruments: (
+        Annotated[tuple[CandleInput, ...], Field(strict=False, min_length=1, fail_fast=True)] | None
+    ) = Field(default=None, description="the candles themselves, for small data")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files and folders; none if the job carries its candles."""
+        return (self.path,) if isinstance(self.path, str) else self.path or ()
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if self.path is None and self.instruments is None:
+            raise PydanticCustomError("missing_field", "is empty: add path or instruments", {"field": "data"})
+        if self.path is not None and self.instruments is not None:
+            text = "has both path and instruments: remove one of them"
+            raise PydanticCustomError("two_kinds_of_data", text, {"field": "data"})
+        check_ids(self.instruments or (), "data.instruments")
+        return self
+
 
 MAX_CONFIG_BYTES: Final = 2**16
 MAX_MESSAGE_CHARS: Final = 280
@@ -236,7 +311,7 @@ def _check_fit(config: FinetuneConfig, instruments: tuple[PreparedInstrument, ..
         if getattr(config.data, field):
             raise _invalid(f"config.data.{field}", "is for files: leave it out")
     try:
-        split_windows([one.as_instrument() for one in instruments], config.data)
+        split_windows([instrument.as_instrument() for instrument in instruments], config.data)
     except (TrainingDataError, FinetuningConfigError) as error:
         field = "data.instruments" if error.field == "data.path" else f"config.{error.field}"
         raise _refusal(field, error.message, error.code) from None

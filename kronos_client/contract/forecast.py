@@ -102,13 +102,12 @@ class CandleInput(WireModel):
 def check_ids(candles: Sequence[CandleInput], place: str) -> None:
     """Refuse two instruments of one job, in its field ``place``, with the same id."""
     seen: set[str] = set()
-    for index, one in enumerate(candles):
-        if one.id in seen:
-            context = {"place": place, "index": index}
-            raise PydanticCustomError(
-                "duplicate_id", "is the id of another one too: give each its own", context
-            )
-        seen.add(one.id)
+    for index, instrument in enumerate(candles):
+        if instrument.id in seen:
+            context = {"field": f"{place}.{index}.id"}
+            text = "is the id of another one too: give each its own"
+            raise PydanticCustomError("duplicate_id", text, context)
+        seen.add(instrument.id)
 
 
 class SeriesInput(CandleInput):
@@ -216,15 +215,17 @@ class ForecastJob(WireModel):
             actual = len(series.future_timestamps)
             if actual == 0 or actual != (expected or actual):
                 wanted = f"{expected} timestamps to match {source}" if expected else "at least 1 timestamp"
-                context = {"index": index, "wanted": wanted, "actual": actual}
-                raise PydanticCustomError("future_length", "must have {wanted}, not {actual}", context)
+                field = f"series.{index}.future_timestamps"
+                context = {"field": field, "wanted": wanted, "actual": actual}
+                raise PydanticCustomError("length_mismatch", "must have {wanted}, not {actual}", context)
             if expected is None:
                 expected, source = actual, f"series.{index}.future_timestamps"
         if expected is None:
-            raise PydanticCustomError("no_horizon", "is missing: add it, or give a series future_timestamps")
+            text = "is missing: add it, or give a series future_timestamps"
+            raise PydanticCustomError("missing_field", text, {"field": "pred_len"})
         for index, event in enumerate(self.output.events):
             if (event.bar or 0) > expected:
-                context = {"index": index, "bar": event.bar, "horizon": expected}
+                context = {"field": f"output.events.{index}", "bar": event.bar, "horizon": expected}
                 text = "asks for bar {bar}, but {horizon} are forecast: ask for more bars"
                 raise PydanticCustomError("late_event", text, context)
         return self

@@ -1,17 +1,17 @@
-"""Dispatcher: the clients' blocking calls to Redis: send and cancel jobs, list workers."""
+"""Dispatcher: the clients' blocking calls to Redis: send (again) and cancel jobs, list workers."""
 
 from __future__ import annotations
 
+import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KIND_TASKS, is_shared, result_key
 from kronos_client.core.job import Job
-from kronos_client.core.retrying import Retries
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import NotConfirmed, connect, reachable, unreachable
@@ -21,6 +21,56 @@ from kronos_client.settings import ClientSettings
 
 if TYPE_CHECKING:
     from kronos_client.contract.worker_status import AnyWorkerStatus
+
+
+FIRST_PAUSE_S: Final = 0.2
+MAX_PAUSE_S: Final = 10.0
+
+WORTH_ANOTHER_TRY: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN, ErrorCode.QUEUE_FULL)
+
+
+class Retries:
+    """The retries of one job, for ``retry_for_s`` after its first refusal.
+
+    A full queue's refusal gives the pause. If Redis does not answer, pauses double up to 10 s. Each pause
+    varies by a fifth, so that clients refused at the same time do not return at the same time.
+    """
+
+    def __init__(
+        self,
+        retry_for_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        vary: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._clock = clock
+        self._vary = vary
+        self._retry_for_s = retry_for_s
+        self._ends_at: float | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._uncertain: JobError | None = None
+
+    def pause_s(self, error: JobError) -> float:
+        """Seconds until the next try. The last try comes at the end of ``retry_for_s``.
+
+        Raises:
+            JobError: There is no further try. ENQUEUE_UNCERTAIN if any try ended so, since the job may be
+                under way.
+        """
+        if error.code == ErrorCode.ENQUEUE_UNCERTAIN:
+            self._uncertain = error
+        if error.code not in WORTH_ANOTHER_TRY:
+            raise error
+        if self._ends_at is None:
+            self._ends_at = self._clock() + self._retry_for_s
+        remaining_s = self._ends_at - self._clock()
+        if remaining_s <= 0:
+            raise self._uncertain or error
+        pause_s = float(error.details.get("retry_after_s", self._pause_s))
+        if error.code != ErrorCode.QUEUE_FULL:
+            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+        return min(pause_s * self._vary(0.8, 1.2), remaining_s)
+
 
 WORKERS_KNOWN_FOR_S: Final = 1.0
 
@@ -153,7 +203,8 @@ class RedisDispatcher(Dispatcher):
 
     def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
         sendings = [
-            Sending(job.id, job.content, queue, job.priority, job.kind.name, job.shown) for job, queue in jobs
+            Sending(job.id, job.content, queue, job.priority, job.kind.name, job.kwargsrepr)
+            for job, queue in jobs
         ]
         return list(map(_error_of, sendings, self._admission.admit(sendings)))
 

@@ -12,14 +12,18 @@ from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import check_series
 from kronos_client.contract.names import SHARED_PREFIX, Priority, checked_job_id
 from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
-from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
-from kronos_client.redis.message import canonical_json, fingerprint, shown_arguments
+from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, JobKind
+from kronos_client.redis.message import canonical_json, fingerprint, kwargsrepr
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.settings import ClientSettings
 
 if TYPE_CHECKING:
-    from kronos_client.contract.model_info import EngineKind, ModelInfo
-    from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
+    from kronos_client.contract.worker_status import (
+        AnyWorkerStatus,
+        EngineKind,
+        ForecastWorkerStatus,
+        ModelInfo,
+    )
     from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
 
 BUNDLED: Final = "kronos-tiny"
@@ -31,7 +35,7 @@ class Job(NamedTuple):
 
     Attributes:
         content: The job as canonical JSON, without its submission time.
-        shown: The arguments that Flower shows.
+        kwargsrepr: The arguments that Flower shows.
         calibrated_model: The model whose calibration it needs; None is the workers' own. False if it needs
             none.
     """
@@ -42,7 +46,7 @@ class Job(NamedTuple):
     device: str
     allow_fallback: bool
     priority: Priority
-    shown: str
+    kwargsrepr: str
     calibrated_model: str | Literal[False] | None = False
 
     def shared(self, scope: str, workers: Iterable[AnyWorkerStatus]) -> Job:
@@ -55,9 +59,11 @@ class Job(NamedTuple):
         if self.kind is not FORECAST:
             return self
         content = json.loads(self.content)
-        ready = [one for one in workers if one.role == "forecast" and one.is_ready and one.model is not None]
+        ready = [
+            worker for worker in workers if worker.role == "forecast" and worker.is_ready and worker.model
+        ]
         model, engines = _announced(content.get("model"), ready), self._engines(ready)
-        seed, *own_seeds = [one.get("seed") for one in (content.get("sampling", {}), *content["series"])]
+        seed, *own_seeds = [part.get("seed") for part in (content.get("sampling", {}), *content["series"])]
         if model is None or len(engines) != 1 or (seed is None and None in own_seeds):
             return self
         parts = {"content": self.content, "model": model.model_dump(), "scope": scope, "engine": engines[0]}
@@ -137,7 +143,7 @@ def checked_job(
         check_series(parsed, limits)
         calibrated_model = parsed.output.calibrated and parsed.model
     sent_to = parsed.device, parsed.allow_fallback, parsed.priority
-    return Job(job_id, kind, content, *sent_to, shown_arguments({"job": payload}), calibrated_model)
+    return Job(job_id, kind, content, *sent_to, kwargsrepr({"job": payload}), calibrated_model)
 
 
 forecast_job: Final = partial(checked_job, FORECAST)

@@ -13,10 +13,9 @@ from redis.exceptions import NoPermissionError
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import DEAD_KEY, Kind, cancel_key, job_key, jobs_key, result_key
-from kronos_client.core.kinds import progress_of
-from kronos_client.core.stored import NOTHING, Stored, read_stored
+from kronos_client.core.stored import NOTHING, Stored, progress_of, read_stored
 from kronos_client.redis.connection import read_bytes
-from kronos_client.redis.job_record import JobRecord, as_number
+from kronos_client.redis.job_store import JobRecord, as_number
 from kronos_client.redis.queues import CANCELLED_PREFIX, TAKEN_KEY, list_name, queue_and_step, waiting_keys
 from kronos_client.redis.routing import jobs_per_s, live_workers
 
@@ -156,8 +155,8 @@ def dead_messages(redis: Redis) -> list[dict[str, Any]]:
 
 
 def _attempts(record: JobRecord) -> tuple[Attempt, ...]:
-    lines = [line.split(" ", 3) for line in record.fields.get("attempts", "").splitlines()]
-    attempts = [Attempt(as_number(one[0]), as_number(one[1]), *one[2:]) for one in lines if len(one) == 4]
+    rows = [line.split(" ", 3) for line in record.fields.get("attempts", "").splitlines()]
+    attempts = [Attempt(as_number(row[0]), as_number(row[1]), *row[2:]) for row in rows if len(row) == 4]
     if "begun_at" in record.fields:
         last = record.number("begun_at"), record.number("ended_at"), record.fields.get("worker", "")
         attempts.append(Attempt(*last))

@@ -8,7 +8,7 @@ import numpy as np
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import long_columns
 from kronos_client.core.many import ForecastOutcome, ManyOptions
-from kronos_client.core.reading import readable
+from kronos_client.core.series import readable
 from kronos_model.bars.columns import COLUMNS
 
 if TYPE_CHECKING:
@@ -104,9 +104,10 @@ class LongFrame:
             self._errors[outcome.key] = str(error)
             return
         result = outcome.unwrap()
-        (one,) = result.series
+        (series,) = result.series
         titles = (self._id_column, self._timestamp_column)
-        columns = long_columns(outcome.key, one.timestamps, one.mean, one.quantiles, self._targets, titles)
+        values = series.timestamps, series.mean, series.quantiles
+        columns = long_columns(outcome.key, *values, self._targets, titles)
         self._parts[outcome.index] = {
             title: np.asarray(values) if isinstance(values[0], float) else values
             for title, values in columns.items()

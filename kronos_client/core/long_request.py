@@ -12,8 +12,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import SCHEMA_VERSION, Priority
 from kronos_client.core.forecast_request import check_options, plain
-from kronos_client.core.reading import readable, within
-from kronos_client.core.series import CandleSource, named_sources, series_payload
+from kronos_client.core.series import CandleSource, named_sources, readable, series_payload, within
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config

@@ -1,4 +1,4 @@
-"""Many: forecasts any number of items, each in its own job, a bounded number at a time."""
+"""ManyForecasts: forecasts any number of items, each in its own job, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import checked_job_id
 from kronos_client.core.core import Core, Unsent
+from kronos_client.core.dispatcher import Retries
 from kronos_client.core.forecast_request import ForecastOptions, check_options
 from kronos_client.core.handle import AsyncForecastHandle, cancelled_if_left_async, submitted
 from kronos_client.core.job import candles_job
-from kronos_client.core.reading import readable
-from kronos_client.core.retrying import Retries
+from kronos_client.core.series import readable
 
 if TYPE_CHECKING:
     from kronos_client.contract.results import ForecastResult
@@ -99,7 +99,7 @@ class ManyOptions(ForecastOptions, total=False):
     job_id_prefix: str | None
 
 
-class Many:
+class ManyForecasts:
     """The loop of ``forecast_many``, for one event loop.
 
     While a call sends items, the next ones are collected for the next call. While ``MAX_TOGETHER`` are
@@ -194,7 +194,7 @@ class Many:
 
     def _take(self, item: Any) -> None:
         self._core.on_close.add(self.leave)
-        task = asyncio.create_task(self._one(*split_item(item, self._num_taken, self._prefix)))
+        task = asyncio.create_task(self._forecast(*split_item(item, self._num_taken, self._prefix)))
         task.add_done_callback(self._accept)
         self._tasks.append(task)
         self._not_accepted.add(task)
@@ -204,7 +204,9 @@ class Many:
         self._not_accepted.discard(task)
         self._news.set()
 
-    async def _one(self, outcome: ForecastOutcome, candles: Any, own: ForecastOptions) -> ForecastOutcome:
+    async def _forecast(
+        self, outcome: ForecastOutcome, candles: Any, own: ForecastOptions
+    ) -> ForecastOutcome:
         if outcome.error is not None:
             return outcome
         options: ForecastOptions = {**self._options, **own}
@@ -223,18 +225,18 @@ class Many:
         except JobError as error:
             return replace(outcome, error=error)
 
-    async def _send(self, one: Unsent) -> None:
+    async def _send(self, job: Unsent) -> None:
         """Send a job with those that are collected until the last call ends."""
         if not self._unsent:
             self._sending = asyncio.create_task(self._send_all(self._sending))
-        self._unsent.append(one)
+        self._unsent.append(job)
         assert self._sending is not None
         await asyncio.shield(self._sending)
 
     async def _send_all(self, last_call: asyncio.Task[None] | None) -> None:
         if last_call is not None:
             await asyncio.wait([last_call])
-        unsent, self._unsent = [one for one in self._unsent if not one.is_given_up], []
+        unsent, self._unsent = [job for job in self._unsent if not job.is_given_up], []
         await self._core.send_all(unsent)
         unsent.clear()  # the thread may hold the list, and with it the candles, a moment longer
 

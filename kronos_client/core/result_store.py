@@ -21,7 +21,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key, result_key
 from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, pool_options, read_bytes
-from kronos_client.redis.job_record import JobRecord
+from kronos_client.redis.job_store import JobRecord
 from kronos_client.redis.routing import live_workers
 from kronos_client.settings import ClientSettings
 
@@ -70,22 +70,20 @@ class ResultStore(Protocol):
 
 
 class _Sent:
-    """Commands that were sent together, and their answers so far."""
+    """Commands that were sent together, and their answers so far. Each has one."""
 
-    def __init__(self, numbers: Sequence[int]) -> None:
+    def __init__(self, num_commands: int) -> None:
         self.answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._left = list(reversed(numbers))
+        self._num_commands = num_commands
         self._read: list[Any] = []
 
     def take(self, answer: Any) -> bool:
-        """Take an answer; returns whether it was the last. An error is the only answer to its command."""
-        self._left[-1] -= 1
-        if isinstance(answer, Exception) or not self._left[-1]:
-            self._left.pop()
-            self._read.append(answer)
-        if not self._left and not self.answers.done():
+        """Take an answer; returns whether it was the last."""
+        self._read.append(answer)
+        is_complete = len(self._read) == self._num_commands
+        if is_complete and not self.answers.done():
             self.answers.set_result(self._read)
-        return not self._left
+        return is_complete
 
 
 class RedisResultStore:
@@ -180,7 +178,11 @@ class RedisResultStore:
         ``SEEN_FOR_S`` apart, and for a message that a delivery holds also its timeout: after an outage of
         Redis or of all workers, they need that long to renew or put back what was held.
         """
-        gone = {(job_id, one.fields["at"]): one for job_id, one in records.items() if one.is_gone(now_s)}
+        gone = {
+            (job_id, record.fields["at"]): record
+            for job_id, record in records.items()
+            if record.is_gone(now_s)
+        }
         if gone:
             workers = await asyncio.to_thread(live_workers, self._redis)
             gone = {seen: record for seen, record in gone.items() if record.is_gone_for(workers)}
@@ -211,14 +213,11 @@ class RedisResultStore:
     async def _ask_once(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         async with self._sending:  # two at once would connect twice
             await self._connect()
-            changed = {
-                "SUBSCRIBE": self.awaited - self._subscribed,
-                "UNSUBSCRIBE": self._subscribed - self.awaited,
-            }
-            changes = [(name, *map(result_key, job_ids)) for name, job_ids in changed.items() if job_ids]
+            # One channel in each: a subscription is answered for each channel.
+            changes = [("SUBSCRIBE", result_key(job_id)) for job_id in self.awaited - self._subscribed]
+            changes += [("UNSUBSCRIBE", result_key(job_id)) for job_id in self._subscribed - self.awaited]
             self._subscribed = set(self.awaited)
-            # A subscription is answered for each channel.
-            sent = _Sent([*(len(change) - 1 for change in changes), *(1 for _ in commands)])
+            sent = _Sent(len(changes) + len(commands))
             self._sent.append(sent)
             packed = self._connection.pack_commands([*changes, *commands])
             await self._connection.send_packed_command(b"".join(packed), check_health=False)

@@ -1,7 +1,11 @@
-"""From an app's candles (DataFrames, columns, records) to a series of the wire. No pandas needed."""
+"""From an app's candles (DataFrames, columns, records) to a series of the wire. No pandas needed.
+
+Whatever an app's own objects raise when they are read becomes one coded error.
+"""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, timedelta, timezone
 from typing import Any, Final
 
@@ -10,8 +14,38 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.reading import readable, within
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
+
+MAX_REASON_CHARS: Final = 200
+
+
+@contextmanager
+def readable(what: str, field: str | None = None) -> Iterator[None]:
+    """Raise JobError BAD_TYPE for any exception but MemoryError."""
+    try:
+        yield
+    except (JobError, MemoryError):
+        raise
+    except Exception as error:  # an app's object may raise anything when it is read
+        raise JobError(ErrorCode.BAD_TYPE, f"{what} cannot be read ({_reason(error)})", field) from error
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Put ``place``, such as ``series.0``, before the field of a JobError."""
+    try:
+        yield
+    except JobError as error:
+        field = place if error.field is None else f"{place}.{error.field}"
+        raise JobError(error.code, error.message, field, error.details) from error.__cause__
+
+
+def _reason(error: Exception) -> str:
+    text = ""
+    with suppress(Exception):  # the app's own __str__ may raise too
+        text = str(error)[:MAX_REASON_CHARS]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
 
 NO_NUMBERS: Final = "bcmMV"
 """NumPy dtype kinds that it would silently convert to numbers, such as times and booleans."""
@@ -102,7 +136,9 @@ def named_sources(candles: Any) -> tuple[list[str], list[CandleSource]]:
         return [str(index) for index in range(len(candles))], list(candles)
     is_mapping = isinstance(candles, Mapping) and len(candles) > 0
     # Else it is one source's columns by name, which are lists or arrays.
-    if is_mapping and all(isinstance(one, Mapping) or hasattr(one, "columns") for one in candles.values()):
+    if is_mapping and all(
+        isinstance(source, Mapping) or hasattr(source, "columns") for source in candles.values()
+    ):
         return [str(name) for name in candles], list(candles.values())
     return ["0"], [candles]
 

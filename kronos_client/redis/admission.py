@@ -9,13 +9,9 @@ from redis.exceptions import NoScriptError
 
 from kronos_client.contract import names
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import (
-    is_shared,
-)
-from kronos_client.redis.connection import ask_once
+from kronos_client.redis.connection import ask_once, read_script
 from kronos_client.redis.message import Sending, fingerprint, write_message
 from kronos_client.redis.queues import MAX_WAIT_S, TAKEN_KEY, list_key, waiting_keys
-from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
 """The share of a full queue that must be free before senders retry: a single place would be taken at once."""
@@ -85,7 +81,7 @@ class Admission:
         before_time, after_time, event = write_message(job, self._event_exchange)
         limits = fingerprint(job.content), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs
         sent_to = list_key(job.queue, names.CELERY_PRIORITIES[job.priority])
-        place = sent_to, job.job_id, MAX_LISTED, "shared" if is_shared(job.job_id) else ""
+        place = sent_to, job.job_id, MAX_LISTED, "shared" if names.is_shared(job.job_id) else ""
         script = "EVALSHA", self._script.sha, len(keys)
         return [*script, *keys, *limits, *place, before_time, after_time, self._event_channel, event]
 

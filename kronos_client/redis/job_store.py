@@ -7,18 +7,26 @@ names the holder by the tag of its delivery. The claim lives as long as that del
 claim that ended without a release was lost with its holder; the record counts these.
 """
 
+from __future__ import annotations
+
 import logging
+import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
 from redis import Redis
 from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
-from kronos_client.redis.queues import MAX_WAIT_S, DeliveryKeys
-from kronos_client.redis.scripts import read_script
+from kronos_client.redis.connection import read_script
+from kronos_client.redis.queues import MAX_WAIT_S, ROLE_QUEUES, DeliveryKeys, role_of
+from kronos_client.redis.routing import ANNOUNCEMENT_TTL_S
+
+if TYPE_CHECKING:
+    from kronos_client.contract.worker_status import WorkerStatus
+
 
 log = logging.getLogger(__name__)
 MAX_HOW_CHARS: Final = 200
@@ -155,14 +163,14 @@ class JobStore:
             For each job its record; ``ended`` if it has its outcome, ``conflict`` if another with its id is
             under way; JobError INTERNAL if an app wrote another type of key where its record should be.
         """
-        keys = [*self._delivery_keys, *(key for one in beginnings for key in _keys_of(one.job_id))]
+        keys = [*self._delivery_keys, *(key for job in beginnings for key in _keys_of(job.job_id))]
         args: list[Any] = [self._result_ttl_s, MAX_WAIT_S, timeout_s, worker]
-        args += [part for one in beginnings for part in (one.job_id, one.tag, one.state, one.content)]
+        args += [part for job in beginnings for part in (job.job_id, job.tag, job.state, job.content)]
         try:
             answers = self._run["begin"](keys=keys, args=args)
         except ResponseError as error:
-            return _each_alone(lambda one: self.begin_all([one], timeout_s, worker), beginnings, error)
-        return [_begun(one.job_id, answer) for one, answer in zip(beginnings, answers, strict=True)]
+            return _each_alone(lambda job: self.begin_all([job], timeout_s, worker), beginnings, error)
+        return [_begun(job.job_id, answer) for job, answer in zip(beginnings, answers, strict=True)]
 
     def renew(
         self,
@@ -220,12 +228,12 @@ class JobStore:
 
         It is dropped if the job has its outcome, or if the tag is not that of the claim.
         """
-        keys = [key for one in states for key in (result_key(one.job_id), job_key(one.job_id))]
-        args = [part for one in states for part in (one.outcome, one.tag)]
+        keys = [key for state in states for key in (result_key(state.job_id), job_key(state.job_id))]
+        args = [part for state in states for part in (state.outcome, state.tag)]
         answers = self._run["state"](keys=keys, args=[self._result_ttl_s, *args])
-        for one, answer in zip(states, answers, strict=True):
+        for state, answer in zip(states, answers, strict=True):
             if answer < 0:
-                self._on_repeated(one.tag)
+                self._on_repeated(state.tag)
         return [answer > 0 for answer in answers]
 
     def end(self, endings: Sequence[Ending]) -> list[Ended | NotStored]:
@@ -234,18 +242,18 @@ class JobStore:
         Returns:
             What became of each. A job's first outcome stands.
         """
-        keys = [key for one in endings for key in _keys_of(one.job_id)]
+        keys = [key for ending in endings for key in _keys_of(ending.job_id)]
         keys += [*self._delivery_keys, DEAD_KEY] if self._delivery_keys else []
-        args = [part for one in endings for part in (one.tag, one.outcome, one.dead_entry)]
+        args = [part for ending in endings for part in (ending.tag, ending.outcome, ending.dead_entry)]
         limits = self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead
         try:
             answers = self._run["end"](keys=keys, args=[*limits, *args])
         except ResponseError as error:
-            return _each_alone(lambda one: self.end([one]), endings, error)
+            return _each_alone(lambda ending: self.end([ending]), endings, error)
         ended: list[Ended | NotStored] = []
-        for one, answer in zip(endings, map(_text, answers), strict=True):
+        for ending, answer in zip(endings, map(_text, answers), strict=True):
             if answer in ("repeated", "held"):
-                self._on_repeated(one.tag)
+                self._on_repeated(ending.tag)
             ended.append(NotStored(answer.removeprefix("error ")) if answer.startswith("error ") else answer)
         return ended
 
@@ -300,3 +308,68 @@ def _keys_of(job_id: str) -> list[str]:
 
 def _text(answer: Any) -> Any:
     return answer.decode() if isinstance(answer, bytes) else answer
+
+
+GONE_AFTER_TIMEOUTS: Final = 2
+"""Timeouts after a delivery ran out. A message that is there is renewed or put back earlier."""
+NUMBER: Final = r"\d{1,11}(?:\.\d*)?"
+PLACE: Final = re.compile(
+    rf"(?:list|delayed (?P<due_at>{NUMBER})) (?P<list>.+)"
+    rf"|held (?P<held_until>{NUMBER}) (?P<timeout_s>{NUMBER}) \S+|none",
+    re.DOTALL,
+)
+"""The forms of the field ``at``, which ``lua/places.lua`` documents."""
+
+
+class JobRecord:
+    """Reads a record. Times are Redis's clock, Unix time in seconds; None if unknown.
+
+    Attributes:
+        fields: The record as text.
+        at: Where the message is: list, delayed, held or none. Empty if it is not noted, as in release 0.1.0.
+        list: Where the message waits, or will wait after its delay.
+        until: When its delay ends, or the delivery that holds it unless renewed.
+        timeout_s: From the delivery's last renewal to its end; 0 if the message is not held.
+    """
+
+    def __init__(self, fields: Mapping[bytes, bytes]) -> None:
+        self.fields = {
+            name.decode(errors="replace"): value.decode(errors="replace") for name, value in fields.items()
+        }
+        match = PLACE.fullmatch(self.fields.get("at", ""))
+        self.at = match[0].partition(" ")[0] if match else ""
+        self.list = match["list"] if match else None
+        self.until = as_number(match["due_at"] or match["held_until"]) if match else None
+        self.timeout_s = (as_number(match["timeout_s"]) if match else None) or 0.0
+
+    def number(self, name: str) -> float | None:
+        """A field that is a number."""
+        return as_number(self.fields.get(name))
+
+    def is_gone(self, now: float) -> bool:
+        """Whether the job has not ended, and its message was removed or is overdue for long.
+
+        A worker that renews its claim lives, whatever became of the message. While a worker that died with
+        the job is still announced, it counts as one that would put the message back.
+        """
+        ends_at = max(self.until or 0.0, (self.number("renewed_at") or 0.0) + self.timeout_s)
+        overdue_s = max(GONE_AFTER_TIMEOUTS * self.timeout_s, ANNOUNCEMENT_TTL_S)
+        is_overdue = self.at == "held" and ends_at + overdue_s < now
+        return "ended_at" not in self.fields and (self.at == "none" or is_overdue)
+
+    def is_gone_for(self, workers: Iterable[WorkerStatus]) -> bool:
+        """Whether a message that ``is_gone`` surely is, with these workers.
+
+        Ready ones put overdue messages back. Those of release 0.1.0, which do not announce their own version,
+        do not note where messages are.
+        """
+        workers, sent_to = list(workers), self.fields.get("list")
+        roles = set(ROLE_QUEUES) if sent_to is None else {role_of(sent_to)}
+        is_noted = all("kronos" in worker.versions for worker in workers)
+        ready = {worker.role for worker in workers if worker.is_ready}
+        return is_noted and (self.at == "none" or roles <= ready)
+
+
+def as_number(text: str | None) -> float | None:
+    """A number that one of our scripts wrote; None for any other text."""
+    return float(text) if text and re.fullmatch(NUMBER, text) else None

@@ -32,14 +32,14 @@ CONTENT: Final = {"content-encoding": "utf-8", "content-type": "application/json
 
 
 class Sending(NamedTuple):
-    """A job to send. ``content`` is its canonical JSON, ``shown`` the arguments that Flower shows."""
+    """A job to send. ``content`` is its canonical JSON, ``kwargsrepr`` the arguments that Flower shows."""
 
     job_id: str
     content: str
     queue: str
     priority: Priority = "normal"
     kind: Kind = "forecast"
-    shown: str = "{}"
+    kwargsrepr: str = "{}"
 
 
 def canonical_json(payload: Mapping[str, Any]) -> str:
@@ -63,11 +63,11 @@ def write_message(job: Sending, event_exchange: str) -> tuple[bytes, bytes, byte
     root_id = (parent and (parent.request.root_id or parent.request.id)) or job.job_id
     known = {"root_id": root_id, "parent_id": parent and parent.request.id, "retries": 0} | NO_TIMES
     headers = known | NOT_USED | {"lang": "py", "task": task, "id": job.job_id, "origin": origin}
-    headers |= {"argsrepr": "()", "kwargsrepr": job.shown}  # by default Celery repeats them, candles and all
+    headers |= {"argsrepr": "()", "kwargsrepr": job.kwargsrepr}  # Celery itself repeats all candles
     sent_to = {"exchange": "", "routing_key": job.queue}
     properties = {"correlation_id": job.job_id, "reply_to": "", "delivery_mode": 2, "delivery_info": sent_to}
     event = known | {"type": "task-sent", "uuid": job.job_id, "name": task, "queue": job.queue, **sent_to}
-    event |= {"args": "()", "kwargs": job.shown, "hostname": origin, "pid": os.getpid()}
+    event |= {"args": "()", "kwargs": job.kwargsrepr, "hostname": origin, "pid": os.getpid()}
     event |= {"timestamp": time.time(), "clock": 1}  # receivers replace the clock
     event["utcoffset"] = (time.altzone if time.localtime().tm_isdst > 0 else time.timezone) / 3600
     published_to = {
@@ -100,7 +100,7 @@ MAX_CHARS: Final = 32
 """The most characters of one name."""
 
 
-def shown_arguments(kwargs: Any) -> str:
+def kwargsrepr(kwargs: Any) -> str:
     """A short form of a task's keyword arguments: ``{'series': 'BTC, ETH', 'pred_len': 96, 'samples': 20}``.
 
     A finetuning job shows its model's name and, as a backtest, its only path of candles. Nothing was checked
@@ -116,7 +116,7 @@ def shown_arguments(kwargs: Any) -> str:
     if isinstance(data, Mapping) and isinstance(data.get("path"), str):
         shown["data"] = _text(data["path"])
     if _is_list(series):
-        ids = [_text(one.get("id")) for one in series[:MAX_SERIES] if isinstance(one, Mapping)]
+        ids = [_text(entry.get("id")) for entry in series[:MAX_SERIES] if isinstance(entry, Mapping)]
         more = [f"… ({len(series)})"] if len(series) > MAX_SERIES else []
         shown["series"] = ", ".join(ids + more)
         if (horizon := horizon_of(job)) is not None:

@@ -4,7 +4,7 @@
                               tokenizer/     config.json, model.safetensors
                               metadata.json
     <folder>/<name>/.last               the highest version ever given
-    <folder>/<name>/promotions.json     which version the name alone means; see ``promotions.py``
+    <folder>/<name>/promotions.json     which version the name alone means; see ``promote``
 
 Versions count from 1. A version appears whole or not at all, and never changes. A number is used once, even
 if its folder is deleted. A name whose whole folder is deleted begins at 1 again.
@@ -22,19 +22,97 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import AwareDatetime, BaseModel, ConfigDict, PositiveInt, TypeAdapter
+
 from kronos_client.contract.names import MODEL_NAME
-from kronos_client.registry.model_folder import entries_in, is_inside, locked, reading, reason_of, sha256_of
-from kronos_client.registry.promotions import read_promotions
 from kronos_client.registry.registered_model import (
     FILES,
     METADATA_NAME,
     Metadata,
     RegisteredModel,
+    entries_in,
+    is_inside,
+    locked,
     read_registered,
+    reading,
+    reason_of,
+    sha256_of,
 )
-from kronos_model.atomic_write import atomic_write, sweep, sync
+from kronos_model.atomic_write import atomic_write, disk_errors, sweep, sync
 from kronos_model.checkpoints.source import bundled_names
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
+
+FILE: Final = "promotions.json"
+
+
+class Promotion(BaseModel):
+    """One version that was promoted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: PositiveInt
+    promoted_at: AwareDatetime
+    forced: bool
+
+
+_PROMOTIONS: Final = TypeAdapter(list[Promotion])
+
+
+def read_promotions(folder: Path) -> Sequence[Promotion]:
+    """The promotions of the name with this folder, first to last; raises CheckpointError if it is damaged."""
+    what = f"{FILE} of the registered model {folder.name}"
+    with reading(what, " Delete it."), suppress(FileNotFoundError, NotADirectoryError):
+        return _PROMOTIONS.validate_json((folder / FILE).read_bytes())
+    return []
+
+
+def promote(model: RegisteredModel, *, forced: bool) -> None:
+    """Make a version what its name means. Raises CheckpointError, DiskFull."""
+    folder = model.folder.parent
+    with disk_errors(folder / FILE), locked(folder.parent):
+        before = read_promotions(folder)
+        if before and before[-1].version == model.version:
+            return  # else the next rollback would change nothing
+        now = datetime.now(UTC).replace(microsecond=0)
+        _write(folder, [*before, Promotion(version=model.version, promoted_at=now, forced=forced)])
+
+
+def roll_back(folder: Path) -> bool:
+    """Forget the last promotion of the name with this folder; returns whether there was one.
+
+    Raises CheckpointError, DiskFull.
+    """
+    if not folder.is_dir():  # then the model folder, which has the lock, may not exist either
+        return False
+    with disk_errors(folder / FILE), locked(folder.parent):
+        promotions = read_promotions(folder)
+        if promotions:
+            _write(folder, promotions[:-1])
+    return bool(promotions)
+
+
+def why_not_promoted(report: Mapping[str, Any], new: RegisteredModel, present: RegisteredModel) -> str | None:
+    """The reason if a backtest's report does not say that a version is no worse than the present one."""
+    names = {
+        model: name
+        for name, info in report["model_info"].items()
+        for model in (new, present)
+        if (info["id"], info["revision"]) == (model.name, str(model.version))
+    }
+    if missing := [model.reference for model in (new, present) if model not in names]:
+        return f"the backtest has no {' and no '.join(missing)}"
+    by = report["models"][names[new]]["against"][names[present]]
+    if by["verdict"] == "worse":
+        return f"the backtest says that it is {-by['difference']:.1f} % worse than {present.reference}"
+    if by["low"] is None:
+        return "the backtest has too few windows to compare them"
+    return None
+
+
+def _write(folder: Path, promotions: Sequence[Promotion]) -> None:
+    with atomic_write(folder / FILE) as staging:
+        staging.write_bytes(_PROMOTIONS.dump_json(list(promotions), indent=2))
+
 
 MAX_VERSION: Final = 999_999
 """Higher numbers, such as a date, are not versions; after them no number would be left."""
@@ -94,8 +172,8 @@ class ModelRegistry:
         if match["version"]:
             wanted = int(match["version"])
             return read_registered(self.folder, name, wanted) if wanted in versions else None
-        promoted = [one.version for one in read_promotions(self.folder / name) if one.version in versions]
-        for version in [*reversed(promoted), *reversed(versions)]:
+        promoted = [promotion.version for promotion in read_promotions(self.folder / name)]
+        for version in (*filter(versions.__contains__, reversed(promoted)), *reversed(versions)):
             with suppress(CheckpointMissing):
                 return read_registered(self.folder, name, version)
         return None
@@ -153,7 +231,7 @@ class ModelRegistry:
     def current(self, models: Iterable[RegisteredModel | DamagedModel]) -> Mapping[str, int]:
         """The version that each of the models' names means, of those that can be resolved."""
         found = {}
-        for name in {one.name for one in models}:
+        for name in {model.name for model in models}:
             with suppress(CheckpointError):
                 found[name] = self.resolve(name)
         return {name: model.version for name, model in found.items() if model is not None}

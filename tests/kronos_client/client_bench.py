@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -25,6 +24,12 @@ from worker.config import use_result_backend
 RESULT = ForecastResult.model_validate(example("forecast-result"))
 
 KINDS: Final = ("real", "fake", "awaited real", "awaited fake")
+
+
+class WeakCandles(dict[str, Any]):
+    """Candles that can be referred to weakly."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 class Awaited:
@@ -64,54 +69,11 @@ class Awaited:
             self._runner.run(close())
 
 
-class WorkerSide:
-    """Stores and publishes what workers would, by Celery's result backend."""
-
-    def __init__(self, settings: ClientSettings) -> None:
-        app = make_app(settings)
-        use_result_backend(app)
-        self.backend: Any = app.backend
-
-    def finish(self, job_id: str, result: Any = None) -> None:
-        self.backend.mark_as_done(job_id, result or example("forecast-result"))
-
-    def fail(self, job_id: str, error: JobError) -> None:
-        self.backend.mark_as_failure(job_id, error)
-
-    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
-        info = {"bars_done": bars_done, "bars_total": bars_total}
-        self.backend.store_result(job_id, info, PROGRESS_STATE)
-
-
-class ClientBench(ABC):
-    """``client`` and its workers' side; jobs wait until they are ended here."""
+class FakeBench:
+    """A fake client, which is steered itself."""
 
     client: Any
 
-    @abstractmethod
-    def finish(self, job_id: str) -> None: ...
-
-    @abstractmethod
-    def fail(self, job_id: str, error: JobError) -> None: ...
-
-    @abstractmethod
-    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None: ...
-
-    @abstractmethod
-    def lose(self) -> None: ...
-
-    @abstractmethod
-    def lose_message(self, job_id: str) -> None: ...
-
-    @abstractmethod
-    def start_gpu_worker(self) -> None: ...
-
-    @abstractmethod
-    def waiting(self) -> list[str]:
-        """Ids of the jobs that nobody ended yet, in the order in which they were enqueued."""
-
-
-class FakeBench(ClientBench):
     def __init__(self, settings: ClientSettings) -> None:
         self.fake = FakeForecastClient(settings=settings, hold=True)
 
@@ -137,28 +99,43 @@ class FakeBench(ClientBench):
         self.fake.live_workers.append(fake_worker(GPU_QUEUE))
 
     def waiting(self) -> list[str]:
+        """Ids of the jobs that nobody ended yet, in the order in which they were enqueued."""
         return [
             job_id for job_id in self.fake.jobs if not self.fake.forecast_handle(job_id).state().has_ended
         ]
 
 
-class RedisBench(ClientBench):
+class WorkerSide:
+    """Stores and publishes what workers would, by Celery's result backend."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        app = make_app(settings)
+        use_result_backend(app)
+        self.backend: Any = app.backend
+
+    def finish(self, job_id: str, result: Any = None) -> None:
+        self.backend.mark_as_done(job_id, result or example("forecast-result"))
+
+    def fail(self, job_id: str, error: JobError) -> None:
+        self.backend.mark_as_failure(job_id, error)
+
+    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
+        info = {"bars_done": bars_done, "bars_total": bars_total}
+        self.backend.store_result(job_id, info, PROGRESS_STATE)
+
+
+class RedisBench(WorkerSide):
+    """A real client, and its workers' side."""
+
+    client: Any
+
     def __init__(self, settings: ClientSettings, redis: Redis) -> None:
+        super().__init__(settings)
         self._settings = settings
         self._redis = redis
-        self._worker = WorkerSide(settings)
 
     def make_client(self, *, is_awaited: bool) -> Any:
         return (AsyncForecastClient if is_awaited else ForecastClient)(settings=self._settings)
-
-    def finish(self, job_id: str) -> None:
-        self._worker.finish(job_id)
-
-    def fail(self, job_id: str, error: JobError) -> None:
-        self._worker.fail(job_id, error)
-
-    def set_progress(self, job_id: str, bars_done: int, bars_total: int) -> None:
-        self._worker.set_progress(job_id, bars_done, bars_total)
 
     def lose(self) -> None:
         self._redis.flushall()
@@ -173,6 +150,10 @@ class RedisBench(ClientBench):
         records = self._redis.keys("kronos:job:*")
         submitted = {key.removeprefix("kronos:job:"): self._redis.hgetall(key) for key in records}
         return [job_id for job_id, record in submitted.items() if "ended_at" not in record]
+
+
+ClientBench = FakeBench | RedisBench
+"""``client`` and its workers' side; jobs wait until they are ended here."""
 
 
 @contextmanager

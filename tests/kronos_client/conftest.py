@@ -1,5 +1,6 @@
 """A real Redis for the tests of the client's modules, empty at the start of each."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.celery_app import make_app
+from kronos_client.client import ForecastClient
 from kronos_client.settings import ClientSettings
+from tests.kronos_client.client_bench import KINDS, ClientBench, client_bench
 from worker.config import use_result_backend
 
 
@@ -23,3 +26,17 @@ def backend(settings: ClientSettings) -> Any:
     app = make_app(settings)
     use_result_backend(app)
     return app.backend
+
+
+@pytest.fixture
+def client(settings: ClientSettings) -> Iterator[ForecastClient]:
+    """A client on the module's Redis."""
+    with ForecastClient(settings=settings) as client:
+        yield client
+
+
+@pytest.fixture(params=KINDS)
+def bench(request: pytest.FixtureRequest, settings: ClientSettings, redis: Redis) -> Iterator[ClientBench]:
+    """Each of the four clients, with its workers' side."""
+    with client_bench(request.param, settings, redis) as bench:
+        yield bench

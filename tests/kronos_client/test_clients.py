@@ -12,18 +12,12 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
 from kronos_client.contract.schemas import example
 from kronos_client.core.dispatcher import Dispatcher
-from kronos_client.core.kinds import JobState
+from kronos_client.core.stored import JobState
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
 from tests.waiting import WAIT_S, await_true
 
 CANDLES = candles(seed=1, bars=60).as_dict()
-
-
-@pytest.fixture(params=KINDS)
-def bench(request, settings, redis):
-    with client_bench(request.param, settings, redis) as bench:
-        yield bench
 
 
 def later(act, *arguments) -> threading.Timer:
@@ -49,7 +43,7 @@ def test_a_job_is_waited_for_until_it_is_done(bench: ClientBench):
 
 
 def test_who_waits_is_woken_and_need_not_look(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 1000.0)
     handle = bench.client.submit(CANDLES, pred_len=5)
     timer = later(bench.finish, handle.id)
     assert handle.wait(1000) == RESULT
@@ -149,7 +143,8 @@ def test_an_interrupt_amid_sending_leaves_no_job_whose_id_nobody_has(
         def enqueue_slowly(dispatcher, jobs):
             errors = enqueue(dispatcher, jobs)
             sent.extend(job.id for job, _ in jobs)
-            time.sleep(0.5)
+            thread.join()  # the signal is sent
+            time.sleep(0.1)
             return errors
 
         return enqueue_slowly
@@ -161,7 +156,10 @@ def test_an_interrupt_amid_sending_leaves_no_job_whose_id_nobody_has(
         getattr(bench.client, method)(CANDLES, pred_len=5, job_id=job_id)
     thread.join()
     handle = bench.client.forecast_handle(sent[0])
-    assert code_of(handle.wait, 1) == (ErrorCode.TIMEOUT if is_left else ErrorCode.CANCELLED)
+    if is_left:
+        assert code_of(handle.wait, 0.2) == ErrorCode.TIMEOUT
+    else:
+        assert code_of(handle.wait, WAIT_S) == ErrorCode.CANCELLED
 
 
 def test_progress_is_told(bench: ClientBench):
@@ -176,6 +174,11 @@ def test_progress_is_told(bench: ClientBench):
             bench.finish(handle.id)
 
     assert handle.wait(WAIT_S, on_progress=follow) == RESULT
+    assert seen == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
+    assert [state.has_ended for state in seen] == [False, False, True]
+    handle, seen[:] = bench.client.submit(CANDLES, pred_len=5), ()
+    for state in handle.progress():
+        follow(state)
     assert seen == [JobState("PENDING"), JobState("PROGRESS", 2, 5), JobState("SUCCESS")]
 
 
@@ -197,7 +200,8 @@ def test_what_cannot_be_an_id_is_no_jobs(bench: ClientBench, job_id):
     assert code_of(bench.client.submit, CANDLES, pred_len=5, job_id=job_id) == ErrorCode.BAD_VALUE
 
 
-def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench):
+def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.05)
     handle = bench.client.submit(CANDLES, pred_len=5)
     timer = later(bench.lose)
     assert code_of(handle.wait, 1000) == ErrorCode.LOST
@@ -206,7 +210,7 @@ def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench):
 
 def test_a_job_whose_message_is_lost_may_be_submitted_again(bench: ClientBench, monkeypatch):
     monkeypatch.setattr("kronos_client.core.result_store.SEEN_FOR_S", 0.05)
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.05)
     handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
     timer = later(bench.lose_message, "a")
     with pytest.raises(JobError, match="safe to submit again") as lost:
@@ -278,6 +282,10 @@ def test_jobs_in_the_contracts_own_form(bench: ClientBench):
     handle = bench.client.submit_job(example("forecast-job"), job_id="a")
     bench.finish("a")
     assert handle.wait(WAIT_S) == RESULT
+    bench.client.submit_finetune_job(example("finetune-job"), job_id="b").cancel()
+    bench.client.submit_backtest_job(example("backtest-job"), job_id="c").cancel()
+    for ended in (bench.client.finetune_handle("b"), bench.client.backtest_handle("c")):
+        assert code_of(ended.peek) == ErrorCode.CANCELLED
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,7 +1,5 @@
 """What the fake client adds for apps' tests: made-up results, and the means to steer it."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -9,10 +7,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import GPU_QUEUE
 from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.contract.schemas import example
-from kronos_client.core.fake_results import STAND_IN
-from kronos_client.core.kinds import JobState
+from kronos_client.core.stored import JobState
 from kronos_client.settings import ClientSettings
-from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
+from kronos_client.testing import STAND_IN, FakeForecastClient, fake_worker
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
 
@@ -118,39 +115,9 @@ def test_jobs_are_held_until_they_are_ended():
     assert handle.wait(1).series[0].timestamps
 
 
-def test_the_next_submissions_are_refused_as_told(fake):
-    fake.refuse_next(JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 3}), times=2)
-    for _ in range(2):
-        with pytest.raises(JobError, match="QUEUE_FULL"):
-            forecast(fake)
-    with pytest.raises(JobError, match="MISSING_FIELD"):
-        fake.submit(CANDLES)
-    assert forecast(fake).series
-
-
 def test_a_finetuned_model_has_a_version_each_time(fake):
     results = [fake.submit_finetune_job(example("finetune-job")).wait(1) for _ in range(2)]
     assert [result.model.id for result in results] == ["crypto-hourly@1", "crypto-hourly@2"]
-
-
-def test_limits_are_those_of_the_settings():
-    fake = FakeForecastClient(settings=ClientSettings.model_construct(max_message_bytes=100))
-    with pytest.raises(JobError, match="LIMIT_EXCEEDED"):
-        forecast(fake)
-
-
-def test_the_asynchronous_fake_is_steered_by_the_other():
-    async def main() -> None:
-        async with FakeAsyncForecastClient() as client:
-            result = await client.forecast(CANDLES, pred_len=5, seed=7)
-            assert result == client.fake.forecast(CANDLES, pred_len=5, seed=7)
-            keys = [
-                one.key async for one in client.forecast_many([("a", CANDLES), ("b", CANDLES)], pred_len=5)
-            ]
-            assert keys == ["a", "b"]
-            assert len(client.fake.jobs) == 4
-
-    asyncio.run(main())
 
 
 def test_a_model_that_workers_announce_without_a_calibration_is_refused_before_it_waits(fake):
@@ -175,3 +142,13 @@ def test_future_times_follow_the_calendar_and_say_so(fake):
     with pytest.raises(JobError) as refused:
         fake.forecast(days, pred_len=2, calendar="MARS")
     assert (refused.value.code, refused.value.field) == (ErrorCode.CALENDAR_UNKNOWN, "series.0.calendar")
+
+
+def test_the_next_submissions_are_refused_as_told(fake):
+    fake.refuse_next(JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 3}), times=2)
+    for _ in range(2):
+        with pytest.raises(JobError, match="QUEUE_FULL"):
+            forecast(fake)
+    with pytest.raises(JobError, match="MISSING_FIELD"):
+        fake.submit(CANDLES)
+    assert forecast(fake).series

@@ -12,8 +12,8 @@ from kombu.transport.redis import Channel
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
+from kronos_client.redis.connection import split_credentials
 from kronos_client.redis.queues import DELIVERY_KEYS, PRIORITY_STEPS
-from kronos_client.redis.url import split_credentials
 from worker.broker.result_backend import CodedRedisBackend
 from worker.config import make_worker_app
 

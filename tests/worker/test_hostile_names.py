@@ -12,7 +12,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.jobs import Limits, parse_job
 from kronos_client.registry.model_registry import ModelRegistry
-from kronos_client.service_settings import parse_model_specs
+from kronos_client.settings import parse_model_specs
 from kronos_model.checkpoints import source as checkpoint_source
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import parse_config

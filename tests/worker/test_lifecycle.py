@@ -23,7 +23,6 @@ from worker.inference.probe import ProbeError
 from worker.inference.shutdown import EXIT_STATUS, end_worker
 from worker.monitoring.metrics import JobMetrics
 from worker.process import WorkerProcess, current_process
-from worker.settings import WorkerSettings
 
 IGNORED = [
     ("--pool", "prefork"),
@@ -91,15 +90,6 @@ def test_a_handler_that_fails_ends_the_worker(monkeypatch, caplog):
 def test_a_named_queue_is_ignored_with_a_warning(caplog):
     chosen("--queues", "mine")
     assert "--queues is ignored" in caplog.text
-
-
-def test_the_wait_after_which_low_jobs_moved_up_is_ignored_with_a_warning(monkeypatch, caplog):
-    chosen()
-    assert "KRONOS_LOW_PRIORITY_MAX_WAIT_S" not in caplog.text
-    monkeypatch.setenv("KRONOS_LOW_PRIORITY_MAX_WAIT_S", "ten minutes")
-    monkeypatch.setattr(lifecycle, "get_settings", WorkerSettings.load)
-    chosen()
-    assert "KRONOS_LOW_PRIORITY_MAX_WAIT_S is ignored" in caplog.text
 
 
 def test_a_worker_that_is_started_from_code_has_the_same_pool():

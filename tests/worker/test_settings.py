@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import Limits
 from kronos_client.settings import DEFAULT_REDIS_URL, SettingsError
 from kronos_model.errors import CheckpointMissing, DeviceError
 from tests.all_settings import AllSettings
@@ -190,3 +190,18 @@ def test_a_start_error_is_one_line_with_the_remedy():
     assert "KRONOS_MODEL" in line
     assert "\n" not in line
     assert "KRONOS_MODEL" not in explain(DeviceError("no such device"))
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "revision"),
+    [
+        ({"model": "org/kronos@v1.2"}, "org/kronos", "v1.2"),
+        ({"model": "org/kronos"}, "org/kronos", None),
+        ({"model": "mine@3"}, "mine@3", None),  # a registered version
+        ({"model": "/models/a@b"}, "/models/a@b", None),
+        ({"model": "org/kronos@a", "model_revision": "b"}, "org/kronos@a", "b"),
+    ],
+)
+def test_a_hub_id_may_have_its_revision(given, model, revision):
+    settings = AllSettings.load(**given)
+    assert (settings.model, settings.model_revision, settings.tokenizer) == (model, revision, None)

@@ -22,7 +22,7 @@ from pydantic_core import from_json
 
 from kronos_client.contract.columns import decode_base64
 from kronos_client.contract.names import MAX_ID_CHARS, can_be_answered, is_job_id
-from kronos_client.redis.message import shown_arguments
+from kronos_client.redis.message import kwargsrepr
 from kronos_model.text import printable
 
 MAX_CONTAINERS: Final = 100_000
@@ -92,7 +92,7 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
         if not is_job_id(headers.get("id")):
             raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
         _check_arguments(body)
-        shown = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]))}
+        shown = {"argsrepr": "()", "kwargsrepr": _text(kwargsrepr(body[1]))}
         payload = {
             "body": body,
             "content-encoding": "binary",

@@ -7,14 +7,13 @@ from dataclasses import replace
 from kronos_client.contract.calibration import Calibration, check_num_bars
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Output
-from kronos_client.contract.jobs import ForecastJob, PreparedSeries, prepare
-from kronos_client.contract.limits import check_job
-from kronos_client.contract.path_results import sampling_warnings
+from kronos_client.contract.jobs import ForecastJob, PreparedSeries, check_job, prepare
 from kronos_client.contract.results import (
     ForecastProgress,
     ForecastResult,
     SeriesForecast,
     Timings,
+    sampling_warnings,
     series_result,
 )
 from kronos_client.redis.job_store import Receipt

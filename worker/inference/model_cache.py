@@ -12,11 +12,11 @@ from functools import cache
 from kronos_client.contract.calibration import Calibration, check_calibrated
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import Limits
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
-from kronos_client.service_settings import ModelSpec
+from kronos_client.settings import ModelSpec
 from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from worker.inference.engine_thread import EngineThread

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import torch
 
-from kronos_client.contract.model_info import EngineKind, ModelInfo
+from kronos_client.contract.worker_status import EngineKind, ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
-from kronos_client.service_settings import ModelSpec
+from kronos_client.settings import ModelSpec
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device

@@ -12,8 +12,7 @@ from contextlib import aclosing, closing
 from typing import Any, Final
 
 from kronos_client.aio import AsyncForecastClient
-from kronos_client.backtesting.opening import BacktestInput, open_backtest
-from kronos_client.backtesting.run import BacktestRun
+from kronos_client.backtesting.run import BacktestInput, BacktestRun, open_backtest
 from kronos_client.contract.backtest import (
     BacktestJob,
     BacktestProgress,
@@ -23,7 +22,7 @@ from kronos_client.contract.backtest import (
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus
-from kronos_client.core.retrying import WORTH_ANOTHER_TRY
+from kronos_client.core.dispatcher import WORTH_ANOTHER_TRY
 from kronos_model.finetuning.data import read_files
 from kronos_model.text import without_paths
 from worker.training.job_inputs import check_path

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kronos_client.contract.worker_status import FinetuneWorkerStatus, TrainingStatus
-from kronos_client.registry.model_folder import RUNS
 from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.registered_model import RUNS
 from kronos_client.settings import SettingsError
 from kronos_model.devices.cores import num_cores
 from worker.monitoring.metrics import FinetuneMetrics

@@ -15,7 +15,7 @@ from kronos_client.contract.finetune import (
     FinetuneResult,
     parse_finetune_job,
 )
-from kronos_client.contract.limits import check_most
+from kronos_client.contract.jobs import check_most
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import why_elsewhere
 from kronos_model.errors import CheckpointError

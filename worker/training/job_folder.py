@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from kronos_client.backtesting import store
 from kronos_client.contract.jobs import PreparedInstrument
-from kronos_client.registry.model_folder import job_folder, output_folder
+from kronos_client.registry.registered_model import job_folder, output_folder
 from kronos_model.atomic_write import atomic_write
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import KronosError

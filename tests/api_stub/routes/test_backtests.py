@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from api_stub.main import create_app
 from kronos_client.contract.schemas import example
-from kronos_client.registry.model_folder import output_folder
+from kronos_client.registry.registered_model import output_folder
 from tests.api_stub.conftest import ADDRESS
 
 URL = "/v1/backtests"

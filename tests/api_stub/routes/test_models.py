@@ -5,8 +5,7 @@ from celery.app.control import Control
 
 from api_stub.routes.models import registered_models
 from kronos_client.redis.routing import announce
-from kronos_client.registry.model_registry import ModelRegistry
-from kronos_client.registry.promotions import promote
+from kronos_client.registry.model_registry import ModelRegistry, promote
 from kronos_client.registry.registered_model import FILES
 from tests.api_stub.conftest import STATUS
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from kronos_cli.commands import backtest as command
 from kronos_cli.main import cli
-from kronos_client.backtesting.opening import find_lookback
+from kronos_client.backtesting.run import find_lookback
 from kronos_client.contract.errors import JobError
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.testing import FakeForecastClient

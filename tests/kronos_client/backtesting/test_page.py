@@ -2,7 +2,7 @@
 
 import re
 
-from kronos_client.backtesting import page as page_module
+from kronos_client.backtesting import reporting
 from kronos_client.testing import FakeForecastClient
 from tests.kronos_client.backtesting.test_run import CANDLES, OPTIONS
 
@@ -20,7 +20,7 @@ def test_the_page_shows_verdict_scores_and_charts_and_loads_nothing(tmp_path):
 
 
 def test_names_with_dollar_signs_and_many_models_are_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(page_module, "SHOWN_WINDOWS", 1)
+    monkeypatch.setattr(reporting, "SHOWN_WINDOWS", 1)
     models = [f"model {number}" for number in range(9)]
     with FakeForecastClient() as client:
         client.backtest({"a$b_{$": CANDLES["a"]}, tmp_path, models=models, **OPTIONS | {"windows": 2})
@@ -30,9 +30,9 @@ def test_names_with_dollar_signs_and_many_models_are_drawn(tmp_path, monkeypatch
 def test_windows_of_a_close_that_never_changes_are_neither_best_nor_worst(tmp_path, monkeypatch):
     drawn = []
     for name in ("_draw_reliability", "_draw_pit", "_draw_coverage", "_draw_error"):
-        monkeypatch.setattr(page_module, name, lambda *_: None)
+        monkeypatch.setattr(reporting, name, lambda *_: None)
     monkeypatch.setattr(
-        page_module,
+        reporting,
         "_draw_window",
         lambda _, run, window: drawn.append(run.plan.window(window).name),
     )

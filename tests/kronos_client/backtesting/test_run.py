@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kronos_client.backtesting import reporting
-from kronos_client.backtesting.opening import find_lookback, read_candles
 from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
-from kronos_client.backtesting.run import BacktestRun
+from kronos_client.backtesting.run import BacktestRun, find_lookback, read_candles
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
@@ -126,7 +125,7 @@ def test_a_model_that_was_replaced_meanwhile_is_not_mixed_with_the_old_one(clien
 
     with suppress(Stopped):
         client.backtest(CANDLES, tmp_path, on_progress=stop, **OPTIONS)
-    monkeypatch.setattr("kronos_client.core.fake_results.STAND_IN", "another")
+    monkeypatch.setattr("kronos_client.testing.STAND_IN", "another")
     with pytest.raises(JobError, match=r"model is another, and the forecasts .* are of stand-in"):
         client.backtest(CANDLES, tmp_path, **OPTIONS)
 

@@ -1,6 +1,5 @@
 """A client and a worker of the same settings refuse the same jobs, in the same words."""
 
-import base64
 import json
 from typing import Any
 
@@ -15,6 +14,7 @@ from kronos_client.redis.queues import list_key
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.contract.contract_jobs import job, series
+from tests.kronos_client.sent import sent_job
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 MAX_PRED_LEN = 512
@@ -26,10 +26,11 @@ BEYOND = {
 }
 
 
-def sent_job(redis: Any, queue: str) -> dict[str, Any]:
-    """The job of the only message there, taken off."""
-    message = json.loads(redis.rpop(list_key(queue, 3)))
-    return json.loads(base64.b64decode(message["body"]))[1]["job"]
+def taken(redis: Any, queue: str) -> dict[str, Any]:
+    """The only job there, taken off."""
+    job = sent_job(redis, list_key(queue, 3))
+    redis.delete(list_key(queue, 3))
+    return job
 
 
 def submit(settings: ClientSettings, options: dict[str, Any]) -> None:
@@ -42,7 +43,7 @@ def submit(settings: ClientSettings, options: dict[str, Any]) -> None:
 def test_a_job_beyond_a_limit_is_refused_on_both_sides_alike(settings, redis, name):
     limit, options, code = BEYOND[name]
     submit(settings, options)
-    payload = sent_job(redis, "cpu")
+    payload = taken(redis, "cpu")
     narrow = settings.model_copy(update={name: limit})
     with pytest.raises(JobError) as by_client:
         submit(narrow, options)
@@ -61,16 +62,16 @@ def test_a_job_at_a_limit_is_accepted_on_both_sides(settings, redis, name):
     at_limit = settings.model_copy(update={name: limit + 1})
     submit(at_limit, options)
     limits = at_limit.limits(MAX_PRED_LEN)
-    prepare(parse_job(sent_job(redis, "cpu"), limits), "id", limits)
+    prepare(parse_job(taken(redis, "cpu"), limits), "id", limits)
 
 
 def test_a_longer_series_is_refused_by_workers_and_cut_by_clients(settings, redis):
     submit(settings, {})
-    (whole,) = sent_job(redis, "cpu")["series"]
+    (whole,) = taken(redis, "cpu")["series"]
     narrow = settings.model_copy(update={"max_bars": 59})
     submit(narrow, {})
     limits = narrow.limits(MAX_PRED_LEN)
-    (cut,) = parse_job(sent_job(redis, "cpu"), limits).series
+    (cut,) = parse_job(taken(redis, "cpu"), limits).series
     assert cut.timestamps == tuple(whole["timestamps"][1:])
     assert decode_column(cut.close, "close").tolist() == decode_column(whole["close"], "close").tolist()[1:]
     with pytest.raises(JobError, match=r"series\.0.* 60 is more than the worker's limit of 59 bars"):
@@ -86,16 +87,16 @@ def test_the_default_number_of_paths_keeps_to_lowered_limits(settings, redis):
         ({}, 1, 30),
     ):
         submit(settings.model_copy(update=limits), {"candles": [CANDLES] * num_series})
-        assert sent_job(redis, "cpu")["sampling"]["sample_count"] == expected
+        assert taken(redis, "cpu")["sampling"]["sample_count"] == expected
 
 
 def test_a_message_as_large_as_clients_may_send_is_read_by_workers(settings, redis):
     submit(settings, {})
-    payload = sent_job(redis, "cpu")
+    payload = taken(redis, "cpu")
     del payload["submitted_at"]  # added behind the check
     size = len(json.dumps(payload, separators=(",", ":")))
     submit(exact := settings.model_copy(update={"max_message_bytes": size}), {})
-    parse_job(sent_job(redis, "cpu"), exact.limits(MAX_PRED_LEN))
+    parse_job(taken(redis, "cpu"), exact.limits(MAX_PRED_LEN))
     with pytest.raises(JobError) as refused:
         submit(settings.model_copy(update={"max_message_bytes": size - 1}), {})
     assert refused.value.details == {"limit": size - 1, "actual": size}
@@ -105,7 +106,7 @@ def test_a_finetuning_job_beyond_a_limit_is_refused_on_both_sides_alike(settings
     config = {"data": {"lookback": 30, "pred_len": 5}, "predictor": {"epochs": 2}}
     with ForecastClient(settings=settings) as client:
         client.finetune(config, name="mine", data=CANDLES)
-    payload = sent_job(redis, "cpu.finetune")
+    payload = taken(redis, "cpu.finetune")
     narrow = settings.model_copy(update={"max_inline_bars": 59})
     with ForecastClient(settings=narrow) as client, pytest.raises(JobError) as by_client:
         client.finetune(config, name="mine", data=CANDLES)

@@ -7,8 +7,13 @@ import pytest
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.jobs import Limits, parse_job, prepare
-from kronos_client.contract.path_results import EventChance, quantile_key, sampling_warnings
-from kronos_client.contract.results import SeriesForecast, series_result
+from kronos_client.contract.results import (
+    EventChance,
+    SeriesForecast,
+    quantile_key,
+    sampling_warnings,
+    series_result,
+)
 from kronos_model.bars.columns import CLOSE
 from kronos_model.forecast import Forecast
 from tests.kronos_client.contract.contract_jobs import job

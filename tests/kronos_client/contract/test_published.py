@@ -1,8 +1,6 @@
 """What docs/ publishes is what the code does."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
@@ -15,7 +13,6 @@ from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, Finet
 from kronos_client.contract.jobs import ForecastJob, Limits, parse_job, prepare
 from kronos_client.contract.results import ErrorReport, ForecastResult
 from kronos_client.contract.schemas import JOB_ID, as_text, documents, example
-from tests.waiting import WAIT_S
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -106,24 +103,3 @@ def test_the_contract_page_states_the_limits() -> None:
     for name, value in Limits().model_dump().items():
         shown = f"{value // 2**20} MiB" if name.endswith("_bytes") else str(value)
         assert shown in page, name
-
-
-def test_the_contract_is_imported_without_torch() -> None:
-    script = (
-        "import sys; sys.modules['torch'] = None; sys.modules['pandas'] = None\n"
-        "import importlib, pkgutil, kronos_client.contract\n"
-        "names = [module.name for module in pkgutil.iter_modules(kronos_client.contract.__path__)]\n"
-        "for name in names: importlib.import_module(f'kronos_client.contract.{name}')\n"
-        "from kronos_client.contract.schemas import JOB_ID, example\n"
-        "from kronos_client.contract.jobs import Limits, parse_job, prepare\n"
-        "print(len(names), len(prepare(parse_job(example('forecast-job'), Limits()), JOB_ID, Limits())))"
-    )
-
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=WAIT_S, check=False
-    )
-
-    assert done.returncode == 0, done.stderr
-    num_modules, num_series = map(int, done.stdout.split())
-    assert num_modules >= 10
-    assert num_series == 2

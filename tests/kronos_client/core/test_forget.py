@@ -5,10 +5,8 @@ import json
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
-from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.schemas import example
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.redis.job_store import JobStore
@@ -17,12 +15,6 @@ from kronos_model.bars.synthetic import candles
 from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()
-
-
-@pytest.fixture
-def client(settings):
-    with ForecastClient(settings=settings) as client:
-        yield client
 
 
 @pytest.fixture
@@ -35,24 +27,6 @@ def done(client, backend):
 
 def stored(redis):
     return json.loads(redis.get("celery-task-meta-done"))
-
-
-def test_a_result_is_deleted_as_it_is_read(done, redis):
-    size = redis.memory_usage("celery-task-meta-done")
-    result = done.wait(WAIT_S, forget=True)
-    assert result == ForecastResult.model_validate(example("forecast-result"))
-    assert "mean" not in redis.get("celery-task-meta-done")
-    assert redis.memory_usage("celery-task-meta-done") < min(size, 1000)
-    with pytest.raises(JobError) as ended:
-        done.wait(WAIT_S)
-    assert ended.value.code == ErrorCode.RESULT_EXPIRED
-    assert "deleted after it was read" in ended.value.message
-
-
-def test_without_being_asked_nothing_is_deleted(done):
-    assert [done.wait(WAIT_S).series[0].seed for _ in range(2)] == [
-        example("forecast-result")["series"][0]["seed"]
-    ] * 2
 
 
 def test_what_is_left_expires_when_the_result_would_have(done, redis):
@@ -76,16 +50,6 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
     assert records.begin("done", "{}", "tag", 60.0) == "ended"
     backend.mark_as_done("done", example("forecast-result"))
     assert stored(redis)["status"] == "FAILURE"
-
-
-def test_there_is_nothing_to_forget_of_a_job_that_has_not_ended(client, redis, backend):
-    handle = client.submit(CANDLES, pred_len=5, job_id="done")
-    assert not handle.forget()
-    assert not redis.exists("celery-task-meta-done")
-    backend.store_result(handle.id, {}, "STARTED")
-    assert not handle.forget()
-    backend.mark_as_done(handle.id, example("forecast-result"))
-    assert handle.wait(WAIT_S).series
 
 
 def test_a_failure_keeps_its_error(client, backend):
@@ -112,16 +76,3 @@ def test_who_has_read_a_result_has_it_even_where_it_cannot_be_deleted(done, monk
     assert done.wait(WAIT_S, forget=True).series
     with pytest.raises(JobError, match="BROKER_UNREACHABLE"):
         done.forget()
-
-
-def test_a_handle_is_made_of_an_id_alone(done, client):
-    handle = client.forecast_handle("done")
-    assert handle.queue is None
-    assert handle.wait(WAIT_S, forget=True).series
-    with pytest.raises(JobError, match="LOST"):
-        client.forecast_handle("nobody's").wait(WAIT_S)
-
-
-def test_forecast_deletes_what_it_has_read_where_asked(done, client, redis):
-    assert client.forecast(CANDLES, pred_len=5, job_id="done", forget=True).series
-    assert stored(redis)["status"] == "FAILURE"

@@ -20,24 +20,6 @@ from tests.waiting import WAIT_S, await_true
 CANDLES = candles(seed=1, bars=60).as_dict()
 
 
-@pytest.fixture
-def client(settings):
-    with ForecastClient(settings=settings) as client:
-        yield client
-
-
-def test_a_time_to_wait_is_kept_to(client):
-    """It used to end with the next look, up to a second later."""
-    begun_at = time.monotonic()
-    with pytest.raises(JobError) as ended:
-        client.forecast(CANDLES, pred_len=5, timeout_s=0.5)
-    assert (ended.value.code, ended.value.message) == (
-        ErrorCode.TIMEOUT,
-        "no result within 0.5 s; the job was cancelled",
-    )
-    assert 0.5 <= time.monotonic() - begun_at < WAIT_S
-
-
 def test_many_threads_share_one_client_and_one_connection(client, backend, redis):
     results = []
     handles = [client.submit(CANDLES, pred_len=5) for _ in range(20)]

@@ -1,7 +1,6 @@
 """A job whose message is gone without an outcome raises LOST, and no other job does."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -10,8 +9,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import SHARED_PREFIX, job_key, result_key
-from kronos_client.core import result_events, result_store
-from kronos_client.core.result_events import ResultEvents
+from kronos_client.core import core, result_store
+from kronos_client.core.core import ResultEvents
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import Stored
 from kronos_client.redis.admission import Admission
@@ -22,6 +21,7 @@ from kronos_client.redis.routing import announce, withdraw
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from tests.admitting import admit
+from tests.kronos_client.core.test_result_store import on_a_store
 from tests.taking import take_one
 from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
@@ -35,7 +35,7 @@ TIMEOUT_S = 60.0
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_store, "SEEN_FOR_S", 0.1)
-    monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(core, "LOOK_INTERVAL_S", 0.02)
 
 
 @pytest.fixture
@@ -203,15 +203,6 @@ def test_a_record_of_another_type_concerns_its_own_job_only(redis, redis_server)
     assert outcome_of(redis_server.url, num_reads=5) is None
     redis.set(result_key("a"), '{"status": "SUCCESS"}')
     assert outcome_of(redis_server.url) == "SUCCESS"
-
-
-def on_a_store(url: str, body: Callable[[RedisResultStore], Coroutine[Any, Any, None]]) -> None:
-    async def run() -> None:
-        store = RedisResultStore(ClientSettings.load(redis_url=url, result_ttl_s=100), connect(url))
-        await body(store)
-        await store.close()
-
-    asyncio.run(run())
 
 
 def test_a_message_that_is_seen_elsewhere_in_between_is_not_lost(redis, redis_server, monkeypatch):

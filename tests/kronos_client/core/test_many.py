@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,11 +13,10 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.many import MAX_TOGETHER
-from kronos_client.core.result_events import ResultEvents
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
-from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
-from tests.waiting import WAIT_S, await_true
+from tests.kronos_client.client_bench import RESULT, ClientBench, WeakCandles, client_bench
+from tests.waiting import WAIT_S, await_true, repeated
 
 CANDLES = candles(seed=1, bars=60).as_dict()
 FULL = JobError(ErrorCode.QUEUE_FULL, "full", None, {"retry_after_s": 0.05})
@@ -26,33 +24,19 @@ AWAY = JobError(ErrorCode.BROKER_UNREACHABLE, "away")
 UNCERTAIN = JobError(ErrorCode.ENQUEUE_UNCERTAIN, "lost", None, {"job_id": "x"})
 
 
-@pytest.fixture(params=KINDS)
-def bench(request, settings, redis):
-    with client_bench(request.param, settings, redis) as bench:
-        yield bench
-
-
 @contextmanager
 def worker_of(bench: ClientBench) -> Iterator[list[int]]:
     """Ends each job as soon as it is seen; gives how many waited at each look."""
     seen: list[int] = []
-    is_over = threading.Event()
 
     def work() -> None:
-        while not is_over.wait(0.005):
-            waiting = bench.waiting()
-            if waiting:
-                seen.append(len(waiting))
-            for job_id in waiting:
-                bench.finish(job_id)
+        if waiting := bench.waiting():
+            seen.append(len(waiting))
+        for job_id in waiting:
+            bench.finish(job_id)
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
+    with repeated(work, every_s=0.005):
         yield seen
-    finally:
-        is_over.set()
-        thread.join()
 
 
 @contextmanager
@@ -60,8 +44,7 @@ def once_sent(bench: ClientBench, job_ids: list[str], act: Callable[[], None]) -
     """Acts on another thread as soon as all of these jobs wait."""
 
     def wait_and_act() -> None:
-        while not set(job_ids) <= set(bench.waiting()):
-            time.sleep(0.005)
+        await_true(lambda: set(job_ids) <= set(bench.waiting()))
         act()
 
     thread = threading.Thread(target=wait_and_act, daemon=True)
@@ -98,16 +81,11 @@ def test_items_are_taken_only_as_there_is_room(bench: ClientBench):
 
 @pytest.mark.at_length
 def test_what_the_loop_is_done_with_is_let_go(settings):
-    class Candles(dict):
-        """A mapping that can be referred to weakly."""
-
-        __hash__ = object.__hash__
-
     alive = weakref.WeakSet()
 
     def source():
         for _ in range(30):
-            alive.add(one := Candles(CANDLES))
+            alive.add(one := WeakCandles(CANDLES))
             yield one
 
     most = 0
@@ -118,11 +96,6 @@ def test_what_the_loop_is_done_with_is_let_go(settings):
 
 
 def test_candles_are_let_go_once_they_are_enqueued(settings):
-    class Candles(dict):
-        """A mapping that can be referred to weakly."""
-
-        __hash__ = object.__hash__
-
     alive = weakref.WeakSet()
     counted = []
 
@@ -130,7 +103,7 @@ def test_candles_are_let_go_once_they_are_enqueued(settings):
         for _ in range(3 * MAX_TOGETHER):
             gc.collect()
             counted.append(len(alive))
-            one = Candles(CANDLES)
+            one = WeakCandles(CANDLES)
             alive.add(one)
             yield one
             del one
@@ -139,12 +112,6 @@ def test_candles_are_let_go_once_they_are_enqueued(settings):
     outcomes = list(held.forecast_many(source(), pred_len=5, timeout_s=0.05))
     assert [one.error.code for one in outcomes] == [ErrorCode.TIMEOUT] * (3 * MAX_TOGETHER)
     assert max(counted) <= MAX_TOGETHER + 1  # the one that was taken last may still be referred to
-
-
-def test_ends_are_told_and_need_not_be_looked_for(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)
-    with worker_of(bench):
-        assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5, max_in_flight=3))) == 10
 
 
 def test_as_completed_gives_what_is_there(bench: ClientBench):
@@ -165,8 +132,7 @@ def test_in_order_a_later_item_waits_for_an_earlier_one(bench: ClientBench):
     first = []
     thread = threading.Thread(target=lambda: first.append(next(outcomes)))
     thread.start()
-    while len(bench.waiting()) < 2:
-        pass
+    await_true(lambda: len(bench.waiting()) == 2)
     bench.finish("run-b")
     bench.fail("run-a", JobError(ErrorCode.DEADLINE, "too late"))
     thread.join()
@@ -175,27 +141,19 @@ def test_in_order_a_later_item_waits_for_an_earlier_one(bench: ClientBench):
 
 
 def test_what_befalls_one_item_ends_nothing_else(bench: ClientBench):
-    bad = {**CANDLES, "close": [-1.0] * 60}
-    with worker_of(bench):
-        outcomes = list(bench.client.forecast_many([CANDLES, bad, {}, CANDLES], pred_len=5))
-    codes = [None if one.error is None else one.error.code for one in outcomes]
-    assert codes == [None, ErrorCode.NON_POSITIVE_PRICE, ErrorCode.MISSING_FIELD, None]
-    with pytest.raises(JobError, match="NON_POSITIVE_PRICE"):
-        outcomes[1].unwrap()
-
-
-def test_candles_that_cannot_be_read_are_their_own_items_error(bench: ClientBench):
     class Odd:
         @property
         def columns(self):
             raise RuntimeError("the file is gone")
 
-    huge = {**CANDLES, "close": [10**400] * 60}
+    bad = {**CANDLES, "close": [-1.0] * 60}
     with worker_of(bench):
-        outcomes = list(bench.client.forecast_many([huge, Odd(), CANDLES], pred_len=5))
+        outcomes = list(bench.client.forecast_many([CANDLES, bad, {}, Odd(), CANDLES], pred_len=5))
     codes = [None if one.error is None else one.error.code for one in outcomes]
-    assert codes == [ErrorCode.VALUE_TOO_LARGE, ErrorCode.BAD_TYPE, None]
-    assert "the file is gone" in outcomes[1].error.message
+    assert codes == [None, "NON_POSITIVE_PRICE", "MISSING_FIELD", "BAD_TYPE", None]
+    assert "the file is gone" in outcomes[3].error.message
+    with pytest.raises(JobError, match="NON_POSITIVE_PRICE"):
+        outcomes[1].unwrap()
 
 
 class Frame:
@@ -250,11 +208,6 @@ def test_an_item_may_have_options_of_its_own(settings):
     assert "pred_length" in refused[0].error.message
 
 
-def test_a_misspelt_option_is_refused_before_an_item_is_taken(bench: ClientBench):
-    with pytest.raises(TypeError, match="pred_length"):
-        bench.client.forecast_many([CANDLES], pred_length=5)
-
-
 class NoHash:
     def __hash__(self) -> int:
         raise RuntimeError("no hash")
@@ -270,15 +223,10 @@ def test_a_key_that_cannot_be_part_of_an_id_is_its_items_error(bench: ClientBenc
     assert (refused.error.code, fine.job_id, fine.result) == (code, "run-name", RESULT)
 
 
+@pytest.mark.parametrize("bench", ["fake", "awaited real"], indirect=True)
 def test_an_item_that_takes_too_long_is_cancelled_and_the_others_go_on(bench: ClientBench):
-    def end_the_second() -> None:
-        await_true(lambda: "run-1" in bench.waiting())
-        bench.finish("run-1")
-
-    thread = threading.Thread(target=end_the_second)
-    thread.start()
-    late, fine = bench.client.forecast_many([CANDLES] * 2, pred_len=5, timeout_s=4, job_id_prefix="run")
-    thread.join()
+    with once_sent(bench, ["run-1"], partial(bench.finish, "run-1")):
+        late, fine = bench.client.forecast_many([CANDLES] * 2, pred_len=5, timeout_s=4, job_id_prefix="run")
     assert (late.error.code, fine.result) == (ErrorCode.TIMEOUT, RESULT)
     with pytest.raises(JobError, match="CANCELLED"):
         bench.client.forecast_handle("run-0").wait(WAIT_S)
@@ -332,12 +280,6 @@ def test_an_error_of_the_items_own_source_is_not_swallowed(bench: ClientBench):
     await_true(lambda: bench.waiting() == [])
 
 
-def test_without_items_there_are_no_outcomes(bench: ClientBench):
-    assert list(bench.client.forecast_many([], pred_len=5)) == []
-    with pytest.raises(JobError, match="max_in_flight"):
-        bench.client.forecast_many([], pred_len=5, max_in_flight=0)
-
-
 @pytest.mark.parametrize("error", [FULL, AWAY, UNCERTAIN], ids=lambda error: error.code)
 def test_what_is_refused_for_now_is_submitted_again_with_its_id(settings, error):
     fake = FakeForecastClient(settings=settings)
@@ -360,13 +302,6 @@ def test_a_narrow_queue_takes_any_number_in_the_end(settings, redis):
         outcomes = list(bench.client.forecast_many([CANDLES] * 8, pred_len=5))
     assert [one.index for one in outcomes if one.result] == list(range(8))
     assert max(seen) <= 3
-
-
-def test_results_of_which_nobody_tells_are_found(settings, redis, monkeypatch):
-    monkeypatch.setattr(ResultEvents, "_on_state", _nothing)
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
-    with client_bench("real", settings, redis) as bench, worker_of(bench):
-        assert len(list(bench.client.forecast_many([CANDLES] * 10, pred_len=5))) == 10
 
 
 def test_a_connection_that_is_cut_is_made_again(settings, redis):
@@ -399,5 +334,9 @@ def test_few_connections_serve_any_number_of_runs_and_are_given_back(settings, r
         assert redis.client_list(_type="pubsub") == []
 
 
-def _nothing(*_: object) -> None:
-    """Instead of receiving a published state."""
+def test_options_are_checked_before_an_item_is_taken(bench: ClientBench):
+    with pytest.raises(TypeError, match="pred_length"):
+        bench.client.forecast_many([CANDLES], pred_length=5)
+    with pytest.raises(JobError, match="max_in_flight"):
+        bench.client.forecast_many([], pred_len=5, max_in_flight=0)
+    assert list(bench.client.forecast_many([], pred_len=5)) == []

@@ -7,7 +7,7 @@ import pytest
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.retrying import Retries
+from kronos_client.core.dispatcher import Retries
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles

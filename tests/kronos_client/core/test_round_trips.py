@@ -42,12 +42,19 @@ class Watched:
 
             monkeypatch.setattr(kind, "send_packed_command", counted)
 
+    def begin(self, client: ForecastClient) -> None:
+        """Connect, and count from here on."""
+        first = client.submit(CANDLES, pred_len=5)
+        first.wait()
+        first.state()  # after all reading for it
+        self.writes.clear()
+
 
 @pytest.fixture
 def watched(settings, monkeypatch) -> Iterator[Watched]:
     """Without reading workers and jobs again, however slow the machine is."""
     monkeypatch.setattr("kronos_client.core.dispatcher.WORKERS_KNOWN_FOR_S", 1e9)
-    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1e9)
+    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 1e9)
     with FaultyProxy(settings.redis_url.get_secret_value()) as proxy:
         yield Watched(proxy.url, monkeypatch)
 
@@ -68,10 +75,7 @@ def jobs_ended(backend: Any, redis: Any) -> Iterator[None]:
 
 def test_a_job_takes_two_round_trips(watched, backend, redis):
     with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
-        first = client.submit(CANDLES, pred_len=5)
-        first.wait()
-        first.state()  # after all reading for it
-        watched.writes.clear()
+        watched.begin(client)
         client.submit(CANDLES, pred_len=5).wait()
         assert len(watched.writes) == 2
 
@@ -94,10 +98,7 @@ def test_a_batch_takes_two_round_trips(watched, backend, redis):
 def test_a_batch_of_a_client_without_event_loop_takes_two_round_trips(watched, backend, redis, monkeypatch):
     monkeypatch.setattr("kronos_client.core.many.COLLECT_S", 1e9)
     with ForecastClient(watched.url) as client, jobs_ended(backend, redis):
-        first = client.submit(CANDLES, pred_len=5)
-        first.wait()
-        first.state()  # after all reading for it
-        watched.writes.clear()
+        watched.begin(client)
         outcomes = client.forecast_many([CANDLES] * MAX_TOGETHER, pred_len=5)
         assert sum(outcome.result is not None for outcome in outcomes) == MAX_TOGETHER
     assert len(watched.writes) == 2

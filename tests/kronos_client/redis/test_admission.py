@@ -204,7 +204,7 @@ def test_kombu_reads_the_message_and_the_event(admission, redis, redis_server):
         with suppress(TimeoutError):
             connection.drain_events(timeout=0.2)
         content = '{"series":[{"id":"é"}]}'
-        admit(admission, "ä 1", content, shown="{'series': 'é'}")
+        admit(admission, "ä 1", content, kwargsrepr="{'series': 'é'}")
         while len(seen) < 2:
             connection.drain_events(timeout=WAIT_S)
     (event, _), (body, message) = sorted(seen, key=lambda one: isinstance(one[0], list))

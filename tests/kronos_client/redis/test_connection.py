@@ -14,18 +14,6 @@ from tests.ports import free_port
 from tests.waiting import WAIT_S
 
 
-def test_answers_are_strings(redis):
-    redis.set("name", "值")
-    assert redis.get("name") == "值"
-
-
-def test_no_wait_is_unbounded(redis):
-    options = redis.get_connection_kwargs()
-    assert 0 < options["socket_connect_timeout"] <= 10
-    assert 0 < options["socket_timeout"] <= 30
-    assert options["socket_keepalive"]
-
-
 def test_a_connection_that_was_cut_is_made_again(redis, redis_server):
     with connect(redis_server.url) as victim:
         victim.ping()
@@ -59,11 +47,6 @@ def test_more_threads_than_connections_wait_for_each_other(redis_server):
         assert answers == [True]
         for one in in_use:
             pool.release(one)
-
-
-def test_nobody_listening_is_an_error():
-    with pytest.raises(ConnectionError):
-        connect(f"redis://127.0.0.1:{free_port()}/0").ping()
 
 
 def test_a_server_that_never_answers_is_given_up(monkeypatch):

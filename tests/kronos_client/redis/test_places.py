@@ -10,8 +10,7 @@ from redis import Redis
 from kronos_client.contract.names import job_key
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_record import JobRecord
-from kronos_client.redis.job_store import Ending, JobStore
+from kronos_client.redis.job_store import Ending, JobRecord, JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS, list_key
 from tests.admitting import admit
 from tests.taking import take_one

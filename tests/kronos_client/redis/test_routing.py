@@ -20,7 +20,7 @@ from kronos_client.contract.names import (
 )
 from kronos_client.contract.worker_status import AnyWorkerStatus, State
 from kronos_client.redis import routing
-from kronos_client.redis.queues import NO_PREFIX, QueueNames
+from kronos_client.redis.queues import QueueNames
 from kronos_client.redis.routing import (
     WORKERS_KEY,
     TaskRouter,
@@ -89,18 +89,6 @@ def test_backtests_leave_gpu_workers_to_training_if_they_can(states, expected):
     assert choose_queue("auto", True, pool, BACKTEST_TASK) == expected
 
 
-@pytest.mark.parametrize(("device", "queue"), [("cpu", CPU_FINETUNE_QUEUE), ("cuda:1", GPU_FINETUNE_QUEUE)])
-def test_the_queue_of_a_finetuning_workers_device(device, queue):
-    assert NO_PREFIX.on_device(device, "finetune") == queue
-
-
-@pytest.mark.parametrize(
-    ("device", "queue"), [("cpu", "cpu"), ("cuda", "gpu"), ("cuda:1", "gpu"), ("mps", "gpu")]
-)
-def test_the_queue_of_a_workers_device(device, queue):
-    assert NO_PREFIX.on_device(device) == queue
-
-
 def test_announcements_are_read_back_in_the_order_of_their_nodes(redis):
     statuses = [worker(CPU_QUEUE, node=node) for node in ("a@1", "b@1", "c@1")]
     for status in reversed(statuses):
@@ -154,10 +142,6 @@ def test_a_withdrawn_worker_is_gone_at_once_and_the_others_stay(redis):
     withdraw(redis, "a@1")
     assert [status.node for status in live_workers(redis)] == ["b@1"]
     assert redis.zrange(WORKERS_KEY, 0, -1) == ["b@1"]
-
-
-def test_nobody_is_alive_in_an_empty_redis(redis):
-    assert live_workers(redis) == []
 
 
 def test_what_a_newer_worker_says_in_addition_is_kept(redis):
@@ -238,11 +222,6 @@ def test_a_prefix_is_in_the_names_of_all_queues(redis, redis_server):
     assert route(router, STATUS_TASK) == "app.gpu"
 
 
-def test_a_forecast_that_must_have_a_gpu_is_refused_while_there_is_none(redis, router):
-    with pytest.raises(JobError, match="NO_GPU_WORKER"):
-        route(router, FORECAST_TASK, {"job": {"device": "cuda", "allow_fallback": False}})
-
-
 @pytest.mark.parametrize(
     "kwargs", [None, {}, [], "job", {"job": None}, {"job": [1]}, {"job": {"device": ["x"]}}, {"job": "{}"}]
 )
@@ -264,14 +243,6 @@ def test_status_does_not_wait_for_training(redis, router):
     assert route(router, STATUS_TASK, {}) == GPU_QUEUE
 
 
-def test_finetuning_is_routed_by_its_device_and_who_is_ready(redis, router):
-    announce(redis, worker(GPU_QUEUE))
-    assert route(router, FINETUNE_TASK, {"job": {"device": "auto"}}) == CPU_FINETUNE_QUEUE
-    announce(redis, worker(GPU_FINETUNE_QUEUE, node="b@1"))
-    assert route(router, FINETUNE_TASK, {"job": {"device": "auto"}}) == GPU_FINETUNE_QUEUE
-    assert route(router, FINETUNE_TASK, {"job": {"device": ["x"]}}) == CPU_FINETUNE_QUEUE
-
-
 def test_other_apps_tasks_are_left_alone_without_asking_redis():
     nowhere = TaskRouter("redis://127.0.0.1:1/0")
     assert route(nowhere, "shop.send_mail", {"job": {"device": "cuda"}}) is None
@@ -283,11 +254,6 @@ def test_other_apps_tasks_are_left_alone_without_asking_redis():
 def test_a_queue_that_was_named_is_left_alone_without_asking_redis(name):
     nowhere = TaskRouter("redis://127.0.0.1:1/0")
     assert nowhere(name, (), {"job": {"device": "auto"}}, {"queue": "gpu"}) is None
-
-
-def test_an_announcement_is_plain_json(redis):
-    announce(redis, worker(CPU_QUEUE))
-    assert json.loads(redis.get(worker_key("a@1"))) == worker(CPU_QUEUE).as_json()
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Output
-from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.worker_status import ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
-from kronos_client.service_settings import parse_model_specs
+from kronos_client.settings import parse_model_specs
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
 from tests.kronos_client.contract.test_calibration import FIELDS
 from tests.waiting import WAIT_S, await_true

@@ -15,8 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.job_limits import Limits
-from kronos_client.contract.names import FORECAST_TASK, job_key
+from kronos_client.contract.names import FORECAST_TASK, Limits, job_key
 from kronos_client.contract.schemas import example
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS

@@ -3,7 +3,7 @@
 import pytest
 
 from kronos_client.contract.finetune import parse_finetune_job
-from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import Limits
 from worker.training.finetune_run import MAX_MESSAGE_CHARS, training_error
 
 JOB = parse_finetune_job({"name": "mine", "data": {"path": "a.csv"}}, Limits())

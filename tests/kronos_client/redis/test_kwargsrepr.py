@@ -2,7 +2,7 @@
 
 import pytest
 
-from kronos_client.redis.message import shown_arguments
+from kronos_client.redis.message import kwargsrepr
 
 SERIES = {"id": "BTCUSDT", "close": [1.0] * 500}
 
@@ -31,9 +31,9 @@ SERIES = {"id": "BTCUSDT", "close": [1.0] * 500}
     ],
 )
 def test_a_job_in_short(job, expected):
-    assert shown_arguments({"job": job}) == expected
+    assert kwargsrepr({"job": job}) == expected
 
 
 @pytest.mark.parametrize("kwargs", [None, {}, [], {"job": [1]}, {"job": None}, "job"])
 def test_what_is_no_job_shows_nothing(kwargs):
-    assert shown_arguments(kwargs) == "{}"
+    assert kwargsrepr(kwargs) == "{}"
