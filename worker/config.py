@@ -23,10 +23,9 @@ DELIVERY_KEYS_SETTING: Final = "kronos_delivery_keys"
 
 # Modules of ``worker.tasks`` that a worker imports. Those for forecasts need torch, which a finetuning worker
 # does not have.
-BOTH_IMPORT: Final = ("celery_controls", "status", "wrong_role")
 IMPORTS: Final[dict[Role, tuple[str, ...]]] = {
-    "forecast": (*BOTH_IMPORT, "forecast", "controls"),
-    "finetune": (*BOTH_IMPORT, "finetune", "backtest"),
+    "forecast": ("both_roles", "forecast", "controls"),
+    "finetune": ("both_roles", "long_jobs"),
 }
 
 

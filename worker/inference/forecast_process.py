@@ -11,7 +11,7 @@ from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.reports import EngineLoad
 from worker.inference.capacity import Capacity, max_held_jobs
 from worker.inference.host import Host
-from worker.inference.isolation.isolation import Isolation
+from worker.inference.isolation import Isolation
 from worker.inference.model_loader import max_jobs_on
 from worker.monitoring.metrics import WorkerMetrics
 from worker.process import WorkerProcess

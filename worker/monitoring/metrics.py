@@ -2,6 +2,8 @@
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +25,6 @@ from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.queues import MAX_WAIT_S, NO_PREFIX, priority_of
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
-from worker.monitoring.rates import Rates
 
 if TYPE_CHECKING:
     from kronos_model.devices.resolution import DeviceDescription
@@ -53,6 +54,29 @@ TRAINING_GAUGES: Final = {
     "kronos_training_steps": ("num_steps", "Steps that the stage has in all"),
     "kronos_training_loss": ("loss", "Training loss as last reported"),
 }
+
+
+class Rates:
+    """The growth of some counts over the last ``window_s``, or little longer. May be shared by threads."""
+
+    def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window_s = window_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._noted: deque[tuple[float, ...]] = deque()
+
+    def growth(self, *counts: float) -> tuple[float, ...]:
+        """Note the present counts.
+
+        Returns:
+            The seconds since the window's start, or since the first call; then by how much each count grew.
+        """
+        with self._lock:
+            latest = (self._clock(), *counts)
+            self._noted.append(latest)
+            while len(self._noted) > 1 and self._noted[1][0] <= latest[0] - self._window_s:
+                self._noted.popleft()
+            return tuple(now - before for now, before in zip(latest, self._noted[0], strict=True))
 
 
 @dataclass(frozen=True, eq=False)

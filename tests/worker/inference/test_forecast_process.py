@@ -20,7 +20,7 @@ from tests.worker.inference.runs import ended, result_of, submit
 from worker.inference import forecast_process, model_loader
 from worker.inference.engine_thread import EngineDied
 from worker.inference.forecast_process import ForecastProcess
-from worker.inference.isolation.__main__ import load_host
+from worker.inference.isolation_child import load_host
 from worker.monitoring import heartbeat
 from worker.settings import explain
 

@@ -25,11 +25,11 @@ from worker.app import app
 from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
+from worker.inference import isolation
 from worker.inference.engine_thread import EngineDied
-from worker.inference.isolation import isolation
-from worker.inference.isolation.isolation import ChildUnavailable, RetryLater
+from worker.inference.isolation import ChildUnavailable, RetryLater
 from worker.process import current
-from worker.tasks import attempt, forecast, forecast_jobs
+from worker.tasks import attempt, forecast
 from worker.tasks.attempt import Requeued
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -113,8 +113,8 @@ def deliver(settings, process, computation, monkeypatch):
         use_result_backend(own)
         own.conf[DELIVERY_KEYS_SETTING] = KEYS
         monkeypatch.setattr(transport, "backend", lambda: own.backend)
-        monkeypatch.setattr(forecast_jobs, "CHECK_INTERVAL_S", 0.01)
-        jobs = forecast_jobs.ForecastJobs(process)
+        monkeypatch.setattr(forecast, "CHECK_INTERVAL_S", 0.01)
+        jobs = forecast.ForecastJobs(process)
 
         def deliver(token: str, payload: Any = None, **headers: Any) -> dict[str, Any]:
             request = SimpleNamespace(

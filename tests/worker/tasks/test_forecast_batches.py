@@ -27,10 +27,9 @@ from tests.published import published_states
 from worker.broker import outcomes, transport
 from worker.broker.claims import Claims
 from worker.broker.deliveries import Asked, Deliveries
-from worker.tasks import forecast, forecast_jobs
+from worker.tasks import forecast
 from worker.tasks.attempt import Requeued
-from worker.tasks.forecast import ForecastAttempt
-from worker.tasks.forecast_jobs import ForecastJobs
+from worker.tasks.forecast import ForecastAttempt, ForecastJobs
 
 KEYS = DELIVERY_KEYS["forecast"]
 QUEUE = "cpu"
@@ -191,8 +190,7 @@ def patched(monkeypatch, woken):
     monkeypatch.setattr(forecast, "Computation", ScriptedComputation)
     job = read_job(example("forecast-job"), Limits())
     monkeypatch.setattr(forecast, "read_job", lambda *_: job)  # a few ms for each
-    for module in (forecast, forecast_jobs):
-        monkeypatch.setattr(module, "REQUEUE_DELAY_S", 0.0)
+    monkeypatch.setattr(forecast, "REQUEUE_DELAY_S", 0.0)
     monkeypatch.setattr(outcomes, "PAUSES", ConstantBackoff(0))
 
 

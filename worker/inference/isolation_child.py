@@ -1,4 +1,4 @@
-"""``python -m worker.inference.isolation``: compute a worker's suspects one at a time, until the worker ends.
+"""``python -m worker.inference.isolation_child``: computes suspects one at a time, until the worker ends.
 
 The first message describes the worker, as ``ForecastProcess._hello``. Each later one is a job: ``job_id``,
 ``job``, ``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
@@ -23,7 +23,7 @@ from kronos_model.processes.json_child import JsonParent
 from worker.broker.result_backend import coded
 from worker.inference.executor import Computation
 from worker.inference.host import Host
-from worker.inference.isolation.isolation import EXIT_IDLE
+from worker.inference.isolation import EXIT_IDLE
 from worker.inference.shutdown import EXIT_STATUS
 from worker.settings import WorkerSettings, get_settings
 

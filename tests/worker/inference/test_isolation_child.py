@@ -8,8 +8,8 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.schemas import example
 from kronos_model.errors import CheckpointMissing
-from worker.inference.isolation import __main__ as main
-from worker.inference.isolation.isolation import EXIT_IDLE
+from worker.inference import isolation_child as main
+from worker.inference.isolation import EXIT_IDLE
 
 RECEIPT = {"now": 2.0, "received_at": 1.0, "is_cancelled": False}
 

@@ -15,7 +15,7 @@ from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
 from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 from worker.tasks.attempt import Requeued
-from worker.tasks.long_attempt import LongAttempt
+from worker.tasks.long_jobs import LongAttempt
 
 KEYS = DELIVERY_KEYS["finetune"]
 RESULT = {"name": "mine"}

@@ -1,4 +1,4 @@
-"""One delivery of a finetuning job or backtest: from the queue to its one outcome, by one worker at a time.
+"""``kronos.finetune`` and ``kronos.backtest``: one job from the queue to its one outcome.
 
 A worker claims the job when it begins, and renews the claim until the outcome is stored. If another worker
 receives the job meanwhile, it puts the job back until the claim would end.
@@ -14,12 +14,16 @@ from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import PROGRESS_STATE
+from kronos_client.contract.names import BACKTEST_TASK, FINETUNE_TASK, PROGRESS_STATE
 from kronos_client.redis.message import fingerprint
 from kronos_model.atomic_write import NO_ROOM
+from worker.app import app
 from worker.broker.result_backend import coded
-from worker.tasks.attempt import REQUEUE_DELAY_S, Attempt, Requeued, job_of
+from worker.process import current_process
+from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, Requeued, job_of
+from worker.training.backtest_run import BacktestJobRun
 from worker.training.finetune_process import FinetuneProcess
+from worker.training.finetune_run import FinetuneRun
 from worker.training.long_run import Interrupted, LongRun
 
 log = logging.getLogger(__name__)
@@ -85,3 +89,18 @@ class LongAttempt(Attempt):
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
             self._backend.store_result(self.job_id, self._reported, PROGRESS_STATE, request=self._request)
+
+
+@app.task(name=FINETUNE_TASK, **JOB_TASK)
+def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Train and register one model. Returns its result as JSON, or raises JobError.
+
+    If the job itself is not at fault, it goes back to the queue, and another worker continues it.
+    """
+    return LongAttempt(self, current_process(), FinetuneRun).answer(args, kwargs)
+
+
+@app.task(name=BACKTEST_TASK, **JOB_TASK)
+def backtest(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Run one backtest; otherwise as ``finetune``."""
+    return LongAttempt(self, current_process(), BacktestJobRun).answer(args, kwargs)
