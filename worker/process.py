@@ -155,15 +155,15 @@ class WorkerProcess:
 
 
 @dataclass
-class Current:
-    """This process."""
+class WorkerState:
+    """The state of this process, which Celery's signals change."""
 
     process: Any = None
     is_draining: bool = False
     is_ending: bool = False
 
 
-current = Current()
+current = WorkerState()
 
 
 def current_process() -> Any:

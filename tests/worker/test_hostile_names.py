@@ -16,7 +16,6 @@ from kronos_client.service_settings import parse_model_specs
 from kronos_model.checkpoints import hub
 from kronos_model.checkpoints import source as checkpoint_source
 from kronos_model.errors import CheckpointError
-from kronos_model.finetuning.config import parse_config
 from tests.kronos_client.contract.contract_jobs import series
 from tests.waiting import WAIT_S
 from tests.worker.inference.test_model_cache import FakeLoader, loaded
@@ -250,23 +249,3 @@ def test_training_cannot_start_from_a_model_that_is_not_listed(
     assert refused.value.message.isprintable()
     if str(folder.parent) not in name:
         assert str(folder.parent) not in text_of(refused.value)
-
-
-@pytest.mark.usefixtures("no_hub")
-def test_a_revision_that_is_not_the_workers_is_refused(registry: ModelRegistry) -> None:
-    settings = WorkerSettings.model_construct(model="owner/own", model_revision="abc")
-    for revision in ("main", "abc/../main", "ABC", "refs/pr/1"):
-        config = parse_config(
-            {"data": {"path": "."}, "start": {"model": "owner/own", "model_revision": revision}}
-        )
-        with pytest.raises(JobError, match="MODEL_NOT_ALLOWED"):
-            check_start(config, settings, registry)
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "../a", "A", "a" * 65, "a\n", "\u0430", "kronos-tiny", "-a", "a@1"]
-)
-def test_no_model_is_registered_under_a_path_or_a_taken_name(name: str) -> None:
-    with pytest.raises(JobError) as refused:
-        parse_finetune_job({"name": name, "data": {"path": "a.csv"}}, LIMITS)
-    assert refused.value.field == "name"

@@ -58,7 +58,7 @@ class MessageConsumer:
         self._max_bytes = max_bytes
         self._outcomes = outcomes
         self._outcomes.dead_entry = self._dead_entry
-        self._put_back: set[str] = set()
+        self._delays_s: dict[str, float] = {}  # by delivery tag, until Celery requeues the message
         self.notified = threading.Event()
         self.is_awake = False
         self._next_check = 0.0
@@ -159,16 +159,13 @@ class MessageConsumer:
         if failed is not None:
             raise failed
 
-    def put_back(self, delivery_tag: str, delay_s: float) -> None:
-        """Have a message delivered again after this time. Celery may then reject and requeue it."""
-        self.deliveries.put_back(delivery_tag, delay_s)
-        self._put_back.add(delivery_tag)
+    def delay(self, delivery_tag: str, delay_s: float) -> None:
+        """Set the time after which a message is delivered again once Celery requeues it."""
+        self._delays_s[delivery_tag] = delay_s
 
     def requeue(self, delivery_tag: str) -> None:
         """Have a message delivered again, at Celery's request."""
-        if delivery_tag not in self._put_back:
-            self.deliveries.put_back(delivery_tag)
-        self._put_back.discard(delivery_tag)
+        self.deliveries.put_back(delivery_tag, self._delays_s.pop(delivery_tag, 0.0))
 
     def reject(self, delivery_tag: str) -> None:
         """Bury a message that Celery rejects."""
@@ -238,9 +235,9 @@ class MessageConsumer:
         return delay_s <= 0
 
     def _bury(self, tag: str, raw: bytes, queue: str, error: BadMessage) -> None:
-        shown_id = None if error.job_id is None else escaped(error.job_id, MAX_ID_CHARS)
-        log.warning("an unreadable message (id %r) is moved to kronos:dead: %s", shown_id, error)
-        entry = self.deliveries.dead_entry(str(error), queue=queue, job_id=shown_id, message=raw)
+        printable_id = None if error.job_id is None else escaped(error.job_id, MAX_ID_CHARS)
+        log.warning("an unreadable message (id %r) is moved to kronos:dead: %s", printable_id, error)
+        entry = self.deliveries.dead_entry(str(error), queue=queue, job_id=printable_id, message=raw)
         if error.job_id is None:
             self._outcomes.end(Ending("", "", tag, entry))
         else:

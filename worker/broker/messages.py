@@ -92,11 +92,11 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
         if not is_job_id(headers.get("id")):
             raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
         _check_arguments(body)
-        shown = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]))}
+        reprs = {"argsrepr": "()", "kwargsrepr": _text(shown_arguments(body[1]))}
         payload = {
             "body": body,
             "content-encoding": "binary",
-            "headers": _checked(headers) | shown,
+            "headers": _checked(headers) | reprs,
             "properties": {
                 "correlation_id": headers["id"],
                 "reply_to": _text(properties.get("reply_to")),

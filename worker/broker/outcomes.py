@@ -71,7 +71,7 @@ class Outcomes:
     def num_kept_bytes(self) -> int:
         """Bytes of outcomes that Redis refused so far."""
         with self._lock:
-            return sum(len(one.ending.outcome) for one in self._waiting if one.num_tries)
+            return sum(len(waiting.ending.outcome) for waiting in self._waiting if waiting.num_tries)
 
     @property
     def has_room(self) -> bool:
@@ -143,7 +143,7 @@ class Outcomes:
         batch: list[_Waiting] = []
         with self._lock:
             now, num_bytes = time.monotonic(), 0
-            for waiting in [one for one in self._waiting if one.due_at <= now][:MAX_AT_ONCE]:
+            for waiting in [waiting for waiting in self._waiting if waiting.due_at <= now][:MAX_AT_ONCE]:
                 num_bytes += len(waiting.ending.outcome)
                 if batch and num_bytes > MAX_BYTES_AT_ONCE:
                     break

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from kombu.asynchronous import Hub
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -35,7 +36,7 @@ class QueueWatch:
         self._keys = {key.encode() for key in keys}
         self._notify = notify
         self._client: Redis | None = None
-        self._hub: Any = None
+        self._hub: Hub | None = None
         self._reader = -1  # the connection's descriptor while the loop reads it
         self._polls: Any = None
         self._is_refused = False
@@ -62,7 +63,7 @@ class QueueWatch:
         self._emptied = emptied
         self._read()  # what came with the answer would not wake the loop
 
-    def attach(self, hub: Any) -> None:
+    def attach(self, hub: Hub | None) -> None:
         """Have this event loop read the connection; None when it ends."""
         self._not_read_by_loop()
         if self._polls is not None:
@@ -109,7 +110,7 @@ class QueueWatch:
             self._polls = self._hub.call_repeatedly(UNTRACKED_INTERVAL_S, self._notify)
 
     def _not_read_by_loop(self) -> None:
-        if self._reader >= 0:
+        if self._hub is not None and self._reader >= 0:
             self._hub.remove(self._reader)
             self._reader = -1
 

@@ -5,21 +5,18 @@ the pool may cause the failure. Overrides methods that celery 5.7's ``backends/b
 """
 
 import logging
-import os
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any, Final
 
 from celery import states
 from celery.backends.redis import RedisBackend
-from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.stored import encode_state
-from kronos_client.redis.job_store import Begun, Ending, JobStore
+from kronos_client.redis.job_store import Ending, JobStore
 from worker.broker.connecting import redis_of
 from worker.broker.outcomes import Outcomes
-from worker.broker.store_health import store_health
 from worker.config import DELIVERY_KEYS_SETTING
 
 log = logging.getLogger(__name__)
@@ -51,21 +48,6 @@ class CodedRedisBackend(RedisBackend):
     def outcomes(self) -> Outcomes:
         """Ends this process's jobs; as ``store``."""
         return Outcomes(self.store)
-
-    def begin(
-        self, task_id: str, request: Any, timeout_s: float, content: str = "", worker: str = ""
-    ) -> Begun:
-        """Claim a job, and store that a worker has begun it; otherwise as ``JobStore.begin``.
-
-        This replaces Celery's ``track_started``, which needs one more round trip.
-        """
-        info = {"pid": os.getpid(), "hostname": worker}
-        meta = encode_state(task_id, states.STARTED, info)
-        try:
-            return self.store.begin(task_id, meta, tag_of(request), timeout_s, content, worker)
-        except RedisError as error:
-            store_health.refused(error)
-            raise
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery would subscribe to the result of every job that it sends.

@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
+
+from kombu.asynchronous import Hub
 
 
 class Rounds:
@@ -28,10 +30,10 @@ class Rounds:
 rounds: Final = Rounds()
 
 
-def call_soon(hub: Any, call: Callable[[], object] = lambda: None) -> None:
+def call_soon(hub: Hub, call: Callable[[], object] = lambda: None) -> None:
     """Have Celery's event loop make this call, and a round, soon. May be called on any thread.
 
     The loop of kombu 5.7 does not wake for a call from its own thread, but waits for up to a second.
     """
-    hub._loop_thread = None  # else it is no call from another thread
+    hub._loop_thread = None  # type: ignore[attr-defined]  # else it is no call from another thread
     hub.call_soon(call)

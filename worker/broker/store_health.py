@@ -58,11 +58,11 @@ class StoreHealth:
 
     def refused(self, error: BaseException) -> None:
         """Note that Redis refused to let this process take, begin or end a job."""
-        shown = f"{type(error).__name__}: {one_line(str(error))}"
-        remedy = next((text for pattern, text in REMEDIES.items() if re.search(pattern, shown)), OTHERWISE)
+        text = f"{type(error).__name__}: {one_line(str(error))}"
+        remedy = next((remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, text)), OTHERWISE)
         now = time.monotonic()
         with self._lock:
-            self._reason = f"Redis refuses what this worker writes ({escaped(shown, MAX_CHARS)}); {remedy}"
+            self._reason = f"Redis refuses what this worker writes ({escaped(text, MAX_CHARS)}); {remedy}"
             if self._refused_since is None or now > self._refused_at + LASTS_S:
                 self._refused_since = now
             self._refused_at = now

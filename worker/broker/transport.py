@@ -28,6 +28,7 @@ from worker.broker.consuming import MessageConsumer
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
 from worker.broker.queue_watch import QueueWatch
+from worker.broker.result_backend import CodedRedisBackend
 from worker.broker.rounds import rounds
 from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
@@ -57,9 +58,9 @@ def message_consumer() -> MessageConsumer:
     return MessageConsumer(deliveries, max_bytes, backend().outcomes)
 
 
-def backend() -> Any:
+def backend() -> CodedRedisBackend:
     """The result backend of this process, which ends its jobs."""
-    return app.backend
+    return app.backend  # type: ignore[return-value]
 
 
 class QoS(redis.QoS):
@@ -227,11 +228,11 @@ def held_deliveries(task_buckets: Mapping[str, Any]) -> tuple[dict[str, str], se
     """
     # Not state.requests, which has one entry per job id: a job may have been delivered twice.
     running = _members(state.active_requests)
-    claims = {one.message.delivery_tag: one.id for one in running if one.name in TASK_ROLES}
+    claims = {request.message.delivery_tag: request.id for request in running if request.name in TASK_ROLES}
     received = [*_members(state.reserved_requests), *running]
     for bucket in filter(None, task_buckets.values()):
         received += [request for request, _ in _members(bucket.contents)]
-    return claims, {one.message.delivery_tag for one in received} - claims.keys()
+    return claims, {request.message.delivery_tag for request in received} - claims.keys()
 
 
 def _members(requests: Any) -> list[Any]:

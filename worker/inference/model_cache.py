@@ -184,9 +184,9 @@ class ModelCache:
             raise JobError.from_kronos(error, prefix="model") from None
         with self._lock:
             here = [self.own.registered, *self._further]
-        loaded = [one for one in here if isinstance(one, RegisteredModel)]
-        called = [one for one in loaded if name in (one.name, one.reference)]
-        return max(called, key=lambda one: one.version, default=None)
+        loaded = [model for model in here if isinstance(model, RegisteredModel)]
+        called = [model for model in loaded if name in (model.name, model.reference)]
+        return max(called, key=lambda model: model.version, default=None)
 
     def _take(self, wanted: Loadable) -> CacheEntry:
         """The entry of another model, made if there is none. Needs the lock."""

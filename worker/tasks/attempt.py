@@ -2,18 +2,19 @@
 
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from billiard.einfo import ExceptionInfo
-from celery import Task, signals
+from celery import Task, signals, states
 from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
-from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import TASK_ROLES, Priority
-from kronos_client.redis.job_store import Begun, Ending, Receipt
+from kronos_client.core.stored import encode_state
+from kronos_client.redis.job_store import Beginning, Begun, Ending, Receipt
 from kronos_client.redis.queues import priority_of
 from kronos_model.text import dotted
 from worker.broker import transport
@@ -68,11 +69,8 @@ class ClaimedRequest(Request):
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Celery calls it also for rejected jobs."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps it
-        try:
-            if isinstance(error, Requeued) and error.delay_s > 0:
-                transport.message_consumer().put_back(self.message.delivery_tag, error.delay_s)
-        except RedisError as failure:
-            log.warning("job %s: Redis failed, so the job comes back later: %s", self.id, failure)
+        if isinstance(error, Requeued) and error.delay_s > 0:
+            transport.message_consumer().delay(self.message.delivery_tag, error.delay_s)
         return super().on_failure(exc_info, *args, **kwargs)
 
 
@@ -87,7 +85,7 @@ JOB_TASK: Final[dict[str, Any]] = {
     "bind": True,
     "throws": (JobError,),
     "typing": False,
-    "track_started": False,  # the result backend's begin does it
+    "track_started": False,  # ``Attempt.beginning`` does it
     "resultrepr_maxsize": 64,  # in events and Flower; all of a forecast's numbers would take long to write
     "Request": ClaimedRequest,
 }
@@ -122,6 +120,11 @@ class Attempt:
         self._priority: Priority = priority_of(delivery.get("priority"))
         # Seconds that the sender allows from the start of the job: Celery's ``time_limit``.
         self._time_limit_s: float = getattr(request, "time_limit_s", None) or math.inf
+
+    def beginning(self, content: str = "") -> Beginning:
+        """What begins the job in Redis. It replaces Celery's ``track_started``, a round trip of its own."""
+        started = {"pid": os.getpid(), "hostname": self._process.node}
+        return Beginning(self.job_id, encode_state(self.job_id, states.STARTED, started), self.tag, content)
 
     def _claimed(
         self,

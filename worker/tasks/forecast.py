@@ -26,7 +26,7 @@ from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
 from kronos_client.contract.results import ForecastProgress, ForecastResult
 from kronos_client.core.stored import encode_failure, encode_state
-from kronos_client.redis.job_store import Beginning, Begun, Ended, Ending, Receipt
+from kronos_client.redis.job_store import Begun, Ended, Ending, Receipt
 from worker.app import app
 from worker.broker import transport
 from worker.broker.claims import Claim
@@ -91,11 +91,6 @@ class ForecastAttempt(Attempt):
         self._claim: Claim | None = None
         self._work: Computation | IsolatedRun | None = None  # while the job is computed
         self._began_at = time.monotonic()
-
-    def beginning(self) -> Beginning:
-        """What begins the job in Redis."""
-        started = {"pid": os.getpid(), "hostname": self._process.node}
-        return Beginning(self.job_id, encode_state(self.job_id, states.STARTED, started), self.tag)
 
     def begun(self, answer: Begun | JobError | RedisError, asked_at: float) -> None:
         """Start the job, unless this delivery may not."""
@@ -171,7 +166,7 @@ class ForecastAttempt(Attempt):
             self._work = IsolatedRun(*given, left_s, on_change)
         else:
             about = (self.job_id, job, receipt, self._queue, self._priority)
-            self._work = Computation(self._process.host, *about, on_change, jobs.runs.extend)
+            self._work = Computation(self._process.server, *about, on_change, jobs.runs.extend)
 
     def _settle(self, outcome: Outcome) -> None:
         """End by a result or an error."""
@@ -206,9 +201,9 @@ class ForecastAttempt(Attempt):
             task_log.info("Task %s[%s] raised expected: %r", request.name, self.job_id, outcome)
             request.on_success((True, einfo_of(outcome), runtime_s))
         else:
-            shown = "a forecast"
-            task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self.job_id, runtime_s, shown)
-            request.on_success((False, shown, runtime_s))
+            summary = "a forecast"
+            task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self.job_id, runtime_s, summary)
+            request.on_success((False, summary, runtime_s))
 
     def _close(self) -> None:
         if self._work is not None:
@@ -265,7 +260,7 @@ class ForecastJobs(Jobs):
                 _go_on(attempt, attempt.advance)
         finally:
             if self.runs:
-                self.process.host.engine_thread.submit(tuple(self.runs))
+                self.process.server.engine_thread.submit(tuple(self.runs))
                 self.runs.clear()
             self._running.release()
         if self._changed or (self._received and time.monotonic() >= self._begin_at):

@@ -19,6 +19,7 @@ from kronos_client.redis.message import fingerprint
 from kronos_model.atomic_write import NO_ROOM
 from worker.app import app
 from worker.broker.result_backend import coded
+from worker.broker.store_health import store_health
 from worker.process import current_process
 from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, Requeued, job_of
 from worker.training.backtest_run import BacktestJobRun
@@ -51,8 +52,9 @@ class LongAttempt(Attempt):
         try:
             # What is not a job has no fingerprint: it gets its error even if the id is in use.
             content = fingerprint(job) if isinstance(job, Mapping) else ""
-            asked_at, given = time.monotonic(), (self._process.claims.timeout_s, content, self._process.node)
-            begun = self._backend.begin(self.job_id, self._request, *given)
+            asked_at, process = time.monotonic(), self._process
+            beginnings = [self.beginning(content)]
+            (begun,) = process.job_store.begin_all(beginnings, process.claims.timeout_s, process.node)
             receipt, claim = self._claimed(begun, asked_at, self._check_and_report)
             known = (self._process, self.job_id, job_of(args, kwargs), content, receipt, self._queue)
             self._run = self._make_run(*known, self._time_limit_s)
@@ -60,6 +62,8 @@ class LongAttempt(Attempt):
         except Interrupted as interrupted:
             raise self._requeued(str(interrupted), interrupted.delay_s) from None
         except RedisError as error:
+            if self._run is None:
+                store_health.refused(error)
             raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
         except OSError as error:
             if error.errno not in NO_ROOM:  # perhaps a network file system is away for a moment

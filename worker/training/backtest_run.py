@@ -120,7 +120,7 @@ class BacktestJobRun(LongRun):
     def _read(self) -> BacktestInput:
         """The job's instruments."""
         data, folder = self._job.data, self.process.data_folder
-        instruments = [one.as_instrument() for one in prepare_instruments(data.instruments or ())]
+        instruments = [inline.as_instrument() for inline in prepare_instruments(data.instruments or ())]
         skipped, remarks = dict[str, str](), list[str]()
         if data.path is not None:
             for path in data.paths:

@@ -46,13 +46,6 @@ def take_all(deliveries: Deliveries) -> list[bytes]:
     return taken
 
 
-def test_messages_are_taken_by_priority_and_then_in_order(redis, deliveries):
-    redis.lpush(NORMAL, "1", "2")
-    redis.lpush(HIGH, "3", "4")
-    assert take_all(deliveries) == [b"3", b"4", b"1", b"2"]
-    assert redis.hgetall(TAKEN_KEY) == {HIGH: "2", NORMAL: "2"}
-
-
 def test_a_taken_message_is_noted_and_any_bytes_come_back_whole(redis, deliveries):
     message = bytes(range(256)) + b"\n\n"
     redis.lpush(NORMAL, message)
@@ -199,16 +192,3 @@ def test_a_clock_of_redis_that_went_back_does_not_keep_messages_from_coming_back
     ahead = redis.time()[0] + 7200
     redis.hset(f"{UNACKED}_watch", mapping={"looked_at": ahead, "not_before": ahead})
     assert deliveries.restore_overdue() == 1
-
-
-def test_messages_can_be_taken_from_a_full_redis(redis, deliveries):
-    redis.lpush(NORMAL, "1")
-    redis.config_set("maxmemory", 1)
-    try:
-        assert take_one(deliveries, LISTS, holds_others=True) is None
-        delivery = take_one(deliveries, LISTS)
-        assert delivery.message == b"1"
-        deliveries.put_back(delivery.tag)
-        assert redis.llen(NORMAL) == 1
-    finally:
-        redis.config_set("maxmemory", 0)

@@ -14,7 +14,6 @@ from kombu.utils.uuid import uuid
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import result_key
 from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import delivery_keys
@@ -26,6 +25,7 @@ FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close",
 
 
 KEYS = delivery_keys("test.unacked")
+STARTED = '{"status": "STARTED"}'
 
 
 @pytest.fixture
@@ -90,16 +90,6 @@ def test_any_other_exception_gets_a_code_and_shows_nothing_of_the_machine(app, r
     assert "path.py" not in json.dumps(meta)
 
 
-def test_states_are_where_celerys_own_clients_look(app):
-    backend: Any = app.backend
-    assert backend.get_key_for_task("a") == result_key("a").encode()
-
-
-def test_a_success_is_stored_as_it_is(app, redis):
-    meta = stored(redis, trace(app, "fine"))
-    assert (meta["status"], meta["result"]) == (states.SUCCESS, "fine")
-
-
 SIGNATURE = {"task": "after", "args": [], "kwargs": {}, "options": {}}
 
 
@@ -159,7 +149,7 @@ def test_another_app_reads_code_message_field_and_details(app, settings):
 def claimed(app: Celery, task_id: str, tag: str) -> None:
     """A job that a worker has, or had when it vanished."""
     backend: Any = app.backend
-    assert backend.begin(task_id, context(tag, task_id), timeout_s=60.0, worker="test").held_s == 0
+    assert backend.store.begin(task_id, STARTED, tag, 60.0).held_s == 0
 
 
 def context(tag: str, task_id: str = "job") -> Context:
@@ -194,7 +184,7 @@ def test_what_has_the_id_of_another_job_under_way_is_recognised(app, jobs):
     backend: Any = app.backend
 
     def begin(tag: str, content: str) -> Any:
-        return backend.begin("job", context(tag), timeout_s=60.0, content=content, worker="test")
+        return backend.store.begin("job", STARTED, tag, 60.0, content)
 
     assert begin("a", "one").held_s == 0
     assert begin("b", "other") == "conflict"

@@ -20,7 +20,7 @@ from tests.worker.inference.runs import ended, result_of, submit
 from worker.inference import forecast_process, model_loader
 from worker.inference.engine_thread import EngineDied
 from worker.inference.forecast_process import ForecastProcess
-from worker.inference.isolation_child import load_host
+from worker.inference.isolation_child import load_server
 from worker.monitoring import heartbeat
 from worker.settings import explain
 
@@ -96,18 +96,20 @@ def test_a_claim_lost_to_another_worker_is_counted_once(worker, redis):
 
 def test_the_served_model_computes_within_its_limits(worker):
     worker.start()
-    assert worker.host.models.limits_of(None).max_pred_len == 64
-    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 3)], worker.host.models.own.engine)
-    ended(worker.host.engine_thread, run)
+    assert worker.server.models.limits_of(None).max_pred_len == 64
+    run = submit(
+        worker.server.engine_thread, "job", [series_request(1, 20, 3)], worker.server.models.own.engine
+    )
+    ended(worker.server.engine_thread, run)
     assert result_of(run)[0].paths.shape == (1, 3, 6)
-    assert worker.host.models.own.num_parameters > 0
+    assert worker.server.models.own.num_parameters > 0
 
 
 def test_the_limits_follow_the_named_model(settings):
     names = "NeoQuasar/Kronos-mini,kronos-tiny"
     worker = ForecastProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
-    models = worker.host.models
+    models = worker.server.models
     limits = [models.limits_of(models.find(name)).max_pred_len for name in (None, *names.split(","))]
     assert limits == [512, 2048, 512]
     worker.stop()
@@ -116,10 +118,10 @@ def test_the_limits_follow_the_named_model(settings):
 def test_models_share_the_service_and_show_in_the_status(settings):
     worker = ForecastProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
-    entry = worker.host.models.hold(worker.host.models.find("kronos-tiny"))
+    entry = worker.server.models.hold(worker.server.models.find("kronos-tiny"))
     assert wait([entry.loading], WAIT_S).done
-    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 3)], entry.served.engine)
-    ended(worker.host.engine_thread, run)
+    run = submit(worker.server.engine_thread, "job", [series_request(1, 20, 3)], entry.served.engine)
+    ended(worker.server.engine_thread, run)
     assert result_of(run)[0].paths.shape == (1, 3, 6)
     status = worker.status()
     assert [(model.id, model.jobs) for model in status.models] == [
@@ -138,8 +140,10 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     model = str(PARITY / "model")
     idle = worker.status()
     assert (idle.bars_per_s, idle.mean_batch_size, idle.queue_wait_s) == (0.0, None, None)
-    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 4)], worker.host.models.own.engine)
-    ended(worker.host.engine_thread, run)
+    run = submit(
+        worker.server.engine_thread, "job", [series_request(1, 20, 4)], worker.server.models.own.engine
+    )
+    ended(worker.server.engine_thread, run)
     registry = worker.metrics.registry
     bars = ("kronos_bars_generated_total", {"model": model})
     await_true(lambda: registry.get_sample_value(*bars) == 4)  # observed after the job's end
@@ -170,13 +174,13 @@ def test_the_isolated_process_has_the_engine_of_its_worker(settings, monkeypatch
     assert model.engine == "torch"
     assert reason in model.engine_warning
     hello = json.loads(json.dumps(worker._hello()))
-    host = load_host(worker.settings, hello)
-    host.stop()
+    server = load_server(worker.settings, hello)
+    server.stop()
     assert asked == ["auto", "torch"]
-    assert host.models.own.engine_warning == model.engine_warning
+    assert server.models.own.engine_warning == model.engine_warning
     hello["engines"] = {name: ["native", None] for name in hello["engines"]}
     with pytest.raises(KronosError, match="native engine, which cannot be used any more"):
-        load_host(worker.settings, hello)
+        load_server(worker.settings, hello)
     worker.stop()
 
 
@@ -217,11 +221,13 @@ def test_a_worker_whose_engine_dies_is_ended(settings):
     def step() -> None:
         raise RuntimeError("not in any series")
 
-    worker.host.models.own.engine.engine.step = step
-    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 1)], worker.host.models.own.engine)
+    worker.server.models.own.engine.engine.step = step
+    run = submit(
+        worker.server.engine_thread, "job", [series_request(1, 20, 1)], worker.server.models.own.engine
+    )
     assert is_ended.wait(WAIT_S)
     with pytest.raises(EngineDied):
-        ended(worker.host.engine_thread, run)
+        ended(worker.server.engine_thread, run)
     assert worker.is_dead
     worker.stop()
 
@@ -251,7 +257,7 @@ def test_an_announcement_in_progress_does_not_outlive_the_worker(settings, redis
 def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, monkeypatch):
     monkeypatch.setattr(heartbeat, "ANNOUNCEMENT_INTERVAL_S", 0.01)
     worker.start()
-    worker.host.engine_thread.stop()
+    worker.server.engine_thread.stop()
 
     def is_silent() -> bool:
         redis.flushall()

@@ -313,15 +313,6 @@ def test_a_defect_of_the_loader_does_not_stop_later_loads(pool, loader, monkeypa
     use_once(pool, "b")
 
 
-def test_an_entry_wakes_the_waiting_threads():
-    entry, seen = CacheEntry("b"), []
-    thread = threading.Thread(target=lambda: seen.append(settles(entry)))
-    thread.start()
-    entry.loading.set_result(JobError(ErrorCode.INTERNAL, "no"))
-    thread.join(WAIT_S)
-    assert seen == [True]
-
-
 @pytest.fixture
 def registry(tmp_path: Path) -> ModelRegistry:
     return ModelRegistry(tmp_path / "models")

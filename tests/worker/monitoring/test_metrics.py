@@ -151,12 +151,6 @@ def test_a_worker_says_what_it_is_once(metrics):
     assert sample.value == 1
 
 
-def test_two_registries_in_one_process_are_independent(metrics, loads):
-    other = WorkerMetrics(lambda: {}, lambda: 0)
-    metrics.observe_step(MODEL, StepReport(num_bars=1, decode_s=(0.1,)), loads[MODEL])
-    assert value(other, "kronos_bars_generated_total", model=MODEL) is None
-
-
 def test_metrics_are_served_on_the_given_port(metrics):
     server = metrics.serve("127.0.0.1", free_port())
     assert server is not None

@@ -64,7 +64,7 @@ def process(redis, monkeypatch):
         claims=Claims(records, TIMEOUT_S),
         capacity=SimpleNamespace(admitted=lambda job_id: None),
         isolation=ScriptedIsolation(),
-        host=None,
+        server=None,
         hand_back_at=math.inf,
         state="ready",
         metrics=SimpleNamespace(
@@ -233,15 +233,6 @@ def test_a_suspect_that_ended_two_processes_alone_ends_with_a_code(deliver, proc
     with pytest.raises(JobError) as ended:
         deliver("y")
     assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
-
-
-def test_isolated_attempts_add_up_over_deliveries(deliver, process, redis):
-    make_suspect(redis)
-    redis.hset(job_key("job"), "lost_alone", 1)
-    process.isolation.ends = [ChildEnded("isolation", -9)]
-    with pytest.raises(JobError) as ended:
-        deliver("x")
-    assert ended.value.code == ErrorCode.WORKER_LOST
 
 
 def test_if_another_worker_has_the_suspect_nothing_is_counted(deliver, process, redis):

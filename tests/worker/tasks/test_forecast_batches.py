@@ -124,7 +124,7 @@ class Worker:
             hand_back_at=math.inf,
             state="ready",
             metrics=SimpleNamespace(observe_job_wait=lambda *_: None),
-            host=self.computations,
+            server=self.computations,
         )
         self.jobs = ForecastJobs(process)
         self.jobs.backend = SimpleNamespace(outcomes=self.outcomes)
@@ -287,13 +287,13 @@ def test_the_jobs_of_a_round_go_to_the_engine_thread_in_one_command(
     redis, redis_server, patched, monkeypatch
 ):
     class Submitted(ScriptedComputation):
-        def __init__(self, host: Any, job_id: str, *given: Any) -> None:
+        def __init__(self, server: Any, job_id: str, *given: Any) -> None:
             given[-1]([job_id])
 
     monkeypatch.setattr(forecast, "Computation", Submitted)
     worker = Worker(redis_server.url, 64, Fault())
     batches: list[Any] = []
-    worker.jobs.process.host = SimpleNamespace(engine_thread=SimpleNamespace(submit=batches.append))
+    worker.jobs.process.server = SimpleNamespace(engine_thread=SimpleNamespace(submit=batches.append))
     job_ids = send(redis, 5)
     worker.take()
     for _ in range(3):

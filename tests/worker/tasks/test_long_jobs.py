@@ -41,6 +41,7 @@ def deliver(backend, redis) -> Callable[[], dict[str, Any]]:
         run: Any = SimpleNamespace(run=lambda *_: RESULT)
         return LongAttempt(task, process, lambda *_: run).answer((), {"job": {"name": "mine"}})  # type: ignore[arg-type]
 
+    deliver.store = store  # type: ignore[attr-defined]
     return deliver
 
 
@@ -78,11 +79,11 @@ def test_a_field_of_the_record_that_an_app_has_written_does_not_keep_the_job_fro
         ),
     ],
 )
-def test_a_job_goes_back_if_redis_may_accept_it_later(deliver, backend, redis, monkeypatch, error):
+def test_a_job_goes_back_if_redis_may_accept_it_later(deliver, redis, monkeypatch, error):
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(backend, "begin", fail)
+    monkeypatch.setattr(deliver.store, "begin_all", fail)
     with pytest.raises(Requeued) as back:
         deliver()
     assert back.value.delay_s > 0

@@ -384,11 +384,6 @@ def test_unreported_starts_are_no_attempts_and_without_a_save_nothing_is_resumed
     assert (result["num_attempts"], result["resumed"]) == (2, False)
 
 
-def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypatch):
-    with pytest.raises(Interrupted, match="no more processes"):
-        go(monkeypatch, a_run(process), LocalStackError("no more processes"))
-
-
 def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
     with pytest.raises(Interrupted):
         go(monkeypatch, a_run(process), TrainingEnd(None, claim_run_out, -9))

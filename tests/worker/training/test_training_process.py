@@ -1,7 +1,6 @@
 """The training processes of a job, with small scripts in their place."""
 
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis.job_store import Receipt
-from kronos_model.processes.json_child import ORPHAN_GRACE_S
 from tests.processes import await_end
 from worker.monitoring.metrics import FinetuneMetrics
 from worker.settings import WorkerSettings
@@ -205,23 +203,6 @@ send("done")
     assert ended.value.code == ErrorCode.RUN_LOCKED
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no such file elsewhere")
-def test_the_kernel_kills_training_first_if_memory_runs_out(supervised):
-    def look(event: dict[str, Any]) -> None:
-        seen.append(Path(f"/proc/{event['pid']}/oom_score_adj").read_text().strip())
-        supervised.stop = CANCELLED
-
-    seen: list[str] = []
-    supervised.on_event = look
-    script = """
-signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
-send("progress", pid=os.getpid()); time.sleep(600)
-"""
-    with pytest.raises(JobError, match="CANCELLED"):
-        supervised.train(script)
-    assert seen == ["1000"]
-
-
 @pytest.mark.parametrize("error", [BlockingIOError("fork refused"), RuntimeError("can't start new thread")])
 def test_a_job_goes_back_if_no_process_can_be_started(supervised, monkeypatch, error):
     def refuse(*_: object, **__: object) -> None:
@@ -241,21 +222,3 @@ send("progress", pid=child.pid); send("done"); sys.stdout.flush(); os._exit(0)
 """
     assert supervised.train(script)[0] == {"event": "done"}
     assert await_end(supervised.events[0]["pid"])
-
-
-def test_it_does_not_outlive_its_parent(tmp_path):
-    """By the guard, for what does not even look at its standard input."""
-    script = f"""
-import os, signal, sys, threading
-sys.path.insert(0, {str(Path(__file__).parents[3])!r})
-from pathlib import Path
-from tests.worker.training.test_training_process import IGNORES_STOP, Supervised
-run = Supervised(Path({str(tmp_path)!r}))
-def end(event):
-    Path({str(tmp_path / "pid")!r}).write_text(str(event["pid"]))
-    os.kill(os.getpid(), 9)
-run.on_event = end
-run.train(IGNORES_STOP, grace_s=600)
-"""
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -9
-    assert await_end(int((tmp_path / "pid").read_text()), ORPHAN_GRACE_S + 5)

@@ -12,7 +12,7 @@ from worker.inference.watchdog import Watchdog
 from worker.settings import WorkerSettings
 
 
-class Host:
+class ModelServer:
     """Computes jobs, in a worker or in its isolated process for suspects.
 
     Args:
