@@ -7,7 +7,6 @@ from celery import Celery
 
 from kronos_client.celery_app import celery_config
 from kronos_client.contract.names import Role
-from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.settings import WorkerSettings
 
 DEFAULT_MODEL: Final = "kronos-small"
@@ -17,9 +16,6 @@ MAX_MODEL_CHARS: Final = 40
 RESULT_BACKEND: Final = "worker.broker.result_backend:CodedRedisBackend"
 
 AMQP: Final = "worker.broker.connecting:Amqp"
-
-DELIVERY_KEYS_SETTING: Final = "kronos_delivery_keys"
-"""A Celery setting of ours, for the result backend: an argument of its ``JobStore``."""
 
 # Modules of ``worker.tasks`` that a worker imports. Those for forecasts need torch, which a finetuning worker
 # does not have.
@@ -34,7 +30,6 @@ def worker_config(settings: WorkerSettings) -> dict[str, Any]:
     return celery_config(settings) | {
         "imports": ["worker.lifecycle", *(f"worker.tasks.{name}" for name in IMPORTS[settings.role])],
         "result_backend_thread_safe": True,
-        DELIVERY_KEYS_SETTING: DELIVERY_KEYS[settings.role],
         # A job is acknowledged after its result is stored: a worker that dies loses no job.
         "task_acks_late": True,
         "worker_prefetch_multiplier": 0,  # no limit: the transport takes what there is room for

@@ -8,7 +8,7 @@ from redis import Redis
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.celery_app import make_app
 from kronos_client.settings import ClientSettings
-from worker.config import use_result_backend
+from tests.result_backends import with_result_backend
 
 
 @pytest.fixture
@@ -20,6 +20,4 @@ def settings(redis: Redis, redis_server: LocalRedis) -> ClientSettings:
 @pytest.fixture
 def backend(settings: ClientSettings) -> Any:
     """Celery's result backend, with which a worker stores and publishes states."""
-    app = make_app(settings)
-    use_result_backend(app)
-    return app.backend
+    return with_result_backend(make_app(settings))

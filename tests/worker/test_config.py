@@ -1,6 +1,5 @@
 """How our Celery apps differ from Celery's defaults, and from the app of a host."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from celery.app import app_or_default
 from kombu.transport.redis import Channel
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
+from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.redis.queues import DELIVERY_KEYS, PRIORITY_STEPS
 from kronos_client.redis.url import split_credentials
 from worker.broker.result_backend import CodedRedisBackend
@@ -36,19 +35,6 @@ def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps_and_roles()
     ours = {key for keys in DELIVERY_KEYS.values() for key in keys}
     assert len(ours) == 6
     assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
-
-
-def test_a_finetuning_worker_imports_nothing_that_needs_torch(settings):
-    with make_worker_app(settings.model_copy(update={"role": "finetune"})) as app:
-        imports = app.conf.imports
-    script = f"import sys; sys.modules['torch'] = None\nfor name in {imports!r}: __import__(name)\n"
-    script += "from worker.app import app; print(sorted(app.tasks))"
-    environment = os.environ | {"KRONOS_ROLE": "finetune"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True, env=environment
-    )
-    for task in (FORECAST_TASK, FINETUNE_TASK, STATUS_TASK):
-        assert repr(task) in done.stdout
 
 
 def test_every_priority_has_a_list_of_its_own(app):

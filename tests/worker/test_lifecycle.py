@@ -268,16 +268,6 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     lifecycle.stop()
 
 
-def test_a_finetuning_worker_without_a_folder_for_models_ends_with_one_line(finetuning, monkeypatch, caplog):
-    monkeypatch.setattr(
-        lifecycle, "get_settings", lambda: finetuning.model_copy(update={"model_folder": None})
-    )
-    tried(monkeypatch, {"device": "cpu", "warning": None, "description": {}})
-    with pytest.raises(SystemExit):
-        lifecycle.set_up("node@host", FakeWorker())
-    assert "KRONOS_MODEL_FOLDER is not set" in caplog.text
-
-
 def named(*arguments: str) -> str:
     """The name of a worker started with these arguments; ``celery@there`` is Celery's own choice."""
     sender = SimpleNamespace(hostname="celery@there")

@@ -141,15 +141,6 @@ class Deliveries:
         """Move a message to the second list of its list, for a worker with room for a large job."""
         self._run_set_aside(keys=self._keys, args=[tag, LARGE_PREFIX])
 
-    def forget(self, tag: str) -> None:
-        """Remove an acknowledged message that is not a job's."""
-        keys = self._delivery_keys
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrem(keys.renewed, tag)
-            pipe.hdel(keys.claims, tag)
-            pipe.hdel(keys.unacked, tag)
-            pipe.execute()
-
     def put_back(self, tag: str, delay_s: float = 0.0) -> None:
         """Have a message delivered again: at once and before all others of its list, or after a delay."""
         self._run_put_back(keys=self._keys, args=[tag, delay_s])

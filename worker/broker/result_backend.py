@@ -6,7 +6,6 @@ the pool may cause the failure. Overrides methods that celery 5.7's ``backends/b
 
 import logging
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, Final
 
 from celery import states
@@ -15,9 +14,7 @@ from celery.backends.redis import RedisBackend
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.stored import encode_state
 from kronos_client.redis.job_store import Ending, JobStore
-from worker.broker.connecting import redis_of
 from worker.broker.outcomes import Outcomes
-from worker.config import DELIVERY_KEYS_SETTING
 
 log = logging.getLogger(__name__)
 
@@ -35,19 +32,9 @@ class CodedRedisBackend(RedisBackend):
     runs_here: Callable[[str], bool] = staticmethod(lambda job_id: False)
     """Whether this process has a claim on a job; a worker that takes claims replaces it."""
 
-    @cached_property
-    def store(self) -> JobStore:
-        """The jobs' records and states; a worker replaces it by its process's own."""
-        app: Any = self.app  # type: ignore[attr-defined]
-        ttl_s: int = self.expires  # type: ignore[attr-defined]
-        # Not Celery's client, which waits for each silent connection in turn.
-        redis = redis_of(app.conf.broker_url)
-        return JobStore(redis, ttl_s, app.conf.get(DELIVERY_KEYS_SETTING))
-
-    @cached_property
-    def outcomes(self) -> Outcomes:
-        """Ends this process's jobs; as ``store``."""
-        return Outcomes(self.store)
+    store: JobStore
+    outcomes: Outcomes
+    """The process's own, which it sets: Celery's client waits for each silent connection in turn."""
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery would subscribe to the result of every job that it sends.

@@ -66,8 +66,8 @@ def backend() -> CodedRedisBackend:
 class QoS(redis.QoS):
     """Accounts for the messages that this process holds.
 
-    Celery acknowledges a job after every attempt to store its outcome. That changes only what is held here:
-    the script that stores the outcome removes the message, and if it did not, the message is delivered again.
+    Celery acknowledges a message after every attempt to store its outcome. That changes only what is held
+    here: the script that stores the outcome removes the message, and if it did not, it is delivered again.
     """
 
     channel: Any
@@ -84,26 +84,21 @@ class QoS(redis.QoS):
         virtual.QoS.append(self, message, delivery_tag)  # Redis noted it when it was taken
 
     def ack(self, delivery_tag: str) -> None:
-        message: Any = self._delivered.get(delivery_tag)  # type: ignore[union-attr]
-        is_job = message is None or message.headers.get("task") in TASK_ROLES  # an unknown one may be a job
-        self._end(delivery_tag, lambda tag: None if is_job else message_consumer().deliveries.forget(tag))
+        virtual.QoS.ack(self, delivery_tag)
+        if message_consumer().deliveries.is_full:
+            message_consumer().notify()  # the next job may be taken only now
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         consumer = message_consumer()
-        self._end(delivery_tag, consumer.requeue if requeue else consumer.reject)
+        try:
+            (consumer.requeue if requeue else consumer.reject)(delivery_tag)
+        except RedisError as error:
+            log.warning("a message could not be put back or buried; it is delivered again: %s", error)
+        finally:
+            self.ack(delivery_tag)
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
         """Nothing: ``ClaimRenewal`` does it. Celery calls this on its event loop, which a job may block."""
-
-    def _end(self, delivery_tag: str, how: Callable[[str], object]) -> None:
-        try:
-            how(delivery_tag)
-        except RedisError as error:
-            log.warning("a message could not be acknowledged or put back; it is delivered again: %s", error)
-        finally:
-            virtual.QoS.ack(self, delivery_tag)
-            if message_consumer().deliveries.is_full:
-                message_consumer().notify()  # the next job may be taken only now
 
 
 class Channel(redis.Channel):

@@ -110,8 +110,8 @@ class Attempt:
 
     _process: Any
 
-    def __init__(self, request: Any, process: WorkerProcess, backend: Any) -> None:
-        self._process, self._request, self._backend = process, request, backend
+    def __init__(self, request: Any, process: WorkerProcess) -> None:
+        self._process, self._request = process, request
         self.job_id = str(request.id)
         self.tag = tag_of(request)
         delivery = request.delivery_info or {}
@@ -147,7 +147,7 @@ class Attempt:
             raise answer
         if answer == "ended":
             # Delivered again after it ended, or submitted twice: the first outcome stays.
-            self._backend.outcomes.end(Ending(self.job_id, "", self.tag))
+            self._process.outcomes.end(Ending(self.job_id, "", self.tag))
             raise Ignore
         if answer == "conflict":
             reason = "another job has this id and is under way"

@@ -84,7 +84,7 @@ class ForecastAttempt(Attempt):
         request: Any = None,
         waiter: Future[dict[str, Any]] | None = None,
     ) -> None:
-        super().__init__(context, jobs.process, jobs.backend)
+        super().__init__(context, jobs.process)
         self._jobs = jobs
         self._arguments = args, kwargs
         self._celery_request, self._waiter = request, waiter
@@ -183,7 +183,7 @@ class ForecastAttempt(Attempt):
             encoded = encode_failure(self.job_id, outcome)
         else:
             encoded = encode_state(self.job_id, states.SUCCESS, outcome, self._request)
-        self._backend.outcomes.put(
+        self._process.outcomes.put(
             Ending(self.job_id, encoded, self.tag),
             partial(self._ended, outcome),
             task=FORECAST_TASK,
@@ -220,7 +220,6 @@ class ForecastJobs(Jobs):
 
     def __init__(self, process: ForecastProcess) -> None:
         self.process = process
-        self.backend = transport.backend()
         self.runs: list[JobRun] = []  # for the engine thread, at the end of the round
         self._received: deque[ForecastAttempt] = deque()
         self._changed: deque[ForecastAttempt] = deque()

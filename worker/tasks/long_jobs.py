@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import BACKTEST_TASK, FINETUNE_TASK, PROGRESS_STATE
+from kronos_client.core.stored import encode_state
 from kronos_client.redis.message import fingerprint
 from kronos_model.atomic_write import NO_ROOM
 from worker.app import app
@@ -37,10 +38,8 @@ class LongAttempt(Attempt):
 
     _process: FinetuneProcess
 
-    def __init__(
-        self, task: "Task[Any, Any]", process: FinetuneProcess, make_run: Callable[..., LongRun]
-    ) -> None:
-        super().__init__(task.request, process, task.backend)
+    def __init__(self, request: Any, process: FinetuneProcess, make_run: Callable[..., LongRun]) -> None:
+        super().__init__(request, process)
         self._make_run = make_run
         self._run: LongRun | None = None
         self._reported: dict[str, Any] | None = None
@@ -92,7 +91,8 @@ class LongAttempt(Attempt):
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.store_result(self.job_id, self._reported, PROGRESS_STATE, request=self._request)
+            state = encode_state(self.job_id, PROGRESS_STATE, run.progress)
+            self._process.job_store.store_state(self.job_id, state, self.tag)
 
 
 @app.task(name=FINETUNE_TASK, **JOB_TASK)
@@ -101,10 +101,10 @@ def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, 
 
     If the job itself is not at fault, it goes back to the queue, and another worker continues it.
     """
-    return LongAttempt(self, current_process(), FinetuneRun).answer(args, kwargs)
+    return LongAttempt(self.request, current_process(), FinetuneRun).answer(args, kwargs)
 
 
 @app.task(name=BACKTEST_TASK, **JOB_TASK)
 def backtest(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Run one backtest; otherwise as ``finetune``."""
-    return LongAttempt(self, current_process(), BacktestJobRun).answer(args, kwargs)
+    return LongAttempt(self.request, current_process(), BacktestJobRun).answer(args, kwargs)

@@ -58,10 +58,10 @@ def test_a_taken_message_is_noted_and_any_bytes_come_back_whole(redis, deliverie
     assert take_all(deliveries) == [message]
 
 
-def test_an_acknowledged_message_is_gone(redis, deliveries):
+def test_the_message_of_an_ended_job_is_gone(redis, deliveries, store):
     redis.lpush(NORMAL, "1")
     tag = take_one(deliveries, LISTS).tag
-    deliveries.forget(tag)
+    store.end([Ending("a", '{"status": "SUCCESS"}', tag)])
     deliveries.put_back(tag)
     deliveries.put_back(tag, delay_s=5)
     assert is_empty(redis)

@@ -17,9 +17,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import delivery_keys
+from tests.result_backends import with_result_backend
 from tests.waiting import WAIT_S
 from worker.broker.result_backend import CodedRedisBackend
-from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
 
@@ -31,8 +31,7 @@ STARTED = '{"status": "STARTED"}'
 @pytest.fixture
 def app(settings):
     with make_app(settings) as app:
-        use_result_backend(app)
-        app.conf[DELIVERY_KEYS_SETTING] = KEYS
+        with_result_backend(app, KEYS)
 
         @app.task(name="test.run", shared=False)
         def run(kind: str) -> str:

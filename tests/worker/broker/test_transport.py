@@ -17,14 +17,14 @@ from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import DEAD_KEY, STATUS_TASK
+from kronos_client.contract.names import DEAD_KEY, FORECAST_TASK, STATUS_TASK
 from kronos_client.redis.queues import DELIVERY_KEYS
+from tests.result_backends import with_result_backend
 from tests.waiting import WAIT_S
 from tests.worker.broker.test_messages import message
 from worker.broker import steps, transport
 from worker.broker.claims import Claims
 from worker.broker.transport import held_deliveries
-from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
 QUEUE = "cpu"
 KEYS = DELIVERY_KEYS["forecast"]
@@ -35,8 +35,7 @@ UNACKED, INDEX = KEYS.unacked, KEYS.renewed
 def app(settings, monkeypatch):
     """A worker's app, as the process is set up for it until the end of the test."""
     app = make_app(settings)
-    use_result_backend(app)
-    app.conf[DELIVERY_KEYS_SETTING] = KEYS
+    with_result_backend(app, KEYS)
     app.conf.broker_transport = transport.TRANSPORT
     for module in (transport, steps):
         monkeypatch.setattr(module, "get_settings", lambda: settings)
@@ -109,9 +108,10 @@ def test_a_channel_takes_no_more_than_it_has_room_for(redis, receiver):
     assert [one.headers["id"] for one in receiver.receive()] == ["c"]
 
 
-def test_only_the_stored_outcome_removes_the_message_of_a_job(redis, receiver):
+@pytest.mark.parametrize("task", [FORECAST_TASK, STATUS_TASK])
+def test_only_the_stored_outcome_removes_a_message(redis, receiver, task):
     """Celery acknowledges also what it failed to store."""
-    send(redis, "a")
+    redis.lpush(QUEUE, json.dumps(message(headers={"id": "a", "task": task})))
     (one,) = receiver.receive()
     one.ack()
     assert holds_nothing(receiver)
@@ -134,14 +134,6 @@ def test_a_full_redis_gives_the_next_job_as_soon_as_one_has_ended(redis, receive
         assert len(receiver.messages) == 2
     finally:
         redis.config_set("maxmemory", 0)
-
-
-def test_an_acknowledged_message_without_a_job_leaves_nothing(redis, receiver):
-    redis.lpush(QUEUE, json.dumps(message(headers={"id": "a", "task": STATUS_TASK})))
-    (one,) = receiver.receive()
-    one.ack()
-    assert not redis.exists(*KEYS, QUEUE)
-    assert holds_nothing(receiver)
 
 
 @pytest.mark.parametrize("end", ["requeue", "reject"])

@@ -11,9 +11,9 @@ from celery.exceptions import Reject
 
 from kronos_client.celery_app import make_app
 from kronos_client.redis.queues import delivery_keys
+from tests.result_backends import with_result_backend
 from worker.broker import transport
 from worker.broker.result_backend import tag_of
-from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 from worker.tasks.attempt import ClaimedRequest, Requeued
 
 
@@ -47,8 +47,7 @@ def rejected() -> list[bool]:
 @pytest.fixture
 def make_request(settings, delays, rejected):
     with make_app(settings) as app:
-        use_result_backend(app)
-        app.conf[DELIVERY_KEYS_SETTING] = delivery_keys("test.unacked")
+        with_result_backend(app, delivery_keys("test.unacked"))
 
         @app.task(name="test.run", shared=False, acks_late=True)
         def run() -> None:

@@ -13,7 +13,6 @@ from celery.exceptions import Ignore
 from prometheus_client import CollectorRegistry, Counter
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import FORECAST_TASK, job_key
@@ -24,7 +23,7 @@ from kronos_model.processes.json_child import ChildEnded
 from worker.app import app
 from worker.broker import transport
 from worker.broker.claims import Claims
-from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
+from worker.broker.outcomes import Outcomes
 from worker.inference import isolation
 from worker.inference.engine_thread import EngineDied
 from worker.inference.isolation import ChildUnavailable, RetryLater
@@ -62,6 +61,7 @@ def process(redis, monkeypatch):
         queue="cpu",
         job_store=records,
         claims=Claims(records, TIMEOUT_S),
+        outcomes=Outcomes(records),
         capacity=SimpleNamespace(admitted=lambda job_id: None),
         isolation=ScriptedIsolation(),
         server=None,
@@ -105,29 +105,25 @@ def computation(monkeypatch):
 
 
 @pytest.fixture
-def deliver(settings, process, computation, monkeypatch):
+def deliver(process, computation, monkeypatch):
     """One delivery with its own tag, for which a thread of Celery's pool waits."""
     consumer = SimpleNamespace(wake=lambda: None)
     monkeypatch.setattr(transport, "message_consumer", lambda: consumer)
-    with make_app(settings) as own:
-        use_result_backend(own)
-        own.conf[DELIVERY_KEYS_SETTING] = KEYS
-        monkeypatch.setattr(transport, "backend", lambda: own.backend)
-        monkeypatch.setattr(forecast, "CHECK_INTERVAL_S", 0.01)
-        jobs = forecast.ForecastJobs(process)
+    monkeypatch.setattr(forecast, "CHECK_INTERVAL_S", 0.01)
+    jobs = forecast.ForecastJobs(process)
 
-        def deliver(token: str, payload: Any = None, **headers: Any) -> dict[str, Any]:
-            request = SimpleNamespace(
-                id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}, **headers
-            )
-            given, waiter = {"job": example("forecast-job") | (payload or {})}, Future[dict[str, Any]]()
-            jobs.add(forecast.ForecastAttempt(jobs, request, (), given, waiter=waiter))
-            while not waiter.done():
-                jobs.run()
-            assert len(jobs) == 0
-            return waiter.result()
+    def deliver(token: str, payload: Any = None, **headers: Any) -> dict[str, Any]:
+        request = SimpleNamespace(
+            id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}, **headers
+        )
+        given, waiter = {"job": example("forecast-job") | (payload or {})}, Future[dict[str, Any]]()
+        jobs.add(forecast.ForecastAttempt(jobs, request, (), given, waiter=waiter))
+        while not waiter.done():
+            jobs.run()
+        assert len(jobs) == 0
+        return waiter.result()
 
-        yield deliver
+    return deliver
 
 
 @pytest.mark.parametrize(
