@@ -16,9 +16,8 @@ from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
-from worker.broker.outcomes import Outcomes
+from worker.broker.outcomes import Outcomes, store_health
 from worker.broker.result_backend import CodedRedisBackend
-from worker.broker.store_health import store_health
 from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.job_log import log_job
 from worker.monitoring.metrics import JobMetrics
@@ -40,9 +39,9 @@ class Jobs:
 class WorkerProcess:
     """A process that runs tasks. A subclass for each role computes their jobs."""
 
-    device: Any
+    device: object
     device_warning: str | None
-    capacity: Any
+    capacity: object
     metrics: JobMetrics
 
     def __init__(self, settings: WorkerSettings, node: str, metrics: JobMetrics) -> None:
@@ -101,7 +100,7 @@ class WorkerProcess:
             self.hand_back_at = min(self.hand_back_at, time.monotonic() + self.settings.drain_timeout_s)
         self._heartbeat.announce_soon()
 
-    def report_end(self, task: str, job_id: str, outcome: Any) -> None:
+    def report_end(self, task: str, job_id: str, outcome: object) -> None:
         """Count and log a job whose outcome is stored."""
         if task not in TASK_ROLES:
             return

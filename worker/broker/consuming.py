@@ -18,9 +18,8 @@ from kronos_client.redis.queues import queue_and_step
 from kronos_model.text import escaped
 from worker.broker.deliveries import MAX_TAKEN, Asked, Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
-from worker.broker.outcomes import Outcomes
+from worker.broker.outcomes import Outcomes, store_health
 from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, needs_thread, num_paths_of
-from worker.broker.store_health import store_health
 
 log = logging.getLogger(__name__)
 
@@ -256,3 +255,26 @@ def _job_id(raw: bytes) -> str | None:
     except BadMessage as error:
         return error.job_id
     return str(job_id)
+
+
+class Rounds:
+    """Calls of the rounds of Celery's event loop, after messages were taken and before it waits."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+        self.once: list[Callable[[], object]] = []
+        """Made once, by the next round of the loop itself: then it has subscribed to control commands."""
+        self._last = 0.0
+
+    def run(self, *, unless_within_s: float = 0.0) -> None:
+        """Make the calls, unless the last round is not longer ago than this."""
+        if time.monotonic() - self._last < unless_within_s:
+            return
+        while self.once and unless_within_s == 0.0:
+            self.once.pop()()
+        for call in self.calls:
+            call()
+        self._last = time.monotonic()
+
+
+rounds: Final = Rounds()

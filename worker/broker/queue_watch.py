@@ -14,7 +14,6 @@ from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.redis.connection import connect
-from worker.broker.rounds import call_soon
 
 log = logging.getLogger(__name__)
 
@@ -145,3 +144,12 @@ class QueueWatch:
     def _prefixes(self) -> list[bytes]:
         """The keys without those that start with another key: Redis refuses overlapping prefixes."""
         return [key for key in sorted(self._keys) if not any(map(key.startswith, self._keys - {key}))]
+
+
+def call_soon(hub: Hub, call: Callable[[], object] = lambda: None) -> None:
+    """Have Celery's event loop make this call, and a round, soon. May be called on any thread.
+
+    The loop of kombu 5.7 does not wake for a call from its own thread, but waits for up to a second.
+    """
+    hub._loop_thread = None  # type: ignore[attr-defined]  # else it is no call from another thread
+    hub.call_soon(call)

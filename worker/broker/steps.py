@@ -15,8 +15,9 @@ from kronos_client.redis.queues import foreign_bindings
 from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
+from worker.broker.consuming import rounds
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
-from worker.broker.rounds import call_soon, rounds
+from worker.broker.queue_watch import call_soon
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)

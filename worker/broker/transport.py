@@ -24,12 +24,11 @@ from kronos_client.contract.names import TASK_ROLES
 from kronos_client.redis.queues import DELIVERY_KEYS, waiting_keys
 from worker.app import app
 from worker.broker.connecting import Client, redis_of
-from worker.broker.consuming import MessageConsumer
+from worker.broker.consuming import MessageConsumer, rounds
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
 from worker.broker.queue_watch import QueueWatch
 from worker.broker.result_backend import CodedRedisBackend
-from worker.broker.rounds import rounds
 from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
 

@@ -28,6 +28,8 @@ class ForecastProcess(WorkerProcess):
         KronosError: The device cannot be used.
     """
 
+    device: torch.device
+    capacity: Capacity
     metrics: WorkerMetrics
 
     def __init__(

@@ -19,8 +19,8 @@ from kronos_client.redis.queues import priority_of
 from kronos_model.text import dotted
 from worker.broker import transport
 from worker.broker.claims import Claim
+from worker.broker.outcomes import store_health
 from worker.broker.result_backend import tag_of
-from worker.broker.store_health import store_health
 from worker.process import WorkerProcess, current
 
 log = logging.getLogger(__name__)

@@ -30,9 +30,9 @@ from kronos_client.redis.job_store import Begun, Ended, Ending, Receipt
 from worker.app import app
 from worker.broker import transport
 from worker.broker.claims import Claim
+from worker.broker.outcomes import store_health
 from worker.broker.result_backend import coded
 from worker.broker.service_order import needs_thread
-from worker.broker.store_health import store_health
 from worker.inference.engine_thread import EngineDied, JobRun
 from worker.inference.executor import Computation
 from worker.inference.forecast_process import ForecastProcess

@@ -19,8 +19,8 @@ from kronos_client.core.stored import encode_state
 from kronos_client.redis.message import fingerprint
 from kronos_model.atomic_write import NO_ROOM
 from worker.app import app
+from worker.broker.outcomes import store_health
 from worker.broker.result_backend import coded
-from worker.broker.store_health import store_health
 from worker.process import current_process
 from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, Requeued, job_of
 from worker.training.backtest_run import BacktestJobRun

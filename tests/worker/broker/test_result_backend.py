@@ -76,12 +76,6 @@ def test_a_coded_error_is_stored_whole_and_without_traceback(app, redis):
     assert message == ["NOT_FINITE", "row 3 holds NaN", "series.0.close", {"row": 3}]
 
 
-def test_our_client_gets_the_same_error_back(app):
-    with pytest.raises(JobError) as ended:
-        app.AsyncResult(trace(app, "coded")).get(timeout=WAIT_S)
-    assert ended.value.args == FULL_ERROR.args
-
-
 def test_any_other_exception_gets_a_code_and_shows_nothing_of_the_machine(app, redis):
     meta = stored(redis, trace(app, "defect"))
     message = assert_coded(meta, ErrorCode.INTERNAL)

@@ -11,8 +11,8 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from worker.broker import store_health
-from worker.broker.store_health import OTHERWISE, StoreHealth
+from worker.broker import outcomes
+from worker.broker.outcomes import OTHERWISE, StoreHealth
 
 
 @pytest.fixture
@@ -25,13 +25,13 @@ def clock(monkeypatch):
         def monotonic(self) -> float:
             return self.now
 
-    monkeypatch.setattr(store_health, "time", clock := Clock())
+    monkeypatch.setattr(outcomes, "time", clock := Clock())
     return clock
 
 
 @pytest.fixture
 def lines(caplog):
-    caplog.set_level(logging.INFO, logger=store_health.__name__)
+    caplog.set_level(logging.INFO, logger=outcomes.__name__)
     return lambda: [record.getMessage() for record in caplog.records]
 
 

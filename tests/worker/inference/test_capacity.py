@@ -98,12 +98,6 @@ def test_paths_that_wait_in_the_engine_are_held(capacity, engines):
     assert has_room(capacity, {"a"})
 
 
-def test_a_job_that_was_refused_is_forgotten_with_its_end(capacity):
-    capacity.take("a", 64)
-    assert not has_room(capacity, {"a"})
-    assert has_room(capacity, set())
-
-
 def test_jobs_that_are_done_but_not_ended_are_bounded_too(capacity):
     jobs = {str(number) for number in range(2 * SLOTS)}
     for job in jobs:

@@ -14,7 +14,7 @@ from benchmarks.support.workload import series_request
 from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
-from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
+from kronos_model.errors import KronosError, OutOfMemory
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.runs import ended, result_of, submit
 from worker.inference import forecast_process, model_loader
@@ -92,17 +92,6 @@ def test_a_claim_lost_to_another_worker_is_counted_once(worker, redis):
     for token in ("token", "token", "of another process"):
         worker.job_store.renew({token: "job"}, timeout_s=60)
     assert worker.metrics.registry.get_sample_value("kronos_jobs_repeated_total") == 1
-
-
-def test_the_served_model_computes_within_its_limits(worker):
-    worker.start()
-    assert worker.server.models.limits_of(None).max_pred_len == 64
-    run = submit(
-        worker.server.engine_thread, "job", [series_request(1, 20, 3)], worker.server.models.own.engine
-    )
-    ended(worker.server.engine_thread, run)
-    assert result_of(run)[0].paths.shape == (1, 3, 6)
-    assert worker.server.models.own.num_parameters > 0
 
 
 def test_the_limits_follow_the_named_model(settings):
@@ -230,13 +219,6 @@ def test_a_worker_whose_engine_dies_is_ended(settings):
         ended(worker.server.engine_thread, run)
     assert worker.is_dead
     worker.stop()
-
-
-def test_a_worker_that_cannot_load_removes_its_announcement(settings, redis, tmp_path):
-    worker = ForecastProcess(settings.model_copy(update={"model": str(tmp_path)}), NODE)
-    with pytest.raises(CheckpointError):
-        worker.start()
-    assert announced(redis) is None
 
 
 def test_an_announcement_in_progress_does_not_outlive_the_worker(settings, redis, monkeypatch):

@@ -16,7 +16,7 @@ from kronos_model.model import Kronos
 from tests.worker.inference.runs import added, ended, result_of, submit
 from worker.inference import model_loader
 from worker.inference.engine_thread import EngineThread
-from worker.inference.model_loader import ModelLoader, max_jobs_on, num_models
+from worker.inference.model_loader import ModelLoader, max_jobs_on
 
 PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -59,12 +59,6 @@ def memory_asked_of(monkeypatch) -> list[torch.device]:
 def test_each_model_has_an_equal_share_of_one_budget(settings, memory_asked_of, device, changes, expected):
     assert ModelLoader(settings.model_copy(update=changes), device).share_bytes == expected
     assert (memory_asked_of == [GPU]) == (device == GPU and "memory_mb" not in changes)
-
-
-def test_no_more_models_are_counted_than_jobs_may_name(settings):
-    assert num_models(settings) == 1
-    assert num_models(settings.model_copy(update={"models": "a"})) == 2
-    assert num_models(settings.model_copy(update={"models": "a,b,c"})) == 2
 
 
 def test_the_own_model_is_the_one_that_the_settings_name(settings):

@@ -1,7 +1,5 @@
 """The metrics of engines and jobs."""
 
-import logging
-import socket
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -163,14 +161,6 @@ def test_metrics_are_served_on_the_given_port(metrics):
         server.shutdown()
         server.server_close()
     assert f'kronos_slots{{model="{MODEL}"}} 64.0' in text.splitlines()
-
-
-def test_a_port_that_is_taken_is_a_warning(metrics, caplog):
-    with socket.socket() as taken, caplog.at_level(logging.WARNING):
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert metrics.serve("127.0.0.1", taken.getsockname()[1]) is None
-    assert "KRONOS_METRICS_PORT" in caplog.text
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("203.0.113.1", 9100)])

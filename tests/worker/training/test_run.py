@@ -236,31 +236,18 @@ def test_a_model_from_scratch_is_registered_with_its_shape(process, monkeypatch)
 def test_a_job_that_was_registered_already_gives_the_same_result_without_training(process, monkeypatch):
     first, _ = go(monkeypatch, a_run(process), done(process))
     monkeypatch.setattr(finetune_run, "JsonChild", None)
-    assert a_run(process).run(claim()) == first
-    assert process.registry.resolve("mine").version == 1
-
-
-def test_leftovers_of_a_worker_that_died_after_the_result_are_removed(process, monkeypatch):
-    run = a_run(process)
-    first, _ = go(monkeypatch, run, done(process))
-    checkpoint = folder_of(process).run / "checkpoint"
+    checkpoint = folder_of(process).run / "checkpoint"  # left by a worker that died after the result
     checkpoint.mkdir(parents=True)
     assert a_run(process).run(claim()) == first
+    assert process.registry.resolve("mine").version == 1
     assert not checkpoint.exists()
 
 
-@pytest.mark.parametrize("by", ["job_id", "job_fingerprint"])
-def test_another_jobs_model_is_not_this_ones_result(process, monkeypatch, by):
+@pytest.mark.parametrize("changes", [{"job_id": "another"}, {"job_fingerprint": "another"}, None])
+def test_another_jobs_model_or_a_damaged_one_is_not_this_ones_result(process, monkeypatch, changes):
     go(monkeypatch, a_run(process), done(process))
     path = process.model_folder / "mine" / "1" / "metadata.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {by: "another"}))
-    result, _ = go(monkeypatch, a_run(process), done(process))
-    assert result["model"]["id"] == "mine@2"
-
-
-def test_a_damaged_model_is_not_the_result(process, monkeypatch):
-    go(monkeypatch, a_run(process), done(process))
-    (process.model_folder / "mine" / "1" / "metadata.json").write_text("{")
+    path.write_text("{" if changes is None else json.dumps(json.loads(path.read_text()) | changes))
     result, _ = go(monkeypatch, a_run(process), done(process))
     assert result["model"]["id"] == "mine@2"
 

@@ -102,12 +102,6 @@ send("progress", step=1); send("done", checkpoint="c"); sys.exit(0)
     assert end == ({"event": "done", "checkpoint": "c"}, 0)
 
 
-def test_its_own_error_is_its_end(supervised):
-    event, exit_status = supervised.train('send("error", code="DISK_FULL", message="m"); sys.exit(1)')
-    assert (event["code"], exit_status) == ("DISK_FULL", 1)
-    assert supervised.num_starts == 1
-
-
 def test_training_killed_between_saves_is_started_again(supervised):
     script = """
 saved.write_text(str(count)); os.utime(saved, ns=(count, count + 1))
@@ -116,17 +110,6 @@ send("done")
 """
     assert supervised.work(script) == {"event": "done"}
     assert supervised.num_starts == 4
-
-
-@pytest.mark.parametrize(
-    ("ending", "code"),
-    [("os.kill(os.getpid(), 9)", ErrorCode.OUT_OF_MEMORY), ("sys.exit(3)", ErrorCode.INTERNAL)],
-)
-def test_training_killed_twice_at_one_save_is_not_started_again(supervised, ending, code):
-    with pytest.raises(JobError, match="twice in a row") as ended:
-        supervised.work(ending)
-    assert ended.value.code == code
-    assert supervised.num_starts == 2
 
 
 def test_stopped_training_may_save_first(supervised):
@@ -173,13 +156,6 @@ def test_training_that_must_end_is_killed_at_once(supervised):
     assert await_end(supervised.events[0]["pid"])
 
 
-def test_an_earlier_stop_starts_nothing(supervised):
-    supervised.stop = DRAINED
-    with pytest.raises(Interrupted, match="the worker shuts down"):
-        supervised.work("")
-    assert not (supervised.folder / "starts").exists()
-
-
 def test_a_stop_is_obeyed_even_with_many_events(supervised):
     script = """
 signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
@@ -201,16 +177,6 @@ send("done")
     with pytest.raises(JobError) as ended:
         supervised.work(script)
     assert ended.value.code == ErrorCode.RUN_LOCKED
-
-
-@pytest.mark.parametrize("error", [BlockingIOError("fork refused"), RuntimeError("can't start new thread")])
-def test_a_job_goes_back_if_no_process_can_be_started(supervised, monkeypatch, error):
-    def refuse(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("kronos_model.processes.children.subprocess.Popen", refuse)
-    with pytest.raises(Interrupted, match=str(error)):
-        supervised.work("")
 
 
 def test_processes_that_training_started_end_with_it(supervised):
