@@ -196,13 +196,6 @@ def tried(monkeypatch: pytest.MonkeyPatch, outcome: dict[str, Any] | Exception) 
     monkeypatch.setattr(lifecycle, "run_probe", run_probe)
 
 
-def test_the_consumer_is_handed_the_capacity_and_claims_of_its_process(monkeypatch):
-    process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
-    process.capacity, process.claims = object(), object()
-    lifecycle.set_up("node@host", worker)
-    assert (worker.capacity, worker.claims) == (process.capacity, process.claims)
-
-
 def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings):
     with make_worker_app(settings) as app:
         assert app.connection_for_read().transport_cls == "redis"
@@ -257,7 +250,7 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     lifecycle.set_up("node@host", worker)
     process = current_process()
     assert (worker.selected, forecasting.calls) == (["gpu.finetune"], [])
-    assert worker.capacity is process.capacity
+    assert (worker.capacity, worker.claims) == (process.capacity, process.claims)
     # After a lost connection Celery counts only the jobs taken since, and would take a second one.
     assert worker.capacity.rooms({}).of_class == ALL_ROOM.of_class
     worker.capacity.take("a", num_paths=1)

@@ -20,7 +20,6 @@ from kronos_client.contract.schemas import example
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from kronos_model.processes.json_child import ChildEnded
-from worker.app import app
 from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.broker.outcomes import Outcomes
@@ -212,15 +211,6 @@ def test_a_suspect_is_computed_in_isolation_and_others_are_not(deliver, process,
     assert process.isolation.num_computed == 1
 
 
-def test_a_suspect_that_ends_its_process_once_is_tried_again(deliver, process, redis):
-    make_suspect(redis)
-    process.isolation.ends = [ChildEnded("isolation", -9)]
-    with pytest.raises(Requeued):
-        deliver("x")
-    assert redis.hget(job_key("job"), "lost_alone") == "1"
-    assert deliver("y") == RESULT
-
-
 def test_a_suspect_that_ended_two_processes_alone_ends_with_a_code(deliver, process, redis):
     make_suspect(redis)
     process.isolation.ends = [ChildEnded("isolation", -9), ChildEnded("isolation", 70)]
@@ -324,7 +314,3 @@ def test_a_job_goes_back_without_counting_once_a_stopping_worker_is_out_of_time(
         deliver("x")
     assert (back.value.requeue, back.value.delay_s) == (True, 0)
     assert (lost(redis), is_claimed(redis)) == (0, False)
-
-
-def test_the_task_has_the_request_that_ends_its_claim():
-    assert app.tasks[FORECAST_TASK].Request is forecast.ForecastRequest

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune import FinetuneProgress
+from kronos_client.contract.finetune import FinetuneProgress, parse_finetune_job
+from kronos_client.contract.job_limits import Limits
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.message import fingerprint
 from kronos_model.errors import DiskFull
@@ -21,7 +23,7 @@ from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded
 from worker.training import finetune_run
 from worker.training.finetune_process import FinetuneProcess
-from worker.training.finetune_run import FinetuneRun
+from worker.training.finetune_run import MAX_MESSAGE_CHARS, FinetuneRun, training_error
 from worker.training.job_folder import JobFolder, JobNotes
 from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted
 
@@ -329,6 +331,62 @@ def test_a_job_that_ends_its_worker_each_time_ends_with_a_code(process, monkeypa
     assert go(monkeypatch, a_run(process), done(process))[0]["num_attempts"] == 1  # sent again
 
 
+LOCKED = TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, not_stopped, 1)
+
+
+def test_training_waits_for_a_locked_folder(process, monkeypatch):
+    monkeypatch.setattr(finetune_run, "LOCK_RETRY_S", 0.0)
+    result, _ = go(monkeypatch, a_run(process), LOCKED, LOCKED, done(process))
+    assert result["model"]["id"] == "mine@1"
+    monkeypatch.setattr(finetune_run, "LOCK_WAIT_S", -1.0)
+    with pytest.raises(JobError) as ended:
+        go(monkeypatch, a_run(process, name="other"), LOCKED)
+    assert ended.value.code == ErrorCode.RUN_LOCKED
+
+
+def test_training_killed_between_saves_is_started_again(process, monkeypatch):
+    moments = iter((1, 2, 3))
+
+    def save(run: FinetuneRun) -> None:
+        state = folder_of(process).run / "predictor" / "state.safetensors"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.write_text("")
+        os.utime(state, ns=(moment := next(moments), moment))
+
+    killed = TrainingEnd(None, save, -9)
+    result, _ = go(monkeypatch, a_run(process), killed, killed, killed, done(process))
+    assert result["num_attempts"] == 4
+
+
+def test_training_that_is_done_before_its_worker_stops_is_registered(process, monkeypatch):
+    result, _ = go(monkeypatch, a_run(process), done(process)._replace(stop=drained))
+    assert result["model"]["id"] == "mine@1"
+
+
+@pytest.mark.parametrize("stop", [cancelled, claim_run_out])
+def test_training_that_ignores_its_end_is_killed(process, monkeypatch, stop):
+    process.settings = process.settings.model_copy(update={"finetune_grace_s": 0})
+    run, calls = a_run(process), list[str]()
+
+    class Stubborn(FakeChild):
+        def next_event(self, timeout_s: float) -> Any:
+            if "kill" in calls:
+                raise ChildEnded("training", -9)
+            stop(run)
+            return {"event": "progress", "stage": "tokenizer"}
+
+        def terminate(self) -> None:
+            calls.append("terminate")
+
+        def kill(self) -> None:
+            calls.append("kill")
+
+    monkeypatch.setattr(finetune_run, "JsonChild", lambda *_, **__: Stubborn([], -9, lambda: None))
+    with pytest.raises((JobError, Interrupted), match=r"CANCELLED|claim could not be renewed"):
+        run.run(claim())
+    assert calls == ["terminate", "kill"]
+
+
 def test_a_killed_start_counts_even_if_the_job_is_stopped_later(process, monkeypatch):
     with pytest.raises(Interrupted):
         go(monkeypatch, a_run(process), TrainingEnd(None, not_stopped, -9), after_start=process.drain)
@@ -351,7 +409,7 @@ def test_a_folder_that_cannot_be_cleaned_up_does_not_hide_the_jobs_error(process
     [
         TrainingEnd(None, drained, -9),
         TrainingEnd(None, not_stopped, 75),
-        TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, not_stopped, 1),
+        LOCKED,
         LocalStackError("no more processes"),
     ],
 )
@@ -412,3 +470,25 @@ def test_a_job_that_asked_for_a_gpu_gets_a_warning_if_there_is_none(process, mon
     with pytest.raises(JobError) as refused:
         a_run(process, device="cuda:1", allow_fallback=False).run(claim())
     assert refused.value.code == ErrorCode.NO_GPU_WORKER
+
+
+JOB = parse_finetune_job({"name": "mine", "data": {"path": "a.csv"}}, Limits())
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ("'/srv/models/.runs/ab/run/model' cannot be written", "'…/model' cannot be written"),
+        ("no column 'a\x1b[31m\n'", "no column 'a\\x1b[31m\\n'"),
+        ("no column " + "a" * 60_000, "no column " + "a" * (MAX_MESSAGE_CHARS - 11) + "…"),
+    ],
+)
+def test_trainings_message_is_passed_on_escaped_and_without_paths(sent: str, expected: str) -> None:
+    error = training_error({"event": "failed", "code": "DISK_FULL", "message": sent, "field": "clip"}, JOB)
+    assert (error.code, error.field) == ("DISK_FULL", "config.clip")
+    assert error.message == expected
+
+
+def test_details_have_no_paths_either() -> None:
+    event = {"event": "failed", "code": "DISK_FULL", "message": "", "details": {"folder": "/srv/models"}}
+    assert training_error(event, JOB).details == {"folder": "…/models"}
