@@ -20,7 +20,7 @@ from worker.config import make_worker_app
 from worker.inference.capacity import MAX_CALLBACK_JOBS
 from worker.inference.pools import WaitingThreadsPool
 from worker.inference.probe import ProbeError
-from worker.inference.shutdown import EXIT_STATUS, end_worker
+from worker.inference.shutdown import end_worker
 from worker.monitoring.metrics import JobMetrics
 from worker.process import WorkerProcess, current_process
 from worker.settings import WorkerSettings
@@ -75,17 +75,6 @@ def test_whatever_pool_is_asked_for_a_worker_has_its_own_and_says_so_in_one_line
         assert chosen(*arguments) == (*own, None)
         (line,) = caplog.messages
         assert all(option in line for option in arguments if option.startswith("--"))
-
-
-def test_a_handler_that_fails_ends_the_worker(monkeypatch, caplog):
-    def fail(node: str) -> None:
-        raise ValueError("a defect")
-
-    monkeypatch.setattr(lifecycle, "_start", fail)
-    with pytest.raises(SystemExit) as ended:
-        lifecycle.set_up("node", SimpleNamespace(app=lifecycle.app))
-    assert ended.value.code == 1
-    assert "the worker cannot start" in caplog.text
 
 
 def test_a_named_queue_is_ignored_with_a_warning(caplog):
@@ -203,16 +192,6 @@ def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings
         connection = app.connection_for_read()
         assert type(connection.transport) is lifecycle.transport.Transport
         assert connection.as_uri().startswith("kronos://")
-
-
-@pytest.mark.parametrize(("is_dead", "status"), [(False, 0), (True, EXIT_STATUS)])
-def test_a_worker_whose_engine_died_ends_with_a_status_that_says_so(monkeypatch, is_dead, status):
-    process = use(monkeypatch, FakeProcess())
-    lifecycle.set_up("node@host", FakeWorker())
-    process.is_dead = is_dead
-    worker = SimpleNamespace(exitcode=0)
-    lifecycle.stop(sender=worker)
-    assert worker.exitcode == status
 
 
 @pytest.mark.parametrize("process", [None, FakeProcess()])

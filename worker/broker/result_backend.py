@@ -6,7 +6,7 @@ the pool may cause the failure. Overrides methods that celery 5.7's ``backends/b
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend
@@ -17,8 +17,6 @@ from kronos_client.redis.job_store import Ending, JobStore
 from worker.broker.outcomes import Outcomes
 
 log = logging.getLogger(__name__)
-
-EXPIRED: Final = "expired"
 
 
 def tag_of(request: Any) -> str:
@@ -93,14 +91,11 @@ class CodedRedisBackend(RedisBackend):
         store_result: bool = True,
         state: str = states.FAILURE,
     ) -> None:
-        """Store a revocation as a failure, for the callers that wait."""
-        if reason == EXPIRED:
-            error = JobError(ErrorCode.DEADLINE, "the message expired before a worker took it; add workers")
-        else:
-            error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
-        if store_result and reason != EXPIRED:
+        """Store a revocation as a failure, for the callers that wait. No message reaches Celery expired."""
+        if store_result:
             self.store.request_cancel(task_id)  # for a worker that has the job, this one included
         if store_result and not self.runs_here(task_id):
+            error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
             self.mark_as_failure(task_id, error, request=request, store_result=store_result)
 
 

@@ -40,8 +40,7 @@ class CacheEntry:
     @property
     def served(self) -> LoadedModel:
         """The model, once ``loading`` is done. Raises JobError if it could not be loaded."""
-        if not self.loading.done():
-            raise RuntimeError("the model is not loaded yet")
+        assert self.loading.done()
         outcome = self.loading.result()
         if isinstance(outcome, JobError):
             raise JobError(*outcome.args)  # a new one for each job: threads share the stored one

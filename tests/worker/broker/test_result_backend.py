@@ -1,7 +1,6 @@
 """How failures are stored: a code, and nothing of the worker's machine."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from celery import Celery, states
 from celery.app.task import Context
 from celery.app.trace import build_tracer
 from celery.result import AsyncResult
-from celery.worker.request import Request
 from kombu.utils.uuid import uuid
 
 from kronos_client.celery_app import make_app
@@ -110,24 +108,11 @@ def test_what_follows_a_job_and_cannot_be_sent_costs_it_no_result(app, redis, af
         assert_coded(stored(redis, "next"), ErrorCode.INTERNAL)
 
 
-@pytest.mark.parametrize(
-    ("reason", "code"),
-    [("revoked", ErrorCode.CANCELLED), ("terminated", ErrorCode.CANCELLED), ("expired", ErrorCode.DEADLINE)],
-)
-def test_a_revoked_job_ends_as_whoever_waits_expects_it(app, redis, reason, code):
+@pytest.mark.parametrize("reason", ["revoked", "terminated"])
+def test_a_revoked_job_ends_as_cancelled(app, redis, reason):
     task_id = uuid()
     app.backend.mark_as_revoked(task_id, reason)
-    assert_coded(stored(redis, task_id), code)
-
-
-def test_a_message_that_a_worker_finds_expired_ends_by_its_deadline(app, redis):
-    """Through Celery's own request, whose wording of the reason the backend depends on."""
-    task_id = app.send_task("test.run", ("fine",), queue="test", expires=datetime(2020, 1, 1, tzinfo=UTC)).id
-    with app.connection_for_read() as connection, connection.SimpleQueue("test") as queue:
-        message = queue.get(timeout=WAIT_S)
-        request = Request(message, app=app, task=app.tasks["test.run"], on_ack=lambda *_: message.ack())
-        assert request.revoked()
-    assert_coded(stored(redis, task_id), ErrorCode.DEADLINE)
+    assert_coded(stored(redis, task_id), ErrorCode.CANCELLED)
 
 
 def test_another_app_reads_code_message_field_and_details(app, settings):

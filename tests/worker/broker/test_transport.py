@@ -193,14 +193,6 @@ def send_answer(receiver: Receiver) -> None:
     producer.publish({"ok": "pong"}, routing_key="uuid.reply.kronos.pidbox", serializer="json")
 
 
-def test_queues_without_acknowledgement_are_kombus_own(redis, receiver):
-    answers = consume_answers(receiver.connection.channel())
-    send_answer(receiver)
-    receiver.connection.drain_events(timeout=WAIT_S)
-    assert answers == [{"ok": "pong"}]
-    assert redis.llen(DEAD_KEY) == 0
-
-
 def test_jobs_are_noted_as_taken_on_a_channel_that_has_other_queues_too(redis, receiver):
     answers = consume_answers(receiver.channel)
     Consumer(receiver.channel, [Queue("added")], on_message=receiver.messages.append).consume()
