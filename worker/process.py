@@ -61,7 +61,6 @@ class WorkerProcess:
         self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.metrics = metrics
         self.metrics.outcomes_kept.set_function(lambda: self.outcomes.num_kept_bytes)
-        self.metrics.queues = settings.queue_names.all
         self._started = time.time()
         self._heartbeat = Heartbeat(self.redis, node, self.status, self._is_alive)
 

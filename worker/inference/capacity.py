@@ -210,8 +210,7 @@ class CapacityStep(bootsteps.StartStopStep):
         self._capacity = capacity = consumer.controller.capacity
         consumer.task_consumer.channel.rooms = partial(capacity.rooms, state.requests)
         consumer.on_task_message.add(self._take)
-        if consumer.hub is not None:
-            capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))
+        capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))
 
     def _take(self, request: Any) -> None:
         message = request.message

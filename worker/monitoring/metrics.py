@@ -21,9 +21,10 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
-from kronos_client.redis.queues import MAX_WAIT_S, NO_PREFIX, priority_of
+from kronos_client.redis.queues import MAX_WAIT_S
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
 
 if TYPE_CHECKING:
@@ -110,7 +111,6 @@ class JobMetrics:
     """
 
     def __init__(self, num_jobs: Callable[[], int]) -> None:
-        self.queues = NO_PREFIX.all
         self._lock = threading.Lock()
         self.num_done = 0
         self.num_failed = 0
@@ -141,17 +141,13 @@ class JobMetrics:
         self.info.labels(device, model, queue, dtype, engine).set(1)
 
     def observe_job_wait(
-        self, delivery: Mapping[str, Any] | None, submitted_at: float | None, receipt: Receipt
+        self, queue: str, priority: Priority, submitted_at: float | None, receipt: Receipt
     ) -> None:
         """Observe how long a job waited: at its first start only, and only if its time is credible."""
         if receipt.now > receipt.received_at or submitted_at is None:
             return
-        # The sender may write any time and any queue: a time must be credible, and a queue must be ours.
         if receipt.now - MAX_WAIT_S <= submitted_at <= receipt.now + MAX_WAIT_S:
-            delivery = delivery or {}
-            queue = delivery.get("routing_key")
-            labels = queue if queue in self.queues else "", priority_of(delivery.get("priority"))
-            self.job_wait_s.labels(*labels).observe(max(0.0, receipt.waited_s(submitted_at)))
+            self.job_wait_s.labels(queue, priority).observe(max(0.0, receipt.waited_s(submitted_at)))
 
     def count_job(self, code: str | None) -> None:
         """Count a job that ended; ``code`` is one of ``ErrorCode``, None if it succeeded."""

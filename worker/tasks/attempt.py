@@ -114,10 +114,9 @@ class Attempt:
         self._process, self._request = process, request
         self.job_id = str(request.id)
         self.tag = tag_of(request)
-        delivery = request.delivery_info or {}
         # Those of the list that the job came from. A CPU worker may also take from the gpu queue.
-        self._queue = str(delivery.get("routing_key") or process.queue)
-        self._priority: Priority = priority_of(delivery.get("priority"))
+        self._queue = str(request.delivery_info["routing_key"])
+        self._priority: Priority = priority_of(request.delivery_info.get("priority"))
         # Seconds that the sender allows from the start of the job: Celery's ``time_limit``.
         self._time_limit_s: float = getattr(request, "time_limit_s", None) or math.inf
 

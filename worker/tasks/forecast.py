@@ -158,7 +158,8 @@ class ForecastAttempt(Attempt):
         latest_s = waited_s + self._time_limit_s
         if latest_s < (job.deadline_s or math.inf):
             job = job.model_copy(update={"deadline_s": latest_s})
-        self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
+        metrics = self._process.metrics
+        metrics.observe_job_wait(self._queue, self._priority, job.submitted_at, receipt)
         on_change = partial(jobs.changed, self)
         if receipt.is_suspect:
             left_s = None if job.deadline_s is None else job.deadline_s - waited_s

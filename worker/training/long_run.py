@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ResultModel
-from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.redis.job_store import Receipt
 from kronos_model.errors import KronosError
 from worker.broker.claims import Claim
@@ -64,8 +63,8 @@ class LongRun(ABC):
         self._folder = JobFolder(self.process.model_folder, self.job_id)
         self._job: Any = self.parse(self.payload, settings.limits())
         self._waited_s = self.receipt.waited_s(self._job.submitted_at)
-        delivery = {"routing_key": self.queue, "priority": CELERY_PRIORITIES[self._job.priority]}
-        self.process.metrics.observe_job_wait(delivery, self._job.submitted_at, self.receipt)
+        given = (self.queue, self._job.priority, self._job.submitted_at, self.receipt)
+        self.process.metrics.observe_job_wait(*given)
 
     def run(self, claim: Claim) -> dict[str, Any]:
         """Work until the job is done. Returns the result as JSON.

@@ -2,6 +2,7 @@
 
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,18 +79,23 @@ def test_a_further_model_brings_its_tokenizer_and_has_the_same_bounds(settings):
         loader.load(ModelSpec("kronos-tiny", settings.tokenizer))
 
 
-def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
-    asked = []
-    build_engine = model_loader.build_engine
+@pytest.fixture
+def options(monkeypatch) -> list[dict[str, Any]]:
+    """Those with which each engine is built; all compute in float32."""
+    given, build_engine = [], model_loader.build_engine
 
-    def build(*args, dtype, **kwargs):
-        asked.append(dtype)
-        return build_engine(*args, **kwargs)
+    def build(*args, **options):
+        given.append(options)
+        return build_engine(*args, **options | {"dtype": torch.float32})
 
     monkeypatch.setattr(model_loader, "build_engine", build)
+    return given
+
+
+def test_the_type_of_the_weights_is_handed_on(settings, options):
     for dtype in ("float32", "bfloat16"):
         ModelLoader(settings.model_copy(update={"dtype": dtype}), CPU).load()
-    assert asked == [torch.float32, torch.bfloat16]
+    assert [each["dtype"] for each in options] == [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture
@@ -252,21 +258,12 @@ def test_a_registered_model_goes_by_its_name_and_sees_no_more_than_in_training(
 
 @pytest.mark.parametrize(("metadata", "expected"), [({}, 5.0), ({"clip": 3}, 3.0)])
 def test_a_registered_model_sees_values_clipped_as_in_training(
-    registering, registry, monkeypatch, metadata, expected
+    registering, registry, options, metadata, expected
 ):
-    asked = []
-    build_engine = model_loader.build_engine
-
-    def build(*args, clip, **kwargs):
-        asked.append(clip)
-        return build_engine(*args, clip=clip, **kwargs)
-
-    monkeypatch.setattr(model_loader, "build_engine", build)
-    model = registry.register(
-        PARITY, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 48} | metadata
-    )
+    metadata |= {"max_context": 48}
+    model = registry.register(PARITY, "desk", job_id="job-1", fingerprint="f", metadata=metadata)
     ModelLoader(registering, CPU).load(model)
-    assert asked == [expected]
+    assert options[0]["clip"] == expected
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -12,6 +12,8 @@ from kronos_client.contract.names import job_key, result_key
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
+from worker.broker.outcomes import StoreHealth
+from worker.tasks import long_jobs
 from worker.tasks.attempt import Requeued
 from worker.tasks.long_jobs import LongAttempt
 
@@ -74,7 +76,9 @@ def test_a_job_goes_back_if_redis_may_accept_it_later(deliver, redis, monkeypatc
         raise error
 
     monkeypatch.setattr(deliver.store, "begin_all", fail)
+    monkeypatch.setattr(long_jobs, "store_health", health := StoreHealth())
     with pytest.raises(Requeued) as back:
         deliver()
     assert back.value.delay_s > 0
     assert not redis.exists(result_key("job"))
+    assert health._refused_since is not None
