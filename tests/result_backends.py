@@ -7,12 +7,12 @@ from kronos_client.redis.queues import DeliveryKeys
 from worker.broker.connecting import redis_of
 from worker.broker.outcomes import Outcomes
 from worker.broker.result_backend import CodedRedisBackend
-from worker.config import use_result_backend
+from worker.config import RESULT_BACKEND
 
 
 def with_result_backend(app: Celery, keys: DeliveryKeys | None = None) -> CodedRedisBackend:
     """Have an app of a test store states by our backend."""
-    use_result_backend(app)
+    app.loader.override_backends = {"redis": RESULT_BACKEND}
     backend: CodedRedisBackend = app.backend  # type: ignore[assignment]
     backend.store = JobStore(redis_of(app.conf.broker_url), app.conf.result_expires, keys)
     backend.outcomes = Outcomes(backend.store)

@@ -44,13 +44,8 @@ def make_worker_app(settings: WorkerSettings) -> Celery:
     """Make this process's app, which becomes Celery's current app."""
     app = Celery("kronos", amqp=AMQP, set_as_current=True)
     app.conf.update(worker_config(settings))
-    use_result_backend(app)
-    return app
-
-
-def use_result_backend(app: Celery) -> None:
-    """Make the app store and read results with our backend."""
     app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
+    return app
 
 
 def node_name(settings: WorkerSettings, device: str, host: str, pid: int) -> str:

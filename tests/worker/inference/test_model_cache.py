@@ -16,7 +16,6 @@ from kronos_client.contract.forecast import ForecastJob, Output
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
-from kronos_client.service_settings import parse_model_specs
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
 from tests.kronos_client.contract.test_calibration import FIELDS
 from tests.waiting import WAIT_S, await_true
@@ -25,6 +24,7 @@ from tests.worker.inference.runs import load_of
 from worker.inference.engine_thread import EngineThread, ModelEngine
 from worker.inference.model_cache import CacheEntry, ModelCache
 from worker.inference.model_loader import LoadedModel
+from worker.settings import WorkerSettings
 
 MAX_MODELS = 3
 
@@ -35,10 +35,16 @@ def loaded(name: str, registered: RegisteredModel | None = None) -> LoadedModel:
     return LoadedModel(info, hosted, 64, num_parameters=1, load_s=0.0, registered=registered)
 
 
+def naming(models: str, max_models: int = MAX_MODELS) -> WorkerSettings:
+    """Settings of a worker whose jobs may name these models."""
+    return WorkerSettings.model_construct(models=models, max_models=max_models)
+
+
 class FakeLoader:
     """Loads nothing, and waits while its gate is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: ModelRegistry | None = None) -> None:
+        self.registry = registry
         self.gate = threading.Event()
         self.gate.set()
         self.started: list[str] = []
@@ -90,7 +96,8 @@ def loader() -> Iterator[FakeLoader]:
 
 @pytest.fixture
 def pool(engine_thread: EngineThread, loader: FakeLoader) -> ModelCache:
-    return ModelCache(engine_thread, loader, loaded("own"), parse_model_specs("b, c, d, own"), MAX_MODELS)
+    loader.registry = None
+    return ModelCache(engine_thread, loader, loaded("own"), naming("b, c, d, own"))
 
 
 @contextmanager
@@ -309,7 +316,8 @@ def register(registry: ModelRegistry, tmp_path: Path) -> Callable[..., Registere
 @pytest.fixture
 def registering(engine_thread, loader, registry) -> ModelCache:
     """A pool that sees the folder of registered models, and two further ones."""
-    return ModelCache(engine_thread, loader, loaded("own"), parse_model_specs("b, d"), MAX_MODELS, registry)
+    loader.registry = registry
+    return ModelCache(engine_thread, loader, loaded("own"), naming("b, d"))
 
 
 def named(pool: ModelCache, name: str) -> str:
@@ -406,7 +414,8 @@ def test_a_damaged_model_is_a_coded_error_and_leaves_the_others_alone(registerin
 
 def test_the_workers_own_may_be_registered_and_is_not_loaded_twice(engine_thread, loader, registry, register):
     own = register("desk", "job-1")
-    pool = ModelCache(engine_thread, loader, loaded("desk", own), {}, MAX_MODELS, registry)
+    loader.registry = registry
+    pool = ModelCache(engine_thread, loader, loaded("desk", own), naming(""))
     assert pool.names == ["desk@1"]
     assert [named(pool, name) for name in ("desk@1", "desk")] == ["desk@1", "desk@1"]
     assert loader.started == []
