@@ -18,7 +18,7 @@ from kronos_model.errors import KronosError, OutOfMemory
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.runs import ended, result_of, submit
 from worker.inference import forecast_process, model_loader
-from worker.inference.engine_thread import EngineDied
+from worker.inference.engine_thread import EngineDied, JobRun, ModelEngine
 from worker.inference.forecast_process import ForecastProcess
 from worker.inference.isolation_child import load_server
 from worker.monitoring import heartbeat
@@ -48,6 +48,12 @@ def worker(settings):
     worker = ForecastProcess(settings, NODE)
     yield worker
     worker.stop()
+
+
+def begin(worker: ForecastProcess, horizon: int, model: ModelEngine | None = None) -> JobRun:
+    """Submit a job for a model, by default for the worker's own."""
+    model = model or worker.server.models.own.engine
+    return submit(worker.server.engine_thread, "job", [series_request(1, 20, horizon)], model)
 
 
 def announced(redis) -> AnyWorkerStatus | None:
@@ -109,7 +115,7 @@ def test_models_share_the_service_and_show_in_the_status(settings):
     worker.start()
     entry = worker.server.models.hold(worker.server.models.find("kronos-tiny"))
     assert wait([entry.loading], WAIT_S).done
-    run = submit(worker.server.engine_thread, "job", [series_request(1, 20, 3)], entry.served.engine)
+    run = begin(worker, 3, entry.served.engine)
     ended(worker.server.engine_thread, run)
     assert result_of(run)[0].paths.shape == (1, 3, 6)
     status = worker.status()
@@ -129,9 +135,7 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     model = str(PARITY / "model")
     idle = worker.status()
     assert (idle.bars_per_s, idle.mean_batch_size, idle.queue_wait_s) == (0.0, None, None)
-    run = submit(
-        worker.server.engine_thread, "job", [series_request(1, 20, 4)], worker.server.models.own.engine
-    )
+    run = begin(worker, 4)
     ended(worker.server.engine_thread, run)
     registry = worker.metrics.registry
     bars = ("kronos_bars_generated_total", {"model": model})
@@ -211,9 +215,7 @@ def test_a_worker_whose_engine_dies_is_ended(settings):
         raise RuntimeError("not in any series")
 
     worker.server.models.own.engine.engine.step = step
-    run = submit(
-        worker.server.engine_thread, "job", [series_request(1, 20, 1)], worker.server.models.own.engine
-    )
+    run = begin(worker, 1)
     assert is_ended.wait(WAIT_S)
     with pytest.raises(EngineDied):
         ended(worker.server.engine_thread, run)
