@@ -69,7 +69,7 @@ class StoreHealth:
     def problem(self) -> str | None:
         """Why nothing can be stored, and what to do; None if there was no refusal, or only for a moment.
 
-        Whoever shows it first, and after each minute, logs it.
+        The first caller that gets the reason logs it, and then one caller a minute.
         """
         with self._lock:
             since, now = self._refused_since, time.monotonic()

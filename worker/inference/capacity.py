@@ -28,7 +28,7 @@ MAX_JOBS_PER_SLOT: Final = 2
 SMALL_JOBS_PER_WORKER: Final = 8
 """A small job has at most one of so many equal parts of the slots."""
 MAX_CALLBACK_JOBS: Final = 8
-"""Jobs with callbacks or a chain, each of which has a thread."""
+"""Jobs with callbacks or a chain. Each has a thread."""
 LATE_S: Final = 0.2
 """Other workers have this time to take a job before a full one does, after a small job a part of it."""
 

@@ -34,7 +34,7 @@ class Computation:
 
     Args:
         receipt: As of now.
-        priority: That of the message.
+        priority: The priority of the message.
         on_change: Called on any thread when ``advance`` may go on.
         submit: ``EngineThread.submit``, or what calls it later.
 
@@ -228,7 +228,7 @@ class EarlyBars:
 def with_lookback_warning(
     series: PreparedSeries, trained_lookback: int | None, min_lookback: int | None
 ) -> PreparedSeries:
-    """Warn of a lookback outside those of a finetuned model's training; without a shortest, there is one."""
+    """Warn if a finetuned model was trained on other lookbacks. Without a shortest one, it had only one."""
     if trained_lookback is None:
         return series
     shortest = min_lookback or trained_lookback
@@ -243,7 +243,7 @@ def with_lookback_warning(
 
 
 def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:
-    """``queued`` is the wait for worker, model and slots. Each phase is that of the slowest series."""
+    """``queued`` is the wait for worker, model and slots. Each phase has the time of the slowest series."""
     phases = [generation.timings.durations_s() for generation in generations]
     seconds = {name: max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")}
     before_s = max(0.0, waited_s)  # a sender's clock may be ahead of Redis's

@@ -124,7 +124,7 @@ class IsolatedRun:
     def _run(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> None:
         try:
             self._outcome.set_result(self._compute(job, receipt, queue))
-        except Exception as error:  # noqa: BLE001  the attempt knows them all
+        except Exception as error:  # noqa: BLE001  ``ForecastAttempt.fail`` handles all
             self._outcome.set_exception(error)
 
     def _compute(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Attempt:
         self._process, self._request = process, request
         self.job_id = str(request.id)
         self.tag = tag_of(request)
-        # Those of the list that the job came from. A CPU worker may also take from the gpu queue.
+        # As the list says that held the job. A CPU worker may also take from the gpu queue.
         self._queue = str(request.delivery_info["routing_key"])
         self._priority: Priority = priority_of(request.delivery_info.get("priority"))
         # Seconds that the sender allows from the start of the job: Celery's ``time_limit``.

@@ -325,7 +325,7 @@ def _go_on(attempt: ForecastAttempt, call: Callable[..., object], *args: Any) ->
 
 @cache
 def forecast_jobs() -> ForecastJobs:
-    """Those of this process."""
+    """The forecast jobs of this process."""
     process = current_process()
     process.jobs = jobs = ForecastJobs(process)
     return jobs
