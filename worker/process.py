@@ -7,7 +7,7 @@ import platform
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from kronos_client import __version__
 from kronos_client.contract.names import TASK_ROLES
@@ -24,6 +24,18 @@ from worker.monitoring.metrics import JobMetrics
 from worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
+
+
+RETRY_DELAY_S: Final = 1.0
+"""Without this delay, a job that cannot run now would come back at once, again and again."""
+
+
+class RetryLater(Exception):
+    """The job is not at fault, and has no outcome: this worker or another one goes on with it later."""
+
+    def __init__(self, reason: str, delay_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
 
 
 class Jobs:

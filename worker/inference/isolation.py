@@ -24,6 +24,7 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.environment import module_command
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
+from worker.process import RetryLater
 
 if TYPE_CHECKING:
     from worker.inference.forecast_process import ForecastProcess
@@ -46,14 +47,6 @@ LATE_GRACE_S: Final = 2.0
 """The isolated process reports a late job itself. The worker waits this long for that, then ends it."""
 MAX_LOST_ALONE: Final = 2
 VMSTAT: Final = Path("/proc/vmstat")
-
-
-class RetryLater(Exception):
-    """The job is not at fault, and has no outcome: try it again, here or on another worker."""
-
-    def __init__(self, reason: str, delay_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.delay_s = delay_s
 
 
 class ChildUnavailable(Exception):

@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 HELD_MARGIN_S: Final = 0.1
 """Seconds to wait after another worker's claim ends."""
-REQUEUE_DELAY_S: Final = 1.0
-"""Without this delay, a job that cannot run now would come back at once, again and again."""
 
 
 class Requeued(Reject):

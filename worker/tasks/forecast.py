@@ -36,17 +36,9 @@ from worker.broker.service_order import needs_thread
 from worker.inference.engine_thread import EngineDied, JobRun
 from worker.inference.executor import Computation
 from worker.inference.forecast_process import ForecastProcess
-from worker.inference.isolation import IsolatedRun, RetryLater
-from worker.process import Jobs, current_process
-from worker.tasks.attempt import (
-    JOB_TASK,
-    REQUEUE_DELAY_S,
-    Attempt,
-    ClaimedRequest,
-    Requeued,
-    einfo_of,
-    job_of,
-)
+from worker.inference.isolation import IsolatedRun
+from worker.process import RETRY_DELAY_S, Jobs, RetryLater, current_process
+from worker.tasks.attempt import JOB_TASK, Attempt, ClaimedRequest, Requeued, einfo_of, job_of
 
 log = logging.getLogger(__name__)
 task_log = logging.getLogger("celery.app.trace")
@@ -130,7 +122,7 @@ class ForecastAttempt(Attempt):
             case RetryLater():
                 self.leave(self._requeued(str(error), error.delay_s))
             case RedisError():
-                self.leave(self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S))
+                self.leave(self._requeued(f"{type(error).__name__}: {error}", RETRY_DELAY_S))
             case Ignore() | Requeued():
                 self.leave(error)
             case JobError():
@@ -282,7 +274,7 @@ class ForecastJobs(Jobs):
                     attempt.leave(Requeued(f"{type(error).__name__}: {error}"))
             else:  # they stay here: another worker would get the same answer
                 self._received.extendleft(reversed(batch))
-                self._begin_at = asked_at + REQUEUE_DELAY_S
+                self._begin_at = asked_at + RETRY_DELAY_S
             return
         for attempt, answer in zip(batch, answers, strict=True):
             if isinstance(answer, RedisError):

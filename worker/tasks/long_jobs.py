@@ -21,12 +21,12 @@ from kronos_model.atomic_write import NO_ROOM
 from worker.app import app
 from worker.broker.outcomes import store_health
 from worker.broker.result_backend import coded
-from worker.process import current_process
-from worker.tasks.attempt import JOB_TASK, REQUEUE_DELAY_S, Attempt, Requeued, job_of
+from worker.process import RETRY_DELAY_S, RetryLater, current_process
+from worker.tasks.attempt import JOB_TASK, Attempt, Requeued, job_of
 from worker.training.backtest_run import BacktestJobRun
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.finetune_run import FinetuneRun
-from worker.training.long_run import Interrupted, LongRun
+from worker.training.long_run import LongRun
 
 log = logging.getLogger(__name__)
 
@@ -58,16 +58,16 @@ class LongAttempt(Attempt):
             known = (self._process, self.job_id, job_of(args, kwargs), content, receipt, self._queue)
             self._run = self._make_run(*known, self._time_limit_s)
             return self._run.run(claim)
-        except Interrupted as interrupted:
-            raise self._requeued(str(interrupted), interrupted.delay_s) from None
+        except RetryLater as later:
+            raise self._requeued(str(later), later.delay_s) from None
         except RedisError as error:
             if self._run is None:
                 store_health.refused(error)
-            raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
+            raise self._requeued(f"{type(error).__name__}: {error}", RETRY_DELAY_S) from None
         except OSError as error:
             if error.errno not in NO_ROOM:  # perhaps a network file system is away for a moment
                 reason = f"the model folder does not answer: {error}"
-                raise self._requeued(reason, REQUEUE_DELAY_S) from error
+                raise self._requeued(reason, RETRY_DELAY_S) from error
             text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"
             raise JobError(ErrorCode.DISK_FULL, text) from None
         except (Ignore, Requeued, JobError):

@@ -14,20 +14,16 @@ from typing import Any, Final
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.backtesting.opening import BacktestInput, open_backtest
 from kronos_client.backtesting.run import BacktestRun
-from kronos_client.contract.backtest import (
-    BacktestJob,
-    BacktestProgress,
-    BacktestResult,
-    parse_backtest_job,
-)
+from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult, parse_backtest_job
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus
 from kronos_client.core.retrying import WORTH_ANOTHER_TRY
 from kronos_model.finetuning.data import read_files
 from kronos_model.text import without_paths
+from worker.process import RetryLater
 from worker.training.job_inputs import check_path
-from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted, LongRun
+from worker.training.long_run import MAX_STARTS_AT_SAVE, LongRun
 
 POLL_S: Final = 0.2
 WORKER_POLL_S: Final = 1.0
@@ -68,7 +64,7 @@ class BacktestJobRun(LongRun):
             while not (await asyncio.wait((work,), timeout=POLL_S))[0]:
                 try:
                     self._check()
-                except (Interrupted, JobError):
+                except (RetryLater, JobError):
                     work.cancel()
                     await asyncio.wait((work,))
                     raise
@@ -112,7 +108,7 @@ class BacktestJobRun(LongRun):
                     self._report("forecasting", run, pace_s)
 
     def _check(self) -> None:
-        """Raise Interrupted or JobError if the backtest must stop."""
+        """Raise RetryLater or JobError if the backtest must stop."""
         if (stop := self._reason_to_stop()) is not None:
             self._uncount_start()
             raise stop

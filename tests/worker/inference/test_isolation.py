@@ -16,7 +16,8 @@ from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded, JsonChild
 from tests.waiting import WAIT_S
 from worker.inference import isolation as module
-from worker.inference.isolation import ChildUnavailable, Isolation, RetryLater, num_oom_kills
+from worker.inference.isolation import ChildUnavailable, Isolation, num_oom_kills
+from worker.process import RetryLater
 
 FAKE = Path(__file__).parent / "fake_isolation_child.py"
 RECEIPT = Receipt(now=1000.0, received_at=990.0, is_cancelled=False, lost=2)

@@ -25,8 +25,8 @@ from worker.broker.claims import Claims
 from worker.broker.outcomes import Outcomes
 from worker.inference import isolation
 from worker.inference.engine_thread import EngineDied
-from worker.inference.isolation import ChildUnavailable, RetryLater
-from worker.process import current
+from worker.inference.isolation import ChildUnavailable
+from worker.process import RetryLater, current
 from worker.tasks import attempt, forecast
 from worker.tasks.attempt import Requeued
 

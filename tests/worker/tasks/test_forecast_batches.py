@@ -190,7 +190,7 @@ def patched(monkeypatch, woken):
     monkeypatch.setattr(forecast, "Computation", ScriptedComputation)
     job = read_job(example("forecast-job"), Limits())
     monkeypatch.setattr(forecast, "read_job", lambda *_: job)  # a few ms for each
-    monkeypatch.setattr(forecast, "REQUEUE_DELAY_S", 0.0)
+    monkeypatch.setattr(forecast, "RETRY_DELAY_S", 0.0)
     monkeypatch.setattr(outcomes, "PAUSES", ConstantBackoff(0))
     for module in (forecast, outcomes):
         monkeypatch.setattr(module, "MAX_AT_ONCE", MAX_AT_ONCE)

@@ -21,11 +21,12 @@ from kronos_client.redis.message import fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded
+from worker.process import RetryLater
 from worker.training import finetune_run
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.finetune_run import MAX_MESSAGE_CHARS, FinetuneRun, training_error
 from worker.training.job_folder import JobFolder, JobNotes
-from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted
+from worker.training.long_run import MAX_STARTS_AT_SAVE
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
 METADATA = {
@@ -255,7 +256,7 @@ def test_another_jobs_model_or_a_damaged_one_is_not_this_ones_result(process, mo
 
 
 def test_a_later_worker_starts_from_the_same_version_of_the_parent(process, monkeypatch):
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryLater):
         go(monkeypatch, a_run(process), TrainingEnd(None, drained, 75))
     process.registry.register(BUNDLED, "parent", job_id="q", fingerprint="f", metadata={"max_context": 64})
     result, training = go(monkeypatch, a_run(process), done(process), resumed=True)
@@ -382,13 +383,13 @@ def test_training_that_ignores_its_end_is_killed(process, monkeypatch, stop):
             calls.append("kill")
 
     monkeypatch.setattr(finetune_run, "JsonChild", lambda *_, **__: Stubborn([], -9, lambda: None))
-    with pytest.raises((JobError, Interrupted), match=r"CANCELLED|claim could not be renewed"):
+    with pytest.raises((JobError, RetryLater), match=r"CANCELLED|claim could not be renewed"):
         run.run(claim())
     assert calls == ["terminate", "kill"]
 
 
 def test_a_killed_start_counts_even_if_the_job_is_stopped_later(process, monkeypatch):
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryLater):
         go(monkeypatch, a_run(process), TrainingEnd(None, not_stopped, -9), after_start=process.drain)
     assert starts_at_save(process) == 1
 
@@ -416,21 +417,21 @@ def test_a_folder_that_cannot_be_cleaned_up_does_not_hide_the_jobs_error(process
 def test_a_start_that_the_worker_ended_or_that_did_not_train_does_not_count(process, monkeypatch, end):
     monkeypatch.setattr(finetune_run, "LOCK_RETRY_S", 0.0)
     for _ in range(MAX_STARTS_AT_SAVE + 1):
-        with pytest.raises(Interrupted):
+        with pytest.raises(RetryLater):
             go(monkeypatch, a_run(process), end, TrainingEnd(None, drained, 75))
         assert starts_at_save(process) == 0
 
 
 def test_unreported_starts_are_no_attempts_and_without_a_save_nothing_is_resumed(process, monkeypatch):
     for resumed in (None, None, False):
-        with pytest.raises(Interrupted):
+        with pytest.raises(RetryLater):
             go(monkeypatch, a_run(process), TrainingEnd(None, drained, 75), resumed=resumed)
     result, _ = go(monkeypatch, a_run(process), done(process))
     assert (result["num_attempts"], result["resumed"]) == (2, False)
 
 
 def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryLater):
         go(monkeypatch, a_run(process), TrainingEnd(None, claim_run_out, -9))
     assert folder_of(process).notes(fingerprint(payload())).num_starts == 0
 
@@ -440,7 +441,7 @@ def test_without_its_claim_a_job_is_interrupted_for_any_end_of_training(process,
     held = claim()
     end = done(process)._replace(stop=stop)
     lose = partial(setattr, held, "is_safe", False)
-    with pytest.raises(Interrupted, match="claim could not be renewed"):
+    with pytest.raises(RetryLater, match="claim could not be renewed"):
         go(monkeypatch, a_run(process), end, held=held, after_start=lose)
 
 
