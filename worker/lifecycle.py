@@ -22,7 +22,7 @@ from kronos_model.processes.children import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
-from worker.broker.rounds import rounds
+from worker.broker.consuming import rounds
 from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
 from worker.config import node_name
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep

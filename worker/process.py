@@ -7,7 +7,7 @@ import platform
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Final
 
 from kronos_client import __version__
 from kronos_client.contract.names import TASK_ROLES
@@ -16,15 +16,26 @@ from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
-from worker.broker.outcomes import Outcomes
+from worker.broker.outcomes import Outcomes, store_health
 from worker.broker.result_backend import CodedRedisBackend
-from worker.broker.store_health import store_health
 from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.job_log import log_job
 from worker.monitoring.metrics import JobMetrics
 from worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
+
+
+RETRY_DELAY_S: Final = 1.0
+"""Without this delay, a job that cannot run now would come back at once, again and again."""
+
+
+class RetryLater(Exception):
+    """The job is not at fault, and has no outcome: this worker or another one goes on with it later."""
+
+    def __init__(self, reason: str, delay_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.delay_s = delay_s
 
 
 class Jobs:
@@ -40,9 +51,9 @@ class Jobs:
 class WorkerProcess:
     """A process that runs tasks. A subclass for each role computes their jobs."""
 
-    device: Any
+    device: object
     device_warning: str | None
-    capacity: Any
+    capacity: object
     metrics: JobMetrics
 
     def __init__(self, settings: WorkerSettings, node: str, metrics: JobMetrics) -> None:
@@ -62,7 +73,6 @@ class WorkerProcess:
         self.claims = Claims(self.job_store, float(settings.visibility_timeout_s))
         self.metrics = metrics
         self.metrics.outcomes_kept.set_function(lambda: self.outcomes.num_kept_bytes)
-        self.metrics.queues = settings.queue_names.all
         self._started = time.time()
         self._heartbeat = Heartbeat(self.redis, node, self.status, self._is_alive)
 
@@ -101,7 +111,7 @@ class WorkerProcess:
             self.hand_back_at = min(self.hand_back_at, time.monotonic() + self.settings.drain_timeout_s)
         self._heartbeat.announce_soon()
 
-    def report_end(self, task: str, job_id: str, outcome: Any) -> None:
+    def report_end(self, task: str, job_id: str, outcome: object) -> None:
         """Count and log a job whose outcome is stored."""
         if task not in TASK_ROLES:
             return
@@ -155,15 +165,15 @@ class WorkerProcess:
 
 
 @dataclass
-class Current:
-    """This process."""
+class WorkerState:
+    """The state of this process, which Celery's signals change."""
 
     process: Any = None
     is_draining: bool = False
     is_ending: bool = False
 
 
-current = Current()
+current = WorkerState()
 
 
 def current_process() -> Any:

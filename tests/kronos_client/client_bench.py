@@ -19,7 +19,7 @@ from kronos_client.core.handle import AsyncHandle
 from kronos_client.redis.routing import announce
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
-from worker.config import use_result_backend
+from tests.result_backends import with_result_backend
 
 RESULT = ForecastResult.model_validate(example("forecast-result"))
 
@@ -109,9 +109,7 @@ class WorkerSide:
     """Stores and publishes what workers would, by Celery's result backend."""
 
     def __init__(self, settings: ClientSettings) -> None:
-        app = make_app(settings)
-        use_result_backend(app)
-        self.backend: Any = app.backend
+        self.backend = with_result_backend(make_app(settings))
 
     def finish(self, job_id: str, result: Any = None) -> None:
         self.backend.mark_as_done(job_id, result or example("forecast-result"))

@@ -11,7 +11,7 @@ from kronos_client.celery_app import make_app
 from kronos_client.client import ForecastClient
 from kronos_client.settings import ClientSettings
 from tests.kronos_client.client_bench import KINDS, ClientBench, client_bench
-from worker.config import use_result_backend
+from tests.result_backends import with_result_backend
 
 
 @pytest.fixture
@@ -23,9 +23,7 @@ def settings(redis: Redis, redis_server: LocalRedis) -> ClientSettings:
 @pytest.fixture
 def backend(settings: ClientSettings) -> Any:
     """Celery's result backend, with which a worker stores and publishes states."""
-    app = make_app(settings)
-    use_result_backend(app)
-    return app.backend
+    return with_result_backend(make_app(settings))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """How our Celery apps differ from Celery's defaults, and from the app of a host."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,14 +9,14 @@ from pathlib import Path
 import pytest
 from celery import Celery
 from celery.app import app_or_default
-from kombu.transport.redis import Channel
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import CELERY_PRIORITIES, FINETUNE_TASK, FORECAST_TASK, STATUS_TASK
 from kronos_client.redis.connection import split_credentials
-from kronos_client.redis.queues import DELIVERY_KEYS, PRIORITY_STEPS
+from kronos_model.model_pair import DEFAULT_MODEL
+from worker import config
 from worker.broker.result_backend import CodedRedisBackend
-from worker.config import make_worker_app
+from worker.config import make_worker_app, node_name
+from worker.settings import WorkerSettings
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,33 +31,6 @@ def test_only_json_is_written_and_read(app):
     assert app.conf.task_serializer == app.conf.result_serializer == "json"
     assert app.conf.accept_content == app.conf.result_accept_content == ["json"]
     assert app.conf.event_serializer == "json"
-
-
-def test_the_keys_of_unacknowledged_jobs_are_not_those_of_other_apps_and_roles():
-    ours = {key for keys in DELIVERY_KEYS.values() for key in keys}
-    assert len(ours) == 6
-    assert not ours & {Channel.unacked_key, Channel.unacked_index_key, Channel.unacked_mutex_key}
-
-
-def test_a_finetuning_worker_imports_nothing_that_needs_torch(settings):
-    with make_worker_app(settings.model_copy(update={"role": "finetune"})) as app:
-        imports = app.conf.imports
-    script = f"import sys; sys.modules['torch'] = None\nfor name in {imports!r}: __import__(name)\n"
-    script += "from worker.app import app; print(sorted(app.tasks))"
-    environment = os.environ | {"KRONOS_ROLE": "finetune"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True, env=environment
-    )
-    for task in (FORECAST_TASK, FINETUNE_TASK, STATUS_TASK):
-        assert repr(task) in done.stdout
-
-
-def test_every_priority_has_a_list_of_its_own(app):
-    with app.connection_for_read() as connection:
-        assert connection.default_channel.priority_steps == list(PRIORITY_STEPS)
-        assert connection.default_channel.queue_order_strategy == "priority"
-    assert set(CELERY_PRIORITIES.values()) <= set(PRIORITY_STEPS)
-    assert app.conf.task_default_priority == CELERY_PRIORITIES["normal"]
 
 
 def test_settings_reach_the_configuration(settings):
@@ -98,3 +72,53 @@ def test_importing_connects_to_nothing_and_only_the_workers_app_becomes_current(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True
     )
     assert done.stdout.strip() == ("kronos" if is_ours else "host")
+
+
+BARE = WorkerSettings.model_construct()
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "expected"),
+    [
+        (None, "cpu", "forecast-cpu-kronos-small-7@host"),
+        ("NeoQuasar/Kronos-base", "cuda:1", "forecast-cuda1-kronos-base-7@host"),
+        ("kronos-tiny", "mps", "forecast-mps-kronos-tiny-7@host"),
+        ("/models/My model (2)/", "cpu", "forecast-cpu-my-model-2-7@host"),
+        ("C:\\models\\mine", "cpu", "forecast-cpu-mine-7@host"),
+        ("mine@3", "cpu", "forecast-cpu-mine-3-7@host"),
+        ("模型", "cpu", "forecast-cpu-model-7@host"),
+        ("/", "cpu", "forecast-cpu-model-7@host"),
+    ],
+)
+def test_the_name_has_the_device_and_the_model(model, device, expected):
+    assert node_name(BARE.model_copy(update={"model": model}), device, "host", 7) == expected
+
+
+def test_a_finetuning_worker_serves_no_model():
+    settings = BARE.model_copy(update={"role": "finetune", "model": "kronos-tiny"})
+    assert node_name(settings, "cuda:0", "host", 7) == "finetune-cuda0-7@host"
+
+
+def test_names_are_short_and_safe_in_keys_and_urls():
+    name = node_name(
+        BARE.model_copy(update={"model": "x/" + "a b*?/" * 99 + "é" * 99 + "b" * 99}), "cpu", "h", 1
+    )
+    assert re.fullmatch(r"[a-z0-9._-]{1,64}@h", name)
+
+
+def test_the_default_model_in_the_name_is_the_one_that_is_loaded():
+    assert DEFAULT_MODEL.rpartition("/")[2].lower() == config.DEFAULT_MODEL
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="GNU's OpenMP is in PyTorch's wheels for Linux: run it there"
+)
+@pytest.mark.parametrize(("given", "num_spins"), [({}, 10_000), ({"OMP_WAIT_POLICY": "PASSIVE"}, 0)])
+def test_openmp_threads_of_a_worker_spin_briefly(given, num_spins):
+    """As OpenMP itself says: it reads its environment once, when torch is imported."""
+    variables = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}
+    environment = {name: value for name, value in os.environ.items() if name not in variables}
+    environment |= {"OMP_DISPLAY_ENV": "VERBOSE"} | given
+    command = [sys.executable, "-c", "import worker.app, torch"]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    assert re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr) == [str(num_spins)]

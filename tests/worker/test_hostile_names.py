@@ -12,13 +12,11 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.jobs import Limits, parse_job
 from kronos_client.registry.model_registry import ModelRegistry
-from kronos_client.settings import parse_model_specs
 from kronos_model.checkpoints import source as checkpoint_source
 from kronos_model.errors import CheckpointError
-from kronos_model.finetuning.config import parse_config
 from tests.kronos_client.contract.contract_jobs import series
 from tests.waiting import WAIT_S
-from tests.worker.inference.test_model_cache import FakeLoader, loaded
+from tests.worker.inference.test_model_cache import FakeLoader, loaded, naming
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_cache import ModelCache
 from worker.settings import WorkerSettings
@@ -193,9 +191,8 @@ def engine_thread() -> Iterator[EngineThread]:
 def test_a_forecast_cannot_name_a_model_that_is_not_listed(
     name: str, registry: ModelRegistry, engine_thread: EngineThread, folder: Path
 ) -> None:
-    further = parse_model_specs("NeoQuasar/Kronos-small")
-    loader = FakeLoader()
-    pool = ModelCache(engine_thread, loader, loaded("own"), further, 2, registry)
+    loader = FakeLoader(registry)
+    pool = ModelCache(engine_thread, loader, loaded("own"), naming("NeoQuasar/Kronos-small"))
     name = written(name, folder)
     with pytest.raises(JobError) as refused:
         pool.find(parse_job({"series": [series()], "pred_len": 5, "model": name}, LIMITS).model)
@@ -213,7 +210,7 @@ def test_the_error_of_a_damaged_model_has_no_path(
     loader.errors["further"] = CheckpointError(
         "/srv/models/further/model.safetensors is damaged", details={"in": ["/srv/models/further"]}
     )
-    pool = ModelCache(engine_thread, loader, loaded("own"), parse_model_specs("further"), 2)
+    pool = ModelCache(engine_thread, loader, loaded("own"), naming("further"))
     entry = pool.hold(pool.find("further"))
     assert wait([entry.loading], WAIT_S).done
     with pytest.raises(JobError) as refused:
@@ -248,23 +245,3 @@ def test_training_cannot_start_from_a_model_that_is_not_listed(
     assert refused.value.message.isprintable()
     if str(folder.parent) not in name:
         assert str(folder.parent) not in text_of(refused.value)
-
-
-@pytest.mark.usefixtures("no_hub")
-def test_a_revision_that_is_not_the_workers_is_refused(registry: ModelRegistry) -> None:
-    settings = WorkerSettings.model_construct(model="owner/own", model_revision="abc")
-    for revision in ("main", "abc/../main", "ABC", "refs/pr/1"):
-        config = parse_config(
-            {"data": {"path": "."}, "start": {"model": "owner/own", "model_revision": revision}}
-        )
-        with pytest.raises(JobError, match="MODEL_NOT_ALLOWED"):
-            check_start(config, settings, registry)
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "a/b", "../a", "A", "a" * 65, "a\n", "\u0430", "kronos-tiny", "-a", "a@1"]
-)
-def test_no_model_is_registered_under_a_path_or_a_taken_name(name: str) -> None:
-    with pytest.raises(JobError) as refused:
-        parse_finetune_job({"name": name, "data": {"path": "a.csv"}}, LIMITS)
-    assert refused.value.field == "name"

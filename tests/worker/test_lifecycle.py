@@ -20,7 +20,7 @@ from worker.config import make_worker_app
 from worker.inference.capacity import MAX_CALLBACK_JOBS
 from worker.inference.pools import WaitingThreadsPool
 from worker.inference.probe import ProbeError
-from worker.inference.shutdown import EXIT_STATUS, end_worker
+from worker.inference.shutdown import end_worker
 from worker.monitoring.metrics import JobMetrics
 from worker.process import WorkerProcess, current_process
 
@@ -74,17 +74,6 @@ def test_whatever_pool_is_asked_for_a_worker_has_its_own_and_says_so_in_one_line
         assert chosen(*arguments) == (*own, None)
         (line,) = caplog.messages
         assert all(option in line for option in arguments if option.startswith("--"))
-
-
-def test_a_handler_that_fails_ends_the_worker(monkeypatch, caplog):
-    def fail(node: str) -> None:
-        raise ValueError("a defect")
-
-    monkeypatch.setattr(lifecycle, "_start", fail)
-    with pytest.raises(SystemExit) as ended:
-        lifecycle.set_up("node", SimpleNamespace(app=lifecycle.app))
-    assert ended.value.code == 1
-    assert "the worker cannot start" in caplog.text
 
 
 def test_a_named_queue_is_ignored_with_a_warning(caplog):
@@ -186,13 +175,6 @@ def tried(monkeypatch: pytest.MonkeyPatch, outcome: dict[str, Any] | Exception) 
     monkeypatch.setattr(lifecycle, "run_probe", run_probe)
 
 
-def test_the_consumer_is_handed_the_capacity_and_claims_of_its_process(monkeypatch):
-    process, worker = use(monkeypatch, FakeProcess()), FakeWorker()
-    process.capacity, process.claims = object(), object()
-    lifecycle.set_up("node@host", worker)
-    assert (worker.capacity, worker.claims) == (process.capacity, process.claims)
-
-
 def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings):
     with make_worker_app(settings) as app:
         assert app.connection_for_read().transport_cls == "redis"
@@ -200,16 +182,6 @@ def test_a_workers_process_has_the_transport_that_takes_jobs_by_scripts(settings
         connection = app.connection_for_read()
         assert type(connection.transport) is lifecycle.transport.Transport
         assert connection.as_uri().startswith("kronos://")
-
-
-@pytest.mark.parametrize(("is_dead", "status"), [(False, 0), (True, EXIT_STATUS)])
-def test_a_worker_whose_engine_died_ends_with_a_status_that_says_so(monkeypatch, is_dead, status):
-    process = use(monkeypatch, FakeProcess())
-    lifecycle.set_up("node@host", FakeWorker())
-    process.is_dead = is_dead
-    worker = SimpleNamespace(exitcode=0)
-    lifecycle.stop(sender=worker)
-    assert worker.exitcode == status
 
 
 @pytest.mark.parametrize("process", [None, FakeProcess()])
@@ -247,7 +219,7 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     lifecycle.set_up("node@host", worker)
     process = current_process()
     assert (worker.selected, forecasting.calls) == (["gpu.finetune"], [])
-    assert worker.capacity is process.capacity
+    assert (worker.capacity, worker.claims) == (process.capacity, process.claims)
     # After a lost connection Celery counts only the jobs taken since, and would take a second one.
     assert worker.capacity.rooms({}).of_class == ALL_ROOM.of_class
     worker.capacity.take("a", num_paths=1)
@@ -256,16 +228,6 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     lifecycle.drain()
     assert process.state == "draining"
     lifecycle.stop()
-
-
-def test_a_finetuning_worker_without_a_folder_for_models_ends_with_one_line(finetuning, monkeypatch, caplog):
-    monkeypatch.setattr(
-        lifecycle, "get_settings", lambda: finetuning.model_copy(update={"model_folder": None})
-    )
-    tried(monkeypatch, {"device": "cpu", "warning": None, "description": {}})
-    with pytest.raises(SystemExit):
-        lifecycle.set_up("node@host", FakeWorker())
-    assert "KRONOS_MODEL_FOLDER is not set" in caplog.text
 
 
 def named(*arguments: str) -> str:

@@ -60,7 +60,7 @@ class Claim:
 
 
 class Claims:
-    """The claims of a process. May be shared by threads. ``timeout_s`` is that of each ``Claim``."""
+    """The claims of a process. May be shared by threads. Each lasts ``timeout_s`` without a renewal."""
 
     def __init__(self, store: JobStore, timeout_s: float) -> None:
         self.timeout_s = timeout_s

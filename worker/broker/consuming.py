@@ -18,9 +18,8 @@ from kronos_client.redis.queues import queue_and_step
 from kronos_model.text import escaped
 from worker.broker.deliveries import MAX_TAKEN, Asked, Deliveries, Delivery
 from worker.broker.messages import BadMessage, TaskMessage, read_message, too_large
-from worker.broker.outcomes import Outcomes
+from worker.broker.outcomes import Outcomes, store_health
 from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, needs_thread, num_paths_of
-from worker.broker.store_health import store_health
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +57,7 @@ class MessageConsumer:
         self._max_bytes = max_bytes
         self._outcomes = outcomes
         self._outcomes.dead_entry = self._dead_entry
-        self._put_back: set[str] = set()
+        self._delays_s: dict[str, float] = {}  # by delivery tag, until Celery requeues the message
         self.notified = threading.Event()
         self.is_awake = False
         self._next_check = 0.0
@@ -159,16 +158,13 @@ class MessageConsumer:
         if failed is not None:
             raise failed
 
-    def put_back(self, delivery_tag: str, delay_s: float) -> None:
-        """Have a message delivered again after this time. Celery may then reject and requeue it."""
-        self.deliveries.put_back(delivery_tag, delay_s)
-        self._put_back.add(delivery_tag)
+    def delay(self, delivery_tag: str, delay_s: float) -> None:
+        """Set the time after which a message is delivered again once Celery requeues it."""
+        self._delays_s[delivery_tag] = delay_s
 
     def requeue(self, delivery_tag: str) -> None:
         """Have a message delivered again, at Celery's request."""
-        if delivery_tag not in self._put_back:
-            self.deliveries.put_back(delivery_tag)
-        self._put_back.discard(delivery_tag)
+        self.deliveries.put_back(delivery_tag, self._delays_s.pop(delivery_tag, 0.0))
 
     def reject(self, delivery_tag: str) -> None:
         """Bury a message that Celery rejects."""
@@ -238,9 +234,9 @@ class MessageConsumer:
         return delay_s <= 0
 
     def _bury(self, tag: str, raw: bytes, queue: str, error: BadMessage) -> None:
-        shown_id = None if error.job_id is None else escaped(error.job_id, MAX_ID_CHARS)
-        log.warning("an unreadable message (id %r) is moved to kronos:dead: %s", shown_id, error)
-        entry = self.deliveries.dead_entry(str(error), queue=queue, job_id=shown_id, message=raw)
+        printable_id = None if error.job_id is None else escaped(error.job_id, MAX_ID_CHARS)
+        log.warning("an unreadable message (id %r) is moved to kronos:dead: %s", printable_id, error)
+        entry = self.deliveries.dead_entry(str(error), queue=queue, job_id=printable_id, message=raw)
         if error.job_id is None:
             self._outcomes.end(Ending("", "", tag, entry))
         else:
@@ -259,3 +255,26 @@ def _job_id(raw: bytes) -> str | None:
     except BadMessage as error:
         return error.job_id
     return str(job_id)
+
+
+class Rounds:
+    """Calls of the rounds of Celery's event loop, after messages were taken and before it waits."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], object]] = []
+        self.once: list[Callable[[], object]] = []
+        """Made once, by the next round of the loop itself: then it has subscribed to control commands."""
+        self._last = 0.0
+
+    def run(self, *, unless_within_s: float = 0.0) -> None:
+        """Make the calls, unless the last round is not longer ago than this."""
+        if time.monotonic() - self._last < unless_within_s:
+            return
+        while self.once and unless_within_s == 0.0:
+            self.once.pop()()
+        for call in self.calls:
+            call()
+        self._last = time.monotonic()
+
+
+rounds: Final = Rounds()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from kombu.asynchronous import Hub
 from redis import Redis
 
 from kronos_client.redis.connection import read_script
@@ -125,13 +126,13 @@ class Deliveries:
         source, others, *messages = (b"", []) if answer is None or self.is_full else answer
         if self._watch is not None:
             self._watch.took(b"" if others else source)
-        lists_left = frozenset(one.decode() for one in others)
+        lists_left = frozenset(key.decode() for key in others)
         return [
             Delivery(tag.decode(), source.decode(), num_bytes, b"".join(parts), len(parts) == 1, lists_left)
             for tag, num_bytes, *parts in messages
         ]
 
-    def attach(self, hub: Any) -> None:
+    def attach(self, hub: Hub | None) -> None:
         """Have this event loop of Celery read the connection for takes; None when it ends."""
         if self._watch is not None:
             self._watch.attach(hub)
@@ -139,15 +140,6 @@ class Deliveries:
     def set_aside(self, tag: str) -> None:
         """Move a message to the second list of its list, for a worker with room for a large job."""
         self._run_set_aside(keys=self._keys, args=[tag, LARGE_PREFIX])
-
-    def forget(self, tag: str) -> None:
-        """Remove an acknowledged message that is not a job's."""
-        keys = self._delivery_keys
-        with self._redis.pipeline(transaction=False) as pipe:
-            pipe.zrem(keys.renewed, tag)
-            pipe.hdel(keys.claims, tag)
-            pipe.hdel(keys.unacked, tag)
-            pipe.execute()
 
     def put_back(self, tag: str, delay_s: float = 0.0) -> None:
         """Have a message delivered again: at once and before all others of its list, or after a delay."""
@@ -163,9 +155,9 @@ class Deliveries:
 
     def dead_entry(self, reason: str, *, queue: str, job_id: str | None, message: bytes) -> str:
         """What the list of dead messages shows of a message."""
-        shown = message[:SHOWN_BYTES].decode(errors="backslashreplace")
+        excerpt = message[:SHOWN_BYTES].decode(errors="backslashreplace")
         entry = {"at": self.now_s(), "reason": reason, "queue": queue, "id": job_id}
-        return json.dumps(entry | {"num_bytes": len(message), "message": shown})
+        return json.dumps(entry | {"num_bytes": len(message), "message": excerpt})
 
     def held(self, tag: str) -> bytes | None:
         """The message of a delivery that is not acknowledged yet."""

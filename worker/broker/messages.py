@@ -92,11 +92,11 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
         if not is_job_id(headers.get("id")):
             raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
         _check_arguments(body)
-        shown = {"argsrepr": "()", "kwargsrepr": _text(kwargsrepr(body[1]))}
+        reprs = {"argsrepr": "()", "kwargsrepr": _text(kwargsrepr(body[1]))}
         payload = {
             "body": body,
             "content-encoding": "binary",
-            "headers": _checked(headers) | shown,
+            "headers": _checked(headers) | reprs,
             "properties": {
                 "correlation_id": headers["id"],
                 "reply_to": _text(properties.get("reply_to")),
@@ -139,7 +139,7 @@ def _depth(text: bytes) -> int:
     return max(accumulate(steps, initial=0))
 
 
-def _object(value: Any, what: str) -> dict[str, Any]:
+def _object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadMessage(f"{what} is not a JSON object")
     return value
@@ -180,7 +180,7 @@ def _check_arguments(body: Any) -> None:
             raise BadMessage(f"its {_text(name)!r} is not a Celery task signature")
 
 
-def _is_signature(value: Any) -> bool:
+def _is_signature(value: object) -> bool:
     return (
         isinstance(value, dict)
         and isinstance(value.get("task"), str)
@@ -217,7 +217,7 @@ def _time_limit_s(headers: Mapping[str, Any]) -> float | None:
     return min(filter(None, limits), default=None)
 
 
-def _is_time_limit(value: Any) -> bool:
+def _is_time_limit(value: object) -> bool:
     return value is None or (isinstance(value, int | float) and 0 <= value < math.inf)
 
 
@@ -236,6 +236,6 @@ def _moment(headers: Mapping[str, Any], name: str) -> float | None:
     return unix_time
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """The start of a text, without control characters."""
     return printable(value[:MAX_REPR_CHARS], "?") if isinstance(value, str) else ""

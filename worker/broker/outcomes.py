@@ -1,20 +1,21 @@
-"""Ends jobs in Redis, and keeps an outcome until Redis accepts it."""
+"""Ends jobs in Redis, keeps an outcome until Redis accepts it, and names the reason of a refusal."""
 
 import logging
 import math
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from redis.backoff import EqualJitterBackoff
 from redis.exceptions import RedisError
 
 from kronos_client.redis.job_store import Ended, Ending, JobStore, NotStored
-from worker.broker.store_health import store_health
+from kronos_model.text import escaped, one_line
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,75 @@ MAX_EXPONENT: Final = 10
 MAX_TRIES: Final = 10
 """Tries that fail although another outcome was stored since the one before; then the job is given up."""
 
+PATIENCE_S: Final = 3.0
+"""Seconds without a stored outcome after which refusals are a problem."""
+LASTS_S: Final = 15.0
+"""Seconds after the last refusal for which a problem is shown."""
+LOG_INTERVAL_S: Final = 60.0
+MAX_CHARS: Final = 200
+
+REMEDIES: Final = {
+    "OOM|OutOfMemory": "make room in Redis, or raise its maxmemory",
+    "MISCONF": "make room on Redis's disk, and let it write there",
+    "NOPERM|NoPermission|can't (run|acc|pub)": "give Redis's user the rights in deploy/redis-users.acl",
+    "NOAUTH|WRONGPASS|Authentication": "correct user and password in KRONOS_REDIS_URL or its file",
+    "READONLY|ReadOnly|MASTERDOWN|MasterDown": "let KRONOS_REDIS_URL name the primary",
+    "BUSY ": "end the script that runs in Redis (SCRIPT KILL)",
+    "NOREPLICAS": "start Redis's replicas, or lower its min-replicas-to-write",
+    "max number of clients": "raise Redis's maxclients, or close connections of others",
+}
+"""What to do, by a pattern of the error."""
+OTHERWISE: Final = "see Redis's log"
+
 OnDone = Callable[[Ended | RedisError], object]
+
+
+class StoreHealth:
+    """Notes refusals. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._refused_since: float | None = None
+        self._refused_at = 0.0
+        self._next_log = 0.0
+        self._reason = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be stored, and what to do; None if there was no refusal, or only for a moment.
+
+        The first caller that gets the reason logs it, and then one caller a minute.
+        """
+        with self._lock:
+            since, now = self._refused_since, time.monotonic()
+            if since is None or now < since + PATIENCE_S or now > self._refused_at + LASTS_S:
+                return None
+            if now >= self._next_log:
+                self._next_log = now + LOG_INTERVAL_S
+                log.error("%s. This worker keeps what it computed, and tries again", self._reason)
+            return self._reason
+
+    def refused(self, error: BaseException) -> None:
+        """Note that Redis refused to let this process take, begin or end a job."""
+        text = f"{type(error).__name__}: {one_line(str(error))}"
+        remedy = next((remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, text)), OTHERWISE)
+        now = time.monotonic()
+        with self._lock:
+            self._reason = f"Redis refuses what this worker writes ({escaped(text, MAX_CHARS)}); {remedy}"
+            if self._refused_since is None or now > self._refused_at + LASTS_S:
+                self._refused_since = now
+            self._refused_at = now
+
+    def accepted(self) -> None:
+        """Note that an outcome was stored."""
+        with self._lock:
+            since, self._refused_since = self._refused_since, None
+        if since is not None and time.monotonic() >= since + PATIENCE_S:
+            log.info("Redis accepts outcomes again")
+
+
+store_health: Final = StoreHealth()
+"""The one of this process."""
 
 
 @dataclass(eq=False)
@@ -40,7 +109,7 @@ class _Waiting:
 
     ending: Ending
     task: str
-    outcome: Any
+    outcome: object
     on_done: OnDone
     due_at: float = 0.0  # by time.monotonic
     num_tries: int = 0
@@ -63,7 +132,7 @@ class Outcomes:
         self._waiting: list[_Waiting] = []
         self._num_stored = 0
         self._kept_until = math.inf  # by time.monotonic
-        self.on_end: Callable[[str, str, Any], object] = lambda task, job_id, outcome: None
+        self.on_end: Callable[[str, str, object], object] = lambda task, job_id, outcome: None
         self.on_repeated: Callable[[str], object] = lambda tag: None
         self.dead_entry: Callable[[str, str, str], str] = lambda tag, job_id, reason: ""
 
@@ -71,7 +140,7 @@ class Outcomes:
     def num_kept_bytes(self) -> int:
         """Bytes of outcomes that Redis refused so far."""
         with self._lock:
-            return sum(len(one.ending.outcome) for one in self._waiting if one.num_tries)
+            return sum(len(waiting.ending.outcome) for waiting in self._waiting if waiting.num_tries)
 
     @property
     def has_room(self) -> bool:
@@ -82,7 +151,7 @@ class Outcomes:
         """Keep outcomes that Redis refuses for this time at most: the worker shuts down."""
         self._kept_until = min(self._kept_until, time.monotonic() + seconds)
 
-    def end(self, ending: Ending, *, task: str = "", outcome: Any = None, waits: bool = False) -> Ended:
+    def end(self, ending: Ending, *, task: str = "", outcome: object = None, waits: bool = False) -> Ended:
         """Store and publish a job's outcome, and remove its message and its claim.
 
         Args:
@@ -105,7 +174,7 @@ class Outcomes:
             self._note(waiting, answer)
         return answer
 
-    def put(self, ending: Ending, on_done: OnDone, *, task: str = "", outcome: Any = None) -> None:
+    def put(self, ending: Ending, on_done: OnDone, *, task: str = "", outcome: object = None) -> None:
         """As ``end``, by ``flush``; ``on_done`` gets what became of it, or the error that ends the tries."""
         self._add(_Waiting(ending, task, outcome, on_done))
 
@@ -143,7 +212,7 @@ class Outcomes:
         batch: list[_Waiting] = []
         with self._lock:
             now, num_bytes = time.monotonic(), 0
-            for waiting in [one for one in self._waiting if one.due_at <= now][:MAX_AT_ONCE]:
+            for waiting in [waiting for waiting in self._waiting if waiting.due_at <= now][:MAX_AT_ONCE]:
                 num_bytes += len(waiting.ending.outcome)
                 if batch and num_bytes > MAX_BYTES_AT_ONCE:
                     break

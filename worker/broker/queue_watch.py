@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
+from kombu.asynchronous import Hub
 from redis import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.redis.connection import connect
-from worker.broker.rounds import call_soon
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class QueueWatch:
         self._keys = {key.encode() for key in keys}
         self._notify = notify
         self._client: Redis | None = None
-        self._hub: Any = None
+        self._hub: Hub | None = None
         self._reader = -1  # the connection's descriptor while the loop reads it
         self._polls: Any = None
         self._is_refused = False
@@ -62,7 +62,7 @@ class QueueWatch:
         self._emptied = emptied
         self._read()  # what came with the answer would not wake the loop
 
-    def attach(self, hub: Any) -> None:
+    def attach(self, hub: Hub | None) -> None:
         """Have this event loop read the connection; None when it ends."""
         self._not_read_by_loop()
         if self._polls is not None:
@@ -109,7 +109,7 @@ class QueueWatch:
             self._polls = self._hub.call_repeatedly(UNTRACKED_INTERVAL_S, self._notify)
 
     def _not_read_by_loop(self) -> None:
-        if self._reader >= 0:
+        if self._hub is not None and self._reader >= 0:
             self._hub.remove(self._reader)
             self._reader = -1
 
@@ -144,3 +144,12 @@ class QueueWatch:
     def _prefixes(self) -> list[bytes]:
         """The keys without those that start with another key: Redis refuses overlapping prefixes."""
         return [key for key in sorted(self._keys) if not any(map(key.startswith, self._keys - {key}))]
+
+
+def call_soon(hub: Hub, call: Callable[[], object] = lambda: None) -> None:
+    """Have Celery's event loop make this call, and a round, soon. May be called on any thread.
+
+    The loop of kombu 5.7 does not wake for a call from its own thread, but waits for up to a second.
+    """
+    hub._loop_thread = None  # type: ignore[attr-defined]  # else it is no call from another thread
+    hub.call_soon(call)

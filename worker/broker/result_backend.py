@@ -5,26 +5,18 @@ the pool may cause the failure. Overrides methods that celery 5.7's ``backends/b
 """
 
 import logging
-import os
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from celery import states
 from celery.backends.redis import RedisBackend
-from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.stored import encode_state
-from kronos_client.redis.job_store import Begun, Ending, JobStore
-from worker.broker.connecting import redis_of
+from kronos_client.redis.job_store import Ending, JobStore
 from worker.broker.outcomes import Outcomes
-from worker.broker.store_health import store_health
-from worker.config import DELIVERY_KEYS_SETTING
 
 log = logging.getLogger(__name__)
-
-EXPIRED: Final = "expired"
 
 
 def tag_of(request: Any) -> str:
@@ -38,34 +30,9 @@ class CodedRedisBackend(RedisBackend):
     runs_here: Callable[[str], bool] = staticmethod(lambda job_id: False)
     """Whether this process has a claim on a job; a worker that takes claims replaces it."""
 
-    @cached_property
-    def store(self) -> JobStore:
-        """The jobs' records and states; a worker replaces it by its process's own."""
-        app: Any = self.app  # type: ignore[attr-defined]
-        ttl_s: int = self.expires  # type: ignore[attr-defined]
-        # Not Celery's client, which waits for each silent connection in turn.
-        redis = redis_of(app.conf.broker_url)
-        return JobStore(redis, ttl_s, app.conf.get(DELIVERY_KEYS_SETTING))
-
-    @cached_property
-    def outcomes(self) -> Outcomes:
-        """Ends this process's jobs; as ``store``."""
-        return Outcomes(self.store)
-
-    def begin(
-        self, task_id: str, request: Any, timeout_s: float, content: str = "", worker: str = ""
-    ) -> Begun:
-        """Claim a job, and store that a worker has begun it; otherwise as ``JobStore.begin``.
-
-        This replaces Celery's ``track_started``, which needs one more round trip.
-        """
-        info = {"pid": os.getpid(), "hostname": worker}
-        meta = encode_state(task_id, states.STARTED, info)
-        try:
-            return self.store.begin(task_id, meta, tag_of(request), timeout_s, content, worker)
-        except RedisError as error:
-            store_health.refused(error)
-            raise
+    store: JobStore
+    outcomes: Outcomes
+    """The process's own, which it sets: Celery's client waits for each silent connection in turn."""
 
     def on_task_call(self, producer: Any, task_id: str) -> None:
         """Nothing. Celery would subscribe to the result of every job that it sends.
@@ -124,14 +91,11 @@ class CodedRedisBackend(RedisBackend):
         store_result: bool = True,
         state: str = states.FAILURE,
     ) -> None:
-        """Store a revocation as a failure, for the callers that wait."""
-        if reason == EXPIRED:
-            error = JobError(ErrorCode.DEADLINE, "the message expired before a worker took it; add workers")
-        else:
-            error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
-        if store_result and reason != EXPIRED:
+        """Store a revocation as a failure, for the callers that wait. No message reaches Celery expired."""
+        if store_result:
             self.store.request_cancel(task_id)  # for a worker that has the job, this one included
         if store_result and not self.runs_here(task_id):
+            error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
             self.mark_as_failure(task_id, error, request=request, store_result=store_result)
 
 

@@ -15,8 +15,9 @@ from kronos_client.redis.queues import foreign_bindings
 from worker.broker import transport
 from worker.broker.claims import Claims
 from worker.broker.connecting import redis_of
+from worker.broker.consuming import rounds
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
-from worker.broker.rounds import call_soon, rounds
+from worker.broker.queue_watch import call_soon
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -67,9 +68,7 @@ class EventBuffer(bootsteps.StartStopStep):
     requires = ("celery.worker.consumer.events:Events",)
 
     def start(self, consumer: Any) -> None:
-        if (hub := consumer.hub) is None:
-            return
-        self._is_due = False
+        hub, self._is_due = consumer.hub, False
 
         def flush() -> None:
             self._is_due = False
@@ -143,10 +142,9 @@ class QueueWatcher(bootsteps.StartStopStep):
         self._redis = redis_of(settings.redis_url.get_secret_value())
 
     def start(self, consumer: Any) -> None:
-        if consumer.hub is not None:
-            messages = transport.message_consumer()
-            messages.wake_by(lambda: call_soon(consumer.hub))
-            messages.deliveries.attach(consumer.hub)
+        messages = transport.message_consumer()
+        messages.wake_by(lambda: call_soon(consumer.hub))
+        messages.deliveries.attach(consumer.hub)
         for binding in foreign_bindings(self._redis, self._queues):
             log.warning("%s, perhaps by another app; then set KRONOS_QUEUE_PREFIX", binding)
 

@@ -24,11 +24,11 @@ from kronos_client.contract.names import TASK_ROLES
 from kronos_client.redis.queues import DELIVERY_KEYS, waiting_keys
 from worker.app import app
 from worker.broker.connecting import Client, redis_of
-from worker.broker.consuming import MessageConsumer
+from worker.broker.consuming import MessageConsumer, rounds
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
 from worker.broker.queue_watch import QueueWatch
-from worker.broker.rounds import rounds
+from worker.broker.result_backend import CodedRedisBackend
 from worker.broker.service_order import ALL_ROOM, NO_ROOM, Rooms
 from worker.settings import get_settings
 
@@ -57,16 +57,16 @@ def message_consumer() -> MessageConsumer:
     return MessageConsumer(deliveries, max_bytes, backend().outcomes)
 
 
-def backend() -> Any:
+def backend() -> CodedRedisBackend:
     """The result backend of this process, which ends its jobs."""
-    return app.backend
+    return app.backend  # type: ignore[return-value]
 
 
 class QoS(redis.QoS):
     """Accounts for the messages that this process holds.
 
-    Celery acknowledges a job after every attempt to store its outcome. That changes only what is held here:
-    the script that stores the outcome removes the message, and if it did not, the message is delivered again.
+    Celery acknowledges a message after every attempt to store its outcome. That changes only what is held
+    here: the script that stores the outcome removes the message, and if it did not, it is delivered again.
     """
 
     channel: Any
@@ -83,26 +83,21 @@ class QoS(redis.QoS):
         virtual.QoS.append(self, message, delivery_tag)  # Redis noted it when it was taken
 
     def ack(self, delivery_tag: str) -> None:
-        message: Any = self._delivered.get(delivery_tag)  # type: ignore[union-attr]
-        is_job = message is None or message.headers.get("task") in TASK_ROLES  # an unknown one may be a job
-        self._end(delivery_tag, lambda tag: None if is_job else message_consumer().deliveries.forget(tag))
+        virtual.QoS.ack(self, delivery_tag)
+        if message_consumer().deliveries.is_full:
+            message_consumer().notify()  # the next job may be taken only now
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         consumer = message_consumer()
-        self._end(delivery_tag, consumer.requeue if requeue else consumer.reject)
+        try:
+            (consumer.requeue if requeue else consumer.reject)(delivery_tag)
+        except RedisError as error:
+            log.warning("a message could not be put back or buried; it is delivered again: %s", error)
+        finally:
+            self.ack(delivery_tag)
 
     def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
         """Nothing: ``ClaimRenewal`` does it. Celery calls this on its event loop, which a job may block."""
-
-    def _end(self, delivery_tag: str, how: Callable[[str], object]) -> None:
-        try:
-            how(delivery_tag)
-        except RedisError as error:
-            log.warning("a message could not be acknowledged or put back; it is delivered again: %s", error)
-        finally:
-            virtual.QoS.ack(self, delivery_tag)
-            if message_consumer().deliveries.is_full:
-                message_consumer().notify()  # the next job may be taken only now
 
 
 class Channel(redis.Channel):
@@ -227,11 +222,11 @@ def held_deliveries(task_buckets: Mapping[str, Any]) -> tuple[dict[str, str], se
     """
     # Not state.requests, which has one entry per job id: a job may have been delivered twice.
     running = _members(state.active_requests)
-    claims = {one.message.delivery_tag: one.id for one in running if one.name in TASK_ROLES}
+    claims = {request.message.delivery_tag: request.id for request in running if request.name in TASK_ROLES}
     received = [*_members(state.reserved_requests), *running]
     for bucket in filter(None, task_buckets.values()):
         received += [request for request, _ in _members(bucket.contents)]
-    return claims, {one.message.delivery_tag for one in received} - claims.keys()
+    return claims, {request.message.delivery_tag for request in received} - claims.keys()
 
 
 def _members(requests: Any) -> list[Any]:

@@ -28,7 +28,7 @@ MAX_JOBS_PER_SLOT: Final = 2
 SMALL_JOBS_PER_WORKER: Final = 8
 """A small job has at most one of so many equal parts of the slots."""
 MAX_CALLBACK_JOBS: Final = 8
-"""Jobs with callbacks or a chain, each of which has a thread."""
+"""Jobs with callbacks or a chain. Each has a thread."""
 LATE_S: Final = 0.2
 """Other workers have this time to take a job before a full one does, after a small job a part of it."""
 
@@ -117,12 +117,12 @@ class Capacity:
             held = list(self._held.values())
         num_jobs, num_paths, num_bytes = ([0] * NUM_CLASSES for _ in range(3))
         num_coming = num_threads = 0
-        for one in held:
-            num_jobs[one.rank] += 1
-            num_paths[one.rank] += one.num_paths
-            num_bytes[one.rank] += one.num_bytes
-            num_threads += one.needs_thread
-            num_coming += 0 if one.is_admitted else one.num_paths  # else an engine's load counts them
+        for job in held:
+            num_jobs[job.rank] += 1
+            num_paths[job.rank] += job.num_paths
+            num_bytes[job.rank] += job.num_bytes
+            num_threads += job.needs_thread
+            num_coming += 0 if job.is_admitted else job.num_paths  # else an engine's load counts them
         loads = list(self._loads()) or [EngineLoad(0, 0, 0)]
         slots, num_free = min([load.slots for load in loads]), self._num_free(len(held), num_coming, loads)
         num_open, now = self._num_classes(num_jobs, num_bytes), time.monotonic()
@@ -143,9 +143,9 @@ class Capacity:
 
     def _late_room(self, held: list[_Held], rank: int, slots: int) -> Room:
         """The room of a full worker for a class: its engine shares slots out fairly."""
-        if sum(one.num_paths for one in held if one.rank == rank) < slots // (CLASS_RATIO + 1):
+        if sum(job.num_paths for job in held if job.rank == rank) < slots // (CLASS_RATIO + 1):
             return Room(True, Large.ANY)
-        sizes, half = [one.num_paths for one in held if one.rank <= rank], max(1, slots // 2)
+        sizes, half = [job.num_paths for job in held if job.rank <= rank], max(1, slots // 2)
         num_small = sum(size for size in sizes if size <= self._max_small_paths)
         num_large = sum(min(size, half) for size in sizes if size > self._max_small_paths)
         late = Large.OVERDUE if num_large < slots + half else Large.NONE
@@ -210,8 +210,7 @@ class CapacityStep(bootsteps.StartStopStep):
         self._capacity = capacity = consumer.controller.capacity
         consumer.task_consumer.channel.rooms = partial(capacity.rooms, state.requests)
         consumer.on_task_message.add(self._take)
-        if consumer.hub is not None:
-            capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))
+        capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))
 
     def _take(self, request: Any) -> None:
         message = request.message

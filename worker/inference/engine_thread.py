@@ -153,7 +153,7 @@ class EngineThread:
         """Remove an engine between two turns. Jobs that it still runs end with EngineDied."""
 
         def remove() -> None:
-            self._models = [one for one in self._models if one is not model]
+            self._models = [other for other in self._models if other is not model]
             for run in list(model.runs):
                 self._end(run, EngineDied())
             model.engine = None
@@ -268,8 +268,8 @@ class EngineThread:
         ended = set(model.engine.step())
         model.has_stepped = True
         report, load = model.engine.last_step, model.engine.load
-        for run in [one for one in model.runs if not ended.isdisjoint(one.generations)] if ended else ():
-            failed = [index for index, one in enumerate(run.generations) if one.error is not None]
+        for run in [run for run in model.runs if not ended.isdisjoint(run.generations)] if ended else ():
+            failed = [place for place, series in enumerate(run.generations) if series.error is not None]
             if failed:
                 self._end(run, run.generations[failed[0]].error, failed[0])
             elif all(generation.done for generation in run.generations):
@@ -285,8 +285,8 @@ class EngineThread:
             if run.model.engine is not None:
                 run.model.engine.cancel(generation)
         run.end(error, failed_series)
-        for one in run.generations:
-            self._notify("observe_generation", run.model.model_id, one)
+        for generation in run.generations:
+            self._notify("observe_generation", run.model.model_id, generation)
 
     def _notify(self, method: str, *args: object) -> None:
         for observer in list(self._observers):

@@ -22,18 +22,18 @@ from kronos_model.engine.generation import Generation, Priority, SamplingParams,
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
 from worker.inference.engine_thread import EngineDied, JobRun
-from worker.inference.host import Host
 from worker.inference.model_loader import LoadedModel
+from worker.inference.model_server import ModelServer
 
 
 class Computation:
-    """A job from ``read_job`` on a host: prepared at once, and in the engine once its model is loaded.
+    """A job from ``read_job`` on a model server: prepared at once, and in the engine once the model is there.
 
     No method waits, or is called while another is.
 
     Args:
         receipt: As of now.
-        priority: That of the message.
+        priority: The priority of the message.
         on_change: Called on any thread when ``advance`` may go on.
         submit: ``EngineThread.submit``, or what calls it later.
 
@@ -43,7 +43,7 @@ class Computation:
 
     def __init__(
         self,
-        host: Host,
+        server: ModelServer,
         job_id: str,
         job: ForecastJob,
         receipt: Receipt,
@@ -53,24 +53,24 @@ class Computation:
         submit: Callable[[Sequence[JobRun]], object],
     ) -> None:
         self._started = time.monotonic()
-        self._host, self._job_id, self._job, self._queue = host, job_id, job, queue
+        self._server, self._job_id, self._job, self._queue = server, job_id, job, queue
         self._priority, self._on_change, self._send = priority, on_change, submit
-        given = (job.device, str(host.device), host.device_warning)
+        given = (job.device, str(server.device), server.device_warning)
         self._device_warning = why_elsewhere(*given, allow_fallback=job.allow_fallback)
-        model = host.models.find(job.model)
-        limits = host.models.limits_of(model)
+        model = server.models.find(job.model)
+        limits = server.models.limits_of(model)
         check_job(job, limits)
-        self._calibration = host.models.calibration_for(job, model) if job.output.calibrated else None
+        self._calibration = server.models.calibration_for(job, model) if job.output.calibrated else None
         self._series = prepare(job, job_id, limits)
         if self._calibration is not None:
-            check_num_bars([len(one.bars) for one in self._series], self._calibration)
+            check_num_bars([len(series.bars) for series in self._series], self._calibration)
         self._waited_s = receipt.waited_s(job.submitted_at)
         self._deadline = self._deadline_from(receipt)
         self._run: JobRun | None = None
         self._reported = 0
         self._loading_s = 0.0
         self._early: EarlyBars | None = None
-        self._entry = host.models.hold(model)
+        self._entry = server.models.hold(model)
         if not self._entry.loading.done():
             self._entry.loading.add_done_callback(lambda _: on_change())
 
@@ -81,7 +81,7 @@ class Computation:
             JobError: The job ends with this error.
             EngineDied: Another process must compute the job.
         """
-        engine_thread = self._host.engine_thread
+        engine_thread = self._server.engine_thread
         if self._run is not None:
             return engine_thread.has_ended(self._run)
         if self._entry.loading.done():
@@ -97,7 +97,7 @@ class Computation:
         """Cancel the job. Raises JobError if it is not in the engine yet."""
         if self._run is None:
             raise cancelled_before_start()
-        self._host.engine_thread.cancel(self._run)
+        self._server.engine_thread.cancel(self._run)
 
     def new_progress(self) -> ForecastProgress | None:
         """The progress of a job in the engine; None if there was none since the last call."""
@@ -105,7 +105,7 @@ class Computation:
         if run is None or run.num_bars_done == self._reported:
             return None
         self._reported = run.num_bars_done
-        series = () if self._early is None else self._early.of(run.generations)
+        series = () if self._early is None else self._early.first_bars(run.generations)
         return ForecastProgress(bars_done=self._reported, bars_total=run.num_bars_total, series=series)
 
     def result(self) -> ForecastResult:
@@ -117,21 +117,21 @@ class Computation:
         """
         assert self._run is not None
         generations = _generations_of(self._run)
-        served, job, host = self._entry.served, self._job, self._host
+        served, job, server = self._entry.served, self._job, self._server
         total_s = time.monotonic() - self._started
         warnings = [self._device_warning, served.engine_warning, *sampling_warnings(job)]
         return ForecastResult(
             series=tuple(
-                series_result(one, Forecast(generation.paths, one.seed), job.output, self._calibration)
-                for one, generation in zip(self._series, generations, strict=True)
+                series_result(series, Forecast(generation.paths, series.seed), job.output, self._calibration)
+                for series, generation in zip(self._series, generations, strict=True)
             ),
             model=served.info,
             calibration=None if self._calibration is None else self._calibration.info(),
-            device=str(host.device),
+            device=str(server.device),
             device_warning=self._device_warning,
             engine=served.engine_kind,
             queue=self._queue,
-            worker=host.node,
+            worker=server.node,
             timings_ms=_timings(generations, self._waited_s, self._loading_s, total_s),
             warnings=tuple(filter(None, warnings)),
         )
@@ -139,8 +139,8 @@ class Computation:
     def close(self) -> None:
         """Leave the engine and the model to others."""
         if self._run is not None and not self._run.is_done:
-            self._host.engine_thread.cancel(self._run)
-        self._host.models.release(self._entry)
+            self._server.engine_thread.cancel(self._run)
+        self._server.models.release(self._entry)
 
     def _deadline_from(self, receipt: Receipt) -> float | None:
         """The job's deadline by time.monotonic. Raises JobError if it has passed, or the job is cancelled."""
@@ -160,9 +160,10 @@ class Computation:
         if self._calibration is not None:
             num_bars = self._calibration.lookback
         trained = served.lookback, served.min_lookback
-        self._series = tuple(with_lookback_warning(one.last(num_bars), *trained) for one in self._series)
+        lookbacks = [series.last(num_bars) for series in self._series]
+        self._series = tuple(with_lookback_warning(series, *trained) for series in lookbacks)
         given = job, self._deadline, self._priority, self._job_id
-        requests = [_request(one, *given) for one in self._series]
+        requests = [_request(series, *given) for series in self._series]
         if job.output.stream:
             self._early = EarlyBars(self._series, job.output, self._calibration)
         self._run = JobRun(self._job_id, requests, served.engine, self._on_change)
@@ -212,13 +213,13 @@ class EarlyBars:
         self._output = output.model_copy(update={"paths": False, "events": (), "statistics": False})
         self._known: dict[int, SeriesForecast] = {}
 
-    def of(self, generations: Sequence[Generation]) -> tuple[SeriesForecast, ...]:
+    def first_bars(self, generations: Sequence[Generation]) -> tuple[SeriesForecast, ...]:
         """The bars that all paths of a series have, for each series that has some."""
-        for index, (one, generation) in enumerate(zip(self._series, generations, strict=False)):
+        for index, (series, generation) in enumerate(zip(self._series, generations, strict=False)):
             paths, known = generation.paths_so_far, self._known.get(index)
             if paths is not None and (known is None or len(known.timestamps) < paths.shape[1]):
                 self._known[index] = series_result(
-                    one, Forecast(paths, one.seed), self._output, self._calibration
+                    series, Forecast(paths, series.seed), self._output, self._calibration
                 )
         return tuple(known for _, known in sorted(self._known.items()))
 
@@ -226,7 +227,7 @@ class EarlyBars:
 def with_lookback_warning(
     series: PreparedSeries, trained_lookback: int | None, min_lookback: int | None
 ) -> PreparedSeries:
-    """Warn of a lookback outside those of a finetuned model's training; without a shortest, there is one."""
+    """Warn if a finetuned model was trained on other lookbacks. Without a shortest one, it had only one."""
     if trained_lookback is None:
         return series
     shortest = min_lookback or trained_lookback
@@ -241,9 +242,9 @@ def with_lookback_warning(
 
 
 def _timings(generations: Sequence[Generation], waited_s: float, loading_s: float, total_s: float) -> Timings:
-    """``queued`` is the wait for worker, model and slots. Each phase is that of the slowest series."""
+    """``queued`` is the wait for worker, model and slots. Each phase has the time of the slowest series."""
     phases = [generation.timings.durations_s() for generation in generations]
     seconds = {name: max(phase[name] for phase in phases) for name in ("queued", "prefill", "decode")}
     before_s = max(0.0, waited_s)  # a sender's clock may be ahead of Redis's
     seconds |= {"queued": before_s + loading_s + seconds["queued"], "total": before_s + total_s}
-    return Timings(**{name: round(one_s * 1000, 3) for name, one_s in seconds.items()})
+    return Timings(**{name: round(elapsed_s * 1000, 3) for name, elapsed_s in seconds.items()})

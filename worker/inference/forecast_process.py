@@ -10,9 +10,9 @@ from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.reports import EngineLoad
 from worker.inference.capacity import Capacity, max_held_jobs
-from worker.inference.host import Host
-from worker.inference.isolation.isolation import Isolation
+from worker.inference.isolation import Isolation
 from worker.inference.model_loader import max_jobs_on
+from worker.inference.model_server import ModelServer
 from worker.monitoring.metrics import WorkerMetrics
 from worker.process import WorkerProcess
 from worker.settings import WorkerSettings
@@ -28,6 +28,8 @@ class ForecastProcess(WorkerProcess):
         KronosError: The device cannot be used.
     """
 
+    device: torch.device
+    capacity: Capacity
     metrics: WorkerMetrics
 
     def __init__(
@@ -37,11 +39,11 @@ class ForecastProcess(WorkerProcess):
         max_jobs = max_jobs_on(self.device, settings)
         self.capacity = Capacity(self._known_loads, max_held_jobs(max_jobs))
         metrics = WorkerMetrics(
-            lambda: self.host.engine_thread.loads,
-            lambda: len(self.host.engine_thread.runs),
+            lambda: self.server.engine_thread.loads,
+            lambda: len(self.server.engine_thread.runs),
             lambda: {} if self.device.type == "cpu" else {str(self.device): describe_device(self.device)},
         )
-        self.host = Host(
+        self.server = ModelServer(
             settings,
             node,
             self.device,
@@ -60,9 +62,9 @@ class ForecastProcess(WorkerProcess):
     def start(self) -> None:
         super().start()
         try:
-            self.host.load()
-            self.device, self.device_warning = self.host.device, self.host.device_warning
-            own, dtype = self.host.models.own, self.settings.dtype
+            self.server.load()
+            self.device, self.device_warning = self.server.device, self.server.device_warning
+            own, dtype = self.server.models.own, self.settings.dtype
             self.serve_metrics(model=own.name, dtype=dtype, engine=own.engine_kind)
         except BaseException:  # this worker will never be ready
             self._heartbeat.withdraw()
@@ -70,17 +72,17 @@ class ForecastProcess(WorkerProcess):
 
     def _known_loads(self) -> list[EngineLoad]:
         """The engines' loads. While a step seems to hang, they are unknown, and no job is taken."""
-        return [] if self.host.watchdog.is_stalled else list(self.host.engine_thread.loads.values())
+        return [] if self.server.watchdog.is_stalled else list(self.server.engine_thread.loads.values())
 
     def _hello(self) -> dict[str, Any]:
         """What the isolated process needs to give the same results as this process."""
-        host = self.host
+        server = self.server
         return {
-            "node": host.node,
-            "device": str(host.device),
-            "device_warning": host.device_warning,
-            "num_threads": host.num_threads,
-            "engines": dict(host.engines),
+            "node": server.node,
+            "device": str(server.device),
+            "device_warning": server.device_warning,
+            "num_threads": server.num_threads,
+            "engines": dict(server.engines),
         }
 
     def _die(self) -> None:
@@ -88,12 +90,12 @@ class ForecastProcess(WorkerProcess):
         self._on_engine_death()
 
     def status(self) -> ForecastWorkerStatus:
-        host, runs = self.host, self.host.engine_thread.runs
-        models = host.models if host.is_loaded else None
+        server, runs = self.server, self.server.engine_thread.runs
+        models = server.models if server.is_loaded else None
         served = models.own if models else None
-        loads = host.engine_thread.loads.values()
+        loads = server.engine_thread.loads.values()
         facts = self._facts("torch", "celery", "kombu", "redis", "numpy")
-        if host.watchdog.is_stalled:
+        if server.watchdog.is_stalled:
             facts["state"] = "draining"
         return ForecastWorkerStatus(
             **facts,
@@ -115,17 +117,17 @@ class ForecastProcess(WorkerProcess):
             max_models=self.settings.max_models,
             limits=self.limits.model_dump(exclude={"max_pred_len"}),
             dtype=self.settings.dtype,
-            threads=host.num_threads,
+            threads=server.num_threads,
         )
 
     def stop(self) -> None:
         self.isolation.stop()
-        self.host.stop()
+        self.server.stop()
         super().stop()
 
     def _is_alive(self) -> bool:
         """Whether the engines run, or may still start."""
-        if not self.host.is_loaded or self.host.engine_thread.is_alive:
+        if not self.server.is_loaded or self.server.engine_thread.is_alive:
             return True
         self.state = "draining"
         return False

@@ -14,13 +14,12 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.names import Limits
 from kronos_client.contract.worker_status import ModelStatus
-from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
-from kronos_client.settings import ModelSpec
 from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from worker.inference.engine_thread import EngineThread
 from worker.inference.model_loader import Loadable, LoadedModel, ModelLoader
+from worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +39,7 @@ class CacheEntry:
     @property
     def served(self) -> LoadedModel:
         """The model, once ``loading`` is done. Raises JobError if it could not be loaded."""
-        if not self.loading.done():
-            raise RuntimeError("the model is not loaded yet")
+        assert self.loading.done()
         outcome = self.loading.result()
         if isinstance(outcome, JobError):
             raise JobError(*outcome.args)  # a new one for each job: threads share the stored one
@@ -73,11 +71,11 @@ class CacheEntry:
 
 
 class ModelCache:
-    """Holds at most ``max_models``. All methods may be called from any thread.
+    """Holds at most ``KRONOS_MAX_MODELS``. All methods may be called from any thread.
 
     Another model is loaded when a job first names it. The cache's thread loads one model at a time. If a
     place is needed, the cache drops the model that was used longest ago and that no job holds. It never drops
-    ``own``, the worker's own model. ``limits`` returns a job's limits for a model's longest context.
+    ``own``, the worker's own model.
     """
 
     def __init__(
@@ -85,17 +83,14 @@ class ModelCache:
         engine_thread: EngineThread,
         loader: ModelLoader,
         own: LoadedModel,
-        further: dict[str, ModelSpec],
-        max_models: int,
-        registry: ModelRegistry | None = None,
-        limits: Callable[[int], Limits] = lambda max_pred_len: Limits(max_pred_len=max_pred_len),
+        settings: WorkerSettings,
     ) -> None:
         self._engine_thread = engine_thread
         self._loader = loader
-        self._allowed = further
-        self._max_models = max_models
-        self._limits = cache(limits)
-        self._registry = registry
+        self._registry = loader.registry
+        self._allowed = settings.further_models
+        self._max_models = settings.max_models
+        self._limits = cache(settings.limits)  # a job's, for a model's longest context
         engine_thread.add(own.engine)
         self.own = own
         self._own = CacheEntry(own.name)
@@ -184,9 +179,9 @@ class ModelCache:
             raise JobError.from_kronos(error, prefix="model") from None
         with self._lock:
             here = [self.own.registered, *self._further]
-        loaded = [one for one in here if isinstance(one, RegisteredModel)]
-        called = [one for one in loaded if name in (one.name, one.reference)]
-        return max(called, key=lambda one: one.version, default=None)
+        loaded = [model for model in here if isinstance(model, RegisteredModel)]
+        called = [model for model in loaded if name in (model.name, model.reference)]
+        return max(called, key=lambda model: model.version, default=None)
 
     def _take(self, wanted: Loadable) -> CacheEntry:
         """The entry of another model, made if there is none. Needs the lock."""

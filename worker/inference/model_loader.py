@@ -227,8 +227,8 @@ def _model_info(pair: CheckpointPair, wanted: Loadable) -> ModelInfo:
         name, version = wanted.name, str(wanted.version)
         return ModelInfo(id=name, revision=version, tokenizer_id=name, tokenizer_revision=version)
     model, tokenizer = pair.model.checkpoint, pair.tokenizer.checkpoint
-    if model is None or tokenizer is None:
-        raise RuntimeError("the loaded checkpoint pair does not name its source")
+    assert model is not None
+    assert tokenizer is not None
     return ModelInfo(
         id=model.id, revision=model.revision, tokenizer_id=tokenizer.id, tokenizer_revision=tokenizer.revision
     )

@@ -24,7 +24,10 @@ signals.worker_shutting_down.lock = threading.RLock()  # type: ignore[attr-defin
 
 def end_worker() -> None:
     """Ask this process for a warm shutdown."""
-    _end_after_grace()
+    late = f"the worker did not shut down within {ENDING_GRACE_S:g} s: it ends now"
+    timer = threading.Timer(ENDING_GRACE_S, end_at_once, (late,))
+    timer.daemon = True
+    timer.start()
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -37,10 +40,3 @@ def end_at_once(reason: str) -> NoReturn:
     line.start()
     line.join(LOG_FLUSH_S)
     os._exit(EXIT_STATUS)
-
-
-def _end_after_grace() -> None:
-    late = f"the worker did not shut down within {ENDING_GRACE_S:g} s: it ends now"
-    timer = threading.Timer(ENDING_GRACE_S, end_at_once, (late,))
-    timer.daemon = True
-    timer.start()

@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.worker_status import WorkerStatus
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
-from worker.monitoring.rates import Rates
+from worker.monitoring.metrics import Rates
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ COPIED: Final = ("device", "device_warning", "engine", "queue", "worker", "timin
 """Fields of a result that are short and useful in a search. The last two are a trained model's."""
 
 
-def log_job(task: str, job_id: str, outcome: Any, node: str, device: str) -> None:
+def log_job(task: str, job_id: str, outcome: object, node: str, device: str) -> None:
     """Log a job that ended with this result, a model or as JSON, or error."""
     how = "failed" if isinstance(outcome, JobError) else "done"
     fields: dict[str, Any] = {"job_id": job_id, "task": task, "outcome": how}

@@ -2,6 +2,8 @@
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,11 +21,11 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.job_store import Receipt
-from kronos_client.redis.queues import MAX_WAIT_S, NO_PREFIX, priority_of
+from kronos_client.redis.queues import MAX_WAIT_S
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
-from worker.monitoring.rates import Rates
 
 if TYPE_CHECKING:
     from kronos_model.devices.resolution import DeviceDescription
@@ -53,6 +55,29 @@ TRAINING_GAUGES: Final = {
     "kronos_training_steps": ("num_steps", "Steps that the stage has in all"),
     "kronos_training_loss": ("loss", "Training loss as last reported"),
 }
+
+
+class Rates:
+    """The growth of some counts over the last ``window_s``, or little longer. May be shared by threads."""
+
+    def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._window_s = window_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._noted: deque[tuple[float, ...]] = deque()
+
+    def growth(self, *counts: float) -> tuple[float, ...]:
+        """Note the present counts.
+
+        Returns:
+            The seconds since the window's start, or since the first call; then by how much each count grew.
+        """
+        with self._lock:
+            latest = (self._clock(), *counts)
+            self._noted.append(latest)
+            while len(self._noted) > 1 and self._noted[1][0] <= latest[0] - self._window_s:
+                self._noted.popleft()
+            return tuple(now - before for now, before in zip(latest, self._noted[0], strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +111,6 @@ class JobMetrics:
     """
 
     def __init__(self, num_jobs: Callable[[], int]) -> None:
-        self.queues = NO_PREFIX.all
         self._lock = threading.Lock()
         self.num_done = 0
         self.num_failed = 0
@@ -117,17 +141,13 @@ class JobMetrics:
         self.info.labels(device, model, queue, dtype, engine).set(1)
 
     def observe_job_wait(
-        self, delivery: Mapping[str, Any] | None, submitted_at: float | None, receipt: Receipt
+        self, queue: str, priority: Priority, submitted_at: float | None, receipt: Receipt
     ) -> None:
         """Observe how long a job waited: at its first start only, and only if its time is credible."""
         if receipt.now > receipt.received_at or submitted_at is None:
             return
-        # The sender may write any time and any queue: a time must be credible, and a queue must be ours.
         if receipt.now - MAX_WAIT_S <= submitted_at <= receipt.now + MAX_WAIT_S:
-            delivery = delivery or {}
-            queue = delivery.get("routing_key")
-            labels = queue if queue in self.queues else "", priority_of(delivery.get("priority"))
-            self.job_wait_s.labels(*labels).observe(max(0.0, receipt.waited_s(submitted_at)))
+            self.job_wait_s.labels(queue, priority).observe(max(0.0, receipt.waited_s(submitted_at)))
 
     def count_job(self, code: str | None) -> None:
         """Count a job that ended; ``code`` is one of ``ErrorCode``, None if it succeeded."""

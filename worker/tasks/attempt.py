@@ -2,32 +2,31 @@
 
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from billiard.einfo import ExceptionInfo
-from celery import Task, signals
+from celery import Task, signals, states
 from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
-from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import TASK_ROLES, Priority
-from kronos_client.redis.job_store import Begun, Ending, Receipt
+from kronos_client.core.stored import encode_state
+from kronos_client.redis.job_store import Beginning, Begun, Ending, Receipt
 from kronos_client.redis.queues import priority_of
 from kronos_model.text import dotted
 from worker.broker import transport
 from worker.broker.claims import Claim
+from worker.broker.outcomes import store_health
 from worker.broker.result_backend import tag_of
-from worker.broker.store_health import store_health
 from worker.process import WorkerProcess, current
 
 log = logging.getLogger(__name__)
 
 HELD_MARGIN_S: Final = 0.1
 """Seconds to wait after another worker's claim ends."""
-REQUEUE_DELAY_S: Final = 1.0
-"""Without this delay, a job that cannot run now would come back at once, again and again."""
 
 
 class Requeued(Reject):
@@ -68,11 +67,8 @@ class ClaimedRequest(Request):
     def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
         """Celery calls it also for rejected jobs."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps it
-        try:
-            if isinstance(error, Requeued) and error.delay_s > 0:
-                transport.message_consumer().put_back(self.message.delivery_tag, error.delay_s)
-        except RedisError as failure:
-            log.warning("job %s: Redis failed, so the job comes back later: %s", self.id, failure)
+        if isinstance(error, Requeued) and error.delay_s > 0:
+            transport.message_consumer().delay(self.message.delivery_tag, error.delay_s)
         return super().on_failure(exc_info, *args, **kwargs)
 
 
@@ -87,7 +83,7 @@ JOB_TASK: Final[dict[str, Any]] = {
     "bind": True,
     "throws": (JobError,),
     "typing": False,
-    "track_started": False,  # the result backend's begin does it
+    "track_started": False,  # ``Attempt.beginning`` does it
     "resultrepr_maxsize": 64,  # in events and Flower; all of a forecast's numbers would take long to write
     "Request": ClaimedRequest,
 }
@@ -112,16 +108,20 @@ class Attempt:
 
     _process: Any
 
-    def __init__(self, request: Any, process: WorkerProcess, backend: Any) -> None:
-        self._process, self._request, self._backend = process, request, backend
+    def __init__(self, request: Any, process: WorkerProcess) -> None:
+        self._process, self._request = process, request
         self.job_id = str(request.id)
         self.tag = tag_of(request)
-        delivery = request.delivery_info or {}
-        # Those of the list that the job came from. A CPU worker may also take from the gpu queue.
-        self._queue = str(delivery.get("routing_key") or process.queue)
-        self._priority: Priority = priority_of(delivery.get("priority"))
+        # As the list says that held the job. A CPU worker may also take from the gpu queue.
+        self._queue = str(request.delivery_info["routing_key"])
+        self._priority: Priority = priority_of(request.delivery_info.get("priority"))
         # Seconds that the sender allows from the start of the job: Celery's ``time_limit``.
         self._time_limit_s: float = getattr(request, "time_limit_s", None) or math.inf
+
+    def beginning(self, content: str = "") -> Beginning:
+        """What begins the job in Redis. It replaces Celery's ``track_started``, a round trip of its own."""
+        started = {"pid": os.getpid(), "hostname": self._process.node}
+        return Beginning(self.job_id, encode_state(self.job_id, states.STARTED, started), self.tag, content)
 
     def _claimed(
         self,
@@ -144,7 +144,7 @@ class Attempt:
             raise answer
         if answer == "ended":
             # Delivered again after it ended, or submitted twice: the first outcome stays.
-            self._backend.outcomes.end(Ending(self.job_id, "", self.tag))
+            self._process.outcomes.end(Ending(self.job_id, "", self.tag))
             raise Ignore
         if answer == "conflict":
             reason = "another job has this id and is under way"

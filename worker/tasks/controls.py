@@ -79,5 +79,5 @@ def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
     process = current_process()
-    answer = _requests.answer(process.host.models, model, ask)
+    answer = _requests.answer(process.server.models, model, ask)
     return {"device": str(process.device), "device_warning": process.device_warning, **answer}

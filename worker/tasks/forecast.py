@@ -7,11 +7,13 @@ chain has such a thread, in which Celery's own tracer sends them.
 import logging
 import math
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache, partial
-from typing import Any
+from typing import Any, Final
 
 from celery import Task, states
 from celery.app.task import Context
@@ -21,34 +23,29 @@ from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.jobs import read_job
-from kronos_client.contract.names import FORECAST_TASK
+from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
 from kronos_client.contract.results import ForecastProgress, ForecastResult
 from kronos_client.core.stored import encode_failure, encode_state
-from kronos_client.redis.job_store import Beginning, Begun, Ended, Ending, Receipt
+from kronos_client.redis.job_store import Begun, Ended, Ending, Receipt
 from worker.app import app
+from worker.broker import transport
 from worker.broker.claims import Claim
+from worker.broker.outcomes import store_health
 from worker.broker.result_backend import coded
 from worker.broker.service_order import needs_thread
-from worker.broker.store_health import store_health
-from worker.inference.engine_thread import EngineDied
+from worker.inference.engine_thread import EngineDied, JobRun
 from worker.inference.executor import Computation
 from worker.inference.forecast_process import ForecastProcess
-from worker.inference.isolation.isolation import IsolatedRun, RetryLater
-from worker.process import current_process
-from worker.tasks.attempt import (
-    JOB_TASK,
-    REQUEUE_DELAY_S,
-    Attempt,
-    ClaimedRequest,
-    Requeued,
-    einfo_of,
-    job_of,
-)
-from worker.tasks.forecast_jobs import ForecastJobs
+from worker.inference.isolation import IsolatedRun
+from worker.process import RETRY_DELAY_S, Jobs, RetryLater, current_process
+from worker.tasks.attempt import JOB_TASK, Attempt, ClaimedRequest, Requeued, einfo_of, job_of
 
 log = logging.getLogger(__name__)
 task_log = logging.getLogger("celery.app.trace")
 """Celery's own, for the lines that it writes of other tasks."""
+
+CHECK_INTERVAL_S: Final = 1.0
+MAX_AT_ONCE: Final = 64
 
 Outcome = ForecastResult | dict[str, Any] | JobError
 """The isolated process gives its result as JSON."""
@@ -71,7 +68,7 @@ class ForecastAttempt(Attempt):
 
     def __init__(
         self,
-        jobs: ForecastJobs,
+        jobs: "ForecastJobs",
         context: Any,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -79,18 +76,13 @@ class ForecastAttempt(Attempt):
         request: Any = None,
         waiter: Future[dict[str, Any]] | None = None,
     ) -> None:
-        super().__init__(context, jobs.process, jobs.backend)
+        super().__init__(context, jobs.process)
         self._jobs = jobs
         self._arguments = args, kwargs
         self._celery_request, self._waiter = request, waiter
         self._claim: Claim | None = None
         self._work: Computation | IsolatedRun | None = None  # while the job is computed
         self._began_at = time.monotonic()
-
-    def beginning(self) -> Beginning:
-        """What begins the job in Redis."""
-        started = {"pid": os.getpid(), "hostname": self._process.node}
-        return Beginning(self.job_id, encode_state(self.job_id, states.STARTED, started), self.tag)
 
     def begun(self, answer: Begun | JobError | RedisError, asked_at: float) -> None:
         """Start the job, unless this delivery may not."""
@@ -130,7 +122,7 @@ class ForecastAttempt(Attempt):
             case RetryLater():
                 self.leave(self._requeued(str(error), error.delay_s))
             case RedisError():
-                self.leave(self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S))
+                self.leave(self._requeued(f"{type(error).__name__}: {error}", RETRY_DELAY_S))
             case Ignore() | Requeued():
                 self.leave(error)
             case JobError():
@@ -158,7 +150,8 @@ class ForecastAttempt(Attempt):
         latest_s = waited_s + self._time_limit_s
         if latest_s < (job.deadline_s or math.inf):
             job = job.model_copy(update={"deadline_s": latest_s})
-        self._process.metrics.observe_job_wait(self._request.delivery_info, job.submitted_at, receipt)
+        metrics = self._process.metrics
+        metrics.observe_job_wait(self._queue, self._priority, job.submitted_at, receipt)
         on_change = partial(jobs.changed, self)
         if receipt.is_suspect:
             left_s = None if job.deadline_s is None else job.deadline_s - waited_s
@@ -166,7 +159,7 @@ class ForecastAttempt(Attempt):
             self._work = IsolatedRun(*given, left_s, on_change)
         else:
             about = (self.job_id, job, receipt, self._queue, self._priority)
-            self._work = Computation(self._process.host, *about, on_change, jobs.runs.extend)
+            self._work = Computation(self._process.server, *about, on_change, jobs.runs.extend)
 
     def _settle(self, outcome: Outcome) -> None:
         """End by a result or an error."""
@@ -183,7 +176,7 @@ class ForecastAttempt(Attempt):
             encoded = encode_failure(self.job_id, outcome)
         else:
             encoded = encode_state(self.job_id, states.SUCCESS, outcome, self._request)
-        self._backend.outcomes.put(
+        self._process.outcomes.put(
             Ending(self.job_id, encoded, self.tag),
             partial(self._ended, outcome),
             task=FORECAST_TASK,
@@ -201,9 +194,9 @@ class ForecastAttempt(Attempt):
             task_log.info("Task %s[%s] raised expected: %r", request.name, self.job_id, outcome)
             request.on_success((True, einfo_of(outcome), runtime_s))
         else:
-            shown = "a forecast"
-            task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self.job_id, runtime_s, shown)
-            request.on_success((False, shown, runtime_s))
+            summary = "a forecast"
+            task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self.job_id, runtime_s, summary)
+            request.on_success((False, summary, runtime_s))
 
     def _close(self) -> None:
         if self._work is not None:
@@ -211,9 +204,120 @@ class ForecastAttempt(Attempt):
             self._work = None  # it refers to this: its tensors would wait for Python's collector
 
 
+class ForecastJobs(Jobs):
+    """The forecast jobs that this worker holds: begun, computed and ended in batches, on one thread.
+
+    That is the thread of Celery's event loop, which waits for nothing but Redis's answers. The engine thread
+    computes. ``add`` and ``changed`` may be called from any thread.
+    """
+
+    def __init__(self, process: ForecastProcess) -> None:
+        self.process = process
+        self.runs: list[JobRun] = []  # for the engine thread, at the end of the round
+        self._received: deque[ForecastAttempt] = deque()
+        self._changed: deque[ForecastAttempt] = deque()
+        self._begun: dict[str, ForecastAttempt] = {}  # by the delivery's tag
+        self._running = threading.Lock()
+        self._begin_at = self._check_at = 0.0  # by time.monotonic
+
+    def __len__(self) -> int:
+        return len(self._received) + len(self._begun)
+
+    def add(self, attempt: ForecastAttempt) -> None:
+        """Take a job that was received."""
+        self._received.append(attempt)
+        transport.message_consumer().wake()
+
+    def changed(self, attempt: ForecastAttempt) -> None:
+        """Note that a job may go on."""
+        self._changed.append(attempt)
+        transport.message_consumer().wake()
+
+    def forget(self, attempt: ForecastAttempt) -> None:
+        """A job has ended here: there is room for another."""
+        self._begun.pop(attempt.tag, None)
+        transport.message_consumer().wake()
+
+    def run(self) -> None:
+        """Begin, go on with and end jobs, as far as that is possible now."""
+        if not self._running.acquire(blocking=False):
+            return  # another thread does it
+        try:
+            if time.monotonic() >= self._check_at:
+                self._check_at = time.monotonic() + CHECK_INTERVAL_S
+                self._check()
+            self._begin()
+            for _ in range(min(len(self._changed), MAX_AT_ONCE)):
+                attempt = self._changed.popleft()
+                _go_on(attempt, attempt.advance)
+        finally:
+            if self.runs:
+                self.process.server.engine_thread.submit(tuple(self.runs))
+                self.runs.clear()
+            self._running.release()
+        if self._changed or (self._received and time.monotonic() >= self._begin_at):
+            transport.message_consumer().wake()
+
+    def _begin(self) -> None:
+        """Claim received jobs, and start them."""
+        asked_at, process = time.monotonic(), self.process
+        if not self._received or asked_at < self._begin_at:
+            return
+        batch = [self._received.popleft() for _ in range(min(len(self._received), MAX_AT_ONCE))]
+        try:
+            beginnings = [attempt.beginning() for attempt in batch]
+            answers = process.job_store.begin_all(beginnings, process.claims.timeout_s, process.node)
+        except RedisError as error:
+            store_health.refused(error)
+            if process.state == "draining":
+                for attempt in batch:
+                    attempt.leave(Requeued(f"{type(error).__name__}: {error}"))
+            else:  # they stay here: another worker would get the same answer
+                self._received.extendleft(reversed(batch))
+                self._begin_at = asked_at + RETRY_DELAY_S
+            return
+        for attempt, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, RedisError):
+                store_health.refused(answer)
+            self._begun[attempt.tag] = attempt
+            _go_on(attempt, attempt.begun, answer, asked_at)
+
+    def _check(self) -> None:
+        """What is due about once a second: cancellations, hand-overs, progress."""
+        attempts = list(self._begun.values())
+        cancelled: set[str] = set()
+        store = self.process.job_store
+        try:
+            cancelled = store.cancelled([attempt.job_id for attempt in attempts])
+        except RedisError as error:
+            log.warning("Redis failed, cancellations are noticed late: %s", error)
+        reported = []
+        for attempt in attempts:
+            _go_on(attempt, attempt.check, attempt.job_id in cancelled)
+            if (progress := attempt.new_progress()) is not None:
+                state = encode_state(attempt.job_id, PROGRESS_STATE, progress.as_json())
+                reported.append(Ending(attempt.job_id, state, attempt.tag))
+        try:
+            for first in range(0, len(reported), MAX_AT_ONCE):
+                store.store_states(reported[first : first + MAX_AT_ONCE])
+        except RedisError as error:
+            log.warning("the jobs' progress could not be stored: %s", error)
+
+
+def _go_on(attempt: ForecastAttempt, call: Callable[..., object], *args: Any) -> None:
+    """Make a call for one job. An error ends this job, and a defect in its end does not harm the others."""
+    try:
+        try:
+            call(*args)
+        except Exception as error:  # noqa: BLE001  ``fail`` logs those without a code
+            attempt.fail(error)
+    except Exception:
+        log.exception("job %s: it could not go on because of a defect", attempt.job_id)
+
+
 @cache
 def forecast_jobs() -> ForecastJobs:
-    """Those of this process."""
+    """The forecast jobs of this process."""
     process = current_process()
     process.jobs = jobs = ForecastJobs(process)
     return jobs

@@ -25,8 +25,9 @@ from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorker
 from kronos_client.core.dispatcher import WORTH_ANOTHER_TRY
 from kronos_model.finetuning.data import read_files
 from kronos_model.text import without_paths
+from worker.process import RetryLater
 from worker.training.job_inputs import check_path
-from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted, LongRun
+from worker.training.long_run import MAX_STARTS_AT_SAVE, LongRun
 
 POLL_S: Final = 0.2
 WORKER_POLL_S: Final = 1.0
@@ -67,7 +68,7 @@ class BacktestJobRun(LongRun):
             while not (await asyncio.wait((work,), timeout=POLL_S))[0]:
                 try:
                     self._check()
-                except (Interrupted, JobError):
+                except (RetryLater, JobError):
                     work.cancel()
                     await asyncio.wait((work,))
                     raise
@@ -111,7 +112,7 @@ class BacktestJobRun(LongRun):
                     self._report("forecasting", run, pace_s)
 
     def _check(self) -> None:
-        """Raise Interrupted or JobError if the backtest must stop."""
+        """Raise RetryLater or JobError if the backtest must stop."""
         if (stop := self._reason_to_stop()) is not None:
             self._uncount_start()
             raise stop
@@ -119,7 +120,7 @@ class BacktestJobRun(LongRun):
     def _read(self) -> BacktestInput:
         """The job's instruments."""
         data, folder = self._job.data, self.process.data_folder
-        instruments = [one.as_instrument() for one in prepare_instruments(data.instruments or ())]
+        instruments = [inline.as_instrument() for inline in prepare_instruments(data.instruments or ())]
         skipped, remarks = dict[str, str](), list[str]()
         if data.path is not None:
             for path in data.paths:

@@ -26,6 +26,8 @@ class FinetuneProcess(WorkerProcess):
         SettingsError: A folder is missing, or cannot be written.
     """
 
+    device: str
+
     def __init__(self, settings: WorkerSettings, node: str, device: Mapping[str, Any]) -> None:
         self.training: TrainingStatus | None = None
         self.model_folder, self.data_folder = checked_folders(settings)

@@ -23,9 +23,10 @@ from kronos_model.finetuning.launching import training_command, training_environ
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
 from kronos_model.text import escaped, without_paths
+from worker.process import RetryLater
 from worker.training.job_folder import CONFIG_FILE, RESULT_FILE
 from worker.training.job_inputs import without_links, write_inputs
-from worker.training.long_run import CLAIM_LOST, MAX_STARTS_AT_SAVE, Interrupted, LongRun
+from worker.training.long_run import CLAIM_LOST, MAX_STARTS_AT_SAVE, LongRun
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ class FinetuneRun(LongRun):
             )
         except LocalStackError as error:
             raise self._handed_back(error) from error
-        stop: JobError | Interrupted | None = None
+        stop: JobError | RetryLater | None = None
         kill_at = math.inf
         last: Event | None = None
         try:

@@ -90,9 +90,9 @@ def _listed_models(settings: WorkerSettings, part: Part) -> dict[str, str | None
     own = settings.model or DEFAULT_MODEL
     further = settings.further_models.values()
     if part == "model":
-        named = {own: settings.model_revision} | {str(one.model): one.model_revision for one in further}
+        named = {own: settings.model_revision} | {str(spec.model): spec.model_revision for spec in further}
     else:
-        named = {one.tokenizer: one.tokenizer_revision for one in further if one.tokenizer}
+        named = {spec.tokenizer: spec.tokenizer_revision for spec in further if spec.tokenizer}
         if settings.tokenizer:
             named[settings.tokenizer] = settings.tokenizer_revision
     return dict.fromkeys(bundled_names()) | named
@@ -109,12 +109,12 @@ def _intact_model(registry: ModelRegistry, name: str, part: Part) -> RegisteredM
 
 
 def _model_refusal(part: Part, name: str, revision: str | None, listed: Iterable[str]) -> JobError:
-    names = sorted(one for one in listed if not Path(one).is_absolute())  # no job may name an absolute path
+    allowed = sorted(name for name in listed if not Path(name).is_absolute())  # no job may name such a path
     wanted = name if revision is None else f"{name}@{revision}"
-    field, may_load = f"config.start.{part}", f"{', '.join(names)} and registered models"
+    field, may_load = f"config.start.{part}", f"{', '.join(allowed)} and registered models"
     remedy = "name one of them, or have KRONOS_MODELS name this one"
     text = f"{field}: this worker may load {may_load}, not {excerpt(wanted)}; {remedy}"
-    return JobError(ErrorCode.MODEL_NOT_ALLOWED, text, field, {"allowed": names})
+    return JobError(ErrorCode.MODEL_NOT_ALLOWED, text, field, {"allowed": allowed})
 
 
 def with_start(config: FinetuneConfig, fields: Mapping[Any, str | None]) -> FinetuneConfig:

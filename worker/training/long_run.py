@@ -8,27 +8,17 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CELERY_PRIORITIES
 from kronos_client.contract.worker_status import ResultModel
 from kronos_client.redis.job_store import Receipt
 from kronos_model.errors import KronosError
 from worker.broker.claims import Claim
+from worker.process import RETRY_DELAY_S, RetryLater
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_folder import RESULT_FILE, JobFolder, JobNotes
 
 MAX_STARTS_AT_SAVE: Final = 5
 """Starts at one save. They are the only trace of a process that died with its worker."""
 CLAIM_LOST: Final = "its claim could not be renewed"
-RETRY_DELAY_S: Final = 1.0
-"""Without this delay, a job that cannot run now would come back at once, again and again."""
-
-
-class Interrupted(Exception):
-    """The job was stopped and saved, so that another worker can continue it after ``delay_s``."""
-
-    def __init__(self, reason: str, delay_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.delay_s = delay_s
 
 
 @dataclass(eq=False)
@@ -64,15 +54,15 @@ class LongRun(ABC):
         self._folder = JobFolder(self.process.model_folder, self.job_id)
         self._job: Any = self.parse(self.payload, settings.limits())
         self._waited_s = self.receipt.waited_s(self._job.submitted_at)
-        delivery = {"routing_key": self.queue, "priority": CELERY_PRIORITIES[self._job.priority]}
-        self.process.metrics.observe_job_wait(delivery, self._job.submitted_at, self.receipt)
+        given = (self.queue, self._job.priority, self._job.submitted_at, self.receipt)
+        self.process.metrics.observe_job_wait(*given)
 
     def run(self, claim: Claim) -> dict[str, Any]:
         """Work until the job is done. Returns the result as JSON.
 
         Raises:
             JobError: The job ends with this error.
-            Interrupted: Another worker, or this one later, is to continue the job.
+            RetryLater: Another worker, or this one later, is to continue the job.
         """
         self._claim = claim
         earlier = self._folder.notes(self.fingerprint)
@@ -140,10 +130,10 @@ class LongRun(ABC):
         """Take back the last count: the start did not end because its process was killed."""
         self._note(num_starts_at_save=self._notes.num_starts_at_save - 1)
 
-    def _handed_back(self, error: Exception) -> Interrupted:
+    def _handed_back(self, error: Exception) -> RetryLater:
         """The end of a start that failed for a reason outside the job."""
         self._uncount_start()
-        return Interrupted(str(error), RETRY_DELAY_S)
+        return RetryLater(str(error), RETRY_DELAY_S)
 
     def _ending_error(self) -> JobError | None:
         """The error of a job that was cancelled, missed its deadline, or reached its time limit."""
@@ -159,7 +149,7 @@ class LongRun(ABC):
             return JobError(ErrorCode.DEADLINE, f"{late}; ask for less, or {remedy}")
         return None
 
-    def _reason_to_stop(self) -> JobError | Interrupted | None:
+    def _reason_to_stop(self) -> JobError | RetryLater | None:
         """What to raise if this worker must stop the job now."""
         if not self._claim.is_safe:
             return self._interrupted(CLAIM_LOST)
@@ -167,5 +157,5 @@ class LongRun(ABC):
             return error
         return self._interrupted("the worker shuts down") if self.process.state == "draining" else None
 
-    def _interrupted(self, why: str) -> Interrupted:
-        return Interrupted(f"{self.continues}: {why}")
+    def _interrupted(self, why: str) -> RetryLater:
+        return RetryLater(f"{self.continues}: {why}")

@@ -107,3 +107,19 @@ except TimeoutError:
     with pytest.raises(ChildEnded) as ended:
         child.next_event(WAIT_S)
     assert ended.value.exit_status == 90
+
+
+def test_a_child_that_ended_is_not_waited_for_while_its_own_child_holds_its_pipes(start):
+    child = start(
+        """
+import os, subprocess, sys
+process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print('{"event": "last", "pid": %d}' % process.pid, flush=True)
+os._exit(0)
+"""
+    )
+    pid = child.next_event(WAIT_S)["pid"]
+    with pytest.raises(ChildEnded):
+        child.next_event(WAIT_S)
+    child.stop()
+    assert await_end(pid)

@@ -319,13 +319,12 @@ def test_without_redis_a_claim_ends_here_before_it_ends_in_redis():
 def renewal(settings, monkeypatch, claims):
     """The step as a worker with jobs in this process starts it, without its thread."""
     monkeypatch.setattr(steps, "get_settings", lambda: settings)
-    monkeypatch.setattr(transport, "get_settings", lambda: settings)
+    deliveries = SimpleNamespace(restore_overdue=lambda: 0)
+    monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(deliveries=deliveries))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
-    transport.message_consumer.cache_clear()
     step = steps.ClaimRenewal(None)
     step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims), task_buckets={}))
-    yield step
-    transport.message_consumer.cache_clear()
+    return step
 
 
 def test_a_renewal_that_fails_stays_due_and_ticks_wait_for_redis(renewal, claims, store, monkeypatch):

@@ -131,18 +131,6 @@ def test_without_a_notification_it_checks_only_after_an_interval(bench, monkeypa
     assert len(bench.handed_over) == 1
 
 
-def test_jobs_of_the_classes_that_have_no_room_stay_in_the_queue(bench):
-    for job_id, queue in [("normal", "cpu\x06\x163"), ("low", "cpu\x06\x166"), ("lowest", "cpu\x06\x169")]:
-        bench.send(named(job_id), queue)
-    bench.send(named("high"), "cpu")
-    bench.classes = 1
-    assert bench.take() == ["high"]
-    bench.classes = 2
-    assert bench.take() == ["normal"]
-    bench.classes = 3
-    assert bench.take() == ["low", "lowest"]
-
-
 MESSAGES = st.lists(
     st.tuples(
         st.sampled_from(["cpu", "gpu"]),
@@ -203,15 +191,6 @@ def test_room_for_another_class_is_used_at_once(bench):
     assert bench.take() == []
     bench.classes = 3
     bench.consumer.take(("cpu",), bench.rooms, bench.hand_over)  # without a notification
-    assert len(bench.handed_over) == 1
-
-
-def test_a_full_worker_checks_again_as_soon_as_it_has_room(bench):
-    bench.send()
-    bench.room = 0
-    bench.take()
-    bench.room = 1
-    bench.consumer.take(("cpu",), lambda: ALL_ROOM, bench.hand_over)
     assert len(bench.handed_over) == 1
 
 
@@ -298,12 +277,12 @@ def test_a_message_that_expired_ends_its_job_unless_a_worker_has_it(bench, is_el
     assert bench.dead() == []
 
 
-def test_a_message_put_back_with_a_delay_is_not_requeued_at_once(bench):
+def test_a_message_that_is_requeued_with_a_delay_comes_later(bench):
     bench.send(named("a"))
     bench.send(named("b"))
     bench.take()
     first, second = bench.redis.zrange(INDEX, 0, -1)
-    bench.consumer.put_back(first, 30)
+    bench.consumer.delay(first, 30)
     bench.consumer.requeue(first)
     bench.consumer.requeue(second)
     assert bench.redis.hkeys(UNACKED) == [first]
@@ -341,13 +320,6 @@ def test_a_large_job_without_room_moves_aside_once_and_is_taken_by_a_worker_with
     assert {(queue, step) for queue, step, _ in bench.handed_over} == {("cpu", 0)}
 
 
-def test_classes_are_taken_by_their_shares(bench):
-    for number in range(20):
-        bench.send(sized(f"high-{number}", 1))
-    bench.send(sized("low", 1), "cpu\x06\x166")
-    assert bench.take().index("low") == 8
-
-
 def test_classes_have_their_shares_in_a_full_redis(bench):
     for number in range(20):
         bench.send(sized(f"high-{number}", 1))
@@ -371,7 +343,7 @@ def test_due_messages_of_a_lower_class_have_their_turn_too(bench):
     bench.send(sized("low", 1), low)
     bench.take()
     (tag,) = bench.redis.hkeys(UNACKED)
-    bench.consumer.put_back(tag, 1000)
+    bench.deliveries.put_back(tag, 1000)
     bench.redis.zadd(f"kronos:delayed:{low}", {tag: 1})
     for number in range(20):
         bench.send(sized(f"high-{number}", 1))

@@ -50,34 +50,12 @@ def taken(deliveries: Deliveries, *lists: str, min_age_s: float = 0.0) -> list[b
     return found
 
 
-def test_jobs_on_a_second_list_are_taken_in_order_as_they_were(redis, deliveries):
-    set_aside(redis, deliveries, "a", "b")
-    assert not redis.exists(NORMAL, *KEYS)
-    assert redis.hgetall(TAKEN_KEY) == {NORMAL: "2"}
-    delivery = take_one(deliveries, [NORMAL, LARGE])
-    assert (delivery.source, delivery.message) == (LARGE, message("a").encode())
-    assert delivery.others == {LARGE}
-    assert taken(deliveries, NORMAL, LARGE) == [message("b").encode()]
-    assert redis.hget(TAKEN_KEY, LARGE) == "2"
-
-
 def test_a_repeated_command_moves_nothing(redis, deliveries):
     redis.lpush(NORMAL, message("a"))
     tag = take_one(deliveries, [NORMAL]).tag
     deliveries.set_aside(tag)
     deliveries.set_aside(tag)
     assert redis.llen(LARGE) == 1
-
-
-def test_only_overdue_jobs_are_taken_if_that_is_asked(redis, deliveries):
-    set_aside(redis, deliveries, "old", "new")
-    at, _, text = redis.lindex(LARGE, -1).partition("\n")
-    redis.lset(LARGE, -1, f"{float(at) - 31:.6f}\n{text}")
-    delivery = take_one(deliveries, [LARGE], [30])
-    assert delivery.message == message("old").encode()
-    assert delivery.others == frozenset()
-    assert take_one(deliveries, [LARGE], [30]) is None
-    assert len(taken(deliveries, LARGE)) == 1
 
 
 def test_a_job_that_comes_back_from_a_worker_is_next_on_its_second_list_and_overdue(redis, deliveries):

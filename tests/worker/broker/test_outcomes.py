@@ -218,24 +218,6 @@ def test_an_outcome_that_redis_refuses_alone_goes_to_the_dead_messages(bench, qu
     assert redis.get(result_key("a")) == '{"status": "STARTED"}'
 
 
-def test_what_stores_no_outcome_says_nothing_of_others(bench, quick):
-    """As messages that cannot be read, and deliveries of jobs that have ended."""
-    ending, ended = bench.begin("a"), bench.begin("b")
-    assert bench.outcomes.end(ended) == "stored"
-    bench.allow("-setex")
-    thread, ends = kept(bench, ending)
-    for _ in range(30):
-        bench.redis.lpush("cpu", "unreadable")
-        bench.outcomes.end(Ending("", "", take_one(bench.deliveries, ["cpu"]).tag, "an entry"))
-        bench.redis.lpush("cpu", message("b"))
-        assert bench.outcomes.end(Ending("b", "", take_one(bench.deliveries, ["cpu"]).tag)) == "repeated"
-        time.sleep(0.02)
-    assert ends == []
-    bench.allow("+@all")
-    thread.join(20)
-    assert ends == ["stored"]
-
-
 def test_jobs_are_reported_once_they_are_stored_and_a_worker_takes_no_more_than_it_can_keep(
     bench, quick, monkeypatch
 ):
@@ -252,17 +234,6 @@ def test_jobs_are_reported_once_they_are_stored_and_a_worker_takes_no_more_than_
     thread.join(20)
     assert bench.outcomes.has_room
     assert reports == [("kronos.forecast", "a", {"n": 1})]
-
-
-def test_a_worker_that_shuts_down_gives_up_and_the_message_stays(bench, quick):
-    ending, repeated = bench.begin("a"), []
-    bench.outcomes.on_repeated = repeated.append
-    bench.allow("-setex")
-    bench.outcomes.keep_for(0.1)
-    with pytest.raises(RedisError):
-        bench.outcomes.end(ending, waits=True)
-    assert bench.held() == {ending.tag}
-    assert repeated == [ending.tag]
 
 
 def test_a_full_redis_takes_outcomes(bench, redis):

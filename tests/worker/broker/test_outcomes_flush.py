@@ -1,5 +1,6 @@
 """Outcomes that are stored many at once, and kept while Redis refuses them, on a scripted store and clock."""
 
+import logging
 import random
 import threading
 from collections import Counter
@@ -9,11 +10,26 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redis.exceptions import ConnectionError
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
 
 from kronos_client.redis.job_store import Ending, NotStored
 from worker.broker import outcomes as module
-from worker.broker.outcomes import MAX_AT_ONCE, MAX_BYTES_AT_ONCE, MAX_PAUSE_S, MAX_TRIES, Outcomes
+from worker.broker.outcomes import (
+    MAX_AT_ONCE,
+    MAX_BYTES_AT_ONCE,
+    MAX_PAUSE_S,
+    MAX_TRIES,
+    OTHERWISE,
+    Outcomes,
+    StoreHealth,
+)
 
 BIG = bytes(MAX_BYTES_AT_ONCE + 1)
 REFUSED = NotStored("refused")
@@ -238,3 +254,74 @@ def test_threads_that_flush_at_once_store_each_outcome_once(num_threads, num_job
     assert Counter(one.job_id for call in bench.store.calls for one in call) == expected
     assert all(answers == ["stored"] for answers in bench.done.values())
     assert bench.outcomes.num_kept_bytes == 0
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Its ``now`` may be set."""
+
+    class Clock:
+        now = 1000.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    monkeypatch.setattr(module, "time", clock := Clock())
+    return clock
+
+
+@pytest.fixture
+def lines(caplog):
+    caplog.set_level(logging.INFO, logger=module.__name__)
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def test_one_line_a_minute_while_nothing_is_stored(clock, lines):
+    health, began = StoreHealth(), clock.now
+    for _ in range(1300):  # two minutes and more
+        health.refused(ResponseError("BUSY Redis is busy running a script"))
+        assert (health.problem is None) == (clock.now < began + 3)  # as it is announced
+        clock.now += 0.1
+    assert len(lines()) == 3
+    assert len(set(lines())) == 1
+    health.accepted()
+    assert lines()[3:] == ["Redis accepts outcomes again"]
+    assert health.problem is None
+
+
+def test_a_moment_without_storing_is_no_problem(clock, lines):
+    health = StoreHealth()
+    for _ in range(10):
+        health.refused(ResponseError("LOADING"))
+        clock.now += 2
+        assert health.problem is None
+        health.accepted()
+    assert lines() == []
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), "make room in Redis"),
+        (ResponseError("Error running script: -OOM command not allowed"), "make room in Redis"),
+        (ResponseError("MISCONF Redis is configured to save RDB snapshots"), "disk"),
+        (NoPermissionError("this user has no permissions"), "deploy/redis-users.acl"),
+        (AuthenticationError("invalid username-password pair"), "KRONOS_REDIS_URL"),
+        (ReadOnlyError("You can't write against a read only replica."), "primary"),
+        (ResponseError("BUSY Redis is busy running a script"), "SCRIPT KILL"),
+        (ResponseError("upstream failure"), OTHERWISE),
+    ],
+)
+def test_the_problem_names_the_answer_and_what_to_do(clock, error, remedy):
+    health = StoreHealth()
+    health.refused(error)
+    clock.now += 10
+    assert str(error) in health.problem
+    assert remedy in health.problem
+
+
+def test_an_answer_of_several_lines_is_one_line(clock):
+    health = StoreHealth()
+    health.refused(ResponseError("bad\r\n\x1b[31mgateway"))
+    clock.now += 10
+    assert health.problem.isprintable()

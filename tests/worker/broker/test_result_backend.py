@@ -1,7 +1,6 @@
 """How failures are stored: a code, and nothing of the worker's machine."""
 
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,30 +8,28 @@ from celery import Celery, states
 from celery.app.task import Context
 from celery.app.trace import build_tracer
 from celery.result import AsyncResult
-from celery.worker.request import Request
 from kombu.utils.uuid import uuid
 
 from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import result_key
 from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import delivery_keys
+from tests.result_backends import with_result_backend
 from tests.waiting import WAIT_S
 from worker.broker.result_backend import CodedRedisBackend
-from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
 FULL_ERROR = JobError(ErrorCode.NOT_FINITE, "row 3 holds NaN", "series.0.close", {"row": 3})
 
 
 KEYS = delivery_keys("test.unacked")
+STARTED = '{"status": "STARTED"}'
 
 
 @pytest.fixture
 def app(settings):
     with make_app(settings) as app:
-        use_result_backend(app)
-        app.conf[DELIVERY_KEYS_SETTING] = KEYS
+        with_result_backend(app, KEYS)
 
         @app.task(name="test.run", shared=False)
         def run(kind: str) -> str:
@@ -77,27 +74,11 @@ def test_a_coded_error_is_stored_whole_and_without_traceback(app, redis):
     assert message == ["NOT_FINITE", "row 3 holds NaN", "series.0.close", {"row": 3}]
 
 
-def test_our_client_gets_the_same_error_back(app):
-    with pytest.raises(JobError) as ended:
-        app.AsyncResult(trace(app, "coded")).get(timeout=WAIT_S)
-    assert ended.value.args == FULL_ERROR.args
-
-
 def test_any_other_exception_gets_a_code_and_shows_nothing_of_the_machine(app, redis):
     meta = stored(redis, trace(app, "defect"))
     message = assert_coded(meta, ErrorCode.INTERNAL)
     assert "ZeroDivisionError" in message[1]
     assert "path.py" not in json.dumps(meta)
-
-
-def test_states_are_where_celerys_own_clients_look(app):
-    backend: Any = app.backend
-    assert backend.get_key_for_task("a") == result_key("a").encode()
-
-
-def test_a_success_is_stored_as_it_is(app, redis):
-    meta = stored(redis, trace(app, "fine"))
-    assert (meta["status"], meta["result"]) == (states.SUCCESS, "fine")
 
 
 SIGNATURE = {"task": "after", "args": [], "kwargs": {}, "options": {}}
@@ -127,24 +108,11 @@ def test_what_follows_a_job_and_cannot_be_sent_costs_it_no_result(app, redis, af
         assert_coded(stored(redis, "next"), ErrorCode.INTERNAL)
 
 
-@pytest.mark.parametrize(
-    ("reason", "code"),
-    [("revoked", ErrorCode.CANCELLED), ("terminated", ErrorCode.CANCELLED), ("expired", ErrorCode.DEADLINE)],
-)
-def test_a_revoked_job_ends_as_whoever_waits_expects_it(app, redis, reason, code):
+@pytest.mark.parametrize("reason", ["revoked", "terminated"])
+def test_a_revoked_job_ends_as_cancelled(app, redis, reason):
     task_id = uuid()
     app.backend.mark_as_revoked(task_id, reason)
-    assert_coded(stored(redis, task_id), code)
-
-
-def test_a_message_that_a_worker_finds_expired_ends_by_its_deadline(app, redis):
-    """Through Celery's own request, whose wording of the reason the backend depends on."""
-    task_id = app.send_task("test.run", ("fine",), queue="test", expires=datetime(2020, 1, 1, tzinfo=UTC)).id
-    with app.connection_for_read() as connection, connection.SimpleQueue("test") as queue:
-        message = queue.get(timeout=WAIT_S)
-        request = Request(message, app=app, task=app.tasks["test.run"], on_ack=lambda *_: message.ack())
-        assert request.revoked()
-    assert_coded(stored(redis, task_id), ErrorCode.DEADLINE)
+    assert_coded(stored(redis, task_id), ErrorCode.CANCELLED)
 
 
 def test_another_app_reads_code_message_field_and_details(app, settings):
@@ -159,7 +127,7 @@ def test_another_app_reads_code_message_field_and_details(app, settings):
 def claimed(app: Celery, task_id: str, tag: str) -> None:
     """A job that a worker has, or had when it vanished."""
     backend: Any = app.backend
-    assert backend.begin(task_id, context(tag, task_id), timeout_s=60.0, worker="test").held_s == 0
+    assert backend.store.begin(task_id, STARTED, tag, 60.0).held_s == 0
 
 
 def context(tag: str, task_id: str = "job") -> Context:
@@ -194,7 +162,7 @@ def test_what_has_the_id_of_another_job_under_way_is_recognised(app, jobs):
     backend: Any = app.backend
 
     def begin(tag: str, content: str) -> Any:
-        return backend.begin("job", context(tag), timeout_s=60.0, content=content, worker="test")
+        return backend.store.begin("job", STARTED, tag, 60.0, content)
 
     assert begin("a", "one").held_s == 0
     assert begin("b", "other") == "conflict"

@@ -9,8 +9,8 @@ from kombu.asynchronous import Hub
 from kombu.transport import redis
 
 from worker.broker import transport
-from worker.broker.consuming import MessageConsumer
-from worker.broker.rounds import Rounds, call_soon
+from worker.broker.consuming import MessageConsumer, Rounds
+from worker.broker.queue_watch import call_soon
 
 
 def test_a_call_in_a_round_has_the_loop_run_again_without_a_wait():

@@ -1,6 +1,5 @@
 """The worker's broker transport on a real Redis; fails when kombu's internals change."""
 
-import inspect
 import json
 import threading
 from types import SimpleNamespace
@@ -11,7 +10,6 @@ import pytest
 from celery import Celery, states
 from celery.app.task import Context
 from celery.worker import state
-from celery.worker.request import Request
 from kombu import Consumer, Queue
 from kombu.transport import redis as kombu_redis
 from kombu.utils.limits import TokenBucket
@@ -19,14 +17,14 @@ from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.celery_app import make_app
-from kronos_client.contract.names import DEAD_KEY, STATUS_TASK
+from kronos_client.contract.names import DEAD_KEY, FORECAST_TASK, STATUS_TASK
 from kronos_client.redis.queues import DELIVERY_KEYS
+from tests.result_backends import with_result_backend
 from tests.waiting import WAIT_S
 from tests.worker.broker.test_messages import message
 from worker.broker import steps, transport
 from worker.broker.claims import Claims
 from worker.broker.transport import held_deliveries
-from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
 
 QUEUE = "cpu"
 KEYS = DELIVERY_KEYS["forecast"]
@@ -37,8 +35,7 @@ UNACKED, INDEX = KEYS.unacked, KEYS.renewed
 def app(settings, monkeypatch):
     """A worker's app, as the process is set up for it until the end of the test."""
     app = make_app(settings)
-    use_result_backend(app)
-    app.conf[DELIVERY_KEYS_SETTING] = KEYS
+    with_result_backend(app, KEYS)
     app.conf.broker_transport = transport.TRANSPORT
     for module in (transport, steps):
         monkeypatch.setattr(module, "get_settings", lambda: settings)
@@ -111,9 +108,10 @@ def test_a_channel_takes_no_more_than_it_has_room_for(redis, receiver):
     assert [one.headers["id"] for one in receiver.receive()] == ["c"]
 
 
-def test_only_the_stored_outcome_removes_the_message_of_a_job(redis, receiver):
+@pytest.mark.parametrize("task", [FORECAST_TASK, STATUS_TASK])
+def test_only_the_stored_outcome_removes_a_message(redis, receiver, task):
     """Celery acknowledges also what it failed to store."""
-    send(redis, "a")
+    redis.lpush(QUEUE, json.dumps(message(headers={"id": "a", "task": task})))
     (one,) = receiver.receive()
     one.ack()
     assert holds_nothing(receiver)
@@ -136,45 +134,6 @@ def test_a_full_redis_gives_the_next_job_as_soon_as_one_has_ended(redis, receive
         assert len(receiver.messages) == 2
     finally:
         redis.config_set("maxmemory", 0)
-
-
-def test_an_acknowledged_message_without_a_job_leaves_nothing(redis, receiver):
-    redis.lpush(QUEUE, json.dumps(message(headers={"id": "a", "task": STATUS_TASK})))
-    (one,) = receiver.receive()
-    one.ack()
-    assert not redis.exists(*KEYS, QUEUE)
-    assert holds_nothing(receiver)
-
-
-def test_a_requeued_message_comes_again(redis, receiver):
-    send(redis, "a", "b")
-    first, _ = receiver.receive()
-    first.reject(requeue=True)
-    (again,) = receiver.receive()
-    assert again.headers["id"] == "a"
-    assert again.delivery_tag != first.delivery_tag
-
-
-def test_a_message_put_back_with_a_delay_is_not_held_and_comes_later(redis, receiver):
-    send(redis, "a")
-    (one,) = receiver.receive()
-    transport.message_consumer().put_back(one.delivery_tag, 30)
-    one.reject(requeue=True)
-    assert receiver.receive() == []
-    assert holds_nothing(receiver)
-    redis.zincrby(f"kronos:delayed:{QUEUE}", -31, one.delivery_tag)
-    assert len(receiver.receive()) == 1
-
-
-def test_a_rejected_message_is_buried_and_answered(redis, receiver, settings):
-    send(redis, "a")
-    (one,) = receiver.receive()
-    one.reject()
-    assert json.loads(redis.lindex(DEAD_KEY, 0))["id"] == "a"
-    meta = json.loads(redis.get("celery-task-meta-a"))
-    assert meta["status"] == states.FAILURE
-    assert meta["result"]["exc_message"][0] == "BAD_MESSAGE"
-    assert not redis.exists(UNACKED, INDEX)
 
 
 @pytest.mark.parametrize("end", ["requeue", "reject"])
@@ -234,14 +193,6 @@ def send_answer(receiver: Receiver) -> None:
     producer.publish({"ok": "pong"}, routing_key="uuid.reply.kronos.pidbox", serializer="json")
 
 
-def test_queues_without_acknowledgement_are_kombus_own(redis, receiver):
-    answers = consume_answers(receiver.connection.channel())
-    send_answer(receiver)
-    receiver.connection.drain_events(timeout=WAIT_S)
-    assert answers == [{"ok": "pong"}]
-    assert redis.llen(DEAD_KEY) == 0
-
-
 def test_jobs_are_noted_as_taken_on_a_channel_that_has_other_queues_too(redis, receiver):
     answers = consume_answers(receiver.channel)
     Consumer(receiver.channel, [Queue("added")], on_message=receiver.messages.append).consume()
@@ -288,11 +239,6 @@ def test_another_app_in_the_process_has_kombus_own_transport(redis, redis_server
 def test_the_check_finds_nothing_and_leaves_nothing(redis, app):
     assert steps.problem_of(app.connection_for_read()) is None
     assert redis.keys() == []
-
-
-def test_another_transport_is_refused(app):
-    app.conf.broker_transport = None
-    assert steps.problem_of(app.connection_for_read()) == "the channel is a kombu.transport.redis.Channel"
 
 
 def test_a_kombu_that_takes_messages_in_another_way_is_refused(app, monkeypatch):
@@ -368,7 +314,3 @@ def test_two_deliveries_of_one_job_are_both_held():
     state.task_ready(second)
     assert held_deliveries({}) == ({"a": "job-a"}, set())
     state.task_ready(first)
-
-
-def test_celerys_request_has_the_message_with_the_tag():
-    assert isinstance(inspect.getattr_static(Request, "message"), property)

@@ -1,12 +1,11 @@
 """An engine that computes nothing, for tests of the code around engines."""
 
 import threading
-import time
 from collections import deque
 
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.engine.reports import EngineLoad, StepReport
-from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
+from kronos_model.errors import Cancelled, InputError, KronosError
 from tests.waiting import WAIT_S
 
 MAX_SLOTS = 8
@@ -92,11 +91,6 @@ class FakeEngine:
     def step(self) -> list[FakeGeneration]:
         self.log.append(self.name)
         everyone = [*self._waiting, *self._running]
-        now = time.monotonic()
-        for generation in everyone:
-            if generation.request.deadline is not None and now >= generation.request.deadline:
-                generation.end(DeadlineExceeded("too late"))
-        self._forget_ended()
         while self._waiting and _num_paths([*self._running, self._waiting[0]]) <= MAX_SLOTS:
             self._running.append(self._waiting.popleft())
         self.in_step.set()

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Container
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from celery.worker import state
 
 from kronos_model.engine.reports import EngineLoad, StepReport
 from worker.broker.service_order import ALL_ROOM, Large, Room
-from worker.broker.transport import QoS
 from worker.inference.capacity import (
     LATE_S,
     MAX_HELD_BYTES,
@@ -98,12 +97,6 @@ def test_paths_that_wait_in_the_engine_are_held(capacity, engines):
     assert has_room(capacity, {"a"})
 
 
-def test_a_job_that_was_refused_is_forgotten_with_its_end(capacity):
-    capacity.take("a", 64)
-    assert not has_room(capacity, {"a"})
-    assert has_room(capacity, set())
-
-
 def test_jobs_that_are_done_but_not_ended_are_bounded_too(capacity):
     jobs = {str(number) for number in range(2 * SLOTS)}
     for job in jobs:
@@ -139,70 +132,20 @@ def test_the_consumer_is_woken_once_when_a_job_still_running_leaves_room(capacit
     assert woken == [True]
 
 
-class FakeConsumer:
-    """The part of Celery's consumer that the step uses, with kombu's own count of deliveries."""
-
-    def __init__(self, capacity: Capacity) -> None:
-        self.controller = SimpleNamespace(capacity=capacity)
-        self.on_task_message: set[Any] = set()
-        self.calls: list[Any] = []
-        self.hub = SimpleNamespace(call_soon=self.calls.append)
-        self.connect()
-
-    def connect(self) -> None:
-        channel = SimpleNamespace(do_restore=False, rooms=lambda: ALL_ROOM)
-        channel.qos = QoS(channel)
-        self.task_consumer = SimpleNamespace(channel=channel)
-
-    @property
-    def can_consume(self) -> bool:
-        return self.task_consumer.channel.qos.can_consume()
-
-    def receive(self, job_id: str, num_paths: int, priority: int = 0) -> None:
-        job = {"series": [{}], "sampling": {"sample_count": num_paths}}
-        message = SimpleNamespace(body=[[], {"job": job}, {}], properties={"num_bytes": 0})
-        request = SimpleNamespace(id=job_id, message=message, delivery_info={"priority": priority})
-        state.requests[job_id] = request
-        self.task_consumer.channel.qos.append(message, job_id)
-        for callback in self.on_task_message:
-            callback(request)
-
-
-@pytest.fixture(autouse=True)
-def no_requests(monkeypatch):
-    monkeypatch.setattr(state, "requests", {})
-
-
-def test_the_consumer_takes_jobs_while_there_is_room(capacity):
-    consumer = FakeConsumer(capacity)
-    CapacityStep(None).start(consumer)
-    assert consumer.can_consume
-    consumer.receive("a", 7)
-    assert consumer.can_consume
-    consumer.receive("b", 1)
-    assert not consumer.can_consume
-    del state.requests["b"]
-    assert consumer.can_consume
-
-
-def test_held_jobs_count_on_the_next_connection_too(capacity):
-    consumer, step = FakeConsumer(capacity), CapacityStep(None)
+def test_held_jobs_count_on_the_next_connection_too(capacity, monkeypatch):
+    monkeypatch.setattr(state, "requests", {"a": None})
+    consumer, step = MagicMock(on_task_message=set()), CapacityStep(None)
+    consumer.controller.capacity = capacity
     step.start(consumer)
-    consumer.receive("a", 64)
-    consumer.connect()
+    (receive,) = consumer.on_task_message
+    assert consumer.task_consumer.channel.rooms()
+    job = {"series": [{}], "sampling": {"sample_count": 64}}
+    message = SimpleNamespace(body=[[], {"job": job}, {}], properties={"num_bytes": 0})
+    receive(SimpleNamespace(id="a", message=message, delivery_info={"priority": 0}))
+    consumer.task_consumer.channel = SimpleNamespace()
     step.start(consumer)
-    assert not consumer.can_consume
+    assert not consumer.task_consumer.channel.rooms()
     assert len(consumer.on_task_message) == 1
-
-
-def test_room_wakes_the_consumers_loop(capacity, engines):
-    consumer = FakeConsumer(capacity)
-    CapacityStep(None).start(consumer)
-    consumer.receive("a", 64)
-    assert not consumer.can_consume
-    capacity.observe_step("m", StepReport(), EngineLoad(7, 0, SLOTS))
-    (call,) = consumer.calls
-    call()
 
 
 def has_room_for_more(*loads: EngineLoad, num_coming: int = 0) -> bool:

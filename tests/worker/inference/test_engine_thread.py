@@ -2,18 +2,16 @@
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
 from benchmarks.support.workload import series_request
 from kronos_model.engine.generation import SeriesRequest
 from kronos_model.engine.reports import EngineLoad
-from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
+from kronos_model.errors import Cancelled, InputError, KronosError
 from tests.waiting import await_true
 from tests.worker.inference.fake_engine import (
     MAX_CONTEXT,
@@ -250,14 +248,6 @@ def test_a_waiting_job_can_be_cancelled_without_ever_running(engine_thread, engi
     assert engine.num_steps(2) == 0
 
 
-def test_cancelling_a_job_that_is_done_changes_nothing(engine_thread, hosted):
-    run = submit(engine_thread, "job", [request(1)], hosted)
-    ended(engine_thread, run)
-    engine_thread.cancel(run)
-    ended(engine_thread, submit(engine_thread, "next", [request(2)], hosted))
-    assert seeds_of(result_of(run)) == [1]
-
-
 def test_one_failing_series_fails_its_job_and_frees_the_slots_of_its_others(engine_thread, engine, hosted):
     engine.poisoned = {2}
     engine.gate.clear()
@@ -281,31 +271,6 @@ def test_a_series_that_the_engine_refuses_ends_its_job_and_frees_its_others(engi
     assert run.failed_series == 1
     await_true(lambda: load_of(engine_thread) == IDLE)
     assert engine.num_steps(1) < LONG
-
-
-def test_a_late_job_of_several_series_ends_alone(engine_thread, engine, hosted):
-    engine.gate.clear()
-    deadline = time.monotonic() + 0.02
-    late_requests = [replace(request(seed, horizon=LONG), deadline=deadline) for seed in (1, 2, 3)]
-    late = submit(engine_thread, "late", late_requests, hosted)
-    good = submit(engine_thread, "good", [request(9, horizon=LONG)], hosted)
-    assert engine.in_step.wait(WAIT_S)
-    time.sleep(0.03)
-    engine.gate.set()
-    with pytest.raises(DeadlineExceeded):
-        ended(engine_thread, late)
-    assert seeds_of(ended(engine_thread, good)) == [9]
-    assert engine_thread.is_alive
-
-
-def test_a_job_of_very_many_series_can_be_cancelled(engine_thread, engine, hosted):
-    engine.gate.clear()
-    run = submit(engine_thread, "job", [request(seed) for seed in range(400)], hosted)
-    engine_thread.cancel(run)
-    engine.gate.set()
-    with pytest.raises(Cancelled):
-        ended(engine_thread, run)
-    assert seeds_of(ended(engine_thread, submit(engine_thread, "next", [request(1)], hosted))) == [1]
 
 
 def test_an_engine_that_dies_ends_the_jobs_of_all_engines_and_says_so_before(
@@ -352,17 +317,6 @@ def test_stopping_finishes_what_the_service_holds_and_takes_no_more(engine_threa
     assert [seeds_of(result_of(run)) for run in runs] == [[seed] for seed in range(5)]
     with pytest.raises(EngineDied):
         ended(engine_thread, submit(engine_thread, "too late", [request(9)], hosted))
-
-
-def test_a_job_that_fails_while_the_service_stops_keeps_its_own_error(engine_thread, engine, hosted):
-    engine.poisoned = {1}
-    engine.gate.clear()
-    run = submit(engine_thread, "bad", [request(1)], hosted)
-    assert engine.in_step.wait(WAIT_S)
-    threading.Timer(0.02, engine.gate.set).start()
-    engine_thread.stop(WAIT_S)
-    with pytest.raises(KronosError, match="a kernel failed"):
-        result_of(run)
 
 
 def test_observers_receive_every_step_and_each_ended_series_once(engine_thread, engine, hosted, notes):

@@ -30,8 +30,8 @@ NEW = Receipt(now=0, received_at=0, is_cancelled=False)
 INFO = ModelInfo(id="b", revision=None, tokenizer_id="b", tokenizer_revision=None)
 
 
-class Host:
-    """A host with one model, which ``load`` settles."""
+class FakeServer:
+    """A fake model server, which ``load`` settles."""
 
     device, device_warning, node = "cpu", None, "worker"
 
@@ -71,10 +71,10 @@ class Host:
 
 
 @pytest.fixture
-def host():
-    host = Host()
-    thread = host.engine_thread
-    yield host
+def server():
+    server = FakeServer()
+    thread = server.engine_thread
+    yield server
     thread.stop()
 
 
@@ -89,14 +89,14 @@ def code_of(call) -> ErrorCode:
     return error.value.code
 
 
-def test_it_computes_once_the_model_is_loaded(host):
+def test_it_computes_once_the_model_is_loaded(server):
     changes = threading.Semaphore(0)
-    computation = host.computation(on_change=changes.release)
+    computation = server.computation(on_change=changes.release)
     assert not computation.advance()
     assert computation.new_progress() is None
     engine = FakeEngine()
     engine.gate.clear()
-    host.load(engine)
+    server.load(engine)
     assert changes.acquire(timeout=WAIT_S)
     assert not computation.advance()
     engine.in_step.wait(WAIT_S)
@@ -105,32 +105,32 @@ def test_it_computes_once_the_model_is_loaded(host):
     assert changes.acquire(timeout=WAIT_S)
     assert computation.advance()
     assert (computation.new_progress().bars_done, computation.new_progress()) == (5, None)
-    assert host.num_users == 1
+    assert server.num_users == 1
     computation.close()
-    assert host.num_users == 0
+    assert server.num_users == 0
 
 
-def test_it_ends_as_the_load_ended(host):
-    computation = host.computation()
-    host.entry.loading.set_result(JobError(ErrorCode.CHECKPOINT_MISSING, "not there", "model"))
+def test_it_ends_as_the_load_ended(server):
+    computation = server.computation()
+    server.entry.loading.set_result(JobError(ErrorCode.CHECKPOINT_MISSING, "not there", "model"))
     assert code_of(computation.advance) == ErrorCode.CHECKPOINT_MISSING
 
 
-def test_it_keeps_its_deadline_while_the_model_is_loaded(host):
-    assert code_of(lambda: ended(host.computation(deadline_s=0.02))) == ErrorCode.DEADLINE
+def test_it_keeps_its_deadline_while_the_model_is_loaded(server):
+    assert code_of(lambda: ended(server.computation(deadline_s=0.02))) == ErrorCode.DEADLINE
     late = Receipt(now=9, received_at=0, is_cancelled=False)
-    assert code_of(lambda: host.computation(receipt=late, deadline_s=8)) == ErrorCode.DEADLINE
-    assert not host.computation(receipt=late, deadline_s=99).advance()
+    assert code_of(lambda: server.computation(receipt=late, deadline_s=8)) == ErrorCode.DEADLINE
+    assert not server.computation(receipt=late, deadline_s=99).advance()
 
 
-def test_it_can_be_cancelled_before_and_in_the_engine(host):
+def test_it_can_be_cancelled_before_and_in_the_engine(server):
     cancelled = Receipt(now=0, received_at=0, is_cancelled=True)
-    assert code_of(lambda: host.computation(receipt=cancelled)) == ErrorCode.CANCELLED
-    assert code_of(host.computation().cancel) == ErrorCode.CANCELLED
+    assert code_of(lambda: server.computation(receipt=cancelled)) == ErrorCode.CANCELLED
+    assert code_of(server.computation().cancel) == ErrorCode.CANCELLED
     engine = FakeEngine()
     engine.gate.clear()
-    host.load(engine)
-    computations = [host.computation(job_id) for job_id in "ab"]
+    server.load(engine)
+    computations = [server.computation(job_id) for job_id in "ab"]
     assert not any(computation.advance() for computation in computations)
     computations[0].cancel()
     computations[1].close()
@@ -139,9 +139,9 @@ def test_it_can_be_cancelled_before_and_in_the_engine(host):
         assert code_of(ended(computation).result) == ErrorCode.CANCELLED
 
 
-def test_it_goes_elsewhere_if_the_engine_dies_while_the_model_is_loaded(host):
-    computation = host.computation()
-    host.engine_thread.stop()
+def test_it_goes_elsewhere_if_the_engine_dies_while_the_model_is_loaded(server):
+    computation = server.computation()
+    server.engine_thread.stop()
     with pytest.raises(EngineDied) as died:
         computation.advance()
     assert not died.value.was_inside
@@ -158,20 +158,20 @@ class EndingEngine(FakeEngine):
         raise self.end
 
 
-def test_only_the_job_inside_a_dead_engine_is_suspected(host):
-    host.load(EndingEngine(SystemExit()))
+def test_only_the_job_inside_a_dead_engine_is_suspected(server):
+    server.load(EndingEngine(SystemExit()))
     with pytest.raises(EngineDied) as died:
-        ended(host.computation()).result()
+        ended(server.computation()).result()
     assert died.value.was_inside
     with pytest.raises(EngineDied) as died:
-        ended(host.computation("late")).result()
+        ended(server.computation("late")).result()
     assert not died.value.was_inside
 
 
-def test_a_failed_job_is_freed_at_once_without_garbage_collection(host):
+def test_a_failed_job_is_freed_at_once_without_garbage_collection(server):
     """It holds tensors, of which Python's collector does not know how large they are."""
-    host.load(EndingEngine(Cancelled("for a reason")))
-    first, second = host.computation(), host.computation("b")
+    server.load(EndingEngine(Cancelled("for a reason")))
+    first, second = server.computation(), server.computation("b")
     gone = weakref.ref(first)
     gc.collect()
     gc.disable()
@@ -207,11 +207,11 @@ class StreamingEngines:
         return run.is_done
 
 
-def test_a_job_that_streams_has_its_first_bars_before_its_result(host):
+def test_a_job_that_streams_has_its_first_bars_before_its_result(server):
     paths = np.random.default_rng(0).normal(100, 9, (4, 5, 6)).astype(np.float32)
-    host.load(FakeEngine(), StreamingEngines(paths))
+    server.load(FakeEngine(), StreamingEngines(paths))
     asked = {"output": {"stream": True, "paths": True}, "sampling": {"sample_count": 4}}
-    computation, shown = host.computation(**asked), []
+    computation, shown = server.computation(**asked), []
     while not computation.advance():
         if (progress := computation.new_progress()) is not None:
             shown.append(progress.series[0])
@@ -232,10 +232,10 @@ def test_a_job_that_streams_has_its_first_bars_before_its_result(host):
         ({"engine_kind": "torch", "engine_warning": "no Numba"}, ("no Numba",)),
     ],
 )
-def test_a_result_names_its_engine_and_warns_of_a_fallback(host, facts, warnings):
+def test_a_result_names_its_engine_and_warns_of_a_fallback(server, facts, warnings):
     paths = np.full((30, 5, 6), 100, np.float32)
-    host.load(FakeEngine(), StreamingEngines(paths), **facts)
-    computation = ended(host.computation(sampling={"sample_count": 30}))
+    server.load(FakeEngine(), StreamingEngines(paths), **facts)
+    computation = ended(server.computation(sampling={"sample_count": 30}))
     result = computation.result()
     assert (result.engine, result.warnings) == (facts["engine_kind"], warnings)
 

@@ -14,13 +14,13 @@ from benchmarks.support.workload import series_request
 from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
-from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
+from kronos_model.errors import KronosError, OutOfMemory
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.runs import ended, result_of, submit
 from worker.inference import forecast_process, model_loader
-from worker.inference.engine_thread import EngineDied
+from worker.inference.engine_thread import EngineDied, JobRun, ModelEngine
 from worker.inference.forecast_process import ForecastProcess
-from worker.inference.isolation.__main__ import load_host
+from worker.inference.isolation_child import load_server
 from worker.monitoring import heartbeat
 from worker.settings import explain
 
@@ -48,6 +48,12 @@ def worker(settings):
     worker = ForecastProcess(settings, NODE)
     yield worker
     worker.stop()
+
+
+def begin(worker: ForecastProcess, horizon: int, model: ModelEngine | None = None) -> JobRun:
+    """Submit a job for a model, by default for the worker's own."""
+    model = model or worker.server.models.own.engine
+    return submit(worker.server.engine_thread, "job", [series_request(1, 20, horizon)], model)
 
 
 def announced(redis) -> AnyWorkerStatus | None:
@@ -94,20 +100,11 @@ def test_a_claim_lost_to_another_worker_is_counted_once(worker, redis):
     assert worker.metrics.registry.get_sample_value("kronos_jobs_repeated_total") == 1
 
 
-def test_the_served_model_computes_within_its_limits(worker):
-    worker.start()
-    assert worker.host.models.limits_of(None).max_pred_len == 64
-    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 3)], worker.host.models.own.engine)
-    ended(worker.host.engine_thread, run)
-    assert result_of(run)[0].paths.shape == (1, 3, 6)
-    assert worker.host.models.own.num_parameters > 0
-
-
 def test_the_limits_follow_the_named_model(settings):
     names = "NeoQuasar/Kronos-mini,kronos-tiny"
     worker = ForecastProcess(settings.model_copy(update={"models": names, "max_context": None}), NODE)
     worker.start()
-    models = worker.host.models
+    models = worker.server.models
     limits = [models.limits_of(models.find(name)).max_pred_len for name in (None, *names.split(","))]
     assert limits == [512, 2048, 512]
     worker.stop()
@@ -116,10 +113,10 @@ def test_the_limits_follow_the_named_model(settings):
 def test_models_share_the_service_and_show_in_the_status(settings):
     worker = ForecastProcess(settings.model_copy(update={"models": "kronos-tiny", "dtype": "float32"}), NODE)
     worker.start()
-    entry = worker.host.models.hold(worker.host.models.find("kronos-tiny"))
+    entry = worker.server.models.hold(worker.server.models.find("kronos-tiny"))
     assert wait([entry.loading], WAIT_S).done
-    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 3)], entry.served.engine)
-    ended(worker.host.engine_thread, run)
+    run = begin(worker, 3, entry.served.engine)
+    ended(worker.server.engine_thread, run)
     assert result_of(run)[0].paths.shape == (1, 3, 6)
     status = worker.status()
     assert [(model.id, model.jobs) for model in status.models] == [
@@ -138,8 +135,8 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     model = str(PARITY / "model")
     idle = worker.status()
     assert (idle.bars_per_s, idle.mean_batch_size, idle.queue_wait_s) == (0.0, None, None)
-    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 4)], worker.host.models.own.engine)
-    ended(worker.host.engine_thread, run)
+    run = begin(worker, 4)
+    ended(worker.server.engine_thread, run)
     registry = worker.metrics.registry
     bars = ("kronos_bars_generated_total", {"model": model})
     await_true(lambda: registry.get_sample_value(*bars) == 4)  # observed after the job's end
@@ -170,13 +167,13 @@ def test_the_isolated_process_has_the_engine_of_its_worker(settings, monkeypatch
     assert model.engine == "torch"
     assert reason in model.engine_warning
     hello = json.loads(json.dumps(worker._hello()))
-    host = load_host(worker.settings, hello)
-    host.stop()
+    server = load_server(worker.settings, hello)
+    server.stop()
     assert asked == ["auto", "torch"]
-    assert host.models.own.engine_warning == model.engine_warning
+    assert server.models.own.engine_warning == model.engine_warning
     hello["engines"] = {name: ["native", None] for name in hello["engines"]}
     with pytest.raises(KronosError, match="native engine, which cannot be used any more"):
-        load_host(worker.settings, hello)
+        load_server(worker.settings, hello)
     worker.stop()
 
 
@@ -217,20 +214,13 @@ def test_a_worker_whose_engine_dies_is_ended(settings):
     def step() -> None:
         raise RuntimeError("not in any series")
 
-    worker.host.models.own.engine.engine.step = step
-    run = submit(worker.host.engine_thread, "job", [series_request(1, 20, 1)], worker.host.models.own.engine)
+    worker.server.models.own.engine.engine.step = step
+    run = begin(worker, 1)
     assert is_ended.wait(WAIT_S)
     with pytest.raises(EngineDied):
-        ended(worker.host.engine_thread, run)
+        ended(worker.server.engine_thread, run)
     assert worker.is_dead
     worker.stop()
-
-
-def test_a_worker_that_cannot_load_removes_its_announcement(settings, redis, tmp_path):
-    worker = ForecastProcess(settings.model_copy(update={"model": str(tmp_path)}), NODE)
-    with pytest.raises(CheckpointError):
-        worker.start()
-    assert announced(redis) is None
 
 
 def test_an_announcement_in_progress_does_not_outlive_the_worker(settings, redis, monkeypatch):
@@ -251,7 +241,7 @@ def test_an_announcement_in_progress_does_not_outlive_the_worker(settings, redis
 def test_a_worker_whose_engine_is_dead_is_not_announced_any_more(worker, redis, monkeypatch):
     monkeypatch.setattr(heartbeat, "ANNOUNCEMENT_INTERVAL_S", 0.01)
     worker.start()
-    worker.host.engine_thread.stop()
+    worker.server.engine_thread.stop()
 
     def is_silent() -> bool:
         redis.flushall()

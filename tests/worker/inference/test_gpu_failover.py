@@ -1,7 +1,6 @@
 """When CPU workers stand in for the gpu pool: the decision, and the calls to the consumer."""
 
 from collections import OrderedDict
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,32 +60,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def make_failover(settings, clock, monkeypatch) -> Callable[[float], GpuFailover]:
-    """With a clock that the test sets."""
-
-    def make(grace_s: float) -> GpuFailover:
-        changed = settings.model_copy(update={"gpu_grace_s": grace_s})
-        monkeypatch.setattr(gpu_failover, "get_settings", lambda: changed)
-        monkeypatch.setattr(gpu_failover.time, "monotonic", clock)
-        return GpuFailover(None)
-
-    return make
-
-
-@pytest.fixture
-def graceful(make_failover) -> GpuFailover:
-    return make_failover(60.0)
+def graceful(settings, clock, monkeypatch) -> GpuFailover:
+    """With a clock that the test sets, and the default grace of 60 s."""
+    monkeypatch.setattr(gpu_failover, "get_settings", lambda: settings)
+    monkeypatch.setattr(gpu_failover.time, "monotonic", clock)
+    return GpuFailover(None)
 
 
 def announce_gpu(redis, state: State = "ready") -> None:
     announce(redis, fake_worker(GPU_QUEUE, state, node="gpu@1"))
-
-
-def test_without_grace_it_stands_in_at_once(redis, make_failover):
-    consumer = FakeConsumer(CPU_QUEUE)
-    make_failover(0.0).start(consumer)
-    consumer.tick()
-    assert consumer.changes == [("add", GPU_QUEUE)]
 
 
 def test_the_gpu_queue_is_taken_once_and_given_back_once(redis, graceful, clock):

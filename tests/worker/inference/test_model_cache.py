@@ -16,7 +16,6 @@ from kronos_client.contract.forecast import ForecastJob, Output
 from kronos_client.contract.worker_status import ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
-from kronos_client.settings import parse_model_specs
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory
 from tests.kronos_client.contract.test_calibration import FIELDS
 from tests.waiting import WAIT_S, await_true
@@ -25,6 +24,7 @@ from tests.worker.inference.runs import load_of
 from worker.inference.engine_thread import EngineThread, ModelEngine
 from worker.inference.model_cache import CacheEntry, ModelCache
 from worker.inference.model_loader import LoadedModel
+from worker.settings import WorkerSettings
 
 MAX_MODELS = 3
 
@@ -35,10 +35,16 @@ def loaded(name: str, registered: RegisteredModel | None = None) -> LoadedModel:
     return LoadedModel(info, hosted, 64, num_parameters=1, load_s=0.0, registered=registered)
 
 
+def naming(models: str, max_models: int = MAX_MODELS) -> WorkerSettings:
+    """Settings of a worker whose jobs may name these models."""
+    return WorkerSettings.model_construct(models=models, max_models=max_models)
+
+
 class FakeLoader:
     """Loads nothing, and waits while its gate is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, registry: ModelRegistry | None = None) -> None:
+        self.registry = registry
         self.gate = threading.Event()
         self.gate.set()
         self.started: list[str] = []
@@ -89,17 +95,9 @@ def loader() -> Iterator[FakeLoader]:
 
 
 @pytest.fixture
-def make_pool(engine_thread: EngineThread, loader: FakeLoader) -> Callable[[int], ModelCache]:
-    def make(max_models: int) -> ModelCache:
-        further = parse_model_specs("b, c, d, own")
-        return ModelCache(engine_thread, loader, loaded("own"), further, max_models)
-
-    return make
-
-
-@pytest.fixture
-def pool(make_pool: Callable[[int], ModelCache]) -> ModelCache:
-    return make_pool(MAX_MODELS)
+def pool(engine_thread: EngineThread, loader: FakeLoader) -> ModelCache:
+    loader.registry = None
+    return ModelCache(engine_thread, loader, loaded("own"), naming("b, c, d, own"))
 
 
 @contextmanager
@@ -152,8 +150,6 @@ def test_many_jobs_wait_for_one_load(pool, loader):
     with ExitStack() as jobs:
         waiting = [jobs.enter_context(use(pool, "b")) for _ in range(20)]
         assert not any(entry.loading.done() for entry in waiting)
-        with pytest.raises(RuntimeError, match="not loaded"):
-            _ = waiting[0].served
         loader.gate.set()
         assert all(settles(entry) for entry in waiting)
         assert {entry.served.info.id for entry in waiting} == {"b"}
@@ -257,20 +253,13 @@ def test_if_every_place_is_held_the_error_says_what_to_do(pool, loader):
     use_once(pool, "d")
 
 
-def test_a_cache_of_one_place_holds_only_the_own_model(make_pool):
-    pool = make_pool(1)
-    assert refusal(pool, "b").code == ErrorCode.MODEL_CAPACITY
-    with use(pool, None) as entry:
-        assert entry.loading.done()
-
-
 def test_a_load_that_no_job_waits_for_gives_its_place_away(pool, loader, engine_thread):
     """ "b" is being loaded when its job goes, "c" has not begun."""
     loader.gate.clear()
     for name in ("b", "c"):
         with use(pool, name) as abandoned:
             assert not abandoned.loading.done()
-    _expect_started(loader, ["b"])
+    await_true(lambda: loader.started == ["b"])
     with use(pool, "d") as first, use(pool, "b") as wanted_anew:
         assert not wanted_anew.loading.done()
         loader.gate.set()
@@ -279,15 +268,6 @@ def test_a_load_that_no_job_waits_for_gives_its_place_away(pool, loader, engine_
     assert loader.started == ["b", "d", "b"]
     assert ids(pool) == ["own", "d", "b"]
     assert load_of(engine_thread).slots == MAX_MODELS * MAX_SLOTS
-
-
-def _expect_started(loader: FakeLoader, names: list[str]) -> None:
-    deadline = threading.Event()
-    for _ in range(100 * WAIT_S):
-        if loader.started == names:
-            return
-        deadline.wait(0.01)
-    pytest.fail(f"{loader.started} were loaded, not {names}")
 
 
 def test_the_max_context_is_known_before_loading(pool, loader):
@@ -313,15 +293,6 @@ def test_a_defect_of_the_loader_does_not_stop_later_loads(pool, loader, monkeypa
     use_once(pool, "b")
 
 
-def test_an_entry_wakes_the_waiting_threads():
-    entry, seen = CacheEntry("b"), []
-    thread = threading.Thread(target=lambda: seen.append(settles(entry)))
-    thread.start()
-    entry.loading.set_result(JobError(ErrorCode.INTERNAL, "no"))
-    thread.join(WAIT_S)
-    assert seen == [True]
-
-
 @pytest.fixture
 def registry(tmp_path: Path) -> ModelRegistry:
     return ModelRegistry(tmp_path / "models")
@@ -345,7 +316,8 @@ def register(registry: ModelRegistry, tmp_path: Path) -> Callable[..., Registere
 @pytest.fixture
 def registering(engine_thread, loader, registry) -> ModelCache:
     """A pool that sees the folder of registered models, and two further ones."""
-    return ModelCache(engine_thread, loader, loaded("own"), parse_model_specs("b, d"), MAX_MODELS, registry)
+    loader.registry = registry
+    return ModelCache(engine_thread, loader, loaded("own"), naming("b, d"))
 
 
 def named(pool: ModelCache, name: str) -> str:
@@ -369,14 +341,6 @@ def test_a_name_is_the_newest_version_as_of_when_the_job_comes(registering, regi
     assert refusal(registering, "desk@3").code == ErrorCode.MODEL_NOT_ALLOWED
 
 
-def test_an_older_version_makes_room_as_any_model_does(registering, register, engine_thread):
-    for number in range(1, 4):
-        register("desk", f"job-{number}")
-        assert named(registering, "desk") == f"desk@{number}"
-    assert ids(registering) == ["own", "desk@2", "desk@3"]
-    assert list(engine_thread.loads) == ["own", "desk@2", "desk@3"]
-
-
 def test_a_calibration_is_announced_and_is_that_of_the_version_that_a_job_names(registering, register):
     register("desk", "job-1", calibration=FIELDS | {"fitted_at": "2026-01-01T00:00:00Z"})
     asking = ForecastJob.model_construct(output=Output(calibrated=True))
@@ -387,12 +351,6 @@ def test_a_calibration_is_announced_and_is_that_of_the_version_that_a_job_names(
     calibrations = {one.id: one.calibration for one in registering.status()}
     assert calibrations["own"] is None
     assert calibrations["desk@1"].num_windows == FIELDS["num_windows"]
-
-
-def test_a_registered_models_max_context_is_in_its_metadata(registering, register, loader):
-    register("desk", "job-1", max_context=48)
-    assert registering.limits_of(registering.find("desk")).max_pred_len == 48
-    assert loader.started == []
 
 
 def test_the_refusal_says_where_the_registered_models_are_listed(registering, pool):
@@ -454,17 +412,10 @@ def test_a_damaged_model_is_a_coded_error_and_leaves_the_others_alone(registerin
     assert named(registering, "other") == "other@1"
 
 
-def test_a_registered_model_that_cannot_be_loaded_is_tried_again(registering, register, loader):
-    register("desk", "job-1")
-    loader.errors["desk@1"] = CheckpointError("a file was changed")
-    with pytest.raises(JobError, match="a file was changed"):
-        named(registering, "desk")
-    assert named(registering, "desk") == "desk@1"
-
-
 def test_the_workers_own_may_be_registered_and_is_not_loaded_twice(engine_thread, loader, registry, register):
     own = register("desk", "job-1")
-    pool = ModelCache(engine_thread, loader, loaded("desk", own), {}, MAX_MODELS, registry)
+    loader.registry = registry
+    pool = ModelCache(engine_thread, loader, loaded("desk", own), naming(""))
     assert pool.names == ["desk@1"]
     assert [named(pool, name) for name in ("desk@1", "desk")] == ["desk@1", "desk@1"]
     assert loader.started == []

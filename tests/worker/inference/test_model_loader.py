@@ -2,6 +2,7 @@
 
 import weakref
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from kronos_model.model import Kronos
 from tests.worker.inference.runs import added, ended, result_of, submit
 from worker.inference import model_loader
 from worker.inference.engine_thread import EngineThread
-from worker.inference.model_loader import ModelLoader, max_jobs_on, num_models
+from worker.inference.model_loader import ModelLoader, max_jobs_on
 
 PARITY = Path(__file__).parents[2] / "data" / "parity" / "a"
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -61,12 +62,6 @@ def test_each_model_has_an_equal_share_of_one_budget(settings, memory_asked_of, 
     assert (memory_asked_of == [GPU]) == (device == GPU and "memory_mb" not in changes)
 
 
-def test_no_more_models_are_counted_than_jobs_may_name(settings):
-    assert num_models(settings) == 1
-    assert num_models(settings.model_copy(update={"models": "a"})) == 2
-    assert num_models(settings.model_copy(update={"models": "a,b,c"})) == 2
-
-
 def test_the_own_model_is_the_one_that_the_settings_name(settings):
     loaded = ModelLoader(settings, CPU).load()
     assert (loaded.info.id, loaded.info.tokenizer_id) == (settings.model, settings.tokenizer)
@@ -84,18 +79,23 @@ def test_a_further_model_brings_its_tokenizer_and_has_the_same_bounds(settings):
         loader.load(ModelSpec("kronos-tiny", settings.tokenizer))
 
 
-def test_the_type_of_the_weights_is_handed_on(settings, monkeypatch):
-    asked = []
-    build_engine = model_loader.build_engine
+@pytest.fixture
+def options(monkeypatch) -> list[dict[str, Any]]:
+    """Those with which each engine is built; all compute in float32."""
+    given, build_engine = [], model_loader.build_engine
 
-    def build(*args, dtype, **kwargs):
-        asked.append(dtype)
-        return build_engine(*args, **kwargs)
+    def build(*args, **options):
+        given.append(options)
+        return build_engine(*args, **options | {"dtype": torch.float32})
 
     monkeypatch.setattr(model_loader, "build_engine", build)
+    return given
+
+
+def test_the_type_of_the_weights_is_handed_on(settings, options):
     for dtype in ("float32", "bfloat16"):
         ModelLoader(settings.model_copy(update={"dtype": dtype}), CPU).load()
-    assert asked == [torch.float32, torch.bfloat16]
+    assert [each["dtype"] for each in options] == [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture
@@ -258,21 +258,12 @@ def test_a_registered_model_goes_by_its_name_and_sees_no_more_than_in_training(
 
 @pytest.mark.parametrize(("metadata", "expected"), [({}, 5.0), ({"clip": 3}, 3.0)])
 def test_a_registered_model_sees_values_clipped_as_in_training(
-    registering, registry, monkeypatch, metadata, expected
+    registering, registry, options, metadata, expected
 ):
-    asked = []
-    build_engine = model_loader.build_engine
-
-    def build(*args, clip, **kwargs):
-        asked.append(clip)
-        return build_engine(*args, clip=clip, **kwargs)
-
-    monkeypatch.setattr(model_loader, "build_engine", build)
-    model = registry.register(
-        PARITY, "desk", job_id="job-1", fingerprint="f", metadata={"max_context": 48} | metadata
-    )
+    metadata |= {"max_context": 48}
+    model = registry.register(PARITY, "desk", job_id="job-1", fingerprint="f", metadata=metadata)
     ModelLoader(registering, CPU).load(model)
-    assert asked == [expected]
+    assert options[0]["clip"] == expected
 
 
 @pytest.mark.parametrize("file", FILES)

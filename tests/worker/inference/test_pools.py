@@ -56,16 +56,6 @@ def test_a_task_that_fails_outside_of_the_tracer_is_reported():
     assert isinstance(info.exception.exc, UnicodeDecodeError)
 
 
-def test_a_memory_error_is_reported():
-    """Celery's tracer raises it again."""
-
-    def fail() -> None:
-        raise MemoryError
-
-    (info,) = apply(fail)
-    assert isinstance(info.exception.exc, MemoryError)
-
-
 @pytest.mark.parametrize("command", ["grow", "shrink"])
 def test_threads_are_not_added_or_removed_by_control_commands(command):
     with pytest.raises(ValueError, match="start more workers instead"):

@@ -1,7 +1,5 @@
 """The metrics of engines and jobs."""
 
-import logging
-import socket
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -59,21 +57,10 @@ def test_a_gpu_is_described_at_the_scrape(loads):
     assert value(metrics, "kronos_gpu_utilisation_percent", device="cuda:0") == 87
 
 
-@pytest.mark.parametrize(
-    ("delivery", "queue", "priority"),
-    [
-        ({"routing_key": "cpu", "priority": 3}, "cpu", "normal"),
-        ({"routing_key": "gpu.finetune", "priority": 9}, "gpu.finetune", "low"),
-        ({"routing_key": "cpu", "priority": None}, "cpu", "high"),
-        ({"routing_key": "x" * 1000, "priority": "?"}, "", "high"),
-        ({"routing_key": ["cpu"]}, "", "high"),
-        (None, "", "high"),
-    ],
-)
-def test_the_wait_of_a_job_has_queue_and_priority_as_labels(metrics, delivery, queue, priority):
-    labels = {"queue": queue, "priority": priority}
+def test_the_wait_of_a_job_has_queue_and_priority_as_labels(metrics):
+    labels = {"queue": "gpu.finetune", "priority": "low"}
     for waited_s in (2.5, -0.5):  # a sender's clock may be ahead
-        metrics.observe_job_wait(delivery, NOW - waited_s, FIRST)
+        metrics.observe_job_wait("gpu.finetune", "low", NOW - waited_s, FIRST)
     assert value(metrics, "kronos_job_wait_seconds_count", **labels) == 2
     assert value(metrics, "kronos_job_wait_seconds_sum", **labels) == 2.5
     assert value(metrics, "kronos_job_wait_seconds_bucket", **labels, le="1.0") == 1
@@ -89,7 +76,7 @@ def test_the_wait_of_a_job_has_queue_and_priority_as_labels(metrics, delivery, q
     ],
 )
 def test_an_unknown_wait_is_not_observed(metrics, submitted_at, receipt):
-    metrics.observe_job_wait({"routing_key": "cpu", "priority": 3}, submitted_at, receipt)
+    metrics.observe_job_wait("cpu", "normal", submitted_at, receipt)
     assert value(metrics, "kronos_job_wait_seconds_count", queue="cpu", priority="normal") is None
 
 
@@ -151,12 +138,6 @@ def test_a_worker_says_what_it_is_once(metrics):
     assert sample.value == 1
 
 
-def test_two_registries_in_one_process_are_independent(metrics, loads):
-    other = WorkerMetrics(lambda: {}, lambda: 0)
-    metrics.observe_step(MODEL, StepReport(num_bars=1, decode_s=(0.1,)), loads[MODEL])
-    assert value(other, "kronos_bars_generated_total", model=MODEL) is None
-
-
 def test_metrics_are_served_on_the_given_port(metrics):
     server = metrics.serve("127.0.0.1", free_port())
     assert server is not None
@@ -169,14 +150,6 @@ def test_metrics_are_served_on_the_given_port(metrics):
         server.shutdown()
         server.server_close()
     assert f'kronos_slots{{model="{MODEL}"}} 64.0' in text.splitlines()
-
-
-def test_a_port_that_is_taken_is_a_warning(metrics, caplog):
-    with socket.socket() as taken, caplog.at_level(logging.WARNING):
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert metrics.serve("127.0.0.1", taken.getsockname()[1]) is None
-    assert "KRONOS_METRICS_PORT" in caplog.text
 
 
 @pytest.mark.parametrize(("host", "port"), [("127.0.0.1", 65536), ("203.0.113.1", 9100)])

@@ -13,22 +13,20 @@ from celery.exceptions import Ignore
 from prometheus_client import CollectorRegistry, Counter
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FORECAST_TASK, Limits, job_key
 from kronos_client.contract.schemas import example
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from kronos_model.processes.json_child import ChildEnded
-from worker.app import app
 from worker.broker import transport
 from worker.broker.claims import Claims
-from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
+from worker.broker.outcomes import Outcomes
+from worker.inference import isolation
 from worker.inference.engine_thread import EngineDied
-from worker.inference.isolation import isolation
-from worker.inference.isolation.isolation import ChildUnavailable, RetryLater
-from worker.process import current
-from worker.tasks import attempt, forecast, forecast_jobs
+from worker.inference.isolation import ChildUnavailable
+from worker.process import RetryLater, current
+from worker.tasks import attempt, forecast
 from worker.tasks.attempt import Requeued
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -61,9 +59,10 @@ def process(redis, monkeypatch):
         queue="cpu",
         job_store=records,
         claims=Claims(records, TIMEOUT_S),
+        outcomes=Outcomes(records),
         capacity=SimpleNamespace(admitted=lambda job_id: None),
         isolation=ScriptedIsolation(),
-        host=None,
+        server=None,
         hand_back_at=math.inf,
         state="ready",
         metrics=SimpleNamespace(
@@ -104,29 +103,25 @@ def computation(monkeypatch):
 
 
 @pytest.fixture
-def deliver(settings, process, computation, monkeypatch):
+def deliver(process, computation, monkeypatch):
     """One delivery with its own tag, for which a thread of Celery's pool waits."""
     consumer = SimpleNamespace(wake=lambda: None)
     monkeypatch.setattr(transport, "message_consumer", lambda: consumer)
-    with make_app(settings) as own:
-        use_result_backend(own)
-        own.conf[DELIVERY_KEYS_SETTING] = KEYS
-        monkeypatch.setattr(transport, "backend", lambda: own.backend)
-        monkeypatch.setattr(forecast_jobs, "CHECK_INTERVAL_S", 0.01)
-        jobs = forecast_jobs.ForecastJobs(process)
+    monkeypatch.setattr(forecast, "CHECK_INTERVAL_S", 0.01)
+    jobs = forecast.ForecastJobs(process)
 
-        def deliver(token: str, payload: Any = None, **headers: Any) -> dict[str, Any]:
-            request = SimpleNamespace(
-                id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}, **headers
-            )
-            given, waiter = {"job": example("forecast-job") | (payload or {})}, Future[dict[str, Any]]()
-            jobs.add(forecast.ForecastAttempt(jobs, request, (), given, waiter=waiter))
-            while not waiter.done():
-                jobs.run()
-            assert len(jobs) == 0
-            return waiter.result()
+    def deliver(token: str, payload: Any = None, **headers: Any) -> dict[str, Any]:
+        request = SimpleNamespace(
+            id="job", properties={"delivery_tag": token}, delivery_info={"routing_key": "cpu"}, **headers
+        )
+        given, waiter = {"job": example("forecast-job") | (payload or {})}, Future[dict[str, Any]]()
+        jobs.add(forecast.ForecastAttempt(jobs, request, (), given, waiter=waiter))
+        while not waiter.done():
+            jobs.run()
+        assert len(jobs) == 0
+        return waiter.result()
 
-        yield deliver
+    return deliver
 
 
 @pytest.mark.parametrize(
@@ -187,23 +182,22 @@ def test_a_job_whose_record_an_app_has_written_ends_with_a_code(deliver, redis):
     assert job_key("job") in ended.value.message
 
 
-@pytest.mark.parametrize(("end", "num_lost"), [(EngineDied(was_inside=True), 1), (EngineDied(), 0)])
-def test_if_the_engine_dies_the_job_goes_back_and_counts_if_it_was_inside(
-    deliver, computation, redis, end, num_lost
+@pytest.mark.parametrize(
+    ("end", "num_lost", "has_delay"),
+    [
+        (EngineDied(was_inside=True), 1, False),
+        (EngineDied(), 0, False),
+        (RedisConnectionError("away"), 0, True),
+    ],
+)
+def test_a_job_without_an_outcome_goes_back_and_counts_if_it_was_in_an_engine_that_died(
+    deliver, computation, redis, end, num_lost, has_delay
 ):
     computation.end = end
     with pytest.raises(Requeued) as back:
         deliver("x")
-    assert back.value.delay_s == 0
+    assert (back.value.delay_s > 0) == has_delay
     assert (lost(redis), is_claimed(redis)) == (num_lost, False)
-
-
-def test_a_job_goes_back_without_counting_if_redis_refuses_writes(deliver, computation, redis):
-    computation.end = RedisConnectionError("away")
-    with pytest.raises(Requeued) as back:
-        deliver("x")
-    assert back.value.delay_s > 0
-    assert (lost(redis), is_claimed(redis)) == (0, False)
 
 
 def test_a_suspect_is_computed_in_isolation_and_others_are_not(deliver, process, redis):
@@ -215,15 +209,6 @@ def test_a_suspect_is_computed_in_isolation_and_others_are_not(deliver, process,
     assert process.isolation.num_computed == 1
 
 
-def test_a_suspect_that_ends_its_process_once_is_tried_again(deliver, process, redis):
-    make_suspect(redis)
-    process.isolation.ends = [ChildEnded("isolation", -9)]
-    with pytest.raises(Requeued):
-        deliver("x")
-    assert redis.hget(job_key("job"), "lost_alone") == "1"
-    assert deliver("y") == RESULT
-
-
 def test_a_suspect_that_ended_two_processes_alone_ends_with_a_code(deliver, process, redis):
     make_suspect(redis)
     process.isolation.ends = [ChildEnded("isolation", -9), ChildEnded("isolation", 70)]
@@ -232,15 +217,6 @@ def test_a_suspect_that_ended_two_processes_alone_ends_with_a_code(deliver, proc
     with pytest.raises(JobError) as ended:
         deliver("y")
     assert (ended.value.code, ended.value.details) == (ErrorCode.WORKER_LOST, {"exit_status": 70})
-
-
-def test_isolated_attempts_add_up_over_deliveries(deliver, process, redis):
-    make_suspect(redis)
-    redis.hset(job_key("job"), "lost_alone", 1)
-    process.isolation.ends = [ChildEnded("isolation", -9)]
-    with pytest.raises(JobError) as ended:
-        deliver("x")
-    assert ended.value.code == ErrorCode.WORKER_LOST
 
 
 def test_if_another_worker_has_the_suspect_nothing_is_counted(deliver, process, redis):
@@ -336,7 +312,3 @@ def test_a_job_goes_back_without_counting_once_a_stopping_worker_is_out_of_time(
         deliver("x")
     assert (back.value.requeue, back.value.delay_s) == (True, 0)
     assert (lost(redis), is_claimed(redis)) == (0, False)
-
-
-def test_the_task_has_the_request_that_ends_its_claim():
-    assert app.tasks[FORECAST_TASK].Request is forecast.ForecastRequest

@@ -26,15 +26,15 @@ from tests.published import published_states
 from worker.broker import outcomes, transport
 from worker.broker.claims import Claims
 from worker.broker.deliveries import Asked, Deliveries
-from worker.tasks import forecast, forecast_jobs
+from worker.tasks import forecast
 from worker.tasks.attempt import Requeued
-from worker.tasks.forecast import ForecastAttempt
-from worker.tasks.forecast_jobs import ForecastJobs
+from worker.tasks.forecast import ForecastAttempt, ForecastJobs
 
 KEYS = DELIVERY_KEYS["forecast"]
 QUEUE = "cpu"
 TIMEOUT_S = 60.0
-NUM_JOBS = {1: 3, 2: 5, 64: 100}
+MAX_AT_ONCE = 8
+NUM_JOBS = {1: 3, 2: 5, MAX_AT_ONCE: 13}
 """By the size of a batch: more than one of each."""
 MAX_ROUNDS = 1000
 
@@ -121,13 +121,13 @@ class Worker:
             queue=QUEUE,
             job_store=store,
             claims=Claims(store, TIMEOUT_S),
+            outcomes=self.outcomes,
             hand_back_at=math.inf,
             state="ready",
             metrics=SimpleNamespace(observe_job_wait=lambda *_: None),
-            host=self.computations,
+            server=self.computations,
         )
         self.jobs = ForecastJobs(process)
-        self.jobs.backend = SimpleNamespace(outcomes=self.outcomes)
         self.ends: Counter[str] = Counter()  # by the delivery's tag
 
     def drive(self, num_computed: int) -> None:
@@ -186,13 +186,13 @@ def woken(monkeypatch):
 
 @pytest.fixture
 def patched(monkeypatch, woken):
-    monkeypatch.setattr(transport, "backend", lambda: None)
     monkeypatch.setattr(forecast, "Computation", ScriptedComputation)
     job = read_job(example("forecast-job"), Limits())
     monkeypatch.setattr(forecast, "read_job", lambda *_: job)  # a few ms for each
-    for module in (forecast, forecast_jobs):
-        monkeypatch.setattr(module, "REQUEUE_DELAY_S", 0.0)
+    monkeypatch.setattr(forecast, "RETRY_DELAY_S", 0.0)
     monkeypatch.setattr(outcomes, "PAUSES", ConstantBackoff(0))
+    for module in (forecast, outcomes):
+        monkeypatch.setattr(module, "MAX_AT_ONCE", MAX_AT_ONCE)
 
 
 def send(redis: Redis, num_jobs: int) -> list[str]:
@@ -218,7 +218,7 @@ def holders(redis: Redis, job_ids: list[str]) -> set[str]:
 @pytest.mark.parametrize("error", [Killed, ConnectionError])
 @pytest.mark.parametrize("batch_size", list(NUM_JOBS))
 @settings(max_examples=60)
-@given(at_step=st.integers(0, 80) | st.integers(81, 800), num_computed=st.sampled_from([1, 7, 64]))
+@given(at_step=st.integers(0, 40) | st.integers(41, 160), num_computed=st.sampled_from([1, 3, MAX_AT_ONCE]))
 def test_each_job_has_one_outcome_whatever_fails_between_two_steps(
     redis, redis_server, patched, batch_size, error, at_step, num_computed
 ):
@@ -233,7 +233,7 @@ def test_each_job_has_one_outcome_whatever_fails_between_two_steps(
         lost = holders(redis, job_ids)
         second = Worker(redis_server.url, batch_size, Fault())
         restore(redis, second.deliveries)
-        second.drive(64)
+        second.drive(MAX_AT_ONCE)
     ended = Counter(state["task_id"] for state in states if state["status"] == "SUCCESS")
     assert ended == dict.fromkeys(job_ids, 1)
     for job_id in job_ids:
@@ -252,7 +252,7 @@ def test_each_job_has_one_outcome_whatever_fails_between_two_steps(
 
 def test_a_job_that_ended_is_freed_at_once_without_garbage_collection(redis, redis_server, patched):
     """It holds tensors, of which Python's collector does not know how large they are."""
-    worker = Worker(redis_server.url, 64, Fault())
+    worker = Worker(redis_server.url, MAX_AT_ONCE, Fault())
     send(redis, 2)
     worker.take()
     worker.run()
@@ -261,7 +261,7 @@ def test_a_job_that_ended_is_freed_at_once_without_garbage_collection(redis, red
     gc.collect()
     gc.disable()
     try:
-        worker.drive(64)
+        worker.drive(MAX_AT_ONCE)
         assert [one() for one in computations] == [None, None]
     finally:
         gc.enable()
@@ -270,10 +270,10 @@ def test_a_job_that_ended_is_freed_at_once_without_garbage_collection(redis, red
 def test_the_loop_runs_again_while_jobs_are_to_begin_and_once_there_is_room(
     redis, redis_server, patched, woken
 ):
-    worker = Worker(redis_server.url, 100, Fault())
-    send(redis, 100)
+    worker = Worker(redis_server.url, 13, Fault())
+    send(redis, 13)
     worker.take()
-    for num_begun, runs_again in ((64, True), (100, False)):
+    for num_begun, runs_again in ((MAX_AT_ONCE, True), (13, False)):
         woken.clear()
         worker.jobs.run()
         assert (len(worker.computations), bool(woken)) == (num_begun, runs_again)
@@ -288,13 +288,13 @@ def test_the_jobs_of_a_round_go_to_the_engine_thread_in_one_command(
     redis, redis_server, patched, monkeypatch
 ):
     class Submitted(ScriptedComputation):
-        def __init__(self, host: Any, job_id: str, *given: Any) -> None:
+        def __init__(self, server: Any, job_id: str, *given: Any) -> None:
             given[-1]([job_id])
 
     monkeypatch.setattr(forecast, "Computation", Submitted)
-    worker = Worker(redis_server.url, 64, Fault())
+    worker = Worker(redis_server.url, MAX_AT_ONCE, Fault())
     batches: list[Any] = []
-    worker.jobs.process.host = SimpleNamespace(engine_thread=SimpleNamespace(submit=batches.append))
+    worker.jobs.process.server = SimpleNamespace(engine_thread=SimpleNamespace(submit=batches.append))
     job_ids = send(redis, 5)
     worker.take()
     for _ in range(3):

@@ -22,10 +22,11 @@ from kronos_client.redis.message import fingerprint
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
 from kronos_model.evaluation.report import WindowBatch
 from tests.kronos_client.backtesting.test_run import CANDLES, info
+from worker.process import RetryLater
 from worker.training import backtest_run
 from worker.training.backtest_run import BacktestJobRun
 from worker.training.finetune_process import FinetuneProcess
-from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted
+from worker.training.long_run import MAX_STARTS_AT_SAVE
 
 JOB = {"data": {"path": "a.csv"}, "lookback": 40, "horizon": 5, "windows": 12, "samples": 8}
 NUM_JOBS = 3
@@ -143,7 +144,7 @@ def test_a_stopped_backtest_continues_with_the_same_report(process, client, monk
             raise Killed
 
     client.on_job = stop
-    with pytest.raises(Killed if how == "killed" else Interrupted):
+    with pytest.raises(Killed if how == "killed" else RetryLater):
         go(a_run(process), claim)
     if how != "killed":
         assert client._memory.read(list(client.jobs)[-1]).value.code == ErrorCode.CANCELLED
@@ -208,7 +209,7 @@ def test_redis_away_hands_the_job_back(process, client, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(AsyncForecastClient, "workers", workers)
         for _ in range(MAX_STARTS_AT_SAVE + 1):  # none counts as killed
-            with pytest.raises(Interrupted, match="Redis"):
+            with pytest.raises(RetryLater, match="Redis"):
                 go(a_run(process))
     assert go(a_run(process))["num_attempts"] == MAX_STARTS_AT_SAVE + 2
 
@@ -244,7 +245,7 @@ def test_lookbacks_of_models_that_no_worker_has_loaded_are_known(process, client
 def test_a_lookback_stays_what_it_was_when_the_backtest_began(process, client):
     client.live_workers = [model_worker(lookback=60)]
     client.on_job = lambda: process.drain() if len(client.jobs) > 1 else None
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryLater):
         go(a_run(process, lookback=None))
     process.state = "ready"
     client.on_job = lambda: None
@@ -280,7 +281,7 @@ def test_errors_name_the_field_and_no_path_of_the_worker(process, client, tmp_pa
 
 def test_candles_that_changed_meanwhile_are_refused(process, client, tmp_path):
     client.on_job = lambda: process.drain() if len(client.jobs) > 1 else None
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryLater):
         go(a_run(process))
     process.state = "ready"
     CANDLES["b"].to_csv(tmp_path / "data" / "a.csv")

@@ -2,7 +2,7 @@
 -- that Redis may refuse: so it is neither lost nor copied again and again.
 -- include: places
 -- include: cancelled
-local function put_back(unacked, index, claims, taken, tag)
+local function put_back(unacked, index, claims, num_taken, tag)
     local held = redis.call('HGET', unacked, tag)
     local _, job_id = claim_of(claims, tag)
     if held then
@@ -11,7 +11,7 @@ local function put_back(unacked, index, claims, taken, tag)
         redis.call('ZREM', 'kronos:delayed:' .. source, tag)
         redis.call('RPUSH', source, string.sub(held, newline + 1))
         pcall(cancelled_on, source)
-        local _, place = pcall(redis.call, 'HINCRBY', taken, source, -1)
+        local _, place = pcall(redis.call, 'HINCRBY', num_taken, source, -1)
         pcall(note_listed, job_id, source, place, #held - newline)
     else
         pcall(note_gone, job_id, tag, index)

@@ -5,12 +5,12 @@
 -- include: now
 -- include: put_back
 -- include: may_write
-local unacked, index, claims, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local unacked, index, claims, num_taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local tag, delay_s = ARGV[1], tonumber(ARGV[2])
 
 check_may_write(unacked, index, claims)
 if delay_s <= 0 then
-    put_back(unacked, index, claims, taken, tag)
+    put_back(unacked, index, claims, num_taken, tag)
     return
 end
 local held = redis.call('HGET', unacked, tag)

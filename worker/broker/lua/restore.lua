@@ -4,7 +4,7 @@
 -- include: now
 -- include: put_back
 -- include: may_write
-local unacked, index, claims, taken, watch = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local unacked, index, claims, num_taken, watch = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local timeout_s, interval_s = tonumber(ARGV[1]), tonumber(ARGV[2])
 local max_messages, max_interval_s = tonumber(ARGV[3]), tonumber(ARGV[4]) -- the latter between two renewals
 
@@ -40,7 +40,7 @@ for _, tag in ipairs(redis.call('ZRANGEBYSCORE', index, '-inf', now - math.min(t
     end
 end
 for position = #overdue, 1, -1 do
-    put_back(unacked, index, claims, taken, overdue[position])
+    put_back(unacked, index, claims, num_taken, overdue[position])
 end
 if redis.call('HLEN', claims) > redis.call('HLEN', unacked) then -- release 0.1.0 puts back and leaves these
     for _, tag in ipairs(redis.call('HKEYS', claims)) do

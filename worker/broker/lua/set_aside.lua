@@ -5,7 +5,7 @@
 -- include: places
 -- include: cancelled
 -- include: may_write
-local unacked, index, claims, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local unacked, index, claims, num_taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local tag, prefix = ARGV[1], ARGV[2]
 
 check_may_write(unacked, index, claims)
@@ -14,7 +14,7 @@ if held then
     local newline = string.find(held, '\n', 1, true)
     local list = prefix .. string.sub(held, 1, newline - 1)
     local _, job_id = claim_of(claims, tag)
-    local place = redis.call('LLEN', list) + (redis.call('HGET', taken, list) or 0) -- as in admit.lua
+    local place = redis.call('LLEN', list) + (redis.call('HGET', num_taken, list) or 0) -- as in admit.lua
     redis.call('LPUSH', list, now_text .. string.sub(held, newline))
     pcall(note_listed, job_id, list, place, #held - newline)
 end

@@ -12,7 +12,7 @@
 -- include: job_of
 -- include: put_back
 -- include: may_write
-local unacked, index, claims, taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4] -- then lists, in order of service
+local unacked, index, claims, num_taken = KEYS[1], KEYS[2], KEYS[3], KEYS[4] -- then lists, in order of service
 local call, timeout_s = ARGV[1], tonumber(ARGV[2]) -- the first names this call, and begins its tags
 local max_message_bytes, end_bytes = tonumber(ARGV[3]), tonumber(ARGV[4])
 local holds_others = ARGV[5] ~= ''
@@ -76,7 +76,7 @@ local function take(tag, message)
         redis.call('HDEL', unacked, tag)
         error(type(problem) == 'table' and problem.err or tostring(problem), 0)
     end
-    pcall(redis.call, 'HINCRBY', taken, source, 1)
+    pcall(redis.call, 'HINCRBY', num_taken, source, 1)
     pcall(note_held, job_id, tag, now, timeout_s)
 end
 
@@ -94,7 +94,7 @@ else
         local delayed = 'kronos:delayed:' .. KEYS[position]
         local due = redis.call('ZRANGEBYSCORE', delayed, '-inf', now, 'LIMIT', 0, max_due)
         for place = #due, 1, -1 do
-            put_back(unacked, index, claims, taken, due[place])
+            put_back(unacked, index, claims, num_taken, due[place])
             redis.call('ZREM', delayed, due[place]) -- also of a message that is no longer taken
         end
     end

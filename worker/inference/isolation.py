@@ -23,7 +23,7 @@ from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError, module_command
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
-from worker.inference.isolation.errors import KILLED, ended_loading, killed_from_outside, worker_lost
+from worker.process import RetryLater
 
 if TYPE_CHECKING:
     from worker.inference.forecast_process import ForecastProcess
@@ -37,6 +37,7 @@ MIN_BUSY_DELAY_S: Final = 1.0
 MAX_BUSY_DELAY_S: Final = 30.0
 PLACES_SHARE: Final = 4
 """One in so many of a worker's jobs may be a suspect, so that threads stay free for the others."""
+KILLED: Final = -9
 EXIT_IDLE: Final = 90
 """Exit status of a child that was idle for a while."""
 POSTPONE_DELAY_S: Final = 5.0
@@ -45,14 +46,6 @@ LATE_GRACE_S: Final = 2.0
 """The isolated process reports a late job itself. The worker waits this long for that, then ends it."""
 MAX_LOST_ALONE: Final = 2
 VMSTAT: Final = Path("/proc/vmstat")
-
-
-class RetryLater(Exception):
-    """The job is not at fault, and has no outcome: try it again, here or on another worker."""
-
-    def __init__(self, reason: str, delay_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.delay_s = delay_s
 
 
 class ChildUnavailable(Exception):
@@ -123,7 +116,7 @@ class IsolatedRun:
     def _run(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> None:
         try:
             self._outcome.set_result(self._compute(job, receipt, queue))
-        except Exception as error:  # noqa: BLE001  the attempt knows them all
+        except Exception as error:  # noqa: BLE001  ``ForecastAttempt.fail`` handles all
             self._outcome.set_exception(error)
 
     def _compute(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> dict[str, Any]:
@@ -137,7 +130,7 @@ class IsolatedRun:
             if num_lost is None:
                 raise Ignore from None
             if num_lost >= MAX_LOST_ALONE:
-                raise worker_lost(ended.exit_status) from None
+                raise _worker_lost(ended.exit_status) from None
             raise RetryLater(str(ended)) from None
         except ChildUnavailable as unavailable:
             log.warning("job %s: it cannot run in isolation now, trying later: %s", self._job_id, unavailable)
@@ -148,8 +141,8 @@ class IsolatedRun:
 
 
 def start_child() -> JsonChild:
-    """Start ``python -m worker.inference.isolation``; raises LocalStackError if that fails."""
-    command = module_command("worker.inference.isolation")
+    """Start ``isolation_child.py``; raises LocalStackError if that fails."""
+    command = module_command("worker.inference.isolation_child")
     return JsonChild("isolation", command, error_sink=lambda name, line: log.info("%s: %s", name, line))
 
 
@@ -201,7 +194,7 @@ class Isolation:
                 if ended.exit_status == EXIT_IDLE:  # it ended just as the job came
                     raise RetryLater("the isolated process ended before the job began") from None
                 if ended.exit_status == KILLED and num_before is not None and num_oom_kills() == num_before:
-                    raise ChildUnavailable(killed_from_outside()) from None
+                    raise ChildUnavailable(_killed_from_outside()) from None
                 raise
         if event["event"] == "error":
             raise JobError(*event["error"])
@@ -257,7 +250,7 @@ class Isolation:
         try:
             event = self._next_event(child, run)
         except ChildEnded as ended:
-            raise ChildUnavailable(ended_loading(ended.exit_status)) from None
+            raise ChildUnavailable(_ended_loading(ended.exit_status)) from None
         if event["event"] != "ready":
             raise ChildUnavailable(JobError(*event["error"]))
         return child
@@ -294,3 +287,32 @@ def num_oom_kills(vmstat: Path = VMSTAT) -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+
+
+def _killed_from_outside() -> JobError:
+    """The error for a SIGKILL that neither the job nor a lack of memory can cause."""
+    text = (
+        "each isolated process that computed the job was killed from outside (SIGKILL): find what killed it, "
+        "then submit the job again under a new id"
+    )
+    return JobError(ErrorCode.WORKER_LOST, text, None, {"exit_status": KILLED})
+
+
+def _ended_loading(exit_status: int) -> JobError:
+    """The error for a child that ended while it loaded its models."""
+    ended, loading = "the isolated process for this job", "while it loaded its models"
+    if exit_status == KILLED:
+        remedy = "most likely for lack of memory: give the worker more memory"
+        return JobError(ErrorCode.OUT_OF_MEMORY, f"{ended} was killed {loading}, {remedy}")
+    text = f"{ended} ended with status {exit_status} {loading}; see the worker's log"
+    return JobError(ErrorCode.INTERNAL, text)
+
+
+def _worker_lost(exit_status: int) -> JobError:
+    """The error of a job whose process died each time, although it computed only this job."""
+    how = f"signal {-exit_status}" if exit_status < 0 else f"status {exit_status}"
+    text = (
+        f"each process that computed the job died, the last one by {how}: report it with the job's id, or "
+        "ask for fewer paths if memory may be short"
+    )
+    return JobError(ErrorCode.WORKER_LOST, text, None, {"exit_status": exit_status})

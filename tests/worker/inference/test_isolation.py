@@ -15,10 +15,11 @@ from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded, JsonChild
 from tests.waiting import WAIT_S
-from worker.inference.isolation import isolation as module
-from worker.inference.isolation.isolation import ChildUnavailable, Isolation, RetryLater
+from worker.inference import isolation as module
+from worker.inference.isolation import ChildUnavailable, Isolation, num_oom_kills
+from worker.process import RetryLater
 
-FAKE = Path(__file__).parent / "fake_child.py"
+FAKE = Path(__file__).parent / "fake_isolation_child.py"
 RECEIPT = Receipt(now=1000.0, received_at=990.0, is_cancelled=False, lost=2)
 
 
@@ -244,3 +245,16 @@ def test_the_kernel_kills_the_child_first_if_memory_runs_out(parent):
     parent.compute("well")
     assert Path(f"/proc/{parent.children[0].pid}/oom_score_adj").read_text() == "1000\n"
     assert parent.children[0].pid != os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("pgfault 9\noom_kill 3\noom_kill_other 5\n", 3), ("pgfault 9\n", None), ("", None)]
+)
+def test_the_kernels_count_is_read_or_none_if_it_is_missing(tmp_path: Path, text: str, count: int | None):
+    vmstat = tmp_path / "vmstat"
+    vmstat.write_text(text)
+    assert num_oom_kills(vmstat) == count
+
+
+def test_without_the_file_there_is_no_count(tmp_path: Path):
+    assert num_oom_kills(tmp_path / "vmstat") is None

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -13,17 +14,19 @@ from typing import Any, NamedTuple
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.finetune import FinetuneProgress
+from kronos_client.contract.finetune import FinetuneProgress, parse_finetune_job
+from kronos_client.contract.names import Limits
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.message import fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded
+from worker.process import RetryLater
 from worker.training import finetune_run
 from worker.training.finetune_process import FinetuneProcess
-from worker.training.finetune_run import FinetuneRun
+from worker.training.finetune_run import MAX_MESSAGE_CHARS, FinetuneRun, training_error
 from worker.training.job_folder import JobFolder, JobNotes
-from worker.training.long_run import MAX_STARTS_AT_SAVE, Interrupted
+from worker.training.long_run import MAX_STARTS_AT_SAVE
 
 BUNDLED = Path(__file__).parents[3] / "kronos_model" / "bundled" / "kronos-tiny"
 METADATA = {
@@ -236,37 +239,24 @@ def test_a_model_from_scratch_is_registered_with_its_shape(process, monkeypatch)
 def test_a_job_that_was_registered_already_gives_the_same_result_without_training(process, monkeypatch):
     first, _ = go(monkeypatch, a_run(process), done(process))
     monkeypatch.setattr(finetune_run, "JsonChild", None)
-    assert a_run(process).run(claim()) == first
-    assert process.registry.resolve("mine").version == 1
-
-
-def test_leftovers_of_a_worker_that_died_after_the_result_are_removed(process, monkeypatch):
-    run = a_run(process)
-    first, _ = go(monkeypatch, run, done(process))
-    checkpoint = folder_of(process).run / "checkpoint"
+    checkpoint = folder_of(process).run / "checkpoint"  # left by a worker that died after the result
     checkpoint.mkdir(parents=True)
     assert a_run(process).run(claim()) == first
+    assert process.registry.resolve("mine").version == 1
     assert not checkpoint.exists()
 
 
-@pytest.mark.parametrize("by", ["job_id", "job_fingerprint"])
-def test_another_jobs_model_is_not_this_ones_result(process, monkeypatch, by):
+@pytest.mark.parametrize("changes", [{"job_id": "another"}, {"job_fingerprint": "another"}, None])
+def test_another_jobs_model_or_a_damaged_one_is_not_this_ones_result(process, monkeypatch, changes):
     go(monkeypatch, a_run(process), done(process))
     path = process.model_folder / "mine" / "1" / "metadata.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {by: "another"}))
-    result, _ = go(monkeypatch, a_run(process), done(process))
-    assert result["model"]["id"] == "mine@2"
-
-
-def test_a_damaged_model_is_not_the_result(process, monkeypatch):
-    go(monkeypatch, a_run(process), done(process))
-    (process.model_folder / "mine" / "1" / "metadata.json").write_text("{")
+    path.write_text("{" if changes is None else json.dumps(json.loads(path.read_text()) | changes))
     result, _ = go(monkeypatch, a_run(process), done(process))
     assert result["model"]["id"] == "mine@2"
 
 
 def test_a_later_worker_starts_from_the_same_version_of_the_parent(process, monkeypatch):
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryLater):
         go(monkeypatch, a_run(process), TrainingEnd(None, drained, 75))
     process.registry.register(BUNDLED, "parent", job_id="q", fingerprint="f", metadata={"max_context": 64})
     result, training = go(monkeypatch, a_run(process), done(process), resumed=True)
@@ -342,8 +332,64 @@ def test_a_job_that_ends_its_worker_each_time_ends_with_a_code(process, monkeypa
     assert go(monkeypatch, a_run(process), done(process))[0]["num_attempts"] == 1  # sent again
 
 
+LOCKED = TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, not_stopped, 1)
+
+
+def test_training_waits_for_a_locked_folder(process, monkeypatch):
+    monkeypatch.setattr(finetune_run, "LOCK_RETRY_S", 0.0)
+    result, _ = go(monkeypatch, a_run(process), LOCKED, LOCKED, done(process))
+    assert result["model"]["id"] == "mine@1"
+    monkeypatch.setattr(finetune_run, "LOCK_WAIT_S", -1.0)
+    with pytest.raises(JobError) as ended:
+        go(monkeypatch, a_run(process, name="other"), LOCKED)
+    assert ended.value.code == ErrorCode.RUN_LOCKED
+
+
+def test_training_killed_between_saves_is_started_again(process, monkeypatch):
+    moments = iter((1, 2, 3))
+
+    def save(run: FinetuneRun) -> None:
+        state = folder_of(process).run / "predictor" / "state.safetensors"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        state.write_text("")
+        os.utime(state, ns=(moment := next(moments), moment))
+
+    killed = TrainingEnd(None, save, -9)
+    result, _ = go(monkeypatch, a_run(process), killed, killed, killed, done(process))
+    assert result["num_attempts"] == 4
+
+
+def test_training_that_is_done_before_its_worker_stops_is_registered(process, monkeypatch):
+    result, _ = go(monkeypatch, a_run(process), done(process)._replace(stop=drained))
+    assert result["model"]["id"] == "mine@1"
+
+
+@pytest.mark.parametrize("stop", [cancelled, claim_run_out])
+def test_training_that_ignores_its_end_is_killed(process, monkeypatch, stop):
+    process.settings = process.settings.model_copy(update={"finetune_grace_s": 0})
+    run, calls = a_run(process), list[str]()
+
+    class Stubborn(FakeChild):
+        def next_event(self, timeout_s: float) -> Any:
+            if "kill" in calls:
+                raise ChildEnded("training", -9)
+            stop(run)
+            return {"event": "progress", "stage": "tokenizer"}
+
+        def terminate(self) -> None:
+            calls.append("terminate")
+
+        def kill(self) -> None:
+            calls.append("kill")
+
+    monkeypatch.setattr(finetune_run, "JsonChild", lambda *_, **__: Stubborn([], -9, lambda: None))
+    with pytest.raises((JobError, RetryLater), match=r"CANCELLED|claim could not be renewed"):
+        run.run(claim())
+    assert calls == ["terminate", "kill"]
+
+
 def test_a_killed_start_counts_even_if_the_job_is_stopped_later(process, monkeypatch):
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryLater):
         go(monkeypatch, a_run(process), TrainingEnd(None, not_stopped, -9), after_start=process.drain)
     assert starts_at_save(process) == 1
 
@@ -364,33 +410,28 @@ def test_a_folder_that_cannot_be_cleaned_up_does_not_hide_the_jobs_error(process
     [
         TrainingEnd(None, drained, -9),
         TrainingEnd(None, not_stopped, 75),
-        TrainingEnd({"event": "error", "code": "RUN_LOCKED", "message": "m"}, not_stopped, 1),
+        LOCKED,
         LocalStackError("no more processes"),
     ],
 )
 def test_a_start_that_the_worker_ended_or_that_did_not_train_does_not_count(process, monkeypatch, end):
     monkeypatch.setattr(finetune_run, "LOCK_RETRY_S", 0.0)
     for _ in range(MAX_STARTS_AT_SAVE + 1):
-        with pytest.raises(Interrupted):
+        with pytest.raises(RetryLater):
             go(monkeypatch, a_run(process), end, TrainingEnd(None, drained, 75))
         assert starts_at_save(process) == 0
 
 
 def test_unreported_starts_are_no_attempts_and_without_a_save_nothing_is_resumed(process, monkeypatch):
     for resumed in (None, None, False):
-        with pytest.raises(Interrupted):
+        with pytest.raises(RetryLater):
             go(monkeypatch, a_run(process), TrainingEnd(None, drained, 75), resumed=resumed)
     result, _ = go(monkeypatch, a_run(process), done(process))
     assert (result["num_attempts"], result["resumed"]) == (2, False)
 
 
-def test_a_worker_that_cannot_start_a_process_hands_the_job_on(process, monkeypatch):
-    with pytest.raises(Interrupted, match="no more processes"):
-        go(monkeypatch, a_run(process), LocalStackError("no more processes"))
-
-
 def test_a_claim_that_runs_out_leaves_the_notes_to_the_next_worker(process, monkeypatch):
-    with pytest.raises(Interrupted):
+    with pytest.raises(RetryLater):
         go(monkeypatch, a_run(process), TrainingEnd(None, claim_run_out, -9))
     assert folder_of(process).notes(fingerprint(payload())).num_starts == 0
 
@@ -400,7 +441,7 @@ def test_without_its_claim_a_job_is_interrupted_for_any_end_of_training(process,
     held = claim()
     end = done(process)._replace(stop=stop)
     lose = partial(setattr, held, "is_safe", False)
-    with pytest.raises(Interrupted, match="claim could not be renewed"):
+    with pytest.raises(RetryLater, match="claim could not be renewed"):
         go(monkeypatch, a_run(process), end, held=held, after_start=lose)
 
 
@@ -430,3 +471,25 @@ def test_a_job_that_asked_for_a_gpu_gets_a_warning_if_there_is_none(process, mon
     with pytest.raises(JobError) as refused:
         a_run(process, device="cuda:1", allow_fallback=False).run(claim())
     assert refused.value.code == ErrorCode.NO_GPU_WORKER
+
+
+JOB = parse_finetune_job({"name": "mine", "data": {"path": "a.csv"}}, Limits())
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ("'/srv/models/.runs/ab/run/model' cannot be written", "'…/model' cannot be written"),
+        ("no column 'a\x1b[31m\n'", "no column 'a\\x1b[31m\\n'"),
+        ("no column " + "a" * 60_000, "no column " + "a" * (MAX_MESSAGE_CHARS - 11) + "…"),
+    ],
+)
+def test_trainings_message_is_passed_on_escaped_and_without_paths(sent: str, expected: str) -> None:
+    error = training_error({"event": "failed", "code": "DISK_FULL", "message": sent, "field": "clip"}, JOB)
+    assert (error.code, error.field) == ("DISK_FULL", "config.clip")
+    assert error.message == expected
+
+
+def test_details_have_no_paths_either() -> None:
+    event = {"event": "failed", "code": "DISK_FULL", "message": "", "details": {"folder": "/srv/models"}}
+    assert training_error(event, JOB).details == {"folder": "…/models"}

@@ -1,4 +1,4 @@
-"""One delivery of a finetuning job or backtest: from the queue to its one outcome, by one worker at a time.
+"""``kronos.finetune`` and ``kronos.backtest``: one job from the queue to its one outcome.
 
 A worker claims the job when it begins, and renews the claim until the outcome is stored. If another worker
 receives the job meanwhile, it puts the job back until the claim would end.
@@ -14,13 +14,19 @@ from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import PROGRESS_STATE
+from kronos_client.contract.names import BACKTEST_TASK, FINETUNE_TASK, PROGRESS_STATE
+from kronos_client.core.stored import encode_state
 from kronos_client.redis.message import fingerprint
 from kronos_model.atomic_write import NO_ROOM
+from worker.app import app
+from worker.broker.outcomes import store_health
 from worker.broker.result_backend import coded
-from worker.tasks.attempt import REQUEUE_DELAY_S, Attempt, Requeued, job_of
+from worker.process import RETRY_DELAY_S, RetryLater, current_process
+from worker.tasks.attempt import JOB_TASK, Attempt, Requeued, job_of
+from worker.training.backtest_run import BacktestJobRun
 from worker.training.finetune_process import FinetuneProcess
-from worker.training.long_run import Interrupted, LongRun
+from worker.training.finetune_run import FinetuneRun
+from worker.training.long_run import LongRun
 
 log = logging.getLogger(__name__)
 
@@ -32,10 +38,8 @@ class LongAttempt(Attempt):
 
     _process: FinetuneProcess
 
-    def __init__(
-        self, task: "Task[Any, Any]", process: FinetuneProcess, make_run: Callable[..., LongRun]
-    ) -> None:
-        super().__init__(task.request, process, task.backend)
+    def __init__(self, request: Any, process: FinetuneProcess, make_run: Callable[..., LongRun]) -> None:
+        super().__init__(request, process)
         self._make_run = make_run
         self._run: LongRun | None = None
         self._reported: dict[str, Any] | None = None
@@ -47,20 +51,23 @@ class LongAttempt(Attempt):
         try:
             # What is not a job has no fingerprint: it gets its error even if the id is in use.
             content = fingerprint(job) if isinstance(job, Mapping) else ""
-            asked_at, given = time.monotonic(), (self._process.claims.timeout_s, content, self._process.node)
-            begun = self._backend.begin(self.job_id, self._request, *given)
+            asked_at, process = time.monotonic(), self._process
+            beginnings = [self.beginning(content)]
+            (begun,) = process.job_store.begin_all(beginnings, process.claims.timeout_s, process.node)
             receipt, claim = self._claimed(begun, asked_at, self._check_and_report)
             known = (self._process, self.job_id, job_of(args, kwargs), content, receipt, self._queue)
             self._run = self._make_run(*known, self._time_limit_s)
             return self._run.run(claim)
-        except Interrupted as interrupted:
-            raise self._requeued(str(interrupted), interrupted.delay_s) from None
+        except RetryLater as later:
+            raise self._requeued(str(later), later.delay_s) from None
         except RedisError as error:
-            raise self._requeued(f"{type(error).__name__}: {error}", REQUEUE_DELAY_S) from None
+            if self._run is None:
+                store_health.refused(error)
+            raise self._requeued(f"{type(error).__name__}: {error}", RETRY_DELAY_S) from None
         except OSError as error:
             if error.errno not in NO_ROOM:  # perhaps a network file system is away for a moment
                 reason = f"the model folder does not answer: {error}"
-                raise self._requeued(reason, REQUEUE_DELAY_S) from error
+                raise self._requeued(reason, RETRY_DELAY_S) from error
             text = f"the model folder cannot be written: {error.strerror}; make room there or permit writing"
             raise JobError(ErrorCode.DISK_FULL, text) from None
         except (Ignore, Requeued, JobError):
@@ -84,4 +91,20 @@ class LongAttempt(Attempt):
             return
         if run.progress != self._reported or is_old:
             self._reported, self._reported_at = run.progress, now
-            self._backend.store_result(self.job_id, self._reported, PROGRESS_STATE, request=self._request)
+            state = encode_state(self.job_id, PROGRESS_STATE, run.progress)
+            self._process.job_store.store_state(self.job_id, state, self.tag)
+
+
+@app.task(name=FINETUNE_TASK, **JOB_TASK)
+def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Train and register one model. Returns its result as JSON, or raises JobError.
+
+    If the job itself is not at fault, it goes back to the queue, and another worker continues it.
+    """
+    return LongAttempt(self.request, current_process(), FinetuneRun).answer(args, kwargs)
+
+
+@app.task(name=BACKTEST_TASK, **JOB_TASK)
+def backtest(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """Run one backtest; otherwise as ``finetune``."""
+    return LongAttempt(self.request, current_process(), BacktestJobRun).answer(args, kwargs)

@@ -1,4 +1,4 @@
-"""A fake of ``python -m worker.inference.isolation``: a job's ``do`` says what happens to it."""
+"""A fake of ``isolation_child.py``: a job's ``do`` says what happens to it."""
 
 import json
 import os

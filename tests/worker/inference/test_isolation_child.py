@@ -8,8 +8,8 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.schemas import example
 from kronos_model.errors import CheckpointMissing
-from worker.inference.isolation import __main__ as main
-from worker.inference.isolation.isolation import EXIT_IDLE
+from worker.inference import isolation_child as main
+from worker.inference.isolation import EXIT_IDLE
 
 RECEIPT = {"now": 2.0, "received_at": 1.0, "is_cancelled": False}
 
@@ -32,17 +32,17 @@ class ScriptedWorker:
 
 
 @pytest.fixture
-def host(monkeypatch):
-    """As much of a host as is needed, and an exit that a test survives."""
+def server(monkeypatch):
+    """As much of a model server as is needed, and an exit that a test survives."""
 
     def leave(status: int) -> None:
         raise SystemExit(status)
 
     monkeypatch.setattr(main.os, "_exit", leave)
-    monkeypatch.setattr(main, "load_host", lambda settings, hello: SimpleNamespace())
+    monkeypatch.setattr(main, "load_server", lambda settings, hello: SimpleNamespace())
 
 
-def test_each_job_ends_in_one_event_and_without_jobs_the_child_ends(host, monkeypatch):
+def test_each_job_ends_in_one_event_and_without_jobs_the_child_ends(server, monkeypatch):
     outcomes = [{"series": []}, JobError(ErrorCode.NOT_FINITE, "row 3"), ValueError("a defect")]
 
     def compute(*_: object) -> dict[str, Any]:
@@ -62,11 +62,11 @@ def test_each_job_ends_in_one_event_and_without_jobs_the_child_ends(host, monkey
     assert defect[1]["error"][0] == ErrorCode.INTERNAL
 
 
-def test_models_that_cannot_be_loaded_are_reported(host, monkeypatch):
+def test_models_that_cannot_be_loaded_are_reported(server, monkeypatch):
     def fail(settings: object, hello: object) -> None:
         raise CheckpointMissing("not there")
 
-    monkeypatch.setattr(main, "load_host", fail)
+    monkeypatch.setattr(main, "load_server", fail)
     worker = ScriptedWorker(0)
     with pytest.raises(SystemExit) as ended:
         main.run(worker, {})

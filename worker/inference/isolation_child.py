@@ -1,4 +1,4 @@
-"""``python -m worker.inference.isolation``: compute a worker's suspects one at a time, until the worker ends.
+"""``python -m worker.inference.isolation_child``: computes suspects one at a time, until the worker ends.
 
 The first message describes the worker, as ``ForecastProcess._hello``. Each later one is a job: ``job_id``,
 ``job``, ``receipt``, ``queue``. The events are ``ready`` or ``unavailable``, then for each job any number of
@@ -22,8 +22,8 @@ from kronos_model.errors import DeviceError, KronosError, OutOfMemory
 from kronos_model.processes.json_child import JsonParent
 from worker.broker.result_backend import coded
 from worker.inference.executor import Computation
-from worker.inference.host import Host
-from worker.inference.isolation.isolation import EXIT_IDLE
+from worker.inference.isolation import EXIT_IDLE
+from worker.inference.model_server import ModelServer
 from worker.inference.shutdown import EXIT_STATUS
 from worker.settings import WorkerSettings, get_settings
 
@@ -35,7 +35,7 @@ MAX_SLOTS: Final = 64
 """Few: the worker's own engines use the memory. A job of more paths runs in rounds, with the same result."""
 
 
-def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
+def load_server(settings: WorkerSettings, hello: Mapping[str, Any]) -> ModelServer:
     """Load the worker's models a second time, so that results are the same.
 
     Raises:
@@ -46,19 +46,19 @@ def load_host(settings: WorkerSettings, hello: Mapping[str, Any]) -> Host:
         raise DeviceError(warning)
     settings = settings.model_copy(update={"max_slots": min(settings.max_slots or MAX_SLOTS, MAX_SLOTS)})
     given = (hello["node"], device, hello["device_warning"], hello["num_threads"])
-    host = Host(settings, *given, engines=hello["engines"], on_death=lambda: os._exit(EXIT_STATUS))
-    host.load()
-    if host.device != device:
-        raise OutOfMemory(str(host.device_warning))
-    return host
+    server = ModelServer(settings, *given, engines=hello["engines"], on_death=lambda: os._exit(EXIT_STATUS))
+    server.load()
+    if server.device != device:
+        raise OutOfMemory(str(server.device_warning))
+    return server
 
 
-def compute(host: Host, worker: JsonParent, message: Mapping[str, Any]) -> dict[str, Any]:
+def compute(server: ModelServer, worker: JsonParent, message: Mapping[str, Any]) -> dict[str, Any]:
     """Compute a job. Returns its result as JSON, or raises JobError."""
     job, receipt = ForecastJob.model_validate(message["job"]), Receipt(**message["receipt"])
-    given = (host, message["job_id"], job, receipt, message["queue"])
+    given = (server, message["job_id"], job, receipt, message["queue"])
     changed = threading.Event()
-    with closing(Computation(*given, "normal", changed.set, host.engine_thread.submit)) as computation:
+    with closing(Computation(*given, "normal", changed.set, server.engine_thread.submit)) as computation:
         while not computation.advance():
             changed.wait(CHECK_INTERVAL_S)
             changed.clear()
@@ -70,7 +70,7 @@ def compute(host: Host, worker: JsonParent, message: Mapping[str, Any]) -> dict[
 def run(worker: JsonParent, hello: Mapping[str, Any]) -> None:
     """Load the models, then compute jobs until the worker ends or sends none for a while."""
     try:
-        host = load_host(get_settings(), hello)
+        server = load_server(get_settings(), hello)
     except KronosError as error:
         worker.send("unavailable", error=JobError.from_kronos(error).args)
         raise SystemExit(1) from None
@@ -81,7 +81,7 @@ def run(worker: JsonParent, hello: Mapping[str, Any]) -> None:
         except TimeoutError:
             os._exit(EXIT_IDLE)
         try:
-            worker.send("result", result=compute(host, worker, message))
+            worker.send("result", result=compute(server, worker, message))
         except JobError as error:
             worker.send("error", error=error.args)
         except Exception as error:  # as in the worker's task: every error needs a code

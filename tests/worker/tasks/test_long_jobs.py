@@ -7,40 +7,33 @@ from typing import Any
 import pytest
 from redis import exceptions as redis_errors
 
-from kronos_client.celery_app import make_app
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key, result_key
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS
 from worker.broker.claims import Claims
-from worker.config import DELIVERY_KEYS_SETTING, use_result_backend
+from worker.broker.outcomes import StoreHealth
+from worker.tasks import long_jobs
 from worker.tasks.attempt import Requeued
-from worker.tasks.long_attempt import LongAttempt
+from worker.tasks.long_jobs import LongAttempt
 
 KEYS = DELIVERY_KEYS["finetune"]
 RESULT = {"name": "mine"}
 
 
 @pytest.fixture
-def backend(settings):
-    with make_app(settings) as app:
-        use_result_backend(app)
-        app.conf[DELIVERY_KEYS_SETTING] = KEYS
-        yield app.backend
-
-
-@pytest.fixture
-def deliver(backend, redis) -> Callable[[], dict[str, Any]]:
+def deliver(redis) -> Callable[[], dict[str, Any]]:
     """One delivery of a job whose run succeeds."""
     store = JobStore(redis, 50, KEYS)
     process = SimpleNamespace(node="test", job_store=store, claims=Claims(store, 30.0), training=None)
 
     def deliver() -> dict[str, Any]:
         delivery = {"properties": {"delivery_tag": "tag"}, "delivery_info": {"routing_key": "cpu.finetune"}}
-        task: Any = SimpleNamespace(request=SimpleNamespace(id="job", **delivery), backend=backend)
+        request = SimpleNamespace(id="job", **delivery)
         run: Any = SimpleNamespace(run=lambda *_: RESULT)
-        return LongAttempt(task, process, lambda *_: run).answer((), {"job": {"name": "mine"}})  # type: ignore[arg-type]
+        return LongAttempt(request, process, lambda *_: run).answer((), {"job": {"name": "mine"}})  # type: ignore[arg-type]
 
+    deliver.store = store  # type: ignore[attr-defined]
     return deliver
 
 
@@ -78,12 +71,14 @@ def test_a_field_of_the_record_that_an_app_has_written_does_not_keep_the_job_fro
         ),
     ],
 )
-def test_a_job_goes_back_if_redis_may_accept_it_later(deliver, backend, redis, monkeypatch, error):
+def test_a_job_goes_back_if_redis_may_accept_it_later(deliver, redis, monkeypatch, error):
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(backend, "begin", fail)
+    monkeypatch.setattr(deliver.store, "begin_all", fail)
+    monkeypatch.setattr(long_jobs, "store_health", health := StoreHealth())
     with pytest.raises(Requeued) as back:
         deliver()
     assert back.value.delay_s > 0
     assert not redis.exists(result_key("job"))
+    assert health._refused_since is not None

@@ -12,7 +12,7 @@ from worker.inference.watchdog import Watchdog
 from worker.settings import WorkerSettings
 
 
-class Host:
+class ModelServer:
     """Computes jobs, in a worker or in its isolated process for suspects.
 
     Args:
@@ -60,14 +60,13 @@ class Host:
         Raises:
             KronosError: The checkpoint cannot be loaded, or the memory is too small for one sample path.
         """
-        settings, loader = self._settings, ModelLoader(self._settings, self.device, self.engines)
+        loader = ModelLoader(self._settings, self.device, self.engines)
         own = loader.load()
         if loader.device_warning is not None:
             self.device, self.device_warning = loader.device, loader.device_warning
         self.engine_thread.start()
         self.watchdog.start()
-        given = (settings.further_models, settings.max_models, loader.registry, settings.limits)
-        self.models = ModelCache(self.engine_thread, loader, own, *given)
+        self.models = ModelCache(self.engine_thread, loader, own, self._settings)
         self.is_loaded = True
         self.engine_thread.wait_until_prepared()
 

@@ -1,1 +1,0 @@
-"""A process that computes, one at a time, jobs that may crash their process."""
