@@ -17,7 +17,7 @@ import yaml
 from pydantic import SecretStr
 
 from api_stub.middleware.guards import read_keys
-from api_stub.routes.scopes import SCOPES
+from api_stub.scopes import SCOPES
 from kronos_cli.main import cli
 from kronos_model.engine.native.compiling import TIMEOUT_S
 from tests.all_settings import AllSettings

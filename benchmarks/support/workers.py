@@ -9,8 +9,8 @@ from typing import Final, Self
 import psutil
 from redis import Redis
 
+from kronos_cli.settings import BUNDLED_MODEL
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.own_commands import BUNDLED_MODEL
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.redis.routing import live_workers
 from kronos_model.processes.children import ChildProcess

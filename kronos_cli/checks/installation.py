@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from redis.exceptions import RedisError
 
-from kronos_cli.checks.finding import Finding
+from kronos_cli.checks import Finding
+from kronos_cli.checks.environment import INSTALL, package_findings, python_finding, variable_findings
 from kronos_cli.checks.machine import compute_findings, folder_findings, port_findings
-from kronos_cli.checks.packages import INSTALL, package_findings, python_finding
 from kronos_cli.checks.redis_server import redis_findings
-from kronos_cli.checks.variables import variable_findings
 from kronos_cli.settings import CliSettings
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect

@@ -16,11 +16,11 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from kronos_cli.files.caution import caution_about
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.wording import caution_about
 from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
 from kronos_client.redis.connection import connect

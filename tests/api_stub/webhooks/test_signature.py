@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from api_stub.webhooks.signature import read_secret, signed_headers
+from api_stub.webhooks.sender import read_secret, signed_headers
 from kronos_client.settings import SettingsError
 
 

@@ -10,8 +10,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from kronos_cli.checks import redis_server
-from kronos_cli.checks.finding import Finding
+from kronos_cli.checks import Finding, redis_server
 from kronos_cli.checks.redis_server import redis_findings, server_findings
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import LocalRedis

@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kronos_cli.commands import forecast as command
-from kronos_cli.files.bulk import FileReader, read_work
-from kronos_cli.files.inputs import Source
+from kronos_cli.files.inputs import FileReader, Source, read_work
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError

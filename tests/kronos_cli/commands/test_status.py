@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.own_commands import own_command
+from kronos_cli.stack.services import own_command
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from kronos_model.processes.environment import own_environment

@@ -49,7 +49,7 @@ def started(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[tuple[list[str
         sink(name, "a line")
         return 70
 
-    monkeypatch.setattr("kronos_cli.stack.worker_processes.WorkerProcesses", Children)
+    monkeypatch.setattr("kronos_cli.stack.restarts.WorkerProcesses", Children)
     monkeypatch.setattr("kronos_model.processes.children.ChildProcess", child)
     return found
 

@@ -615,6 +615,6 @@ def test_a_rollback_without_a_model_folder_changes_nothing(registry):
 
 
 def test_the_registry_is_imported_without_torch():
-    modules = "kronos_client.registry.model_registry, kronos_cli.tables.models"
+    modules = "kronos_client.registry.model_registry, kronos_cli.commands.models"
     script = f"import sys; import {modules}; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -1,9 +1,13 @@
-"""Installed packages against the required versions."""
+"""Python, installed packages against the required versions, and variables that only look like settings."""
 
+import os
 from importlib.metadata import version
 from pathlib import Path
 
-from kronos_cli.checks.packages import package_findings, python_finding
+import pytest
+
+from kronos_cli.checks.environment import known_names, package_findings, python_finding, variable_findings
+from tests.all_settings import AllSettings
 
 
 def of(folder: Path, *lines: str) -> list[tuple[str, str]]:
@@ -38,12 +42,12 @@ def test_requirements_of_other_platforms_are_skipped(tmp_path: Path) -> None:
 
 
 def test_a_missing_redis_server_package_is_only_a_warning(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("kronos_cli.checks.packages.SERVERS", ("no-such-server",))
+    monkeypatch.setattr("kronos_cli.checks.environment.SERVERS", ("no-such-server",))
     assert of(tmp_path, "no-such-server==1")[0][0] == "warning"
 
 
 def test_the_remedy_installs_from_the_checkout_and_not_from_an_index(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("kronos_cli.checks.packages.requires", lambda _: ["no-such-package==2.0"])
+    monkeypatch.setattr("kronos_cli.checks.environment.requires", lambda _: ["no-such-package==2.0"])
     (finding,) = package_findings(tmp_path)
     assert finding.remedy == 'pip install ".[worker]" in the checkout'
     assert "kronos-worker" not in finding.remedy
@@ -51,12 +55,43 @@ def test_the_remedy_installs_from_the_checkout_and_not_from_an_index(tmp_path: P
 
 def test_missing_packaging_is_a_finding(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "requirements.txt").write_text("numpy==1.0")
-    monkeypatch.setattr("kronos_cli.checks.packages.find_spec", lambda _: None)
+    monkeypatch.setattr("kronos_cli.checks.environment.find_spec", lambda _: None)
     (finding,) = package_findings(tmp_path)
     assert (finding.level, "packaging is not installed" in finding.message) == ("failed", True)
 
 
 def test_without_requirements_versions_are_not_compared(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("kronos_cli.checks.packages.DISTRIBUTION", "no-such-distribution")
+    monkeypatch.setattr("kronos_cli.checks.environment.DISTRIBUTION", "no-such-distribution")
     (finding,) = package_findings(tmp_path)
     assert (finding.level, "no requirements.txt" in finding.message) == ("ok", True)
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("KRONOS_")]:
+        monkeypatch.delenv(name)
+
+
+def test_every_setting_of_every_wing_is_known() -> None:
+    names = {name.upper() for name in AllSettings.model_fields}
+    assert known_names() == names | {f"{name}_FILE" for name in names}
+
+
+@pytest.mark.parametrize(
+    ("variable", "remedy"),
+    [
+        ("KRONOS_MODLE", "write KRONOS_MODEL, or unset it"),
+        ("KRONOS_REDIS_UR", "write KRONOS_REDIS_URL, or unset it"),
+        ("KRONOS_API_KEY", "write KRONOS_API_KEYS, or unset it"),
+        ("KRONOS_XYZZY_QWERTZ", "unset it"),
+    ],
+)
+def test_an_unknown_variable_is_named_with_the_closest_setting(
+    monkeypatch: pytest.MonkeyPatch, variable: str, remedy: str
+) -> None:
+    monkeypatch.setenv("KRONOS_MAX_JOBS", "3")
+    monkeypatch.setenv("KRONOS_API_KEYS_FILE", "/keys")
+    monkeypatch.setenv(variable, "x")
+    (finding,) = variable_findings()
+    assert (finding.level, finding.remedy) == ("warning", remedy)
+    assert variable in finding.message

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner, Result
 from redis import Redis
 
+from kronos_cli.commands.queues import queues_report
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.tables.queues import queues_report
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.contract.worker_status import State
 from kronos_client.redis.connection import connect
