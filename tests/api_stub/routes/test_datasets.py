@@ -94,17 +94,14 @@ def test_a_mounted_bucket_without_hard_links_keeps_a_taken_name_too(http, settin
     assert (settings.data_folder / "a.csv").read_bytes() == csv
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_an_unsafe_name_is_refused(http, settings, csv):
+    for name in (
         "../a.csv", "..%2fa.csv", "/etc/a.csv", "a/b.csv", "a\\b.csv", ".hidden.csv", "..csv", ".csv",
         "a.csv\n", "a.csv\0.csv", "a.exe", "a", "", "a" * 101 + ".csv", "ä.csv", "~a.csv", "C:a.csv",
-    ],
-)  # fmt: skip
-def test_an_unsafe_name_is_refused(http, settings, csv, name):
-    answer = http.post(URL, params={"name": name}, content=csv, headers=CSV)
-    assert (answer.status_code, answer.json()["field"]) == (422, "name")
-    assert "end in .csv, .csv.gz, .parquet or .pq" in answer.json()["detail"]
+    ):  # fmt: skip
+        answer = http.post(URL, params={"name": name}, content=csv, headers=CSV)
+        assert (answer.status_code, answer.json()["field"]) == (422, "name"), name
+        assert "end in .csv, .csv.gz, .parquet or .pq" in answer.json()["detail"]
     assert not list(settings.data_folder.rglob("*"))
     assert not list(settings.data_folder.parent.glob("*.csv"))
 

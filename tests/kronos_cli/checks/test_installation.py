@@ -35,9 +35,6 @@ def test_a_worker_that_cannot_store_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [PermissionError(13, "Permission denied"), KeyError("x"), ValueError("a\nb")]
-)
-@pytest.mark.parametrize(
     ("name", "check"),
     [
         ("package_findings", "packages"),
@@ -48,18 +45,18 @@ def test_a_worker_that_cannot_store_is_a_failure() -> None:
     ],
 )
 def test_a_broken_check_is_a_finding_and_hides_no_other(
-    monkeypatch: pytest.MonkeyPatch, name: str, check: str, error: Exception
+    monkeypatch: pytest.MonkeyPatch, name: str, check: str
 ) -> None:
     monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
     monkeypatch.setattr(installation, "compute_findings", lambda _: [])
 
     def fail(*_: Any) -> Any:
-        raise error
+        raise ValueError("a\nb")
 
     monkeypatch.setattr(installation, name, fail)
     found = {finding.check: finding for finding in check_installation()}
     assert found[check].level == "failed"
-    assert type(error).__name__ in found[check].message
+    assert "ValueError" in found[check].message
     assert "\n" not in found[check].message
     others = {"packages": "packages", "redis": "redis", "folders": "model cache", "ports": "api port"}
     others.pop(check, None)

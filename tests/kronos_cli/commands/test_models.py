@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from kronos_cli.main import cli
-from kronos_cli.settings import get_settings
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES
 from kronos_model.checkpoints.source import BUNDLED_FOLDER
@@ -30,12 +28,10 @@ METADATA = {
 
 
 @pytest.fixture(autouse=True)
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelRegistry]:
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelRegistry:
     monkeypatch.setenv("KRONOS_MODEL_FOLDER", str(tmp_path / "models"))
     monkeypatch.setenv("COLUMNS", "80")
-    get_settings.cache_clear()
-    yield ModelRegistry(tmp_path / "models")
-    get_settings.cache_clear()
+    return ModelRegistry(tmp_path / "models")
 
 
 @pytest.fixture
@@ -101,7 +97,6 @@ def test_an_empty_folder_is_named(registry):
 
 def test_without_a_folder_the_setting_is_named(registry, monkeypatch):
     monkeypatch.delenv("KRONOS_MODEL_FOLDER")
-    get_settings.cache_clear()
     result = models()
     assert result.exit_code == 1
     assert "KRONOS_MODEL_FOLDER is not set" in result.output
