@@ -16,6 +16,9 @@ from kronos_model.bars.missing import Missing
 
 MAX_CANDLES: Final = 2048
 MAX_PREDICTION_TIMESTAMPS: Final = 512
+MAX_ITEMS: Final = 256
+MAX_NAME_CHARS: Final = 200
+DEFAULT_TOP_P: Final = 0.9
 
 
 def _not_bool(value: object) -> object:
@@ -94,10 +97,6 @@ def as_columns(candles: list[Candle] | CandleColumns) -> dict[str, list[float | 
         if name in PRICE_COLUMNS or any(value is not None for value in values)
     }
 
-
-MAX_ITEMS: Final = 256
-MAX_NAME_CHARS: Final = 200
-DEFAULT_TOP_P: Final = 0.9
 
 Real = Annotated[float, NotBool]
 Whole = Annotated[int, NotBool]

@@ -19,6 +19,7 @@ Cursor = Annotated[
     str | None, Query(max_length=1000, description="`next` of the page before; the first page if left out")
 ]
 NEXT: Final = "cursor of the next page; null on the last one"
+MAX_SHOWN_CHARS: Final = 200
 
 
 def page_of(
@@ -38,9 +39,6 @@ def page_of(
     return list(items[start:end]), names[end] if end < len(names) else None
 
 
-MAX_CHARS: Final = 200
-
-
 # async, because FastAPI runs sync dependencies on threads.
 async def _check(request: Request) -> None:
     """Raises JobError UNKNOWN_FIELD."""
@@ -50,7 +48,7 @@ async def _check(request: Request) -> None:
     known = set(_names(route.dependant))
     if unknown := [name for name in request.query_params if name not in known]:
         has = f"those of this address are {', '.join(sorted(known))}" if known else "this address has none"
-        name = unknown[0][:MAX_CHARS]
+        name = unknown[0][:MAX_SHOWN_CHARS]
         raise JobError(ErrorCode.UNKNOWN_FIELD, f"{name!r} is no query parameter: {has}", name)
 
 

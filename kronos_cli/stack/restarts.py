@@ -15,6 +15,8 @@ MAX_RESTARTS: Final = 5
 WINDOW_S: Final = 600.0
 READY_MARKS: Final = ("ready: ", "Ready to accept connections", "Uvicorn running on", "Visit me at")
 """Parts of the lines that a worker, Redis, the API and Flower log when they are ready."""
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+RESTART_PAUSE_S: Final = 5.0
 
 
 class Restarts:
@@ -47,14 +49,11 @@ class Restarts:
         return True
 
 
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-RESTART_PAUSE_S: Final = 5.0
-
 log = logging.getLogger(__name__)
 
 
 class WorkerProcesses:
-    """Processes of which one that crashes is started again after a pause.
+    """Processes. One that crashes is started again after a pause.
 
     Args:
         starts: Each starts one of them.

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,19 @@ def forecast(*arguments: str) -> Result:
 
 def summary(outcome: Result) -> dict[str, Any]:
     return json.loads(outcome.stdout)  # type: ignore[no-any-return]
+
+
+def test_the_first_help_lists_at_most_24_options_and_the_others_have_headings() -> None:
+    sections = re.split(r"^(\w[\w ]+):\n", forecast("--help").output, flags=re.MULTILINE)
+    listed = {
+        heading: re.findall(r"^  (?:-h, )?--([\w-]+)", text, re.MULTILINE)
+        for heading, text in zip(sections[1::2], sections[2::2], strict=True)
+    }
+    listed.pop("Usage", None)
+    assert list(listed) == ["Options", "Reading the files", "Sending the jobs"]
+    assert len(listed["Options"]) <= 24
+    options = [option for parameter in command.forecast.params for option in parameter.opts if "--" in option]
+    assert sorted(f"--{name}" for names in listed.values() for name in names) == sorted([*options, "--help"])
 
 
 def test_every_file_is_forecast_once(played: PlayedClient, files: list[Path]) -> None:
