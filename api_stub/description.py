@@ -17,7 +17,7 @@ from api_stub.routes.job_views import (
 )
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
-from api_stub.routes.scopes import SCHEME
+from api_stub.scopes import SCHEME
 from kronos_client.contract import states
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.schemas import JOB_ID, example
@@ -45,7 +45,11 @@ def _complete(description: dict[str, Any], *, needs_keys: bool) -> None:
     components["schemas"] |= schemas["$defs"]
     for path, operations in description["paths"].items():
         for operation in operations.values() if path not in PROBES else ():
-            key = {SCHEME: sorted({scope for one in operation.get("security", []) for scope in one[SCHEME]})}
+            key = {
+                SCHEME: sorted(
+                    {scope for needed in operation.get("security", []) for scope in needed[SCHEME]}
+                )
+            }
             # The empty entry means that no key is needed.
             operation["security"] = [key] if needs_keys else [{}, key]
     for path, method, part, shown in _examples():
@@ -67,9 +71,9 @@ def _examples() -> list[tuple[str, str, str, Any]]:
     job = PredictionJob(JOB_ID, [SingleRequest.model_validate(request)], [0], "")
     (prediction,) = job.predictions(result.model_copy(update={"series": result.series[:1]}))
     answer = prediction.model_dump(mode="json")
-    forecast = ForecastView.of(JOB_ID, Stored(states.SUCCESS, example("forecast-result")))
-    trained = FinetuneView.of(JOB_ID, Stored(states.SUCCESS, example("finetune-result")))
-    tested = BacktestView.of(JOB_ID, Stored(states.SUCCESS, example("backtest-result")))
+    forecast = ForecastView.from_stored(JOB_ID, Stored(states.SUCCESS, example("forecast-result")))
+    trained = FinetuneView.from_stored(JOB_ID, Stored(states.SUCCESS, example("finetune-result")))
+    tested = BacktestView.from_stored(JOB_ID, Stored(states.SUCCESS, example("backtest-result")))
     return [
         ("/v1/predict/single", "post", "requestBody", request),
         ("/v1/predict/single", "post", "200", answer),

@@ -31,11 +31,10 @@ from api_stub.routes import (
     models,
     predict,
 )
-from api_stub.routes.known_query import KNOWN_QUERY
+from api_stub.routes.query import KNOWN_QUERY
 from api_stub.settings import ApiSettings
 from api_stub.webhooks.address import read_networks
-from api_stub.webhooks.sender import Webhooks
-from api_stub.webhooks.signature import read_secret
+from api_stub.webhooks.sender import Webhooks, read_secret
 from kronos_client.contract.errors import JobError
 
 PARTS: Final = (

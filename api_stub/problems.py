@@ -14,13 +14,14 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from api_stub.addresses import PREDICTIONS, address_of
-from api_stub.candles import CANDLE_KINDS
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.text import dotted
 
 MEDIA_TYPE: Final = "application/problem+json"
 TYPE_PREFIX: Final = "urn:kronos:error:"
 UNAVAILABLE_RETRY_S: Final = 5
+CANDLE_KINDS: Final = ("records", "columns")
+"""Tags that pydantic puts into the location of an error in candles. Requests do not contain them."""
 MAX_FIELD_CHARS: Final = 200
 MAX_REASON_CHARS: Final = 300
 MAX_LISTED: Final = 100
@@ -143,7 +144,7 @@ class HttpError(HTTPException):
         self.job_id = job_id
 
     @classmethod
-    def of(cls, error: JobError, job_id: str | None = None) -> Self:
+    def from_job(cls, error: JobError, job_id: str | None = None) -> Self:
         """A job's error, with the job's id."""
         job_id = job_id or error.details.get("job_id")
         return cls(error.code, error.message, error.field, error.details, job_id=job_id)
@@ -200,7 +201,7 @@ def example_problem() -> dict[str, Any]:
 async def on_job_error(request: Request, error: Exception) -> Response:
     """Answer a request that raised JobError."""
     assert isinstance(error, JobError)
-    return _answer(request, HttpError.of(error))
+    return _answer(request, HttpError.from_job(error))
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.support.harness import Table, options
-from benchmarks.support.shapes import MODELS, random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import MODELS, random_pair, series_request
 from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.decoding.sampling import RowParams, filter_probabilities
 from kronos_model.engine.decoding.steps import EagerSteps
@@ -98,9 +97,9 @@ def compared(exact: Record, forced: Record, free: Record, paths: tuple[list[Any]
     """The columns of the table."""
 
     def distances(first: int) -> tuple[float, float]:
-        p, q = (torch.stack(one.probabilities[first::2]) for one in (exact, forced))  # (draws, rows, tokens)
+        p, q = (torch.stack(run.probabilities[first::2]) for run in (exact, forced))  # (draws, rows, tokens)
         chosen = torch.stack(exact.tokens[first::2]).unsqueeze(-1)
-        log_p, log_q = (one.gather(-1, chosen).clamp(min=1e-12).log() for one in (p, q))
+        log_p, log_q = (values.gather(-1, chosen).clamp(min=1e-12).log() for values in (p, q))
         return float((log_p - log_q).abs().mean()), float((p - q).abs().sum(-1).mean()) / 2
 
     def shift(ours: list[Any], others: list[Any]) -> float:

@@ -21,8 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.support.harness import medians, options
-from benchmarks.support.shapes import random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import random_pair, series_request
 from kronos_model.devices.cores import num_cores
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
@@ -109,14 +108,14 @@ def saturated(
             times.append(following - PAUSE_S - submitted)
             results.add(waiting)
             waiting = None
-        for one in [one for one in running if one.done]:
-            running.remove(one)
-            results.add(one)
+        for job in [job for job in running if job.done]:
+            running.remove(job)
+            results.add(job)
             running.append(engine.submit(large(seed)))
             seed += 1
     rate = num_bars / (clock() - start)
-    for one in running if waiting is None else [*running, waiting]:
-        engine.cancel(one)
+    for job in running if waiting is None else [*running, waiting]:
+        engine.cancel(job)
     engine.step()
     return rate, times
 

@@ -1,8 +1,10 @@
 """How fast is a training step, compared with a plain loop like that of the reference?
 
 The predictor's stage of ``finetune`` on windows of 400 + 48 synthetic bars, in the shapes of Kronos-mini and
--small with random weights. Each run is a separate process on all cores; the kinds take turns. Both loops
-start from the same weights and use the same windows and draws, so their float32 losses must agree.
+-small with random weights. Each run is a separate process on all cores; the kinds take turns. The plain loop
+has one window at a time from DataFrames, PyTorch's defaults, and the reference's model, losses, optimiser and
+schedule. Both loops start from the same weights and use the same windows and draws, so their float32 losses
+must agree.
 
     python -m benchmarks.training [--shapes mini small] [--steps 8] [--runs 3] [--device cpu]
 """
@@ -13,19 +15,25 @@ import resource
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.support.harness import Table, apart, in_turn, medians, options
-from benchmarks.support.plain_training import PlainWindows, train_plainly
-from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import random_pair
+from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
 from kronos_model.bars.synthetic import candles
 from kronos_model.finetuning import finetune, parse_config
-from kronos_model.finetuning.stages.batches import window_order
+from kronos_model.finetuning.stages.batches import seed_step, step_seed, window_order
+from kronos_model.model import Kronos, token_loss
+from kronos_model.tokenizer import KronosTokenizer
 
 WARM_UP_STEPS: Final = 2
 LOOKBACK, PRED_LEN = 400, 48
@@ -36,6 +44,58 @@ NUM_BARS: Final = 4000
 CUT: Final = NUM_BARS - 2 * (LOOKBACK + PRED_LEN)
 """The bars to train on; validation is one window."""
 SEED: Final = 0
+
+
+class PlainWindows(Dataset[tuple[Tensor, Tensor]]):
+    """One window per item, cut from a DataFrame and scaled on access."""
+
+    def __init__(self, candles: pd.DataFrame, starts: Sequence[int], lookback: int, pred_len: int) -> None:
+        times = pd.to_datetime(candles["timestamps"]).dt
+        self._candles = candles.assign(**{name: getattr(times, name) for name in TIME_FEATURES})
+        self._starts = starts
+        self._lookback, self._window = lookback, lookback + pred_len
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        start = self._starts[index]
+        rows = self._candles.iloc[start : start + self._window]
+        bars = rows[list(COLUMNS)].to_numpy(dtype=np.float32)
+        past = bars[: self._lookback]
+        scaled = np.clip((bars - past.mean(axis=0)) / (past.std(axis=0) + 1e-5), -5, 5)
+        return torch.from_numpy(scaled), torch.from_numpy(rows[list(TIME_FEATURES)].to_numpy(dtype=np.int64))
+
+
+def train_plainly(
+    model: Kronos, tokenizer: KronosTokenizer, windows: PlainWindows, batch_size: int, seed: int
+) -> tuple[list[float], list[float]]:
+    """One epoch in the windows' order: seconds and loss of each step."""
+    loader: Any = DataLoader(windows, batch_size=batch_size)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=4e-5, betas=(0.9, 0.95), weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, max_lr=4e-5, total_steps=len(loader), pct_start=0.03, div_factor=10
+    )
+    device = next(model.parameters()).device
+    model.train()
+    seconds, losses = [], []
+    started = time.perf_counter()
+    for step, (x, stamp) in enumerate(loader):
+        x, stamp = x.to(device), stamp.to(device)
+        seed_step(step_seed(seed, "predictor", step, 0), device)
+        with torch.no_grad():
+            s1, s2 = cast(tuple[Tensor, Tensor], tokenizer.encode(x))
+        logits = model(s1[:, :-1], s2[:, :-1], stamp[:, :-1])
+        loss, _, _ = token_loss(*logits, s1[:, 1:], s2[:, 1:])
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 3.0)
+        optimiser.step()
+        schedule.step()
+        losses.append(loss.item())
+        seconds.append(time.perf_counter() - started)
+        started = time.perf_counter()
+    return seconds, losses
 
 
 def measure(kind: str, shape: str, steps: int, device: str) -> tuple[float, float, float]:

@@ -68,7 +68,7 @@ def is_installed(venv: Path, dev: bool) -> bool:
     if not stamp.exists() or not (venv / "bin" / "python").exists():
         return False
     flavours = ["cpu", "cuda"] if flavour == "cpu" else [flavour]
-    return stamp.read_text() in [mark(venv, one, more) for one in flavours for more in {dev, True}]
+    return stamp.read_text() in [mark(venv, build, more) for build in flavours for more in {dev, True}]
 
 
 def run(title: str, *command: str, **variables: str) -> None:

@@ -246,7 +246,6 @@ def test_every_package_that_is_imported_is_pinned():
         "starlette": "fastapi",
         "torchgen": "torch",
         "anyio": "fastapi",
-        "grpc": "grpcio",
         "hcl2": "python_hcl2",
         "backports": "backports.zstd",
         "compression": "backports.zstd",  # of Python 3.14

@@ -1,1 +1,9 @@
-"""Middleware for every request: keys, limits, the log."""
+"""Middleware for every request, from the outside: log, keys, rate, body, encodings, HEAD.
+
+- ``request_log``: one log line, request ids, and an answer to defects.
+- ``guards``: keys and host names.
+- ``rate_limit``: requests a minute of a key.
+- ``body_limits``: how slowly a body may come, and its size.
+- ``encodings``: decoded bodies and compressed answers.
+- ``head``: HEAD as GET without the body.
+"""

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api_stub.addresses import DESCRIPTIONS, PROBES, address_of
 from api_stub.problems import HttpCode, HttpError
-from api_stub.routes.scopes import SCOPES, KeyScope
+from api_stub.scopes import SCOPES, KeyScope
 from api_stub.settings import ApiSettings
 from kronos_client.settings import SettingsError
 

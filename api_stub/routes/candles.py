@@ -10,10 +10,9 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency
-from api_stub.routes.file_body import FILE_BODY, receiving
-from api_stub.routes.scopes import needs
+from api_stub.scopes import needs
+from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency, receiving
 from api_stub.uploads.file_process import read_upload
-from api_stub.uploads.read_options import ReadOptionsDependency
 from kronos_client.contract.errors import ErrorCode
 from kronos_model.bars.files.find import SUFFIXES
 from kronos_model.bars.files.options import ReadOptions

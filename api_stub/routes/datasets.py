@@ -6,9 +6,9 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field
 
 from api_stub.backend import BackendDependency
-from api_stub.routes.file_body import FILE_BODY, receiving
-from api_stub.routes.paging import MAX_LIMIT, NEXT, Cursor, Limit, page_of
-from api_stub.routes.scopes import needs
+from api_stub.routes.query import MAX_LIMIT, NEXT, Cursor, Limit, page_of
+from api_stub.scopes import needs
+from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency, receiving
 from api_stub.uploads.dataset_folder import (
     DATASET_NAME,
     StoredFile,
@@ -17,7 +17,6 @@ from api_stub.uploads.dataset_folder import (
     store,
     stored_files,
 )
-from api_stub.uploads.read_options import ReadOptionsDependency
 from kronos_model.bars.files.find import SUFFIXES
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])

@@ -19,11 +19,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from api_stub.problems import HttpCode, HttpError
-
-
-def media_type_of(request: Request) -> str:
-    """A body's media type without its parameters, in lower case."""
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+from api_stub.uploads.body import media_type_of
 
 
 async def json_only(request: Request) -> None:
@@ -67,7 +63,9 @@ async def checked(model: type[Body], content: dict[str, Any]) -> Body:
         return await asyncio.to_thread(model.model_validate, content)
     except ValidationError as error:
         found = error.errors(include_input=False, include_url=False)
-        raise RequestValidationError([one | {"loc": ("body", *one["loc"])} for one in found]) from None
+        raise RequestValidationError(
+            [problem | {"loc": ("body", *problem["loc"])} for problem in found]
+        ) from None
 
 
 @dataclass(frozen=True)

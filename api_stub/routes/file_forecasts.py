@@ -10,14 +10,13 @@ from pydantic_core import to_jsonable_python
 
 from api_stub.problems import HttpError
 from api_stub.routes.candles import BadRows, Dropped, Instrument, Name, read_body, read_path
-from api_stub.routes.connection import Waiting
 from api_stub.routes.documented import json_only
-from api_stub.routes.file_body import FILE_BODY
 from api_stub.routes.job_views import FORECASTS, ForecastView
-from api_stub.routes.scopes import needs
+from api_stub.routes.submission import Waiting
 from api_stub.routes.tables import AS_TABLES, table_response
+from api_stub.scopes import needs
+from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency
 from api_stub.uploads.dataset_folder import data_folder, dataset_path
-from api_stub.uploads.read_options import ReadOptionsDependency
 from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
@@ -120,10 +119,12 @@ async def forecast_file(
     await webhooks.add(job.id, url, webhook)
     work = backend.wait(job.id, waiting.preference.wait_s)
     stored = await waiting.while_connected(work, [] if webhook else [job.id])
-    view = FileForecastView.of(job.id, stored, dropped=content["dropped"], bad_rows=content["bad_rows"])
+    view = FileForecastView.from_stored(
+        job.id, stored, dropped=content["dropped"], bad_rows=content["bad_rows"]
+    )
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
-        raise HttpError.of(stored.value, job.id)
+        raise HttpError.from_job(stored.value, job.id)
     if view.result is None:
         return JSONResponse(to_jsonable_python(view), 202, headers | {"Retry-After": "1"})
     if waiting.table is not None:

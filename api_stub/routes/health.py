@@ -178,7 +178,9 @@ async def _ready(backend: Backend) -> Ready:
         detail = "Redis does not answer; check it, and KRONOS_REDIS_URL"
         return Ready(status="loading", model_loaded=False, detail=detail)
     # A GPU comes first, as it does for jobs on any device.
-    shown = max(pool.forecasting, key=lambda one: (one.is_ready, is_gpu_queue(one.queue)), default=None)
+    shown = max(
+        pool.forecasting, key=lambda worker: (worker.is_ready, is_gpu_queue(worker.queue)), default=None
+    )
     if shown is None:
         detail = "no forecast worker is alive; start one"
         return Ready(status="loading", model_loaded=False, queues=queue_views(pool), detail=detail)

@@ -6,7 +6,7 @@ from typing import Any, Final, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from api_stub.job_state import JobProblem, State, problem_of, state_of
-from api_stub.routes.paging import NEXT
+from api_stub.routes.query import NEXT
 from kronos_client.contract import states
 from kronos_client.contract.backtest import BacktestProgress, BacktestResult
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -32,7 +32,7 @@ class Accepted(BaseModel):
     queue: str | None = Field(default=None, description="the queue that it waits in", examples=["cpu"])
 
     @classmethod
-    def of(cls, job_id: str, queue: str, url: str, stored: Stored, **fields: Any) -> Self:
+    def from_stored(cls, job_id: str, queue: str, url: str, stored: Stored, **fields: Any) -> Self:
         """A job below this address."""
         return cls(id=job_id, state=state_of(stored), url=f"{url}/{job_id}", queue=queue, **fields)
 
@@ -47,7 +47,7 @@ class JobSummary(BaseModel):
     code: str | None = Field(default=None, description="of its error", examples=["HIGH_BELOW_LOW"])
 
     @classmethod
-    def of(cls, job: ListedJob, url: str) -> Self:
+    def from_job(cls, job: ListedJob, url: str) -> Self:
         """A job below this address."""
         state = state_of(job.stored)
         return cls(
@@ -79,7 +79,7 @@ class ForecastView(BaseModel):
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
     @classmethod
-    def of(cls, job_id: str, stored: Stored, **fields: Any) -> Self:
+    def from_stored(cls, job_id: str, stored: Stored, **fields: Any) -> Self:
         """The view of a stored state. Raises JobError LOST if the job is of another kind."""
         progress = progress_of(stored)
         names = ("bars_done", "bars_total")
@@ -97,9 +97,10 @@ class FinetuneView(BaseModel):
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
     @classmethod
-    def of(cls, job_id: str, stored: Stored) -> Self:
+    def from_stored(cls, job_id: str, stored: Stored) -> Self:
         """The view of a stored state. Raises JobError LOST if the job is of another kind."""
-        return cls(**_fields(job_id, stored, FinetuneResult), progress=_progress(FinetuneProgress, stored))
+        progress = _known(read_progress(FinetuneProgress, stored))
+        return cls(**_fields(job_id, stored, FinetuneResult), progress=progress)
 
 
 class BacktestView(BaseModel):
@@ -114,17 +115,17 @@ class BacktestView(BaseModel):
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
     @classmethod
-    def of(cls, job_id: str, stored: Stored) -> Self:
+    def from_stored(cls, job_id: str, stored: Stored) -> Self:
         """The view of a stored state. Raises JobError LOST if the job is of another kind."""
-        return cls(**_fields(job_id, stored, BacktestResult), progress=_progress(BacktestProgress, stored))
+        progress = _known(read_progress(BacktestProgress, stored))
+        return cls(**_fields(job_id, stored, BacktestResult), progress=progress)
 
 
 JobView = ForecastView | FinetuneView | BacktestView
 
 
-def _progress(model: type[Progress], stored: Stored) -> Progress | None:
+def _known(progress: Progress) -> Progress | None:
     """The published progress, if there is any that this version can read."""
-    progress = read_progress(model, stored)
     return progress if progress.model_fields_set else None
 
 

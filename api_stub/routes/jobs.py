@@ -25,10 +25,10 @@ from api_stub.routes.job_views import (
     JobsView,
     JobView,
 )
-from api_stub.routes.paging import Cursor, Limit
-from api_stub.routes.scopes import KeyScope, needs
+from api_stub.routes.query import Cursor, Limit
 from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
+from api_stub.scopes import KeyScope, needs
 from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.errors import JobError
@@ -90,7 +90,7 @@ def _router(
         # A new job waits in its queue. Only a job that was sent before may have progressed.
         may_have_begun = submission.is_repeatable or is_shared(sent.id)
         stored = await backend.read(sent.id) if may_have_begun else NOTHING
-        content = Accepted.of(sent.id, queue, submission.root + url, stored)
+        content = Accepted.from_stored(sent.id, queue, submission.root + url, stored)
         response.headers.update({"X-Job-Id": sent.id, "Location": content.url})
         return content
 
@@ -108,7 +108,7 @@ def _router(
         until = None if cursor is None else float(cursor)
         found, following = await backend.list_jobs(kind.name, limit, until)
         return JobsView(
-            jobs=[JobSummary.of(job, submission.root + url) for job in found],
+            jobs=[JobSummary.from_job(job, submission.root + url) for job in found],
             next=None if following is None else repr(following),
         )
 
@@ -123,13 +123,13 @@ def _router(
     ) -> BaseModel | Response:
         """The job's state and progress, and its result once it is done."""
         stored = await backend.read(job_id)
-        found = view.of(job_id, stored)
+        found = view.from_stored(job_id, stored)
         if table is None or not isinstance(found, ForecastView):
             return found
         if found.result is not None:
             return await table_response(table, found.result.series, {})
         if stored.has_ended:
-            raise HttpError.of(stored.value, job_id)
+            raise HttpError.from_job(stored.value, job_id)
         response.status_code = 202  # no table yet
         return found
 
@@ -144,7 +144,7 @@ def _router(
         stored = await backend.cancel(job_id)
         if forget and await backend.forget(job_id):
             stored = await backend.read(job_id)
-        return view.of(job_id, stored)
+        return view.from_stored(job_id, stored)
 
     @router.get("/{job_id}/events", response_class=EventSourceResponse)
     async def events(
@@ -177,7 +177,7 @@ async def _followed(
                     sent = series
                     yield ServerSentEvent(data={"id": job_id, "series": series}, event="bars")
                 event = "end" if stored.has_ended else "progress"
-                yield ServerSentEvent(data=view.of(job_id, stored), event=event)
+                yield ServerSentEvent(data=view.from_stored(job_id, stored), event=event)
     except JobError as error:  # the response has begun, so its status cannot change
         yield ServerSentEvent(data=problem_of(error), event="problem")
 

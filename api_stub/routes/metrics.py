@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from api_stub.backend import BackendDependency
 from api_stub.routes.health import queue_views
-from api_stub.routes.scopes import needs
+from api_stub.scopes import needs
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
 

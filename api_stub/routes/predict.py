@@ -10,13 +10,13 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
 from api_stub.problems import HttpCode, HttpError
-from api_stub.routes.connection import Waiting, WaitingRequest
 from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
 from api_stub.routes.job_views import FORECASTS, Accepted, result_of
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
-from api_stub.routes.scopes import needs
+from api_stub.routes.submission import Waiting, WaitingRequest
 from api_stub.routes.tables import AS_TABLES, table_response
+from api_stub.scopes import needs
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_shared
 from kronos_client.contract.results import ForecastResult
@@ -72,7 +72,7 @@ async def predict_single(
         return await table_response(waiting.table, job.named_series(result), headers)
     if result is not None:
         return _json(job.predictions(result)[0], 200, headers)
-    content = Accepted.of(job.id, queue, waiting.submission.root + FORECASTS, stored)
+    content = Accepted.from_stored(job.id, queue, waiting.submission.root + FORECASTS, stored)
     return _json(content, 202, headers | waiting.preference.headers | {"Location": content.url})
 
 
@@ -97,7 +97,7 @@ async def predict_batch(
     if any(result is None for *_, result in outcomes):
         url = waiting.submission.root + FORECASTS
         accepted = [
-            AcceptedItems.of(job.id, queue, url, stored, items=job.indices)
+            AcceptedItems.from_stored(job.id, queue, url, stored, items=job.indices)
             for job, queue, stored, _ in outcomes
         ]
         return _json(AcceptedBatch(jobs=accepted), 202, headers | waiting.preference.headers)
@@ -140,13 +140,13 @@ async def _run(items: Sequence[SingleRequest], prefix: str, waiting: WaitingRequ
             if result is None and not waiting.preference.takes_job:
                 raise _unfinished(job.id, waiting)
         except JobError as error:
-            raise HttpError.of(job.in_request(error), job.id) from None
+            raise HttpError.from_job(job.in_request(error), job.id) from None
         return job, queue, stored, result
 
     sent = await _send(prediction_jobs(items, submission.job_id, prefix, backend.settings), waiting)
     job_ids = [job.id for job, _ in sent]
     # A TaskGroup would wrap the error in an ExceptionGroup.
-    tasks = [asyncio.create_task(wait(*one)) for one in sent]
+    tasks = [asyncio.create_task(wait(job, queue)) for job, queue in sent]
     try:
         return await waiting.while_connected(asyncio.gather(*tasks), job_ids)
     except HttpError as failure:
@@ -193,6 +193,6 @@ async def _send(jobs: Sequence[PredictionJob], waiting: WaitingRequest) -> list[
             all_sent.append((replace(job, id=sent.id), queue))
         except JobError as error:
             if not submission.is_repeatable:  # a repeated request would find the jobs again
-                await backend.try_to_cancel([one.id for one, _ in all_sent])
+                await backend.try_to_cancel([job.id for job, _ in all_sent])
             raise job.in_request(error) from None
     return all_sent

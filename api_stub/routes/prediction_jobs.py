@@ -7,8 +7,14 @@ from typing import Any, Final
 
 from pydantic_core import to_json, to_jsonable_python
 
-from api_stub.candles import as_columns, num_candles
-from api_stub.routes.predictions import Prediction, PredictionPoint, SingleRequest, version_of
+from api_stub.routes.predictions import (
+    Prediction,
+    PredictionPoint,
+    SingleRequest,
+    as_columns,
+    num_candles,
+    version_of,
+)
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
@@ -56,7 +62,9 @@ class PredictionJob:
 
     def predictions(self, result: ForecastResult) -> list[Prediction]:
         """The answers for the items."""
-        return [_prediction(item, one, result) for item, one in zip(self.items, result.series, strict=True)]
+        return [
+            _prediction(item, series, result) for item, series in zip(self.items, result.series, strict=True)
+        ]
 
     def named_series(self, result: ForecastResult) -> list[SeriesForecast]:
         """The forecasts of the items under their names; those without a name have their positions."""

@@ -82,10 +82,12 @@ def _written(media_type: str, series: Sequence[SeriesForecast]) -> bytes:
     import pyarrow as pa
 
     tables = []
-    for one in series:
-        chances = {each.event: each.probability for each in one.events}
-        columns = forecast_columns(one.id, one.timestamps, one.mean, one.quantiles, chances)
-        for name, paths in (one.paths or {}).items():
+    for forecast in series:
+        chances = {chance.event: chance.probability for chance in forecast.events}
+        columns = forecast_columns(
+            forecast.id, forecast.timestamps, forecast.mean, forecast.quantiles, chances
+        )
+        for name, paths in (forecast.paths or {}).items():
             columns |= {f"{name}_path{number}": values for number, values in enumerate(paths, 1)}
         schema = pa.schema((name, pa.string() if name in TEXTS else pa.float64()) for name in columns)
         tables.append(pa.table(columns, schema=schema))

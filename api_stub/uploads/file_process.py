@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from api_stub.uploads.read_options import query_field
+from api_stub.uploads.body import query_field
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.processes.children import module_command

@@ -1,6 +1,9 @@
-"""Webhooks: sends one when its job ends, from whichever API process holds it."""
+"""Webhooks: sends one when its job ends, from whichever API process holds it, with a signature."""
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import logging
 import time
 import uuid
@@ -11,21 +14,22 @@ from typing import Annotated, Any, Final
 
 import httpx2
 from fastapi import Depends, Request
+from pydantic import SecretStr
 from pydantic_core import to_json
 from redis.exceptions import RedisError
 
 from api_stub.backend import Backend
 from api_stub.job_state import problem_of, state_of
 from api_stub.webhooks.address import AddressRefused, Network, checked_url, resolve, split
-from api_stub.webhooks.signature import signed_headers
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import WEBHOOKS_KEY, webhook_key
 from kronos_client.core.stored import Stored
 from kronos_client.redis.connection import read_script
 from kronos_client.redis.queues import MAX_WAIT_S
+from kronos_client.settings import SettingsError
 
-log = logging.getLogger(__name__)
-
+SECRET_PREFIX: Final = "whsec_"
+MIN_SECRET_BYTES: Final = 24
 HOLD_S: Final = 60.0
 """Seconds after which another process takes the webhooks of one that died."""
 RENEW_S: Final = 15.0
@@ -35,6 +39,36 @@ PAUSES_S: Final = (2, 10, 60, 300, 900)
 """Seconds between the attempts to send one webhook."""
 AWAY_PAUSE_S: Final = 5.0
 MAX_SENDING: Final = 16
+
+
+def read_secret(setting: SecretStr | None) -> bytes | None:
+    """The key in ``KRONOS_WEBHOOK_SECRET``; None if it is not set. Raises SettingsError."""
+    if setting is None:
+        return None
+    try:
+        secret = base64.b64decode(setting.get_secret_value().removeprefix(SECRET_PREFIX), validate=True)
+    except ValueError:
+        secret = b""
+    if len(secret) < MIN_SECRET_BYTES:
+        raise SettingsError(
+            f"KRONOS_WEBHOOK_SECRET cannot be used: it must be {MIN_SECRET_BYTES} or more bytes in base64, "
+            f"with or without {SECRET_PREFIX} before it. `openssl rand -base64 32` makes one"
+        )
+    return secret
+
+
+def signed_headers(secret: bytes, message_id: str, timestamp_s: int, body: bytes) -> dict[str, str]:
+    """The headers from which a receiver checks who sent the body, and when."""
+    signed = f"{message_id}.{timestamp_s}.".encode() + body
+    digest = base64.b64encode(hmac.digest(secret, signed, hashlib.sha256)).decode()
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp_s),
+        "webhook-signature": f"v1,{digest}",
+    }
+
+
+log = logging.getLogger(__name__)
 
 
 class Webhooks:

@@ -57,7 +57,6 @@ class Row(NamedTuple):
     measure: str
     figure: str
     target: str = ""
-    detail: str = ""
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile, gettempdir
 from typing import Any, Final
 
-from kronos_cli.checks.finding import Finding, Level
+from kronos_cli.checks import Finding, Level
 from kronos_cli.settings import CliSettings
-from kronos_cli.stack.ports import FLOWER_PORT, LOOPBACK, why_not_free
+from kronos_cli.stack.processes import FLOWER_PORT, LOOPBACK, why_not_free
 from worker.inference.probe import ProbeError, run_probe
 
 PROBE_TIMEOUT_S: Final = 600.0
@@ -32,7 +32,7 @@ def folder_findings(settings: CliSettings) -> Iterator[Finding]:
 def _model_cache() -> Path:
     cache = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     # Unlike Path.exists, os.path.exists returns False if access is denied.
-    return next((one for one in (cache, *cache.parents) if os.path.exists(one)), cache)  # noqa: PTH110
+    return next((folder for folder in (cache, *cache.parents) if os.path.exists(folder)), cache)  # noqa: PTH110
 
 
 def _folder(check: str, find: Callable[[], Path], variable: str, *, is_written: bool) -> Finding:

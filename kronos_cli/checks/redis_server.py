@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 from redis import Redis
 from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
-from kronos_cli.checks.finding import Finding, Level
+from kronos_cli.checks import Finding, Level
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import MIN_VERSION
 from kronos_client.contract.names import DEAD_KEY

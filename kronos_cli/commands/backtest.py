@@ -10,7 +10,7 @@ from rich.console import Console
 
 from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
-from kronos_cli.tables.parts import progress_bar
+from kronos_cli.terminal import progress_bar
 from kronos_cli.wording import file_error
 from kronos_client.backtesting.plan import DEFAULT_WINDOWS
 from kronos_client.client import ForecastClient
@@ -21,7 +21,7 @@ DEFAULT_OUTPUT = Path("output/backtest")
 TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 
 
-@click.command()
+@click.command(cls=options.SectionedCommand)
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path(exists=True))
 @options.candle_files
 @click.option(
@@ -103,6 +103,6 @@ def backtest(
         click.echo(f"Warning: {file} is left out: {why}", err=True)
     if left_out := report["left_out"]["windows"]:
         click.echo(f"Warning: {left_out} windows are left out:", err=True)
-        for code, one in report["left_out"]["errors"].items():
-            click.echo(f"  {code}: {one['message']}", err=True)
+        for code, failure in report["left_out"]["errors"].items():
+            click.echo(f"  {code}: {failure['message']}", err=True)
     click.echo(f"Report: {output / 'report.html'}")

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from kronos_cli.commands import options
-from kronos_cli.commands.models import model_registry, register_pair
-from kronos_cli.tables import models as models_table
+from kronos_cli.commands.models import model_as_json, model_registry, register_pair
 from kronos_client.backtesting.calibrating import fit_calibration
 from kronos_client.contract.worker_status import ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
@@ -40,7 +39,7 @@ def calibrate(backtest: Path, name: str, model: str | None, max_context: int | N
         fingerprint=hashlib.sha256(content.encode()).hexdigest(),
     )  # fmt: skip
     if as_json:
-        click.echo(json.dumps(models_table.as_json(registered, registry.current([registered]))))
+        click.echo(json.dumps(model_as_json(registered, registry.current([registered]))))
         return
     click.echo(f"{registered.reference}: calibrated from {fit.calibration.num_windows} windows.\n{fit.check}")
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from kronos_cli.checks.finding import Finding, is_ok
+from kronos_cli.checks import Finding, is_ok
 from kronos_cli.checks.installation import check_installation, worker_here
 from kronos_cli.settings import get_settings
 

@@ -19,12 +19,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kronos_cli.commands import options
-from kronos_cli.files.caution import caution_about
 from kronos_cli.settings import CliSettings, get_settings
-from kronos_cli.stack.own_commands import engine_choice, model_choice, own_command
 from kronos_cli.stack.processes import ProcessStack, log_of
-from kronos_cli.stack.services import start_redis
-from kronos_cli.wording import file_error, in_own_words
+from kronos_cli.stack.services import model_choice, own_command, start_redis
+from kronos_cli.wording import caution_about, file_error, in_own_words
 from kronos_client.client import ForecastClient, ForecastHandle, JobState
 from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -49,7 +47,7 @@ NUM_BARS_SHOWN = 5
 NUM_SYNTHETIC_BARS = 400
 
 
-@click.command()
+@click.command(cls=options.SectionedCommand)
 @click.option("--csv", "csv_file", type=options.PATH, help="Candles to use instead of synthetic ones.")
 @options.candle_files
 @options.lookback
@@ -145,10 +143,10 @@ class Demo:
 
     def _start_worker(self, stack: ProcessStack, url: str) -> ForecastWorkerStatus:
         """Start a worker, wait until it is ready, and return its status."""
+        variables = {"KRONOS_REDIS_URL": url, **model_choice(self.settings, self.model, self.tokenizer)}
         # Which kernels bfloat16 needs is known to PyTorch, which this process does not load.
-        is_compiled = self.settings.dtype == "float32" and is_warm(("float32", "float32"))
-        variables = {"KRONOS_REDIS_URL": url, **engine_choice(is_compiled=is_compiled)}
-        variables |= model_choice(self.settings, self.model, self.tokenizer)
+        if self.settings.dtype != "float32" or not is_warm(("float32", "float32")):
+            variables["KRONOS_ENGINE"] = "torch"  # the first job does not wait until they are compiled
         if self.device is not None:
             variables["KRONOS_DEVICE"] = self.device
         node = f"demo-{secrets.token_hex(4)}@{socket.gethostname()}"

@@ -1,11 +1,15 @@
 """``kronos devices``."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import click
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from kronos_cli.checks.machine import OFFLINE, PROBE_TIMEOUT_S
 from kronos_cli.settings import get_settings
-from kronos_cli.tables.devices import devices_table
-from kronos_cli.tables.parts import show
+from kronos_cli.terminal import show, simple_table
 from worker.inference.probe import ALL, ProbeError, run_probe
 
 
@@ -31,4 +35,31 @@ def devices(names: tuple[str, ...], model: str | None, as_json: bool) -> None:
         raise click.ClickException(str(error)) from None
     found = report["devices"]
     show(found, devices_table(found), as_json=as_json)
-    raise SystemExit(1 if any("error" in one for one in found) else 0)
+    raise SystemExit(1 if any("error" in device for device in found) else 0)
+
+
+def devices_table(devices: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """One row per device in a probe's report, and below it the warnings."""
+    names = ("asked for", "device", "name")
+    table = simple_table(*names, "free", "memory", "slots", names=names)
+    remarks: dict[str, str] = {}
+    for device in devices:
+        if "error" in device:
+            table.add_row(Text(device["requested"]), Text("none", style="red"))
+            remarks[device["error"]] = "red"
+            continue
+        what, warning, slots = device["description"], device["warning"], device["slots"]
+        table.add_row(
+            Text(device["requested"]), Text(device["device"], style="yellow" if warning else ""),
+            Text(what["name"]), _gib(what["memory_free_bytes"]), _gib(what["memory_total_bytes"]),
+            "?" if slots is None else str(slots),
+        )  # fmt: skip
+        for remark in filter(None, (warning, device["skipped"])):
+            remarks[remark] = "yellow"
+        if device["slots_error"]:
+            remarks[f"slots are not known: {device['slots_error']}"] = "yellow"
+    return Group(table, *(Text(text, style=style) for text, style in remarks.items()))
+
+
+def _gib(num_bytes: int | None) -> str:
+    return "?" if num_bytes is None else f"{num_bytes / 2**30:,.1f} GiB"

@@ -16,9 +16,9 @@ import pandas as pd
 from rich.console import Console
 from rich.live import Live
 
-from kronos_cli.commands.options import PATH, candle_files, priority
+from kronos_cli.commands.finetune_views import result_view, state_line, state_view
+from kronos_cli.commands.options import PATH, SectionedCommand, candle_files, priority
 from kronos_cli.settings import get_settings
-from kronos_cli.tables.finetune_job import result_view, state_line, state_view
 from kronos_cli.wording import file_error, in_own_words
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -58,7 +58,7 @@ class TrainingOptions:
     job_id: str | None = None
 
 
-@click.command()
+@click.command(cls=SectionedCommand)
 @click.option("--config", type=PATH, help="The config, a YAML or JSON file.")
 @click.option(
     "--set", "overrides", multiple=True, metavar="FIELD=VALUE",

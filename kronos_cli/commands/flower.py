@@ -7,7 +7,7 @@ import click
 
 from kronos_cli.commands.worker import run_celery
 from kronos_cli.settings import get_settings
-from kronos_cli.stack.ports import FLOWER_PORT
+from kronos_cli.stack.processes import FLOWER_PORT
 
 COLUMNS = "name,kwargs,state,received,runtime,worker,uuid"
 

@@ -11,10 +11,8 @@ import click
 from rich.console import Console
 
 from kronos_cli.commands import options
-from kronos_cli.files.bulk import FileReader
-from kronos_cli.files.inputs import Source, find_inputs
-from kronos_cli.files.output import ForecastFolder, ForecastTable, OutputExists
-from kronos_cli.files.record import KINDS, Kind, LongForm
+from kronos_cli.files.inputs import FileReader, Source, find_inputs
+from kronos_cli.files.output import KINDS, ForecastFolder, ForecastTable, Kind, LongForm, OutputExists
 from kronos_cli.files.run import ForecastRun, Tally
 from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
@@ -62,7 +60,7 @@ def device(text: str) -> str:
     return text
 
 
-@click.command()
+@click.command(cls=options.SectionedCommand)
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path())
 @click.option(
     "--output", type=options.PATH, default=DEFAULT_OUTPUT, show_default=True,

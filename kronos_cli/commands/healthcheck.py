@@ -2,7 +2,7 @@
 
 import click
 
-from kronos_cli.checks.finding import is_ok
+from kronos_cli.checks import is_ok
 from kronos_cli.checks.installation import worker_here
 from kronos_cli.commands.check import print_json
 from kronos_cli.settings import get_settings

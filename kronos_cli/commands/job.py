@@ -6,7 +6,7 @@ import click
 from rich.text import Text
 
 from kronos_cli.settings import get_settings
-from kronos_cli.tables.parts import duration, moment, show, simple_table
+from kronos_cli.terminal import duration, moment, show, simple_table
 from kronos_client.contract.names import is_job_id
 from kronos_client.core.job_facts import Attempt, JobFacts, read_job
 from kronos_client.redis.connection import connect

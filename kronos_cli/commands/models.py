@@ -1,26 +1,43 @@
 """``kronos models``, and its subcommands register, promote and rollback."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 import click
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
-from kronos_cli.tables import models as models_table
-from kronos_cli.tables.parts import show
-from kronos_client.registry.model_registry import ModelRegistry, check_name, roll_back, why_not_promoted
+from kronos_cli.terminal import show, simple_table
+from kronos_client.contract.calibration import Calibration
+from kronos_client.registry.model_registry import (
+    DamagedModel,
+    ModelRegistry,
+    check_name,
+    roll_back,
+    why_not_promoted,
+)
 from kronos_client.registry.model_registry import promote as record_promotion
-from kronos_client.registry.registered_model import RegisteredModel
+from kronos_client.registry.registered_model import Metadata, RegisteredModel
 from kronos_model.checkpoints.source import CONFIG_NAME, locate_checkpoint, read_json, read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 TOKEN_BITS = ("s1_bits", "s2_bits")
+DATE_CHARS: Final = 10
+SHORT_CHARS: Final = 8
+"""Shown characters of a commit or fingerprint."""
+LEGEND: Final = (
+    "tokenizer, predictor: best validation loss. over parent, over last value: reduction of the CRPS of the "
+    "close on held-out candles, or in the backtest of the calibration; 80 % held: closes there in the 80 % "
+    "interval, before it."
+)
 
 
 @click.group(invoke_without_command=True)
@@ -38,9 +55,9 @@ def models(context: click.Context, as_json: bool) -> None:
     if as_json or registered:
         found = {
             "folder": str(registry.folder),
-            "models": [models_table.as_json(model, current) for model in registered],
+            "models": [model_as_json(model, current) for model in registered],
         }
-        show(found, models_table.models_table(registered, current), as_json=as_json)
+        show(found, models_table(registered, current), as_json=as_json)
 
 
 @models.command()
@@ -59,9 +76,7 @@ def register(
     """
     registry = model_registry()
     model = register_folder(registry, checkpoint, name, tokenizer, max_context)
-    click.echo(
-        json.dumps(models_table.as_json(model, registry.current([model]))) if as_json else model.reference
-    )
+    click.echo(json.dumps(model_as_json(model, registry.current([model]))) if as_json else model.reference)
 
 
 @models.command()
@@ -161,3 +176,78 @@ def model_registry() -> ModelRegistry:
     if folder is None:
         raise click.ClickException("KRONOS_MODEL_FOLDER is not set: set it to the folder that workers share")
     return ModelRegistry(folder)
+
+
+def models_table(
+    models: Sequence[RegisteredModel | DamagedModel], current: Mapping[str, int]
+) -> RenderableType:
+    """Tables with one row per version: its origin, its quality, its calibration. Below: the damaged ones.
+
+    A name of several versions has a line that says which of them it means. Text of the metadata is never
+    markup.
+    """
+    what = simple_table(
+        "model", "parent", "created", "data", names=["model", "parent"], texts=["created", "data"]
+    )
+    how_good = simple_table(
+        "model", "tokenizer", "predictor", "over parent", "over last value", "80 % held", names=["model"]
+    )  # fmt: skip
+    calibrated = simple_table("model", "calibrated for", "from", "until", "fitted", names=["model"])
+    damaged = []
+    for model in models:
+        if isinstance(model, DamagedModel):
+            what.add_row(Text(model.reference), Text("damaged", style="red"))
+            damaged.append(Text(f"{model.reference}: {model.reason}", style="red"))
+            continue
+        metadata = model.metadata
+        created, data = f"{metadata.created_at:%Y-%m-%d}", str(metadata.data_fingerprint or "")[:SHORT_CHARS]
+        what.add_row(Text(model.reference), Text(_parent(metadata.parent)), created, Text(data))
+        how_good.add_row(Text(model.reference), *_quality(metadata))
+        if metadata.calibration is not None:
+            calibrated.add_row(Text(model.reference), *map(Text, _calibration(metadata.calibration)))
+    tables = [what, how_good, *([calibrated] if calibrated.row_count else [])]
+    several = [name for name, number in Counter(model.name for model in models).items() if number > 1]
+    meanings = [Text(f"{name} means {name}@{current[name]}.") for name in several if name in current]
+    return Group(*tables, *meanings, Text(LEGEND, style="dim"), *damaged)
+
+
+def model_as_json(model: RegisteredModel | DamagedModel, current: Mapping[str, int]) -> dict[str, Any]:
+    """All metadata, or the reason in ``damaged``. ``current``: whether the name alone means this version."""
+    known: dict[str, Any] = {"name": model.name, "version": model.version, "damaged": None}
+    if isinstance(model, DamagedModel):
+        known["damaged"] = model.reason
+    else:
+        known = model.metadata.model_dump(mode="json") | known
+    return {"id": model.reference, **known, "current": current.get(model.name) == model.version}
+
+
+def _parent(parent: Any) -> str:
+    model, revision = _at(parent, "model"), _at(parent, "revision")
+    if not isinstance(model, str):
+        return ""
+    return f"{model} @{revision[:SHORT_CHARS]}" if isinstance(revision, str) else model
+
+
+def _quality(metadata: Metadata) -> list[str]:
+    """The scores; empty if the metadata have none."""
+    losses = [_at(metadata.metrics, stage, "best_loss") for stage in ("tokenizer", "predictor")]
+    judged = _at(metadata.evaluation, "models")
+    ours = next(iter(judged.values()), None) if isinstance(judged, Mapping) else None
+    percents = [_at(ours, "against", over, "difference") for over in ("start", "last_value")]
+    held, forms = _at(ours, "scores", "coverage", "0.8"), ["{:.4g}"] * 2 + ["{:+.1f} %"] * 2 + ["{:.0%}"]
+    shown = zip([*losses, *percents, held], forms, strict=True)
+    return [form.format(value) if isinstance(value, int | float) else "" for value, form in shown]
+
+
+def _calibration(of: Calibration) -> list[str]:
+    return [
+        f"{of.lookback} bars read, {of.horizon} ahead", f"{of.num_windows} windows", of.last[:DATE_CHARS],
+        f"{of.fitted_at:%Y-%m-%d}",
+    ]  # fmt: skip
+
+
+def _at(value: Any, *keys: str) -> Any:
+    """The value at this path of nested objects, or None."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value

@@ -18,7 +18,26 @@ COUNT: Final = click.IntRange(min=1)
 PRIORITY: Final = click.Choice(["high", "normal", "low"])
 
 DEFAULT_MAX_CONTEXT: Final = 512
-OF_FILES: Final = [one.name for one in fields(ReadOptions) if one.name != "columns"]
+OF_FILES: Final = [field.name for field in fields(ReadOptions) if field.name != "columns"]
+
+SECTIONS: Final = dict.fromkeys(["columns", *OF_FILES], "Reading the files") | dict.fromkeys(
+    ["no_fallback", "priority", "deadline_s", "timeout_s", "in_flight"], "Sending the jobs"
+)
+"""Headings of options that few users need, by the options' names."""
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists the options in ``SECTIONS`` under headings of their own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            if isinstance(option, click.Option) and (record := option.get_help_record(ctx)) is not None:
+                sections.setdefault(SECTIONS.get(str(option.name), "Options"), []).append(record)
+        for heading in sorted(sections):  # Options, Reading the files, Sending the jobs
+            with formatter.section(heading):
+                formatter.write_dl(sections[heading])
+
 
 device = click.option("--device", help="auto, cpu, cuda, cuda:N or mps; overrides KRONOS_DEVICE.")
 model = click.option("--model", help="Hub id, folder or bundled name; overrides KRONOS_MODEL.")

@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.text import Text
 
 from kronos_cli.commands import options
-from kronos_cli.settings import get_settings
+from kronos_cli.settings import BUNDLED_MODEL, get_settings
 from kronos_cli.stack import services
-from kronos_cli.stack.own_commands import BUNDLED_MODEL, model_choice, own_command
-from kronos_cli.stack.ports import LOOPBACK, free_port, why_not_free
-from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.stack.processes import LOOPBACK, ProcessStack, free_port, why_not_free
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
+from kronos_cli.stack.services import model_choice, own_command
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
 PORT: Final = click.IntRange(1, 65535)

@@ -61,10 +61,8 @@ def run_celery(arguments: list[str]) -> None:
 
 def run_several(num_processes: int, arguments: list[str], settings: CliSettings) -> int:
     """Run workers with these arguments that share the cores. Returns their worst exit status."""
-    from kronos_cli.stack.own_commands import own_command
-    from kronos_cli.stack.restarts import Restarts
-    from kronos_cli.stack.services import worker_names, worker_share
-    from kronos_cli.stack.worker_processes import WorkerProcesses
+    from kronos_cli.stack.restarts import Restarts, WorkerProcesses
+    from kronos_cli.stack.services import own_command, worker_names, worker_share
     from kronos_client.logs import log_json
     from kronos_model.processes.children import ChildProcess, own_environment
 

@@ -9,13 +9,10 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from kronos_cli.files.bulk import FileReader, ForecastWork, read_work
-from kronos_cli.files.caution import caution_about
-from kronos_cli.files.inputs import Source
-from kronos_cli.files.output import ForecastFolder
-from kronos_cli.files.record import forecast_record
-from kronos_cli.tables.parts import progress_bar
-from kronos_cli.wording import in_own_words, job_error
+from kronos_cli.files.inputs import FileReader, ForecastWork, Source, read_work
+from kronos_cli.files.output import ForecastFolder, forecast_record
+from kronos_cli.terminal import progress_bar
+from kronos_cli.wording import caution_about, in_own_words, job_error
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.results import SeriesForecast

@@ -1,16 +1,22 @@
-"""Decides which dead processes are started again: at most 5 times in 10 minutes each."""
+"""Crashed processes are started again, at most 5 times in 10 minutes each. Several workers of one command."""
 
+import logging
+import os
+import signal
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from kronos_model.processes.children import POLL_S, ChildProcess
 from worker.inference.shutdown import EXIT_STATUS
 
 MAX_RESTARTS: Final = 5
 WINDOW_S: Final = 600.0
 READY_MARKS: Final = ("ready: ", "Ready to accept connections", "Uvicorn running on", "Visit me at")
 """Parts of the lines that a worker, Redis, the API and Flower log when they are ready."""
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+RESTART_PAUSE_S: Final = 5.0
 
 
 class Restarts:
@@ -41,3 +47,85 @@ class Restarts:
             return False
         restarts.append(now)
         return True
+
+
+log = logging.getLogger(__name__)
+
+
+class WorkerProcesses:
+    """Processes. One that crashes is started again after a pause.
+
+    Args:
+        starts: Each starts one of them.
+    """
+
+    def __init__(
+        self,
+        starts: Sequence[Callable[[], ChildProcess]],
+        restarts: Restarts,
+        *,
+        pause_s: float = RESTART_PAUSE_S,
+    ) -> None:
+        self._starts = starts
+        self._restarts = restarts
+        self._pause_s = pause_s
+        self._start_at = dict.fromkeys(range(len(starts)), 0.0)  # by index, of those that do not run
+        self._running: dict[int, ChildProcess] = {}
+        self._statuses = [0] * len(starts)
+        self._received: deque[int] = deque()
+        self._sent: set[int] = set()
+
+    def run(self) -> int:
+        """Wait until all have ended, and return the worst exit status. Call it in the main thread.
+
+        Raises LocalStackError if one cannot be started. The others have ended then.
+        """
+        # An ignored signal (nohup, a script's background job) stays ignored.
+        numbers = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {n: signal.signal(n, lambda number, _: self._received.append(number)) for n in numbers}
+        try:
+            while self._running or self._start_at:
+                self._start_due()
+                self._forward()
+                for index, child in list(self._running.items()):
+                    if child.exit_status is not None:
+                        self._end(index)
+                time.sleep(POLL_S)
+        finally:
+            for child in self._running.values():
+                child.terminate()
+            for child in self._running.values():
+                child.stop()
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        return max(self._statuses)
+
+    def _start_due(self) -> None:
+        for index in [index for index, at in self._start_at.items() if time.monotonic() >= at]:
+            del self._start_at[index]
+            self._running[index] = self._starts[index]()
+
+    def _forward(self) -> None:
+        """Send received signals to all. After the first, none is started again."""
+        while self._received:
+            self._sent.add(number := self._received.popleft())
+            self._start_at.clear()
+            for child in self._running.values():
+                if child.exit_status is None:
+                    os.kill(child.pid, number)
+
+    def _end(self, index: int) -> None:
+        child = self._running.pop(index)
+        status = child.stop()  # ends what it left behind
+        if status < 0:  # a signal of ours that came before the process handled it is no error
+            self._statuses[index] = 0 if -status in self._sent else 128 - status
+        else:
+            self._statuses[index] = status
+        if self._sent or status == 0:
+            return
+        if self._restarts.allow(child.name, status):
+            self._start_at[index] = time.monotonic() + self._pause_s
+            text = "%s ended with status %d: it is started again, at most %d times in %g minutes"
+            log.warning(text, child.name, status, MAX_RESTARTS, WINDOW_S / 60)
+        else:
+            log.error("%s ended with status %d, and is not started again", child.name, status)

@@ -1,4 +1,4 @@
-"""The services that ``kronos up`` and ``kronos demo`` start on one machine, and their variables."""
+"""The services that ``kronos up`` and ``kronos demo`` start on one machine: command lines and variables."""
 
 import importlib.util
 import secrets
@@ -9,17 +9,29 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from kronos_cli.settings import CliSettings
+from kronos_cli.settings import BUNDLED_MODEL, CliSettings
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.own_commands import own_command
-from kronos_cli.stack.ports import FLOWER_PORT, free_port
-from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.stack.processes import FLOWER_PORT, ProcessStack, free_port
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.processes.children import LocalStackError, module_command
 
 API_PACKAGES: Final = ("fastapi", "uvicorn", "api_stub.__main__")
 CORES_KEPT_FREE: Final = 1
 """Cores left to Redis, the API and Flower. A thread that waits for a core delays its whole worker."""
+
+
+def own_command(*arguments: str) -> list[str]:
+    """The command line of a child process that runs ``kronos`` with these arguments."""
+    return module_command("kronos_cli", *arguments)
+
+
+def model_choice(settings: CliSettings, model: str | None, tokenizer: str | None) -> dict[str, str]:
+    """The variables that choose a worker's checkpoint: from options, else settings, else the bundled one."""
+    given = {"KRONOS_MODEL": model, "KRONOS_TOKENIZER": tokenizer}
+    if model is None and settings.model is None:
+        # A revision that is set belongs to another model. The bundled model has none.
+        given |= {"KRONOS_MODEL": BUNDLED_MODEL, "KRONOS_MODEL_REVISION": "", "KRONOS_TOKENIZER_REVISION": ""}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def start_redis(

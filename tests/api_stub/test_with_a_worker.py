@@ -209,27 +209,3 @@ def test_a_client_of_the_references_service_gets_the_same_fields(http):
     batch = http.post("/v1/predict/batch", json={"items": items}).json()
     assert [one["series_id"] for one in batch] == ["batch-series-0", "batch-series-1", "batch-series-2"]
     assert all(len(one["prediction"]) == 20 for one in batch)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {
-            "timestamps": [
-                *reference_times(8)[:5],
-                reference_times(8)[6],
-                reference_times(8)[5],
-                reference_times(8)[7],
-            ]
-        },
-        {"candles": [{"open": 100, "high": 95, "low": 105, "close": 100}], "timestamps": reference_times(1)},
-        {"candles": [], "timestamps": [], "prediction_timestamps": []},
-        {"candles": bars(7)},
-    ],
-    ids=["order", "high below low", "empty", "lengths"],
-)
-def test_what_the_references_service_refuses_as_422_is_refused_as_422(http, change):
-    times = reference_times(10)
-    body = {"candles": bars(8), "timestamps": times[:8], "prediction_timestamps": times[8:]}
-    assert http.post("/v1/predict/single", json=body).status_code == 200
-    assert http.post("/v1/predict/single", json=body | change).status_code == 422

@@ -34,8 +34,3 @@ def resources(module: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
                 ((type_, named),) = ((key, value) for key, value in block.items() if key != "__is_block__")
                 ((name, content),) = ((key, value) for key, value in named.items() if key != "__is_block__")
                 yield f"{kind}.{type_}", name, content
-
-
-def used_types() -> set[str]:
-    """The types that schemas.json must have."""
-    return {type_ for module in MODULES for type_, _, _ in resources(module)}

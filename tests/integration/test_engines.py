@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from kronos_cli.tables.status import engines_text
+from kronos_cli.commands.status import engines_text
 from kronos_client.client import ForecastClient
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_model.bars.columns import COLUMNS

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.own_commands import own_command
+from kronos_cli.stack.services import own_command
 from kronos_model.bars.synthetic import candles
 from kronos_model.processes.children import own_environment
 from tests.integration.conftest import PACED, StartWorker

@@ -13,8 +13,8 @@ import pytest
 from redis import Redis
 from rich.console import Console
 
+from kronos_cli.commands.status import status_table
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.tables.status import status_table
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import WORKER_STATUS, ForecastWorkerStatus

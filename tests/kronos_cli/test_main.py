@@ -6,7 +6,6 @@ import platform
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,12 @@ import pytest
 from click.testing import CliRunner
 from redis import Redis
 
-from kronos_cli.files.caution import caution_about
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
-from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.wording import caution_about
 from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
-from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from kronos_model.processes.children import LocalStackError
 from tests.waiting import WAIT_S
@@ -47,16 +44,6 @@ def status(node: str, **changes: Any) -> AnyWorkerStatus:
     load = {"sequences_running": 2, "sequences_waiting": 5, "bars_per_s": 1234.5, "queue_wait_s": 0.25}
     own = {"node": node, "host": platform.node(), "uptime_s": 125.0, "jobs_done": 3, "jobs_running": []}
     return WORKER_STATUS.validate_python(example("worker-status") | load | own | changes)
-
-
-@pytest.fixture
-def redis(monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
-    with LocalRedis() as server:
-        monkeypatch.setenv("KRONOS_REDIS_URL", server.url)
-        get_settings.cache_clear()
-        with connect(server.url) as client:
-            yield client
-    get_settings.cache_clear()
 
 
 def run(*arguments: str) -> Any:
@@ -179,28 +166,6 @@ def test_status_without_workers_names_the_command_that_starts_one(redis: Redis) 
     assert (as_json.exit_code, json.loads(as_json.output)) == (1, [])
 
 
-@pytest.mark.parametrize(
-    ("announced", "exit_code", "reason"),
-    [
-        ({}, 0, ""),
-        ({"state": "loading"}, 1, "celery@here is loading"),
-        ({"host": "elsewhere"}, 1, "no worker on"),
-    ],
-)
-def test_healthcheck_reads_only_this_hosts_worker(
-    redis: Redis, announced: dict[str, str], exit_code: int, reason: str
-) -> None:
-    announce(redis, status("celery@here", **announced))
-    result = run("healthcheck")
-    assert result.exit_code == exit_code
-    assert reason in result.output
-    report = json.loads(run("healthcheck", "--json").stdout)
-    assert (report["ok"], [finding["check"] for finding in report["findings"]]) == (
-        exit_code == 0,
-        ["worker"],
-    )
-
-
 def test_as_json_an_error_is_an_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def error_of(*arguments: str) -> tuple[int, str]:
         outcome = run(*arguments, "--json")
@@ -211,7 +176,6 @@ def test_as_json_an_error_is_an_object(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     (tmp_path / "bad.csv").write_text("date,open,high,close\n2024-06-18,1,1,1\n")
     monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
-    get_settings.cache_clear()
     assert error_of("status") == (1, "BROKER_UNREACHABLE")
     assert error_of("queues") == (1, "BROKER_UNREACHABLE")
     assert error_of("queues", "--purge-dead") == (1, "ABORTED")
@@ -225,7 +189,6 @@ def test_as_json_an_error_is_an_object(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("KRONOS_MAX_JOBS", "many")
     get_settings.cache_clear()
     assert error_of("status") == (1, "SETTINGS")
-    get_settings.cache_clear()
 
 
 CLIENT_ONLY = """
@@ -237,56 +200,21 @@ class Missing:
         if name.partition(".")[0] in MISSING:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Missing())
+import json
+from click.testing import CliRunner
 from kronos_cli.main import cli
-from kronos_cli.settings import get_settings
-cli(prog_name="kronos")
+for command in sys.argv[1:]:
+    done = CliRunner().invoke(cli, command.split())
+    if not isinstance(done.exception, SystemExit | None):
+        raise done.exception
+    print(json.dumps([done.exit_code, done.stdout, done.stderr]))
 """
-
-
-@pytest.mark.parametrize(
-    ("command", "extra"),
-    [
-        ("demo", "worker"),
-        ("devices", "worker"),
-        ("finetune --config x", "cli"),
-        ("flower", "worker"),
-        ("forecast x.csv", "cli"),
-        ("models", "cli"),
-        ("queues", "cli"),
-        ("up", "worker"),
-        ("worker", "worker"),
-        ("api", "api"),
-    ],
-)
-def test_if_only_the_client_is_installed_one_line_names_the_extra(
-    tmp_path: Path, command: str, extra: str
-) -> None:
-    done = in_client_only(tmp_path, command)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1, done.stderr
-    assert f'pip install ".[{extra}]"' in done.stderr
-
-
-def test_if_only_the_client_is_installed_check_runs(tmp_path: Path) -> None:
-    done = in_client_only(tmp_path, "check --no-compute")
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "✗ redis 127.0.0.1:1 does not answer" in " ".join(done.stdout.split())
-
-
-def in_client_only(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "KRONOS_REDIS_URL": "redis://127.0.0.1:1/0",
-        "KRONOS_MODEL_FOLDER": str(folder),
-    }
-    return subprocess.run(
-        [sys.executable, "-P", "-c", CLIENT_ONLY, *command.split()],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-    )
+EXTRAS = {
+    "demo": "worker", "devices": "worker", "finetune --config x": "cli", "flower": "worker",
+    "forecast x.csv": "cli", "models": "cli", "queues": "cli", "up": "worker", "worker": "worker",
+    "api": "api",
+}  # fmt: skip
+"""The extra that each command needs."""
 
 
 def test_the_installed_command_is_this_one() -> None:
@@ -297,9 +225,7 @@ def test_the_installed_command_is_this_one() -> None:
 
 def test_a_redis_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
-    get_settings.cache_clear()
     result = run("status")
-    get_settings.cache_clear()
     assert result.exit_code == 1
     assert "KRONOS_REDIS_URL" in result.output
     assert result.output.count("\n") == 1
@@ -307,18 +233,9 @@ def test_a_redis_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatc
 
 def test_flower_is_not_started_without_a_password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KRONOS_FLOWER_PASSWORD", raising=False)
-    get_settings.cache_clear()
     result = run("flower")
-    get_settings.cache_clear()
     assert result.exit_code == 1
     assert "KRONOS_FLOWER_PASSWORD" in result.output
-
-
-def test_the_demo_names_the_missing_column_of_a_csv_file(tmp_path: Path) -> None:
-    (tmp_path / "bad.csv").write_text("date,open,high,close\n2024-06-18,1,1,1\n")
-    result = run("demo", "--csv", str(tmp_path / "bad.csv"))
-    assert result.exit_code == 1
-    assert "no column low" in result.output
 
 
 def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -349,9 +266,7 @@ def test_the_demo_does_not_wait_for_a_compilation(
     monkeypatch.setenv("KRONOS_DTYPE", dtype)
     monkeypatch.setattr("kronos_cli.commands.demo.is_warm", lambda dtypes: is_compiled)
     monkeypatch.setattr(ProcessStack, "start", start)
-    get_settings.cache_clear()
     outcome = run("demo")
-    get_settings.cache_clear()
     assert "enough" in outcome.output
     (variables,) = given
     assert variables.get("KRONOS_ENGINE") == engine
@@ -381,24 +296,6 @@ def test_check_fails_without_redis_and_with_invalid_settings(monkeypatch: pytest
     report = json.loads(run("check", "--json").output)
     assert (report["ok"], report["findings"][-1]["check"]) == (False, "settings")
     assert "KRONOS_MAX_JOBS" in report["findings"][-1]["message"]
-
-
-@pytest.mark.parametrize(
-    ("announced", "exit_code", "reason"),
-    [
-        ({}, 0, "celery@here is ready"),
-        ({"state": "loading"}, 1, "is loading"),
-        ({"host": "x"}, 1, "no worker on"),
-    ],
-)
-def test_check_of_the_worker_is_the_health_check(
-    redis: Redis, announced: dict[str, str], exit_code: int, reason: str
-) -> None:
-    announce(redis, status("celery@here", **announced))
-    outcome = run("check", "--worker")
-    assert outcome.exit_code == exit_code
-    assert reason in outcome.output
-    assert json.loads(run("check", "--worker", "--json").output)["ok"] is (exit_code == 0)
 
 
 def test_devices_are_shown_with_the_device_that_each_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,3 +341,45 @@ def test_a_device_that_cannot_be_tried_at_all_is_one_line(monkeypatch: pytest.Mo
     monkeypatch.setattr("kronos_cli.commands.devices.run_probe", fail)
     outcome = run("devices")
     assert (outcome.exit_code, outcome.output) == (1, "Error: no torch\n")
+
+
+@pytest.mark.parametrize(
+    ("announced", "exit_code", "reason"),
+    [
+        ({}, 0, "celery@here is ready"),
+        ({"state": "loading"}, 1, "celery@here is loading"),
+        ({"host": "elsewhere"}, 1, "no worker on"),
+    ],
+)
+def test_the_health_check_and_check_of_the_worker_read_this_hosts_worker(
+    redis: Redis, announced: dict[str, str], exit_code: int, reason: str
+) -> None:
+    announce(redis, status("celery@here", **announced))
+    for command in (["healthcheck"], ["check", "--worker"]):
+        outcome = run(*command)
+        assert outcome.exit_code == exit_code
+        assert reason in outcome.output or (command == ["healthcheck"] and not exit_code)
+        report = json.loads(run(*command, "--json").stdout)
+        found = [finding["check"] for finding in report["findings"]]
+        assert (report["ok"], found) == (exit_code == 0, ["worker"])
+
+
+def test_if_only_the_client_is_installed_one_line_names_the_extra(tmp_path: Path) -> None:
+    """All commands in one process, in which the packages of the extras are missing."""
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "KRONOS_REDIS_URL": "redis://127.0.0.1:1/0",
+        "KRONOS_MODEL_FOLDER": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", CLIENT_ONLY, *EXTRAS, "check --no-compute"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *refusals, check = map(json.loads, done.stdout.splitlines())
+    for (command, extra), (exit_code, _, errors) in zip(EXTRAS.items(), refusals, strict=True):
+        assert (exit_code, errors.count("\n")) == (1, 1), (command, errors)
+        assert f'pip install ".[{extra}]"' in errors
+    exit_code, printed, errors = check
+    assert (exit_code, errors) == (1, "")
+    assert "✗ redis 127.0.0.1:1 does not answer" in " ".join(printed.split())

@@ -7,44 +7,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from api_stub.main import create_app
-from kronos_client.contract.schemas import example
 from kronos_client.registry.registered_model import output_folder
 from tests.api_stub.conftest import ADDRESS
 
 URL = "/v1/backtests"
 PARQUET = "application/vnd.apache.parquet"
-
-
-def enqueue(http) -> str:
-    answer = http.post(URL, json=example("backtest-job"))
-    assert answer.status_code == 202, answer.text
-    assert answer.json()["queue"] == "cpu.finetune"
-    return str(answer.json()["id"])
-
-
-def test_a_backtest_is_enqueued_followed_and_listed(http, jobs):
-    job_id = enqueue(http)
-    (sent,) = jobs.sent()
-    assert {name: sent[name] for name in example("backtest-job")} == example("backtest-job")
-    (listed,) = http.get(URL).json()["jobs"]
-    assert (listed["id"], listed["url"]) == (job_id, f"{URL}/{job_id}")
-    assert http.get("/v1/finetunes").json()["jobs"] == []
-    progress = {"stage": "forecasting", "forecasts_done": 8, "forecasts_total": 80, "seconds_left": 12.5}
-    jobs.publish(job_id, "PROGRESS", progress)
-    assert http.get(f"{URL}/{job_id}").json()["progress"] == progress
-    jobs.publish(job_id, "PROGRESS", {"stage": "of another form"})
-    assert http.get(f"{URL}/{job_id}").json()["progress"] is None
-    result = example("backtest-result")
-    jobs.finish(job_id, result)
-    view = http.get(f"{URL}/{job_id}").json()
-    assert (view["state"], view["result"]) == ("done", result)
-    with http.stream("GET", f"{URL}/{job_id}/events") as events:
-        assert events.read().startswith(b"event: end\n")
-    assert http.get(f"/v1/finetunes/{job_id}").json()["code"] == "LOST"
-
-
-def test_a_waiting_backtest_is_cancelled_at_once(http):
-    assert http.delete(f"{URL}/{enqueue(http)}").json()["state"] == "cancelled"
 
 
 @pytest.fixture

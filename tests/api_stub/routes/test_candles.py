@@ -5,25 +5,12 @@ import gzip
 import pytest
 
 from api_stub.routes import candles
-from api_stub.uploads.file_child import read
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.files.options import ReadOptions
-from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER, READABLE, file_of, options_of
+from tests.kronos_model.bars.files.candle_files import FOLDER
 
 URL = "/v1/candles"
 CSV = {"Content-Type": "text/csv"}
-
-
-@pytest.mark.parametrize("name", READABLE)
-def test_files_are_read_by_the_common_rules(name):
-    options = {"columns": {}, "id_column": None} | EXPECTED[name].get("options", {})
-    content = read(file_of(name), options, {"max_bars": 99})
-    assert content["series"] == {
-        "id": "A" if options_of(name).id_column else "",
-        "timestamps": EXPECTED[name]["timestamps"],
-        **EXPECTED[name]["columns"],
-    }
-    assert content["dropped"] == EXPECTED[name].get("dropped", {})
 
 
 def test_the_series_of_a_file_can_be_forecast(http, settings, jobs):

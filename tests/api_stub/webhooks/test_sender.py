@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from api_stub.main import create_app
 from api_stub.webhooks import sender
-from api_stub.webhooks.signature import signed_headers
+from api_stub.webhooks.sender import signed_headers
 from kronos_client.contract.names import WEBHOOKS_KEY, webhook_key
 from kronos_client.contract.schemas import example
 from tests.api_stub.conftest import ADDRESS

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kronos_cli.checks import machine
-from kronos_cli.checks.finding import Finding
+from kronos_cli.checks import Finding, machine
 from kronos_cli.checks.machine import folder_findings, port_findings, report_findings
 from kronos_cli.settings import CliSettings
 

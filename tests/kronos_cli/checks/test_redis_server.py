@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,8 +9,8 @@ import pytest
 from redis import Redis
 from redis.exceptions import ResponseError
 
-from kronos_cli.checks import redis_server
-from kronos_cli.checks.finding import Finding
+from kronos_cli.checks import Finding
+from kronos_cli.checks import redis_server as checks_of_redis
 from kronos_cli.checks.redis_server import redis_findings, server_findings
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import LocalRedis
@@ -28,19 +27,6 @@ WELL: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalRedis]:
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def redis(server: LocalRedis) -> Iterator[Redis]:
-    with connect(server.url) as client:
-        yield client
-        client.flushall()
-
-
 def by_check(findings: list[Finding]) -> dict[str, Finding]:
     return {finding.check: finding for finding in findings}
 
@@ -49,8 +35,8 @@ def of(url: str) -> dict[str, Finding]:
     return by_check(redis_findings(CliSettings(redis_url=url)))
 
 
-def test_a_redis_started_for_a_demo_lacks_only_persistence(server: LocalRedis) -> None:
-    found = of(server.url)
+def test_a_redis_started_for_a_demo_lacks_only_persistence(redis_server: LocalRedis) -> None:
+    found = of(redis_server.url)
     assert {check for check, finding in found.items() if finding.level != "ok"} == {"persistence"}
     assert {
         "redis",
@@ -90,13 +76,13 @@ def test_each_value_of_info_has_its_level(changes: dict[str, Any], check: str, l
     assert bool(found[check].remedy) is (level != "ok")
 
 
-def test_dead_messages_are_a_warning(server: LocalRedis, redis: Redis) -> None:
+def test_dead_messages_are_a_warning(redis_server: LocalRedis, redis: Redis) -> None:
     redis.lpush(DEAD_KEY, "{}")
-    assert of(server.url)["dead messages"].level == "warning"
+    assert of(redis_server.url)["dead messages"].level == "warning"
 
 
-def test_a_wrong_password_and_a_missing_server_have_different_remedies(server: LocalRedis) -> None:
-    port = urlsplit(server.url).port
+def test_a_wrong_password_and_a_missing_server_have_different_remedies(redis_server: LocalRedis) -> None:
+    port = urlsplit(redis_server.url).port
     for url in (f"redis://:wrong@127.0.0.1:{port}/0", f"redis://127.0.0.1:{port}/0"):
         (finding,) = of(url).values()
         assert (finding.level, "password" in finding.remedy) == ("failed", True)
@@ -105,9 +91,11 @@ def test_a_wrong_password_and_a_missing_server_have_different_remedies(server: L
     assert (finding.level, "kronos up" in finding.remedy) == ("failed", True)
 
 
-def test_a_user_without_the_right_to_run_a_command_is_a_warning(server: LocalRedis, redis: Redis) -> None:
+def test_a_user_without_the_right_to_run_a_command_is_a_warning(
+    redis_server: LocalRedis, redis: Redis
+) -> None:
     redis.acl_setuser("plain", enabled=True, passwords=["+secret"], keys=["*"], commands=["+ping", "+time"])
-    port = urlsplit(server.url).port
+    port = urlsplit(redis_server.url).port
     found = [*redis_findings(CliSettings(redis_url=f"redis://plain:secret@127.0.0.1:{port}/0"))]
     not_allowed = [finding.message for finding in found if finding.level == "warning"]
     assert ["INFO" in text.upper() for text in not_allowed] == [True, False]  # nor LLEN
@@ -116,13 +104,13 @@ def test_a_user_without_the_right_to_run_a_command_is_a_warning(server: LocalRed
 
 @pytest.mark.parametrize("answer", [ResponseError("unknown command 'INFO'"), ValueError("invalid literal")])
 def test_a_command_without_an_answer_is_a_warning_and_the_other_checks_run(
-    server: LocalRedis, monkeypatch: pytest.MonkeyPatch, answer: Exception
+    redis_server: LocalRedis, monkeypatch: pytest.MonkeyPatch, answer: Exception
 ) -> None:
     def refuse(*_: Any) -> Any:
         raise answer
 
-    monkeypatch.setattr(redis_server.Redis, "info", refuse)
-    found = by_check(redis_findings(CliSettings(redis_url=server.url)))
+    monkeypatch.setattr(checks_of_redis.Redis, "info", refuse)
+    found = by_check(redis_findings(CliSettings(redis_url=redis_server.url)))
     assert found["redis"].level == "warning"
     assert str(answer) in found["redis"].message
     assert found["dead messages"].level == "ok"
@@ -140,18 +128,18 @@ def test_a_command_without_an_answer_is_a_warning_and_the_other_checks_run(
     ],
 )
 def test_a_remote_server_needs_tls_and_a_password(
-    url: str, level: str, part: str, server: LocalRedis, monkeypatch: pytest.MonkeyPatch
+    url: str, level: str, part: str, redis_server: LocalRedis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_server, "connect", lambda *_, **__: connect(server.url))
+    monkeypatch.setattr(checks_of_redis, "connect", lambda *_, **__: connect(redis_server.url))
     finding = of(url)["tls"]
     assert (finding.level, part in finding.message) == (level, True)
 
 
-def test_clocks_that_differ_are_a_warning(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert of(server.url)["clock"].level == "ok"
-    now = redis_server.time.time
-    monkeypatch.setattr(redis_server.time, "time", lambda: now() + 60)
-    finding = of(server.url)["clock"]
+def test_clocks_that_differ_are_a_warning(redis_server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of(redis_server.url)["clock"].level == "ok"
+    now = checks_of_redis.time.time
+    monkeypatch.setattr(checks_of_redis.time, "time", lambda: now() + 60)
+    finding = of(redis_server.url)["clock"]
     assert finding.level == "warning"
     assert "60.0 s behind this machine's" in finding.message
 

@@ -1,7 +1,6 @@
 """``kronos calibrate``: from a backtest's folder to a version of a model. A fake client answers."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from kronos_cli.main import cli
-from kronos_cli.settings import get_settings
 from kronos_client.backtesting import reporting
 from kronos_client.backtesting.store import LEVELS
 from kronos_client.registry.model_registry import ModelRegistry
@@ -22,12 +20,10 @@ TINY = {"id": "kronos-tiny", "revision": None, "tokenizer_id": "kronos-tiny", "t
 
 
 @pytest.fixture(autouse=True)
-def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelRegistry]:
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelRegistry:
     monkeypatch.setenv("KRONOS_MODEL_FOLDER", str(tmp_path / "models"))
     monkeypatch.setattr(reporting, "write_page", lambda path, *_: path.write_text("page"))
-    get_settings.cache_clear()
-    yield ModelRegistry(tmp_path / "models")
-    get_settings.cache_clear()
+    return ModelRegistry(tmp_path / "models")
 
 
 def backtest(folder: Path, info: dict[str, Any] = TINY, **options: Any) -> Path:

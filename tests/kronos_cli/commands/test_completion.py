@@ -109,7 +109,3 @@ def test_the_requests_of_those_scripts_are_answered(shell: str, on_path: Path) -
         timeout=WAIT_S,
     )
     assert "status" in done.stdout
-
-
-def test_another_shell_is_refused() -> None:
-    assert CliRunner().invoke(cli, ["completion", "tcsh"]).exit_code == 2

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,11 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from kronos_cli.commands import forecast as command
-from kronos_cli.files.bulk import FileReader, read_work
-from kronos_cli.files.inputs import Source
 from kronos_cli.main import cli
-from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.schemas import example
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.testing import FakeForecastClient, fake_worker
-from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.synthetic import candles
 from tests.worker.inference.forecasts import result
 
@@ -65,12 +62,10 @@ class PlayedClient:
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedClient]:
+def played(monkeypatch: pytest.MonkeyPatch) -> PlayedClient:
     played = PlayedClient()
     monkeypatch.setattr(command, "ForecastClient", played)
-    get_settings.cache_clear()
-    yield played
-    get_settings.cache_clear()
+    return played
 
 
 @pytest.fixture
@@ -90,6 +85,19 @@ def forecast(*arguments: str) -> Result:
 
 def summary(outcome: Result) -> dict[str, Any]:
     return json.loads(outcome.stdout)  # type: ignore[no-any-return]
+
+
+def test_the_first_help_lists_at_most_24_options_and_the_others_have_headings() -> None:
+    sections = re.split(r"^(\w[\w ]+):\n", forecast("--help").output, flags=re.MULTILINE)
+    listed = {
+        heading: re.findall(r"^  (?:-h, )?--([\w-]+)", text, re.MULTILINE)
+        for heading, text in zip(sections[1::2], sections[2::2], strict=True)
+    }
+    listed.pop("Usage", None)
+    assert list(listed) == ["Options", "Reading the files", "Sending the jobs"]
+    assert len(listed["Options"]) <= 24
+    options = [option for parameter in command.forecast.params for option in parameter.opts if "--" in option]
+    assert sorted(f"--{name}" for names in listed.values() for name in names) == sorted([*options, "--help"])
 
 
 def test_every_file_is_forecast_once(played: PlayedClient, files: list[Path]) -> None:
@@ -308,18 +316,6 @@ def test_a_missing_forecast_worker_is_reported(played: PlayedClient, files: list
     assert "start one with: kronos worker" in forecast("in", "--output", "out").stderr
     played.alive = [TRAINING, READY]
     assert "start one" not in forecast("in", "--output", "out").stderr
-
-
-def test_the_fingerprint_covers_candles_and_the_options_that_change_a_forecast(files: list[Path]) -> None:
-    def fingerprint_of(**options: Any) -> str:
-        reader = FileReader(ReadOptions())
-        return read_work("c", Source(files[2]), reader, 10, options).fingerprint  # type: ignore[arg-type]
-
-    fingerprint = fingerprint_of()
-    assert fingerprint_of(priority="low", device="cpu") == fingerprint
-    assert fingerprint_of(top_p=0.8) != fingerprint
-    files[2].write_text(files[2].read_text().replace("T", " "))
-    assert fingerprint_of() != fingerprint
 
 
 def test_options_say_how_files_are_read(played: PlayedClient, files: list[Path]) -> None:

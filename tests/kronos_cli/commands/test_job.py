@@ -1,7 +1,6 @@
 """``kronos job``: one job explained from Redis alone."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from click.testing import CliRunner, Result
 from redis import Redis
 
 from kronos_cli.main import cli
-from kronos_cli.settings import get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import DEAD_KEY, job_key, result_key
 from kronos_client.core.stored import encode_failure
@@ -30,12 +28,8 @@ WORKER = "celery@one"
 
 
 @pytest.fixture(autouse=True)
-def environment(redis: Redis, redis_server, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("KRONOS_REDIS_URL", redis_server.url)
+def environment(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    get_settings.cache_clear()
-    yield
-    get_settings.cache_clear()
 
 
 @pytest.fixture

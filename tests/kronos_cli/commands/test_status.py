@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.own_commands import own_command
+from kronos_cli.stack.services import own_command
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import announce
 from kronos_model.processes.children import own_environment
@@ -46,27 +46,17 @@ def stop(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     return process.returncode, errors.decode()
 
 
-def test_in_a_pipe_each_line_is_a_list_until_ctrl_c(server: LocalRedis, redis: Redis) -> None:
+def test_in_a_pipe_each_line_is_a_list_also_during_an_outage_of_redis(
+    server: LocalRedis, redis: Redis
+) -> None:
     process = watch(server, "--json", output=subprocess.PIPE)
     lines: IO[bytes] = process.stdout  # type: ignore[assignment]
     assert json.loads(lines.readline()) == []
     announce(redis, status("celery@one"))
-    nodes = []
-    for line in lines:
-        nodes = [worker["node"] for worker in json.loads(line)]
-        if nodes:
-            break
-    assert nodes == ["celery@one"]
-    assert stop(process) == (0, "")
-
-
-def test_in_a_pipe_it_continues_during_an_outage_of_redis(server: LocalRedis) -> None:
-    process = watch(server, "--json", output=subprocess.PIPE)
-    lines: IO[bytes] = process.stdout  # type: ignore[assignment]
-    assert json.loads(lines.readline()) == []
-    server.stop()
     found = (json.loads(line) for line in lines)
-    first = next(one for one in found if "error" in one)
+    assert [worker["node"] for worker in next(filter(None, found))] == ["celery@one"]
+    server.stop()
+    first = next(report for report in found if "error" in report)
     assert first["error"]["code"] == next(found)["error"]["code"] == "BROKER_UNREACHABLE"
     assert process.poll() is None
     assert stop(process) == (0, "")

@@ -10,9 +10,9 @@ from rich.console import Console
 from kronos_cli.commands.up import keep_running, prefixed_lines
 from kronos_cli.main import cli
 from kronos_cli.settings import CliSettings
-from kronos_cli.stack.ports import free_port
-from kronos_cli.stack.processes import ProcessStack
+from kronos_cli.stack.processes import ProcessStack, free_port
 from kronos_cli.stack.restarts import MAX_RESTARTS, Restarts
+from tests import ports
 
 
 def test_a_log_line_is_printed_unchanged_after_its_workers_name():
@@ -35,8 +35,8 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path):
 
 
 def test_the_apis_port_is_tried_at_the_apis_address(tmp_path, monkeypatch):
-    with socket.create_server(("127.0.0.2", 0)) as other:
-        port = other.getsockname()[1]
+    port = ports.free_port()
+    with socket.create_server(("127.0.0.2", port)):
         settings = CliSettings.load(api_host="127.0.0.2", api_port=port)
         monkeypatch.setattr("kronos_cli.commands.up.get_settings", lambda: settings)
         outcome = CliRunner().invoke(cli, ["up", "--data", str(tmp_path), "--api-port", str(port)])

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from kronos_cli.settings import get_settings
 from kronos_model.devices import cores
 from kronos_model.processes.children import LineSink
 from tests.kronos_cli.test_main import run
@@ -15,13 +14,10 @@ NUM_CORES = 6
 
 
 @pytest.fixture(autouse=True)
-def own_settings(monkeypatch: pytest.MonkeyPatch) -> Any:
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRONOS_DEVICE", "auto")  # which the command changes
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(cores, "num_cores", lambda: NUM_CORES)
-    get_settings.cache_clear()
-    yield
-    get_settings.cache_clear()
 
 
 @pytest.fixture
@@ -49,7 +45,7 @@ def started(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[tuple[list[str
         sink(name, "a line")
         return 70
 
-    monkeypatch.setattr("kronos_cli.stack.worker_processes.WorkerProcesses", Children)
+    monkeypatch.setattr("kronos_cli.stack.restarts.WorkerProcesses", Children)
     monkeypatch.setattr("kronos_model.processes.children.ChildProcess", child)
     return found
 

@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError
 
 from kronos_cli.stack import local_redis as local
 from kronos_cli.stack.local_redis import LocalRedis, find_redis_server, redis_version
-from kronos_cli.stack.ports import free_port
+from kronos_cli.stack.processes import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.bars.synthetic import candles
@@ -171,9 +171,7 @@ def test_the_package_is_found_without_being_imported() -> None:
 
 
 def test_a_preferred_port_is_used_only_if_it_is_free() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    port = ports.free_port()
+    with socket.create_server(("127.0.0.1", port)):
         assert free_port(port) != port
     assert free_port(port) == port

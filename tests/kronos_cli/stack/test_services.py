@@ -13,7 +13,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.services import shared_folders, start_api, worker_names, worker_share
 from kronos_model.devices import cores
-from kronos_model.processes.children import LocalStackError
+from kronos_model.processes.children import LocalStackError, own_environment
 
 BARE = CliSettings.model_construct()
 
@@ -81,3 +81,20 @@ def test_without_the_packages_of_the_api_the_other_services_run(monkeypatch, tmp
         assert start_api(stack, None, BARE, {}, Console(file=printed)) is None
         assert stack.dead() is None
     assert "not installed: no_such_package." in printed.getvalue()
+
+
+def test_given_variables_replace_a_file_that_this_process_read(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith("KRONOS_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "url").write_text("redis://mine/0")
+    (tmp_path / "device").write_text("cpu")
+    monkeypatch.setenv("KRONOS_REDIS_URL_FILE", str(tmp_path / "url"))
+    monkeypatch.setenv("KRONOS_DEVICE_FILE", str(tmp_path / "device"))
+    given = {"KRONOS_REDIS_URL": "redis://started/0"}
+    environment = own_environment(given)
+    monkeypatch.delenv("KRONOS_REDIS_URL_FILE")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    settings = CliSettings.load()
+    assert settings.redis_url.get_secret_value() == "redis://started/0"
+    assert settings.device == "cpu"

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from kronos_cli.tables.status import status_table
+from kronos_cli.commands.status import status_table
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import is_gpu_ready, live_workers
 from kronos_client.settings import SettingsError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from kronos_cli.tables.finetune_job import WAITING, result_view, state_line, state_view
+from kronos_cli.commands.finetune_views import WAITING, result_view, state_line, state_view
 from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
 from kronos_client.contract.schemas import example
 from kronos_client.core.stored import FinetuneState

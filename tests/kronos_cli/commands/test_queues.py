@@ -1,20 +1,16 @@
 """The output of ``kronos queues``: waiting jobs and dead messages."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 from redis import Redis
 
+from kronos_cli.commands.queues import queues_report
 from kronos_cli.main import cli
-from kronos_cli.settings import get_settings
-from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.tables.queues import queues_report
 from kronos_client.contract.names import DEAD_KEY
 from kronos_client.contract.worker_status import State
-from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import large_key, list_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
@@ -22,21 +18,9 @@ from kronos_client.testing import fake_worker
 AT_S = 1_750_000_000
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalRedis]:
-    with LocalRedis() as server:
-        yield server
-
-
-@pytest.fixture
-def redis(server: LocalRedis, monkeypatch: pytest.MonkeyPatch) -> Iterator[Redis]:
-    monkeypatch.setenv("KRONOS_REDIS_URL", server.url)
+@pytest.fixture(autouse=True)
+def _small_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRONOS_MAX_QUEUE_JOBS", "6")
-    get_settings.cache_clear()
-    with connect(server.url) as client:
-        yield client
-        client.flushall()
-    get_settings.cache_clear()
 
 
 def queues(*arguments: str, given: str | None = None) -> Result:
@@ -165,12 +149,3 @@ def test_large_jobs_are_returned_to_their_first_lists(redis: Redis) -> None:
     assert redis.lrange(key, 0, -1) == ["message"]
     assert queues("--return-large").output == "0 large jobs returned.\n"
     assert queues("--return-large", "--dead").exit_code == 2
-
-
-def test_a_redis_that_does_not_answer_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
-    get_settings.cache_clear()
-    outcome = queues()
-    get_settings.cache_clear()
-    assert outcome.exit_code == 1
-    assert outcome.output.count("\n") == 1

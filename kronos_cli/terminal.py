@@ -1,4 +1,4 @@
-"""Parts that the tables share."""
+"""Tables, progress and JSON on the terminal, as several commands print them."""
 
 import json
 from collections.abc import Collection

@@ -7,7 +7,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from kronos_cli.tables.parts import duration, simple_table
+from kronos_cli.terminal import duration, simple_table
 from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
 from kronos_client.core.stored import FinetuneState
 

@@ -1,1 +1,0 @@
-"""The output of commands: tables for the terminal, and JSON."""
