@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,8 @@ from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
 MAX_CONTEXT = 32
+TOLERANCE = 1e-5
+"""Of a column's range: what rounding may do to bars whose tokens are the same."""
 
 
 @pytest.fixture(scope="session")
@@ -94,3 +97,10 @@ def window_of(sequence: Sequence, slot: int) -> list[tuple[int, int]]:
         else:
             places.append((slot, position - prompt_length))
     return places
+
+
+def assert_same_bars(actual: np.ndarray, expected: np.ndarray) -> None:
+    """To 1e-5 of each column's range; one differing token moves a bar by far more."""
+    assert actual.shape == expected.shape
+    scale = np.abs(expected).max(axis=(0, 1), keepdims=True)
+    assert (np.abs(actual - expected) <= TOLERANCE * scale + 1e-9).all()

@@ -13,8 +13,7 @@ from benchmarks.support.workload import random_pair, series_request
 from kronos_model.engine.build import GPU_SLOTS, build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
-from tests.kronos_model.engine.conftest import MAX_CONTEXT
-from tests.kronos_model.engine.traces import assert_same_bars
+from tests.kronos_model.engine.conftest import MAX_CONTEXT, assert_same_bars
 
 pytestmark = pytest.mark.gpu
 

@@ -15,8 +15,7 @@ from kronos_model.engine.decoding.graphs import FACTOR_AFTER_FAILURE, USES_UNTIL
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams
 from kronos_model.errors import OutOfMemory
-from tests.kronos_model.engine.conftest import MAX_CONTEXT
-from tests.kronos_model.engine.traces import assert_same_bars
+from tests.kronos_model.engine.conftest import MAX_CONTEXT, assert_same_bars
 
 pytestmark = pytest.mark.gpu
 

@@ -20,7 +20,7 @@ from kronos_model.engine.scheduling.scheduler import STEPS_UNTIL_MORE
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.engine.transformer.network import Network
 from kronos_model.errors import KronosError
-from tests.kronos_model.engine.conftest import MAX_CONTEXT
+from tests.kronos_model.engine.conftest import MAX_CONTEXT, assert_same_bars
 from tests.kronos_model.engine.test_engine import (
     OutOfMemoryError,
     ScriptedRunner,
@@ -29,7 +29,6 @@ from tests.kronos_model.engine.test_engine import (
     request,
     seed_of,
 )
-from tests.kronos_model.engine.traces import assert_same_bars
 
 MANY_STEPS = 10_000
 NO_MEMORY = [
