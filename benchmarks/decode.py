@@ -4,7 +4,8 @@ Random weights of a published shape, 400 bars of lookback, 100 bars ahead. The c
 paths each. The naive loop, in float32, is timed on a few steps across the horizon and scaled to all steps;
 several series are one batch. The engine is timed as a whole, from submission to bars; its step is the mean
 of those in which all paths decode. The engines' runs alternate. The last lines compare a step of one path
-with the time to read its weights once, at the memory bandwidth of the same run.
+with the time to read its weights once, at the memory bandwidth of the same run, and prefill with the rate of
+a large product.
 
     python -m benchmarks.decode [--cases 1x1 1x10 1x64 64x1] [--dtypes float32 bfloat16] [--runs 5]
                                 [--engines native torch] [--device cuda] [--shape small] [--max-naive 64]
@@ -17,11 +18,13 @@ import torch
 
 from benchmarks.support.harness import Table, medians, options
 from benchmarks.support.naive import NaiveForecaster
-from benchmarks.support.workload import random_pair, series_request
+from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import series_request
 from kronos_model.devices.cores import num_cores
 from kronos_model.engine.build import CPU_SLOTS, build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.transformer.linear import Affine, FusedLinear
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 
@@ -111,6 +114,32 @@ def multiplied_bytes(model: Kronos) -> int:
     return sum(4 * parameter.numel() for module in modules for parameter in module.parameters())
 
 
+def product_rate() -> float:
+    """Floating-point operations a second of a large product, by MKL or by oneDNN."""
+    matrix = torch.randn(2048, 2048)
+    linear = FusedLinear(Affine(matrix, None))
+    passes = []
+    with torch.inference_mode():
+        for multiply in (linear, matrix.mm) * 5:
+            start = time.perf_counter()
+            multiply(matrix)
+            passes.append(time.perf_counter() - start)
+    return 2 * 2048**3 / min(passes)
+
+
+def prefill_operations(model: Kronos, tokenizer: KronosTokenizer, num_series: int) -> float:
+    """Floating-point operations of the lookbacks' products and of their attention."""
+    stacks = (model.transformer, tokenizer.encoder)
+    attention = model.dep_layer.cross_attn
+    multiplied = sum(
+        parameter.numel()
+        for module in (*stacks, attention.k_proj, attention.v_proj)
+        for parameter in module.parameters()
+    )
+    widths = sum(len(stack) * stack[0].self_attn.q_proj.out_features for stack in stacks)
+    return num_series * LOOKBACK * (2 * multiplied + 4 * widths * (LOOKBACK + 1) / 2)
+
+
 def main() -> None:
     given = options(
         __doc__, cases=["1x1", "1x10", "1x64", "64x1"], dtypes=["float32", "bfloat16"], runs=5, naive_runs=2,
@@ -119,10 +148,17 @@ def main() -> None:
     device = torch.device(given.device)
     model, tokenizer = (module.to(device) for module in random_pair(given.shape))
     cases = {case: requests_of(case) for case in given.cases}
-    num_paths = {case: sum(request.sampling.sample_count for request in cases[case]) for case in cases}
-    sizes = {"max_context": MAX_CONTEXT, "max_slots": max(CPU_SLOTS, *num_paths.values())}
+    num_paths = {case: sum(each.sampling.sample_count for each in cases[case]) for case in cases}
+    max_slots = max(CPU_SLOTS, *num_paths.values())
     engines = {
-        (name, kind): build_engine(model, tokenizer, dtype=getattr(torch, name), kind=kind, **sizes)
+        (name, kind): build_engine(
+            model,
+            tokenizer,
+            max_context=MAX_CONTEXT,
+            max_slots=max_slots,
+            dtype=getattr(torch, name),
+            kind=kind,
+        )
         for name in given.dtypes
         for kind in (given.engines if device.type == "cpu" else ["torch"])
     }
@@ -139,6 +175,7 @@ def main() -> None:
         "prefill s:>9.3f", "step ms:>8.2f", "bars/s:>7.0f", "times:>7.1f",
     )  # fmt: skip
     steps_of_one_path: dict[tuple[str, str], float] = {}
+    prefills: dict[tuple[str, str], float] = {}
     for case, requests in cases.items():
         paths = num_paths[case]
         slow = statistics.median(
@@ -152,11 +189,12 @@ def main() -> None:
             for _ in range(given.runs)
         ]
         for name in engines:
-            runs = [measured[name] for measured in rounds]
+            runs = [each[name] for each in rounds]
             totals = [total_s for total_s, _, _ in runs]
             fast, prefill, step = medians(runs)
             if paths == 1:
                 steps_of_one_path[name] = step
+            prefills[name] = prefill_operations(model, tokenizer, len(requests)) / prefill
             spread = f"{min(totals):.3f}–{max(totals):.3f}"
             table.row(case, *name, slow, fast, spread, prefill, 1000 * step, paths / step, slow / fast)
     bandwidth, size = read_bandwidth(device), multiplied_bytes(model)
@@ -165,6 +203,11 @@ def main() -> None:
     for (name, kind), step in steps_of_one_path.items():
         times = f"{step * 1000:.2f} ms, {step / read_s:.2f} × that (of float32)"
         print(f"a {kind} step of one path in {name}: {times}")
+    if device.type == "cpu":
+        rate = product_rate()
+        print(f"\na large product: {rate / 1e9:.0f} GFLOP/s in float32; prefill of the last case:")
+        for (name, kind), prefill_rate in prefills.items():
+            print(f"{kind}, {name}: {prefill_rate / 1e9:.0f} GFLOP/s, {prefill_rate / rate:.0%} of that")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What does the service cost on top of the engine? A table of measures, figures and targets.
 
-    python -m benchmarks.service [--parts backlog idle burst submit] [--runs 3]
+    python -m benchmarks.service [--parts backlog idle burst submit start trips path profile lines] [--runs 3]
 
 backlog  jobs/s and CPU of a worker whose model costs nothing, in turn with a bare Celery worker (8 threads,
          late acknowledgement) whose task returns a constant of the same size, both pinned to 1, 2 and all
@@ -8,7 +8,13 @@ backlog  jobs/s and CPU of a worker whose model costs nothing, in turn with a ba
 idle     time that an idle worker adds to the engine's, for one job of 512 bars
 burst    64 single-series jobs at once, in turn with the engine alone: Kronos-small's shape with random
          weights, float32, 400 bars of lookback, 100 bars ahead
-submit   CPU of ``client.submit``, in a fresh process
+submit   CPU of ``client.submit``
+start    the first ``submit`` of a process on one core, from the import on
+trips    round trips to Redis, counted by a proxy, without those of an idle process
+path     files and functions (code objects of kronos_client, worker, kronos_model) that run for one job of a
+         DataFrame, in client and worker, once both are warm; threads whose code of ours runs while jobs come
+profile  CPU of each stage of a job in a worker whose model costs nothing
+lines    code lines without blank lines, comments and docstrings
 
 Figures are medians of the runs, and ranges in brackets. Run nothing else on the machine: client, Redis and
 workers share its cores.
@@ -20,30 +26,30 @@ import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import pandas as pd
 import torch
 from redis import Redis
 
-from benchmarks.support.harness import Row, Table, apart, in_turn, options, own_process, spread
+from benchmarks.support.code_lines import num_code_lines
+from benchmarks.support.harness import Row, Table, in_turn, options, own_process, spread
+from benchmarks.support.job_way import path, profile, start, submit, trips
+from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import WAIT_S, Traffic, instrument, job_payload
 from benchmarks.support.workers import BARE, NULL, REAL, TINY, Workers
-from benchmarks.support.workload import MAX_CONTEXT, engine_s, save_random_pair
-from kronos_cli.stack.local_redis import LocalRedis
+from benchmarks.support.workload import MAX_CONTEXT, engine_s
 from kronos_client.client import ForecastClient
 from kronos_client.contract.names import result_key
-from kronos_model.bars.synthetic import candles
 from kronos_model.devices.cores import num_cores
 from kronos_model.devices.probe import TorchProbe
+from kronos_model.processes.children import PACKAGE_ROOT
 
 BACKLOG, BACKLOG_LOOKBACK, BACKLOG_HORIZON = 1000, 512, 24
 BURST, BURST_LOOKBACK, BURST_HORIZON = 64, 400, 100
 IDLE, IDLE_WARM_UP, IDLE_LOOKBACK, IDLE_HORIZON = 100, 20, 512, 4
-SUBMITS, SUBMIT_LOOKBACK, SUBMIT_HORIZON = 100, 400, 24
 
 Rows = Iterator[Row]
 
@@ -67,8 +73,7 @@ def backlog(given: argparse.Namespace) -> Rows:
             ):
                 cases = {"own": own_traffic, "bare": bare_traffic}
                 runs = in_turn(
-                    {name: partial(traffic.run_backlog, payloads) for name, traffic in cases.items()},
-                    given.runs + 1,
+                    {name: partial(one.run_backlog, payloads) for name, one in cases.items()}, given.runs + 1
                 )
         rates, cpu_ms = {}, {}
         for name, (_, *measured) in runs.items():  # the first run warms up
@@ -95,7 +100,7 @@ def idle(given: argparse.Namespace) -> Rows:
 
         runs = [[added_ms() for _ in range(IDLE_WARM_UP + IDLE)][IDLE_WARM_UP:] for _ in range(given.runs)]
     yield Row("added by an idle worker, ms", spread([*map(statistics.median, runs)], ".1f"), "≤ 3")
-    p90 = statistics.quantiles([added for run in runs for added in run], n=10)[-1]
+    p90 = statistics.quantiles([one for run in runs for one in run], n=10)[-1]
     yield Row("  90th percentile", f"{p90:.1f}")
 
 
@@ -133,43 +138,21 @@ def burst(given: argparse.Namespace) -> Rows:
     )
 
 
-def frame() -> pd.DataFrame:
-    """Hourly bars: six columns, and an index of times."""
-    index = pd.date_range("2025-01-06", periods=SUBMIT_LOOKBACK, freq="h")
-    return pd.DataFrame(candles(1, SUBMIT_LOOKBACK).columns, index=index)
+def lines(given: argparse.Namespace) -> Rows:
+    total = sum(num_code_lines(PACKAGE_ROOT / name) for name in ("kronos_client", "worker"))
+    yield Row("code lines of kronos_client and worker", f"{total:,}", "≤ 10,000")
 
 
-def arrays() -> dict[str, Any]:
-    bars = frame()
-    return {"timestamps": bars.index.to_numpy(), **{name: bars[name].to_numpy() for name in bars}}
-
-
-def submit_cpu_ms(url: str, make_candles: Callable[[], Any]) -> float:
-    """CPU milliseconds of one ``submit``, all threads together, after some that warm up."""
-    bars = make_candles()
-    with ForecastClient(url) as client:
-        for number in range(-SUBMITS // 10, SUBMITS):
-            if number == 0:
-                start = time.process_time()
-            client.submit(bars, pred_len=SUBMIT_HORIZON)
-        return (time.process_time() - start) / SUBMITS * 1000
-
-
-def submit(given: argparse.Namespace) -> Rows:
-    with LocalRedis() as server:
-        for name, make, target in (("a DataFrame", frame, "≤ 1.6"), ("arrays", arrays, "≤ 0.6")):
-            runs = [apart(submit_cpu_ms, server.url, make) for _ in range(given.runs)]
-            yield Row(f"submit of {name} of 400 × 6, CPU ms", spread(runs), target)
-
-
-PARTS: Final = {part.__name__: part for part in (backlog, idle, burst, submit)}
+PARTS: Final = {
+    part.__name__: part for part in (backlog, idle, burst, submit, start, trips, path, profile, lines)
+}
 
 
 def main() -> None:
     given = options(__doc__, parts=[*PARTS], runs=3)
     cpu = TorchProbe().name(torch.device("cpu"))
     print(f"{num_cores()} cores of {cpu}, Python {platform.python_version()}, medians of {given.runs} runs")
-    table = Table("measure:<52", "figure:<20", "target:<9")
+    table = Table("measure:<52", "figure:<20", "target:<9", "detail:<1")
     for name in given.parts:
         for row in PARTS[name](given):
             table.row(*row)

@@ -57,6 +57,7 @@ class Row(NamedTuple):
     measure: str
     figure: str
     target: str = ""
+    detail: str = ""
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:

@@ -16,6 +16,7 @@ from kronos_client.contract.names import (
     CPU_QUEUE,
     FORECAST_TASK,
     SCHEMA_VERSION,
+    Priority,
     result_key,
 )
 from kronos_client.core.series import series_payload
@@ -25,7 +26,6 @@ from kronos_model.bars.synthetic import Candles, candles
 RESULT_KEY_PREFIX: Final = result_key("").encode()
 SUBSCRIBED_WITHIN_S: Final = 5.0
 WAIT_S: Final = 600.0
-NORMAL: Final = CELERY_PRIORITIES["normal"]
 BACKLOG: Final = "backlog"
 """A queue that no worker takes from."""
 
@@ -36,13 +36,16 @@ def instrument(seed: int, lookback: int, horizon: int) -> tuple[Candles, tuple[s
     return series[:lookback], series.timestamps[lookback:]
 
 
-def job_payload(seed: int, lookback: int, horizon: int) -> dict[str, Any]:
-    """A job of one series and path with base64 columns, as our client sends it."""
+def job_payload(
+    seed: int, lookback: int, horizon: int, *, num_series: int = 1, num_paths: int = 1
+) -> dict[str, Any]:
+    """A job with base64 columns, as our client sends it."""
     past, future = instrument(seed, lookback, horizon)
+    columns = past.as_dict()
     return {
         "schema_version": SCHEMA_VERSION,
-        "series": [series_payload(past.as_dict(), "0", future_timestamps=future)],
-        "sampling": {"seed": seed, "sample_count": 1},
+        "series": [series_payload(columns, str(n), future_timestamps=future) for n in range(num_series)],
+        "sampling": {"seed": seed, "sample_count": num_paths},
     }
 
 
@@ -73,31 +76,38 @@ class Traffic:
         self._redis.close()
         self._app.close()
 
-    def send(self, payload: dict[str, Any], queue: str = CPU_QUEUE) -> str:
-        """Enqueue a job of normal priority, and return its id."""
+    def send(
+        self, payload: dict[str, Any], queue: str = CPU_QUEUE, priority: Priority = "normal", **options: Any
+    ) -> str:
+        """Enqueue a job, with further options of Celery, and return its id."""
         job_id = str(uuid.uuid4())
         job = payload | {"submitted_at": time.time()}
-        options = {"queue": queue, "priority": NORMAL, "retry": False, "argsrepr": "()", "kwargsrepr": "{}"}
+        options |= {"queue": queue, "priority": CELERY_PRIORITIES[priority], "retry": False}
+        options |= {"argsrepr": "()", "kwargsrepr": "{}"}
         self._app.send_task(FORECAST_TASK, kwargs={"job": job}, task_id=job_id, **options)
         return job_id
 
     def run_backlog(self, payloads: Sequence[dict[str, Any]]) -> tuple[float, float]:
         """Give the workers all jobs at once. Seconds until the last outcome, and the workers' CPU seconds."""
         ids = [self.send(payload, BACKLOG) for payload in payloads]
-        used_s, start = self._workers.cpu_s(), time.perf_counter()
-        self._redis.rename(list_key(BACKLOG, NORMAL), list_key(CPU_QUEUE, NORMAL))
+        step, used_s, start = CELERY_PRIORITIES["normal"], self._workers.cpu_s(), time.perf_counter()
+        self._redis.rename(list_key(BACKLOG, step), list_key(CPU_QUEUE, step))
         return max(self.await_outcomes(ids)) - start, self._workers.cpu_s() - used_s
 
     def await_outcomes(self, job_ids: Sequence[str]) -> list[float]:
         """The times at which these outcomes arrived. Raises an error if one failed or is late."""
         with self._arrived:
-            if not self._arrived.wait_for(lambda: self._outcomes.keys() >= {*job_ids}, WAIT_S):
+            if not self._arrived.wait_for(lambda: all(one in self._outcomes for one in job_ids), WAIT_S):
                 raise TimeoutError(f"some of {len(job_ids)} jobs have no outcome after {WAIT_S:g} s")
-        for job_id in job_ids:
-            meta = json.loads(self._outcomes[job_id][1])
+        for one in job_ids:
+            meta = json.loads(self._outcomes[one][1])
             if meta["status"] != "SUCCESS":
                 raise RuntimeError(f"a job failed: {meta['result']}")
-        return [self._outcomes[job_id][0] for job_id in job_ids]
+        return [self._outcomes[one][0] for one in job_ids]
+
+    def num_done(self, job_ids: Sequence[str]) -> int:
+        """How many of these jobs have an outcome."""
+        return sum(one in self._outcomes for one in job_ids)
 
     def _on_result(self, message: dict[str, Any]) -> None:
         meta: bytes = message["data"]

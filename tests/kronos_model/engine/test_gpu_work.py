@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.support.workload import random_pair, series_request
+from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import series_request
 from kronos_model.engine.build import slot_bytes
 from kronos_model.engine.decoding import static_steps
 from kronos_model.engine.decoding.static_steps import Kernels

@@ -1,0 +1,151 @@
+"""Parts of ``benchmarks.service``: what one job costs its client, and what it runs through."""
+
+import argparse
+import json
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from benchmarks.support.client_side import arrays, calls_of_jobs, frame, submit_cpu_ms
+from benchmarks.support.harness import Row, apart, spread
+from benchmarks.support.observers import ask
+from benchmarks.support.round_trips import RoundTrips
+from benchmarks.support.traffic import WAIT_S, Traffic, job_payload
+from benchmarks.support.workers import NULL, OBSERVED, TINY, Workers, pinned
+from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.client import ForecastClient
+from kronos_model.processes.children import module_command, own_environment
+
+LOOKBACK, HORIZON = 512, 24
+NUM_SUBMITS, NUM_SINGLE, NUM_MANY, NUM_BACKLOG = 100, 100, 16, 512
+IDLE_S: Final = 6.0
+"""Longer than between two renewals of claims."""
+APART: Final = ("kronos-heartbeat", "kronos-watchdog", "kronos-loader", "kronos-isolated")
+"""Threads for status, watchdog, loading and isolation."""
+
+Rows = Iterator[Row]
+
+
+def submit(given: argparse.Namespace) -> Rows:
+    shapes = {"a DataFrame": (frame, "≤ 1.6"), "arrays": (arrays, "≤ 0.6")}
+    with LocalRedis() as server:
+        for name, (make, target) in shapes.items():
+            runs = [apart(submit_cpu_ms, server.url, make, NUM_SUBMITS) for _ in range(given.runs)]
+            yield Row(f"submit of {name} of 400 × 6, CPU ms", spread(runs), target)
+
+
+def start(given: argparse.Namespace) -> Rows:
+    command = [*pinned([0]), *module_command("benchmarks.support.first_submit")]
+    with LocalRedis() as server:
+        environment = own_environment({"BENCHMARK_URL": server.url})
+        printed = [subprocess.check_output(command, env=environment) for _ in range(1 + given.runs)]
+    _, *runs = map(json.loads, printed)  # the first run compiles
+    yield Row("first submit, import included, ms", spread([run["wall_ms"] for run in runs], ".0f"), "half")
+    yield Row("  CPU ms", spread([run["cpu_ms"] for run in runs], ".0f"))
+    yield Row(
+        "  of celery, kombu, pandas it imports",
+        str(len(runs[0]["imported"])),
+        "0",
+        ", ".join(runs[0]["imported"]),
+    )
+    yield Row("  threads it starts", str(len(runs[0]["threads"])), "0", ", ".join(runs[0]["threads"]))
+
+
+def trips(given: argparse.Namespace) -> Rows:
+    candles = frame()
+    payloads = [job_payload(seed % 8, LOOKBACK, HORIZON) for seed in range(NUM_BACKLOG)]
+    with (
+        Workers(NULL, TINY, counts=True) as workers,
+        Traffic(workers) as traffic,
+        RoundTrips(workers.url) as of_client,
+        ForecastClient(of_client.url) as client,
+    ):
+        of_worker = workers.round_trips
+
+        def singly() -> None:
+            for _ in range(NUM_SINGLE):
+                client.submit(candles, pred_len=HORIZON).wait(WAIT_S)
+
+        def together() -> None:
+            for outcome in client.forecast_many([candles] * NUM_MANY, pred_len=HORIZON):
+                outcome.unwrap()
+
+        singly()
+        together()
+        rates = {one: one.idle_per_s(IDLE_S) for one in (of_worker, of_client)}
+
+        def counted(one: RoundTrips, work: Callable[[], object], number: int) -> tuple[str, str]:
+            measured = [one.during(work, rates[one]) for _ in range(given.runs)]
+            total, commands = (
+                sum((trips for trips, _ in measured)),
+                sum((by for _, by in measured), Counter()),
+            )
+            shown = (f"{name} {num / given.runs / number:.1f}" for name, num in commands.most_common(5))
+            return f"{total / given.runs / number:.1f}", ", ".join(shown)
+
+        cases = (
+            ("Redis round trips, worker, a job alone", of_worker, singly, NUM_SINGLE, "≤ 3"),
+            (
+                "  worker, a job of a backlog",
+                of_worker,
+                lambda: traffic.run_backlog(payloads),
+                NUM_BACKLOG,
+                "",
+            ),
+            ("  client, a job", of_client, singly, NUM_SINGLE, "≤ 2"),
+            ("  client, forecast_many of 16", of_client, together, 1, "≤ 2"),
+        )
+        for name, one, work, number, target in cases:
+            total, commands = counted(one, work, number)
+            yield Row(name, total, target, commands)
+
+
+def path(given: argparse.Namespace) -> Rows:
+    with observed("calls") as (workers, address):
+        single, several = apart(calls_of_jobs, workers.url, address, IDLE_S)
+        (pid,) = workers.pids
+        num_threads = psutil.Process(pid).num_threads()
+    functions = {*chain.from_iterable(chain.from_iterable(process.values() for process in single))}
+    files = {function.partition(":")[0] for function in functions}
+    engine = "kronos_model/engine/"
+    for name, found, target in (("files", files, "≤ 60"), ("functions", functions, "≤ 400")):
+        num_engine = sum(one.startswith(engine) for one in found)
+        yield Row(f"{name} of one forecast", f"{len(found)}", target, f"{num_engine} of the engine")
+    sides = zip(("client", "worker"), several, strict=True)
+    threads = [f"{side} {name}" for side, process in sides for name, ran in process.items() if ran]
+    passed = [one for one in threads if not one.endswith(APART)]
+    yield Row("threads that a job passes, or that keep its claim", f"{len(passed)}", "≤ 3", ", ".join(passed))
+    others = [one for one in threads if one not in passed]
+    yield Row("  others of ours", f"{len(others)}", "", ", ".join(others))
+    yield Row("  all of the worker's process", f"{num_threads}", "", "with those of libraries")
+
+
+def profile(given: argparse.Namespace) -> Rows:
+    payloads = [job_payload(seed % 8, LOOKBACK, HORIZON) for seed in range(NUM_BACKLOG)]
+    runs = []
+    with observed("stages") as (workers, address), Traffic(workers) as traffic:
+        traffic.run_backlog(payloads)
+        for _ in range(given.runs):
+            ask(address, "start")
+            _, cpu_s = traffic.run_backlog(payloads)
+            spent_s = ask(address, "stop")
+            runs.append(spent_s | {"everything else": cpu_s - sum(spent_s.values())})
+    for stage in runs[0]:
+        yield Row(f"CPU µs a job: {stage}", spread([run[stage] / NUM_BACKLOG * 1e6 for run in runs], ".0f"))
+
+
+@contextmanager
+def observed(observer: str) -> Iterator[tuple[Workers, str]]:
+    """A worker with an observer, and the address at which it is asked."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = str(Path(folder) / "socket")
+        variables = {"BENCHMARK_OBSERVER": observer, "BENCHMARK_SOCKET": address}
+        with Workers(OBSERVED, TINY | variables) as workers:
+            yield workers, address
