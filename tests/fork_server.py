@@ -87,7 +87,8 @@ class Process(subprocess.Popen[Any]):
             return super()._try_wait(wait_flags)
         if not select.select([self._connection], [], [], 0 if wait_flags & os.WNOHANG else None)[0]:
             return 0, 0
-        return self.pid, int(self._connection.recv(20))
+        with self._connection:  # an object may be kept for much longer than its process lives
+            return self.pid, int(self._connection.recv(20))
 
     def _internal_poll(self, *args: Any, **options: Any) -> int | None:
         if self._connection is None:
