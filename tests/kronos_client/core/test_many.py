@@ -328,10 +328,10 @@ def test_few_connections_serve_any_number_of_runs_and_are_given_back(settings, r
         run(2)
         before = len(redis.client_list())
         run(6)
-        assert len(redis.client_list(_type="pubsub")) == 1
+        assert len(redis.client_list(_type="pubsub")) <= 1  # its subscriptions may have ended
         assert len(redis.client_list()) <= before + 3
         bench.client.close()
-        assert redis.client_list(_type="pubsub") == []
+        await_true(lambda: not redis.client_list(_type="pubsub"))  # Redis sees the end a moment later
 
 
 def test_options_are_checked_before_an_item_is_taken(bench: ClientBench):

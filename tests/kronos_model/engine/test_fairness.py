@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
 from kronos_model.engine.scheduling import allocation
+from kronos_model.engine.scheduling.scheduler import LOWER_CLASS_CHUNKS
 from kronos_model.engine.scheduling.shares import (
     CLASS_RATIO,
     QUANTUM_BARS,
@@ -408,9 +409,11 @@ def test_every_job_ends_however_many_others_keep_coming(mix, priority, num_slots
     seed, waiting = 1, dict.fromkeys(mix, 0)
     running: list[tuple[str, Generation]] = []
     old = engine.submit(job_request(0, priority=priority, paths=3, lookback=40, horizon=8))
-    # The lowest of three classes is first in each 64th step, and computes as little as 4 bars then. So 21
-    # jobs of it that each need 64 bars in chunks take 21,500 steps.
-    for _ in range(25_000):
+    # The lowest of three classes is first in each 64th step, and computes a quarter of a step's chunk then.
+    # Its jobs take turns, and the old one needs up to 184 bars: of lookback, and to turn its paths into bars.
+    num_jobs = 1 + mix.get(priority, {"waiting": 0})["waiting"]
+    num_steps = 5000 + 2 * CLASS_RATIO**2 * num_jobs * 184 // (max_chunk_bars // LOWER_CLASS_CHUNKS)
+    for _ in range(num_steps):
         if old.done:
             break
         running = [(name, generation) for name, generation in running if not generation.done]
