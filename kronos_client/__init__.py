@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from kronos_client.contract.backtest import BacktestProgress, BacktestResult
     from kronos_client.contract.errors import ErrorCode, JobError
     from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
+    from kronos_client.contract.model_info import CalibrationInfo
     from kronos_client.contract.results import (
         Distribution,
         EventChance,
@@ -20,11 +21,7 @@ if TYPE_CHECKING:
         PathStatistics,
         SeriesForecast,
     )
-    from kronos_client.contract.worker_status import (
-        CalibrationInfo,
-        FinetuneWorkerStatus,
-        ForecastWorkerStatus,
-    )
+    from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
     from kronos_client.core.forecast_request import ForecastOptions
     from kronos_client.core.handle import (
         AsyncBacktestHandle,
@@ -34,9 +31,9 @@ if TYPE_CHECKING:
         FinetuneHandle,
         ForecastHandle,
     )
+    from kronos_client.core.kinds import BacktestState, FinetuneState, JobState
     from kronos_client.core.long_request import BacktestJobOptions, FinetuneOptions
     from kronos_client.core.many import ForecastOutcome
-    from kronos_client.core.stored import BacktestState, FinetuneState, JobState
     from kronos_client.settings import ClientSettings, SettingsError
 
 __version__ = "0.1.0"
@@ -48,13 +45,14 @@ _MODULES = {
     "contract.errors": "ErrorCode JobError",
     "contract.finetune": "FinetuneProgress FinetuneResult",
     "contract.results": "Distribution EventChance ForecastResult PathStatistics SeriesForecast",
-    "contract.worker_status": "CalibrationInfo FinetuneWorkerStatus ForecastWorkerStatus",
+    "contract.model_info": "CalibrationInfo",
+    "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
     "core.forecast_request": "ForecastOptions",
     "core.handle": "AsyncBacktestHandle AsyncFinetuneHandle AsyncForecastHandle "
     "BacktestHandle FinetuneHandle ForecastHandle",
+    "core.kinds": "BacktestState FinetuneState JobState",
     "core.long_request": "BacktestJobOptions FinetuneOptions",
     "core.many": "ForecastOutcome",
-    "core.stored": "BacktestState FinetuneState JobState",
     "settings": "ClientSettings SettingsError",
 }
 

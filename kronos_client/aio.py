@@ -27,10 +27,10 @@ from kronos_client.core.handle import (
     cancelled_if_left_async,
     submitted,
 )
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
 from kronos_client.core.many import ForecastOutcome, ManyForecasts, ManyOptions
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
-from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, JobState
 from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:

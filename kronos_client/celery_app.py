@@ -7,9 +7,10 @@ from celery import Celery
 from celery.app.amqp import AMQP
 
 from kronos_client.contract.names import CELERY_PRIORITIES, CONTROL_EXCHANGE
-from kronos_client.redis.connection import ANSWER_TIMEOUT_S, split_credentials, tls_options
+from kronos_client.redis.connection import ANSWER_TIMEOUT_S
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.routing import TaskRouter
+from kronos_client.redis.url import split_credentials, tls_options
 from kronos_client.settings import ClientSettings
 
 

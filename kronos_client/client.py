@@ -19,8 +19,8 @@ from kronos_client.core import job
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
 from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, LoopThread, cancelled_if_left
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.series import CandleSource
-from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:

@@ -15,9 +15,11 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from redis.exceptions import RedisError
 
-from kronos_client.contract.names import EVENT_EXCHANGE, Limits
-from kronos_client.redis.connection import TLS_FILES, TlsError, connect, with_tls
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import EVENT_EXCHANGE
+from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueNames
+from kronos_client.redis.url import TLS_FILES, TlsError, with_tls
 
 PREFIX: Final = "KRONOS_"
 MAX_FILE_BYTES: Final = 2**16

@@ -31,6 +31,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetunedModel, FinetuneJob, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, PreparedSeries, prepare
+from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role, is_shared
 from kronos_client.contract.results import (
     ForecastProgress,
@@ -41,14 +42,7 @@ from kronos_client.contract.results import (
     series_result,
 )
 from kronos_client.contract.schemas import example
-from kronos_client.contract.worker_status import (
-    WORKER_STATUS,
-    AnyWorkerStatus,
-    CalibrationInfo,
-    ModelInfo,
-    ResultModel,
-    State,
-)
+from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.handle import LoopThread

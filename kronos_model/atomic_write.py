@@ -1,7 +1,6 @@
-"""Files that are on disk whole or not at all, and a lock on a file. No torch."""
+"""Files that are on disk whole or not at all. No torch."""
 
 import errno
-import fcntl
 import os
 import shutil
 import time
@@ -9,7 +8,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Final
 
 from kronos_model.errors import DiskFull
 
@@ -18,7 +16,6 @@ STAGING_AGE_S = 24 * 3600
 """A staging folder of this age was left by a process that crashed."""
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors of writing that last until room is made, or writing is allowed."""
-POLL_S: Final = 0.1
 
 
 @contextmanager
@@ -75,17 +72,3 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def lock(file: IO[Any], error: Exception, wait_s: float = 0.0) -> None:
-    """Lock a file. If another process keeps its lock for ``wait_s``, close it and raise ``error``."""
-    deadline_s = time.monotonic() + wait_s
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= deadline_s:
-                file.close()
-                raise error from None
-        time.sleep(POLL_S)

@@ -16,7 +16,7 @@ from api_stub.problems import HttpCode, HttpError
 from api_stub.scopes import key_of
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import KEY_PREFIX
-from kronos_client.redis.connection import read_script
+from kronos_client.redis.scripts import read_script
 
 log = logging.getLogger(__name__)
 

@@ -15,8 +15,9 @@ from api_stub.routes.predictions import version_of
 from api_stub.settings import ApiSettings
 from kronos_client import __version__
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.model_info import EngineKind
 from kronos_client.contract.names import SCHEMA_VERSION
-from kronos_client.contract.worker_status import AnyWorkerStatus, EngineKind
+from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.queues import is_gpu_queue
 
 router = APIRouter(prefix="/v1", tags=["operation"])

@@ -13,7 +13,8 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job_facts import ListedJob
-from kronos_client.core.stored import Stored, progress_of, read_progress
+from kronos_client.core.kinds import progress_of, read_progress
+from kronos_client.core.stored import Stored
 
 FORECASTS: Final = "/v1/forecasts"
 FINETUNES: Final = "/v1/finetunes"

@@ -36,7 +36,8 @@ from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.names import MAX_ID_CHARS, is_shared
 from kronos_client.core.job import checked_job
-from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, NOTHING, JobKind, progress_of
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind, progress_of
+from kronos_client.core.stored import NOTHING
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
 

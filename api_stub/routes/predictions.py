@@ -8,9 +8,9 @@ from pydantic_core import PydanticCustomError
 
 from api_stub.problems import CANDLE_KINDS
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
+from kronos_client.contract.model_info import EngineKind
 from kronos_client.contract.names import Priority
 from kronos_client.contract.results import EventChance, PathStatistics
-from kronos_client.contract.worker_status import EngineKind
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 from kronos_model.bars.missing import Missing
 

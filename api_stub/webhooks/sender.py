@@ -24,8 +24,8 @@ from api_stub.webhooks.address import AddressRefused, Network, checked_url, reso
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import WEBHOOKS_KEY, webhook_key
 from kronos_client.core.stored import Stored
-from kronos_client.redis.connection import read_script
 from kronos_client.redis.queues import MAX_WAIT_S
+from kronos_client.redis.scripts import read_script
 from kronos_client.settings import SettingsError
 
 SECRET_PREFIX: Final = "whsec_"

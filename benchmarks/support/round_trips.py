@@ -10,7 +10,7 @@ from hashlib import sha1
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
-from kronos_client.redis.connection import SCRIPTS, read_script
+from kronos_client.redis.scripts import SCRIPTS, read_script
 from kronos_model.processes.children import PACKAGE_ROOT
 
 CHUNK_BYTES: Final = 2**16

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from kronos_cli.checks import Finding, Level
 from kronos_cli.settings import CliSettings
-from kronos_cli.stack.processes import FLOWER_PORT, LOOPBACK, why_not_free
+from kronos_cli.stack.ports import LOOPBACK, why_not_free
+from kronos_cli.stack.processes import FLOWER_PORT
 from worker.inference.probe import ProbeError, run_probe
 
 PROBE_TIMEOUT_S: Final = 600.0

@@ -12,7 +12,8 @@ from kronos_cli.checks import Finding, Level
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import MIN_VERSION
 from kronos_client.contract.names import DEAD_KEY
-from kronos_client.redis.connection import TLS_SCHEME, VERIFY, connect
+from kronos_client.redis.connection import connect
+from kronos_client.redis.url import TLS_SCHEME, VERIFY
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 MAX_CLOCK_DIFFERENCE_S: Final = 2.0

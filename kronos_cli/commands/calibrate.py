@@ -9,7 +9,7 @@ import click
 from kronos_cli.commands import options
 from kronos_cli.commands.models import model_as_json, model_registry, register_pair
 from kronos_client.backtesting.calibrating import fit_calibration
-from kronos_client.contract.worker_status import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.checkpoints.source import locate_checkpoint, read_metadata
 

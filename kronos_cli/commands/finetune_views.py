@@ -9,7 +9,7 @@ from rich.text import Text
 
 from kronos_cli.terminal import duration, simple_table
 from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
-from kronos_client.core.stored import FinetuneState
+from kronos_client.core.kinds import FinetuneState
 
 BAR_CHARS = 40
 

@@ -14,7 +14,8 @@ from rich.text import Text
 from kronos_cli.commands import options
 from kronos_cli.settings import BUNDLED_MODEL, get_settings
 from kronos_cli.stack import services
-from kronos_cli.stack.processes import LOOPBACK, ProcessStack, free_port, why_not_free
+from kronos_cli.stack.ports import LOOPBACK, free_port, why_not_free
+from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
 from kronos_cli.stack.services import model_choice, own_command
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError

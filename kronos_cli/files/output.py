@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 
 from kronos_cli.files.inputs import Source
 from kronos_client.contract.results import ForecastResult, forecast_columns, long_columns
-from kronos_model.atomic_write import atomic_write, disk_errors, lock
+from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.errors import DiskFull, InputError
+from kronos_model.file_lock import lock
 
 Kind = Literal["csv", "parquet", "json"]
 KINDS: Final[tuple[Kind, ...]] = ("csv", "parquet", "json")

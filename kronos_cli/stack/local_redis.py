@@ -16,8 +16,9 @@ from urllib.parse import quote
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kronos_cli.stack.processes import free_port, log_of
-from kronos_model.atomic_write import lock
+from kronos_cli.stack.ports import free_port
+from kronos_cli.stack.processes import log_of
+from kronos_model.file_lock import lock
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
 MIN_VERSION = (6, 2, 0)  # kombu 5.7 needs it

@@ -1,46 +1,18 @@
-"""Child processes of one machine, which end together, and its TCP ports."""
+"""Child processes of one machine, which end together."""
 
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 from typing import Any, Final, Self
 
 from kronos_model.processes.children import POLL_S, ChildProcess, LineSink, own_environment
 
-LOOPBACK: Final = "127.0.0.1"
 FLOWER_PORT: Final = 5555
 GRACE_S: Final = 8
 """Seconds between SIGTERM and SIGKILL, so that the stack ends within 10 s."""
-
-
-def why_not_free(host: str, port: int) -> str | None:
-    """The reason why a server cannot listen there, or None."""
-    try:
-        _bound_port(host, port)
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
-
-
-def free_port(preferred: int = 0, host: str = LOOPBACK) -> int:
-    """A free port of this address, the preferred one if possible."""
-    with suppress(OSError):
-        return _bound_port(host, preferred)
-    return _bound_port(host, 0)
-
-
-def _bound_port(host: str, port: int) -> int:
-    """Bind the port for a moment and return it. Raises OSError."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    with socket.socket(family) as probe:
-        # Like servers: a port that was closed a moment ago counts as free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
-        return int(probe.getsockname()[1])
 
 
 class ProcessStack:

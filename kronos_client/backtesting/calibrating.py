@@ -16,7 +16,7 @@ from kronos_client.backtesting.store import LEVELS, PARTS
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.worker_status import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from kronos_model.evaluation.calibration import MIN_WINDOWS, Correction, corrected, fit_correction
 from kronos_model.evaluation.report import without_steps
 

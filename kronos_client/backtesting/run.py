@@ -15,7 +15,8 @@ from kronos_client.backtesting.plan import WINDOWS_PER_JOB, BacktestOptions, Bac
 from kronos_client.backtesting.store import ForecastStore, earlier_lookback
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
-from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, ModelInfo
+from kronos_client.contract.model_info import ModelInfo
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.forecast_request import ForecastOptions, check_options, plain
 from kronos_client.core.long_request import WindowChoice
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome

@@ -10,9 +10,10 @@ from pydantic_core import PydanticCustomError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import JobData
 from kronos_client.contract.forecast import Count, Lookback, Name, Seed, WireModel
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import check_data_payload, check_most, prepare_instruments, read_fields
-from kronos_client.contract.names import SCHEMA_VERSION, Limits, Priority
-from kronos_client.contract.worker_status import ResultModel
+from kronos_client.contract.model_info import ResultModel
+from kronos_client.contract.names import SCHEMA_VERSION, Priority
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.finetuning.config_parts import ReadConfig
 

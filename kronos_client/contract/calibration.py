@@ -11,7 +11,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, m
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Sampling
-from kronos_client.contract.worker_status import AnyWorkerStatus, CalibrationInfo, ForecastWorkerStatus
+from kronos_client.contract.model_info import CalibrationInfo
+from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, FloatArray
 from kronos_model.evaluation.calibration import Correction, corrected, references
 

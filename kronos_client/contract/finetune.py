@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import CandleInput, Device, WireModel, check_ids
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import (
     PreparedInstrument,
     check_data_payload,
@@ -18,8 +19,8 @@ from kronos_client.contract.jobs import (
     prepare_instruments,
     read_fields,
 )
-from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Limits, Priority
-from kronos_client.contract.worker_status import ResultModel, Texts
+from kronos_client.contract.model_info import ResultModel, Texts
+from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.config_parts import PredictorShape, TokenizerShape

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from kronos_client.contract.columns import decode_column, num_values
 from kronos_client.contract.errors import ErrorCode, JobError, refusal
 from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput, WireModel
-from kronos_client.contract.names import SCHEMA_VERSION, Limits
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.columns import (
     COLUMNS,

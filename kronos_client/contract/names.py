@@ -1,12 +1,10 @@
-"""What apps and workers share: names of tasks, queues and keys in Redis, ids of jobs, and limits. No NumPy.
+"""What apps and workers share: names of tasks, queues and keys in Redis, and ids of jobs.
 
 Clients refuse other ids. A worker answers BAD_MESSAGE under them, where Redis can have such a key.
 """
 
 import uuid
 from typing import Final, Literal, TypeGuard
-
-from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from kronos_client.contract.errors import ErrorCode, JobError
 
@@ -140,18 +138,3 @@ def checked_job_id(job_id: object = None) -> str:
         message = f"job_id must be 1 to {MAX_ID_CHARS} printable characters; leave it out to get a new one"
         raise JobError(ErrorCode.BAD_VALUE, message, "job_id")
     return text
-
-
-class Limits(BaseModel):
-    """What a worker accepts. ``max_pred_len`` comes from its model, the others from settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_series: PositiveInt = 64
-    max_bars: PositiveInt = 8192
-    max_pred_len: PositiveInt = 512
-    max_sample_count: PositiveInt = 256
-    max_paths: PositiveInt = 4096
-    max_message_bytes: PositiveInt = 8 * 2**20
-    max_result_bytes: PositiveInt = 16 * 2**20
-    max_inline_bars: PositiveInt = 100_000

@@ -12,7 +12,7 @@ from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.forecast import ForecastJob, Output, Seed
 from kronos_client.contract.jobs import PreparedSeries
-from kronos_client.contract.worker_status import CalibrationInfo, EngineKind, ModelInfo, ResultModel, Texts
+from kronos_client.contract.model_info import CalibrationInfo, EngineKind, ModelInfo, ResultModel, Texts
 from kronos_model.bars.columns import CLOSE, COLUMNS
 from kronos_model.forecast import (
     Event,

@@ -6,7 +6,8 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 import numpy as np
 
 from kronos_client.contract.forecast import Output, Sampling
-from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Limits, Priority
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import SCHEMA_VERSION, ContextPolicy, Priority
 from kronos_client.core.series import CandleSource, job_series, readable
 from kronos_model.bars.missing import Missing
 

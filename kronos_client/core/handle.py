@@ -12,16 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.job import Job
-from kronos_client.core.stored import (
-    NOTHING,
-    BacktestState,
-    FinetuneState,
-    JobKind,
-    JobState,
-    Result,
-    State,
-    Stored,
-)
+from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
+from kronos_client.core.stored import NOTHING, Stored
 
 if TYPE_CHECKING:
     from kronos_client.contract.backtest import BacktestResult

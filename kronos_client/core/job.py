@@ -12,18 +12,14 @@ from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import check_series
 from kronos_client.contract.names import SHARED_PREFIX, Priority, checked_job_id
 from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
-from kronos_client.core.stored import BACKTEST, FINETUNE, FORECAST, JobKind
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.redis.message import canonical_json, fingerprint, kwargsrepr
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.settings import ClientSettings
 
 if TYPE_CHECKING:
-    from kronos_client.contract.worker_status import (
-        AnyWorkerStatus,
-        EngineKind,
-        ForecastWorkerStatus,
-        ModelInfo,
-    )
+    from kronos_client.contract.model_info import EngineKind, ModelInfo
+    from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
     from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
 
 BUNDLED: Final = "kronos-tiny"

@@ -13,7 +13,8 @@ from redis.exceptions import NoPermissionError
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import DEAD_KEY, Kind, cancel_key, job_key, jobs_key, result_key
-from kronos_client.core.stored import NOTHING, Stored, progress_of, read_stored
+from kronos_client.core.kinds import progress_of
+from kronos_client.core.stored import NOTHING, Stored, read_stored
 from kronos_client.redis.connection import read_bytes
 from kronos_client.redis.job_store import JobRecord, as_number
 from kronos_client.redis.queues import CANCELLED_PREFIX, TAKEN_KEY, list_name, queue_and_step, waiting_keys

@@ -1,6 +1,8 @@
 """What clients and workers share in Redis. The scripts are in ``lua/``, whose README lists all keys.
 
-connection.py  the URL and TLS, connections, calls that are sent once, scripts
+url.py         user, password and TLS of a URL
+connection.py  connections, and calls that are sent once
+scripts.py     reads the scripts
 queues.py      names of queues and lists, and what waits in them
 routing.py     announcements of workers, and the queue of a job
 message.py     a job as a Celery message

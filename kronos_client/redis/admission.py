@@ -9,9 +9,10 @@ from redis.exceptions import NoScriptError
 
 from kronos_client.contract import names
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.redis.connection import ask_once, read_script
+from kronos_client.redis.connection import ask_once
 from kronos_client.redis.message import Sending, fingerprint, write_message
 from kronos_client.redis.queues import MAX_WAIT_S, TAKEN_KEY, list_key, waiting_keys
+from kronos_client.redis.scripts import read_script
 
 FREE_SHARE: Final = 0.1
 """The share of a full queue that must be free before senders retry: a single place would be taken at once."""

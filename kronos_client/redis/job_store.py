@@ -20,9 +20,9 @@ from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
-from kronos_client.redis.connection import read_script
 from kronos_client.redis.queues import MAX_WAIT_S, ROLE_QUEUES, DeliveryKeys, role_of
 from kronos_client.redis.routing import ANNOUNCEMENT_TTL_S
+from kronos_client.redis.scripts import read_script
 
 if TYPE_CHECKING:
     from kronos_client.contract.worker_status import WorkerStatus

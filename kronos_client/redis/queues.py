@@ -12,7 +12,8 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from kronos_client.contract.names import CELERY_PRIORITIES, CPU_QUEUE, GPU_QUEUE, KEY_PREFIX, Priority, Role
-from kronos_client.redis.connection import read_bytes, read_script
+from kronos_client.redis.connection import read_bytes
+from kronos_client.redis.scripts import read_script
 
 ROLE_QUEUES: Final[dict[Role, tuple[str, str]]] = {
     "forecast": (CPU_QUEUE, GPU_QUEUE),

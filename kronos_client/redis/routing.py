@@ -18,8 +18,9 @@ from redis.exceptions import ResponseError
 from kronos_client.contract import names as contract
 from kronos_client.contract.errors import ErrorCode, JobError, first_reason
 from kronos_client.contract.names import KEY_PREFIX, TASK_ROLES, Role, worker_key
-from kronos_client.redis.connection import connect, read_bytes, read_script
+from kronos_client.redis.connection import connect, read_bytes
 from kronos_client.redis.queues import NO_PREFIX, QueueNames
+from kronos_client.redis.scripts import read_script
 from kronos_model.text import escaped, excerpt
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from kronos_model.atomic_write import atomic_write, disk_errors, lock
+from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.errors import CheckpointError, DiskFull, FinetuningConfigError, RunLocked
+from kronos_model.file_lock import lock
 from kronos_model.finetuning.config import FinetuneConfig, StageName, parse_config
 
 LOCK_WAIT_S: Final = 15.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from kronos_client.redis import connection
+from kronos_client.redis import scripts
 from worker.broker import deliveries
 
 POLL_S = 0.05
@@ -23,8 +23,8 @@ SUBSCRIBING: Final = ("SUBSCRIBE", "PSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE")
 ABORTED: Final = "EXECABORT Transaction discarded because of previous errors."
 
 SCRIPT_NAMES: Final = {
-    hashlib.sha1(connection.read_script(path.stem, folder).encode()).hexdigest(): path.stem
-    for folder in (connection.SCRIPTS, deliveries.SCRIPTS)
+    hashlib.sha1(scripts.read_script(path.stem, folder).encode()).hexdigest(): path.stem
+    for folder in (scripts.SCRIPTS, deliveries.SCRIPTS)
     for path in folder.glob("*.lua")
 }
 """The names of the project's scripts, by what EVALSHA sends."""

@@ -11,7 +11,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE
-from kronos_client.core.stored import JobState
+from kronos_client.core.kinds import JobState
 from kronos_client.redis.queues import DELIVERY_KEYS
 from tests.integration.conftest import PACED, StartWorker, submit_long_job
 from tests.ports import free_port

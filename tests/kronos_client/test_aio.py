@@ -60,7 +60,8 @@ async def all_end(bench: AsyncBench, num_jobs: int) -> None:
 
 
 def test_jobs_are_awaited_together_without_a_thread_for_each(bench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 1000.0)  # states come by publication alone
+    # States come by publication alone.
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)
 
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(60)]
@@ -187,7 +188,7 @@ def real(settings, redis):
 
 
 def test_all_that_wait_share_one_connection_to_listen(real, redis, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.1)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.1)
 
     async def use(client: AsyncForecastClient) -> None:
         handles = [await client.submit(CANDLES, pred_len=5) for _ in range(20)]

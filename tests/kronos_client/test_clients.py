@@ -12,7 +12,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CPU_QUEUE, GPU_QUEUE
 from kronos_client.contract.schemas import example
 from kronos_client.core.dispatcher import Dispatcher
-from kronos_client.core.stored import JobState
+from kronos_client.core.kinds import JobState
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import KINDS, RESULT, ClientBench, client_bench
 from tests.waiting import WAIT_S, await_true
@@ -43,7 +43,7 @@ def test_a_job_is_waited_for_until_it_is_done(bench: ClientBench):
 
 
 def test_who_waits_is_woken_and_need_not_look(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 1000.0)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1000.0)
     handle = bench.client.submit(CANDLES, pred_len=5)
     timer = later(bench.finish, handle.id)
     assert handle.wait(1000) == RESULT
@@ -201,7 +201,7 @@ def test_what_cannot_be_an_id_is_no_jobs(bench: ClientBench, job_id):
 
 
 def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench, monkeypatch):
-    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
     handle = bench.client.submit(CANDLES, pred_len=5)
     timer = later(bench.lose)
     assert code_of(handle.wait, 1000) == ErrorCode.LOST
@@ -210,7 +210,7 @@ def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench, 
 
 def test_a_job_whose_message_is_lost_may_be_submitted_again(bench: ClientBench, monkeypatch):
     monkeypatch.setattr("kronos_client.core.result_store.SEEN_FOR_S", 0.05)
-    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
     handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
     timer = later(bench.lose_message, "a")
     with pytest.raises(JobError, match="safe to submit again") as lost:

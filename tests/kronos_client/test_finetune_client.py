@@ -12,13 +12,8 @@ from kronos_client.client import FinetuneState, ForecastClient
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneProgress, parse_finetune_job
-from kronos_client.contract.names import (
-    CPU_FINETUNE_QUEUE,
-    FINETUNE_TASK,
-    GPU_FINETUNE_QUEUE,
-    PROGRESS_STATE,
-    Limits,
-)
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import CPU_FINETUNE_QUEUE, FINETUNE_TASK, GPU_FINETUNE_QUEUE, PROGRESS_STATE
 from kronos_client.contract.schemas import example
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker

@@ -7,7 +7,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import GPU_QUEUE
 from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.contract.schemas import example
-from kronos_client.core.stored import JobState
+from kronos_client.core.kinds import JobState
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import STAND_IN, FakeForecastClient, fake_worker
 from kronos_model.bars.columns import COLUMNS

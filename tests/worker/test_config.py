@@ -11,7 +11,7 @@ from celery import Celery
 from celery.app import app_or_default
 
 from kronos_client.celery_app import make_app
-from kronos_client.redis.connection import split_credentials
+from kronos_client.redis.url import split_credentials
 from kronos_model.model_pair import DEFAULT_MODEL
 from worker import config
 from worker.broker.result_backend import CodedRedisBackend

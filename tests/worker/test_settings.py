@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from kronos_client.contract.names import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.settings import DEFAULT_REDIS_URL, SettingsError
 from kronos_model.errors import CheckpointMissing, DeviceError
 from tests.all_settings import AllSettings

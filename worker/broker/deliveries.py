@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 from kombu.asynchronous import Hub
 from redis import Redis
 
-from kronos_client.redis.connection import read_script
 from kronos_client.redis.queues import LARGE_PREFIX, TAKEN_KEY, DeliveryKeys
+from kronos_client.redis.scripts import read_script
 from worker.broker.queue_watch import QueueWatch
 
 SCRIPTS: Final = Path(__file__).parent / "lua"

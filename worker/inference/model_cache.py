@@ -12,7 +12,7 @@ from functools import cache
 from kronos_client.contract.calibration import Calibration, check_calibrated
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.names import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.engine.reports import EngineLoad

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from kronos_client.contract.worker_status import EngineKind, ModelInfo
+from kronos_client.contract.model_info import EngineKind, ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_client.settings import ModelSpec

@@ -1,8 +1,9 @@
 """The tasks and control commands of a worker.
 
-attempt.py      how one delivery of a job gets its claim, and goes back to the queue
-forecast.py     ``kronos.forecast``, for many jobs at once
-long_jobs.py    ``kronos.finetune`` and ``kronos.backtest``
-controls.py     the control command that loads a model
-both_roles.py   what workers of both roles answer
+attempt.py           how one delivery of a job gets its claim, and goes back to the queue
+forecast.py          ``kronos.forecast``, for many jobs at once
+long_jobs.py         ``kronos.finetune`` and ``kronos.backtest``
+status.py            ``kronos.status``
+other_role.py        refuses jobs for workers of the other role
+celery_controls.py   Celery's own control commands; controls.py: the one that loads a model
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.worker_status import ResultModel
+from kronos_client.contract.model_info import ResultModel
 from kronos_client.redis.job_store import Receipt
 from kronos_model.errors import KronosError
 from worker.broker.claims import Claim

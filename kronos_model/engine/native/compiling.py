@@ -21,8 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from kronos_model.atomic_write import lock, sync
+from kronos_model.atomic_write import sync
 from kronos_model.errors import CompilationFailed, KronosError, PackageMissing
+from kronos_model.file_lock import lock
 from kronos_model.processes.children import (
     POLL_S,
     ChildProcess,

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from kronos_cli.commands.finetune_views import WAITING, result_view, state_line, state_view
 from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
 from kronos_client.contract.schemas import example
-from kronos_client.core.stored import FinetuneState
+from kronos_client.core.kinds import FinetuneState
 
 TRAINING = FinetuneProgress(
     stage="predictor", stage_index=1, num_stages=2, epoch=2, num_epochs=10, step=1200, num_steps=10000,

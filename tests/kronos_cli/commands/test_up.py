@@ -10,7 +10,8 @@ from rich.console import Console
 from kronos_cli.commands.up import keep_running, prefixed_lines
 from kronos_cli.main import cli
 from kronos_cli.settings import CliSettings
-from kronos_cli.stack.processes import ProcessStack, free_port
+from kronos_cli.stack.ports import free_port
+from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, Restarts
 from tests import ports
 

@@ -14,7 +14,7 @@ from redis.exceptions import AuthenticationError
 
 from kronos_cli.stack import local_redis as local
 from kronos_cli.stack.local_redis import LocalRedis, find_redis_server, redis_version
-from kronos_cli.stack.processes import free_port
+from kronos_cli.stack.ports import free_port
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.bars.synthetic import candles

@@ -8,8 +8,8 @@ import pytest
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import MAX_CONFIG_BYTES, FinetuneJob, parse_finetune_job
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import prepare_instruments
-from kronos_client.contract.names import Limits
 from kronos_client.contract.schemas import example, finetune_job_schema
 from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.finetuning.config import FinetuneConfig

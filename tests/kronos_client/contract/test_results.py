@@ -7,9 +7,10 @@ from pydantic import ValidationError
 
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, parse_job, prepare, result_bytes
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.results import ForecastResult, SeriesForecast, Timings, series_result
 from kronos_client.contract.schemas import example
-from kronos_client.contract.worker_status import WORKER_STATUS, ModelInfo
+from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.forecast import Forecast
 from tests.kronos_client.contract.contract_jobs import job, series, timestamps

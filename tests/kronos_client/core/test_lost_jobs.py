@@ -9,8 +9,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import SHARED_PREFIX, job_key, result_key
-from kronos_client.core import core, result_store
-from kronos_client.core.core import ResultEvents
+from kronos_client.core import result_events, result_store
+from kronos_client.core.result_events import ResultEvents
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import Stored
 from kronos_client.redis.admission import Admission
@@ -35,7 +35,7 @@ TIMEOUT_S = 60.0
 @pytest.fixture(autouse=True)
 def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(result_store, "SEEN_FOR_S", 0.1)
-    monkeypatch.setattr(core, "LOOK_INTERVAL_S", 0.02)
+    monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 0.02)
 
 
 @pytest.fixture

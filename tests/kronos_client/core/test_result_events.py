@@ -12,10 +12,11 @@ from redis import Redis
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key, result_key
-from kronos_client.core import core
-from kronos_client.core.core import ResultEvents
+from kronos_client.core import result_events
+from kronos_client.core.kinds import FORECAST
+from kronos_client.core.result_events import ResultEvents
 from kronos_client.core.result_store import RedisResultStore
-from kronos_client.core.stored import FORECAST, Stored
+from kronos_client.core.stored import Stored
 from kronos_client.redis.connection import connect
 from kronos_client.settings import ClientSettings
 from tests.ports import free_port
@@ -68,7 +69,7 @@ def test_what_was_stored_before_is_known_at_once(redis_server, redis):
 
 
 def test_what_was_not_published_is_found_by_looking(redis_server, redis, monkeypatch, submitted):
-    monkeypatch.setattr(core, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 0.01)
 
     async def body(events: ResultEvents) -> None:
         states = events.states("a", WAIT_S)
@@ -114,7 +115,7 @@ def test_two_deliveries_of_a_job_start_it_once_for_its_submitter(redis_server, r
 
 
 def test_a_job_that_redis_forgot_is_lost(redis_server, redis, monkeypatch, submitted):
-    monkeypatch.setattr(core, "LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 0.01)
     store(redis, "a", "STARTED", is_published=False)
 
     async def body(events: ResultEvents) -> None:
@@ -168,7 +169,7 @@ def test_what_cannot_be_read_does_not_end_the_waiting(redis_server, redis, text,
 
 
 def test_a_redis_that_comes_back_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(core, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 0.05)
     port = free_port()
     with LocalRedis(port=port, data=tmp_path) as first:
         url = first.url
@@ -187,7 +188,7 @@ def test_a_redis_that_comes_back_is_waited_for(tmp_path, monkeypatch):
 
 
 def test_a_redis_that_stays_away_is_an_error(monkeypatch):
-    monkeypatch.setattr(core, "LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 0.05)
 
     async def body(events: ResultEvents) -> None:
         with pytest.raises(JobError, match=ErrorCode.BROKER_UNREACHABLE) as error:
@@ -199,7 +200,7 @@ def test_a_redis_that_stays_away_is_an_error(monkeypatch):
 
 def test_a_wait_in_vain_does_not_take_longer_than_it_may(monkeypatch):
     """Whether the job is done is not known: that Redis is away is the error, not TIMEOUT."""
-    monkeypatch.setattr(core, "FIRST_LOOK_S", 0.1)
+    monkeypatch.setattr(result_events, "FIRST_LOOK_S", 0.1)
 
     async def body(events: ResultEvents) -> None:
         with pytest.raises(JobError, match=ErrorCode.BROKER_UNREACHABLE):
@@ -222,7 +223,7 @@ def test_all_waiting_ends_where_it_is_released(redis_server, submitted):
 
 
 def test_a_lost_connection_is_made_again_and_all_jobs_are_read_at_once(redis_server, redis, monkeypatch):
-    monkeypatch.setattr(core, "LOOK_INTERVAL_S", 1000.0)
+    monkeypatch.setattr(result_events, "LOOK_INTERVAL_S", 1000.0)
     redis.hset(job_key("a"), "fingerprint", "x")
 
     async def body(events: ResultEvents) -> None:

@@ -54,7 +54,7 @@ class Watched:
 def watched(settings, monkeypatch) -> Iterator[Watched]:
     """Without reading workers and jobs again, however slow the machine is."""
     monkeypatch.setattr("kronos_client.core.dispatcher.WORKERS_KNOWN_FOR_S", 1e9)
-    monkeypatch.setattr("kronos_client.core.core.LOOK_INTERVAL_S", 1e9)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 1e9)
     with FaultyProxy(settings.redis_url.get_secret_value()) as proxy:
         yield Watched(proxy.url, monkeypatch)
 

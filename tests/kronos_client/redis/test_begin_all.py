@@ -11,9 +11,10 @@ from redis import Redis
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import cancel_key, job_key, result_key
-from kronos_client.redis.connection import connect, read_script
+from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Beginning, JobStore, NotStored, Receipt
 from kronos_client.redis.queues import delivery_keys
+from kronos_client.redis.scripts import read_script
 from tests.failing_script import FailingScript
 from tests.published import published_states
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from kronos_client.redis.connection import URL_FILE, UrlCredentials, connect, split_credentials
+from kronos_client.redis.connection import connect
+from kronos_client.redis.url import URL_FILE, UrlCredentials, split_credentials
 
 URL = "rediss://app:s3cret%2Fword@redis.example:6390/2?ssl_cert_reqs=none"
 

@@ -8,9 +8,10 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract import names
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
 from kronos_client.redis import queues
-from kronos_client.redis.connection import SCRIPTS, connect
+from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.routing import announce
+from kronos_client.redis.scripts import SCRIPTS
 from kronos_model.bars.synthetic import candles
 from tests.taking import take_one
 from worker.broker.deliveries import SCRIPTS as WORKER_SCRIPTS

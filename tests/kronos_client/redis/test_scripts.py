@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kronos_client.redis.connection import INCLUDE, SCRIPTS, read_script
+from kronos_client.redis.scripts import INCLUDE, SCRIPTS, read_script
 from worker.broker.deliveries import SCRIPTS as WORKER_SCRIPTS
 
 FILES = sorted([*SCRIPTS.glob("*.lua"), *WORKER_SCRIPTS.glob("*.lua")])

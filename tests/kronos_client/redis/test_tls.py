@@ -10,7 +10,7 @@ from kombu.utils.url import parse_url
 from redis.connection import parse_url as redis_parse_url
 
 from kronos_client.celery_app import make_app
-from kronos_client.redis.connection import TlsError, tls_options, with_tls
+from kronos_client.redis.url import TlsError, tls_options, with_tls
 from kronos_client.settings import ClientSettings, SettingsError
 
 NOTHING = dict.fromkeys(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"))

@@ -11,7 +11,7 @@ from redis import Redis
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import cancel_key, job_key, result_key
 from kronos_client.redis.admission import Admission
-from kronos_client.redis.connection import connect, read_bytes, read_script
+from kronos_client.redis.connection import connect, read_bytes
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import (
     DELIVERY_KEYS,
@@ -22,6 +22,7 @@ from kronos_client.redis.queues import (
     return_large,
     waiting_keys,
 )
+from kronos_client.redis.scripts import read_script
 from tests.admitting import admit
 from tests.taking import take_one
 from tests.worker.broker.test_versions import RELEASE

@@ -12,9 +12,10 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from kronos_client.contract.names import DEAD_KEY, job_key
-from kronos_client.redis.connection import connect, read_script
+from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import TAKEN_KEY, delivery_keys, large_key
+from kronos_client.redis.scripts import read_script
 from tests.failing_script import FailingScript
 from tests.taking import take_one
 from worker.broker.deliveries import (

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import read_job
-from kronos_client.contract.names import FORECAST_TASK, Limits
+from kronos_client.contract.names import FORECAST_TASK
 from worker.broker.consuming import TASKS
 from worker.broker.messages import (
     MAX_CONTAINERS,

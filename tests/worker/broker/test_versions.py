@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from kronos_client.contract.names import cancel_key, job_key, result_key
-from kronos_client.redis.connection import connect, read_script
+from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import TAKEN_KEY, delivery_keys
+from kronos_client.redis.scripts import read_script
 from tests.taking import take_one
 from worker.broker.deliveries import Deliveries
 

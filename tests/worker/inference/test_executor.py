@@ -12,7 +12,7 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, parse_job, prepare
-from kronos_client.contract.worker_status import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.redis.job_store import Receipt
 from kronos_model.engine.generation import GenerationTimings
 from kronos_model.errors import Cancelled

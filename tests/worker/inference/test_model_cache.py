@@ -13,7 +13,7 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Output
-from kronos_client.contract.worker_status import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_model.errors import CheckpointError, CheckpointUnreachable, OutOfMemory

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.worker_status import ModelInfo
+from kronos_client.contract.model_info import ModelInfo
 from worker.inference.model_cache import CacheEntry
 from worker.tasks import controls
 

@@ -14,7 +14,8 @@ from prometheus_client import CollectorRegistry, Counter
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import FORECAST_TASK, Limits, job_key
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.contract.schemas import example
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS

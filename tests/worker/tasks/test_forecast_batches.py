@@ -16,8 +16,9 @@ from redis.backoff import ConstantBackoff
 from redis.exceptions import ConnectionError, RedisError
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import read_job
-from kronos_client.contract.names import Limits, job_key, result_key
+from kronos_client.contract.names import job_key, result_key
 from kronos_client.contract.schemas import example
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import JobStore

@@ -15,7 +15,7 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneProgress, parse_finetune_job
-from kronos_client.contract.names import Limits
+from kronos_client.contract.job_limits import Limits
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.message import fingerprint
 from kronos_model.errors import DiskFull

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from kronos_client.contract.finetune import parse_finetune_job
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import prepare_instruments
-from kronos_client.contract.names import Limits
 from kronos_model.checkpoints.source import read_metadata
 from worker.training import job_folder
 from worker.training.job_folder import JobFolder, JobNotes

@@ -1,0 +1,30 @@
+"""Jobs for workers of the other role are refused."""
+
+from typing import Any, Final, NoReturn
+
+from celery import Task
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import TASK_ROLES, Role
+from worker.app import app
+from worker.settings import get_settings
+from worker.tasks.attempt import ClaimedRequest
+
+OTHER_ROLE: Final[dict[Role, Role]] = {"forecast": "finetune", "finetune": "forecast"}
+
+
+def refuse_job(self: "Task[Any, Any]", /, *_args: Any, **_kwargs: Any) -> NoReturn:
+    """Refuse a job for workers of the other role. Celery would drop an unknown task without an answer."""
+    role = OTHER_ROLE[get_settings().role]
+    cpu, gpu = get_settings().queue_names.of_role(role)
+    raise JobError(
+        ErrorCode.INVALID_INPUT,
+        f"{self.name} was sent to a worker that does not {role}: send it to the queue {cpu} or {gpu}",
+        None,
+        {"queues": [cpu, gpu]},
+    )
+
+
+for _task, _role in TASK_ROLES.items():
+    if _role != get_settings().role:
+        app.task(name=_task, bind=True, throws=(JobError,), typing=False, Request=ClaimedRequest)(refuse_job)
