@@ -64,7 +64,8 @@ def native_network(model: Kronos, dtype: torch.dtype) -> Callable[..., Network]:
         raise KronosError(reason)
     ready_kernels(_dtypes(model.head.proj_s1.weight.device, dtype), log.info)
     # Later than the kernels, which Numba compiles for what is set while they are imported.
-    from kronos_model.engine.native.network import NativeNetwork, difference_of
+    from kronos_model.engine.native.check import difference_of
+    from kronos_model.engine.native.network import NativeNetwork
 
     def make(model: Kronos, **sizes: Any) -> Network:
         network = NativeNetwork(model, **sizes)

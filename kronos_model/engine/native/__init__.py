@@ -1,6 +1,6 @@
 """The model in native code for the CPU, compiled by Numba: no PyTorch between the layers.
 
-``network`` is what the engine uses, with its threads and its test at load; ``weights`` are its weights.
+``network`` is what the engine uses, with ``weights`` and threads (``pool``); ``check`` is its test at load.
 ``compiling`` compiles into a cache on disk, by ``__main__``; ``locator`` says where that is.
 Below, all is compiled: ``step`` goes through the layers with ``products`` and ``attention``; ``layout``
 describes what they are given; ``threads`` is how threads wait; ``vectors`` has the instructions. What depends

@@ -1,12 +1,6 @@
-"""The model computed by the native kernels: a chunk of lookbacks in one call, a step in two.
+"""The model computed by the native kernels: a chunk of lookbacks in one call, a step in two."""
 
-``KernelPool`` has the threads that run them; ``difference_of`` compares them with the model at load.
-"""
-
-import os
-import threading
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,15 +8,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kronos_model.bars.columns import TIME_FEATURES
 from kronos_model.engine.native import step
 from kronos_model.engine.native.attention import MAX_GROUP_ROWS, scratch_floats
-from kronos_model.engine.native.layout import CACHE, FILL, JOB, ROW, ROWS, STOP, TO_S1, TO_S2
+from kronos_model.engine.native.layout import CACHE, FILL, ROW, ROWS, TO_S1, TO_S2
+from kronos_model.engine.native.pool import KernelPool
 from kronos_model.engine.native.products import PANEL, ROW_SIZE
-from kronos_model.engine.native.threads import SYNC_SIZE, prepare
 from kronos_model.engine.native.weights import NativeWeights
-from kronos_model.engine.scheduling.path_table import Batch, PathTable
-from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache, PromptSegment, Segment
+from kronos_model.engine.scheduling.path_table import Batch
+from kronos_model.engine.transformer.kv_cache import ChunkSegment, KVCache, Segment
 from kronos_model.engine.transformer.network import Choose, Network
 from kronos_model.errors import KronosError
 from kronos_model.layers import NORM_EPSILON, TransformerBlock
@@ -30,62 +23,6 @@ from kronos_model.model import Kronos
 
 MAX_FILLED_ROWS: Final = 512
 """More rows are computed one part after the other."""
-
-NUM_BARS: Final = 40
-"""More than a panel of keys, and no whole number of blocks."""
-MAX_DIFFERENCE: Final = {torch.float32: 1e-4, torch.bfloat16: 5e-2}
-"""Of logits, divided by the largest one if that is above 1."""
-
-
-class KernelPool:
-    """Runs ``job`` on the caller's thread and others, which sleep between jobs and end with this object.
-
-    Args:
-        weights: the NumPy type of weights, kept: that of cached keys and values.
-        scratch_floats: the room that each thread needs.
-    """
-
-    def __init__(self, weights: type[Any], kept: type[Any], scratch_floats: int) -> None:
-        self._jobs = np.zeros(1, JOB)
-        self._types = np.empty(0, weights), np.empty(0, kept)
-        self._scratch = np.empty(0, np.float32)
-        self._process, self._sync = 0, np.empty(0, np.int64)
-        self._end: Callable[[], object] = lambda: None
-        self.job = self._jobs[0]
-        self.job["scratch_floats"] = scratch_floats
-
-    def run(self, task: int, num_threads: int) -> None:
-        """Do the task with what ``job`` describes."""
-        if (self._process, int(self.job["num_threads"])) != (os.getpid(), num_threads):
-            self._start(num_threads)  # also in a child of the process that started them
-        self.job["task"] = task
-        step.run(self._jobs, 0, self._sync, *self._types)
-
-    def _start(self, num_threads: int) -> None:
-        self._end()
-        self._jobs = self._jobs.copy()  # threads that end still read theirs
-        self.job = self._jobs[0]
-        self._process = os.getpid()
-        self._scratch = np.empty(num_threads * int(self.job["scratch_floats"]), np.float32)
-        self.job["num_threads"], self.job["scratch"] = num_threads, self._scratch.ctypes.data
-        self._sync = np.empty(SYNC_SIZE, np.int64)
-        prepare(self._sync)
-        arguments = self._jobs, self._sync, *self._types
-        for number in range(1, num_threads):
-            name = f"kronos-kernel-{number}"
-            threading.Thread(target=_work, args=(number, *arguments), name=name, daemon=True).start()
-        self._end = weakref.finalize(self, _end, self._process, *arguments)
-
-
-def _work(number: int, jobs: NDArray[Any], sync: NDArray[np.int64], *types: NDArray[Any]) -> None:
-    step.run(jobs, number, sync, *types)
-
-
-def _end(process: int, jobs: NDArray[Any], sync: NDArray[np.int64], *types: NDArray[Any]) -> None:
-    """Let the other threads end. After a fork there are none."""
-    if process == os.getpid():
-        jobs["task"] = STOP
-        step.run(jobs, 0, sync, *types)
 
 
 class NativeNetwork(Network):
@@ -230,47 +167,3 @@ def _described(cache: KVCache) -> NDArray[Any]:
     values = cache.k.data_ptr(), cache.v.data_ptr(), num_slots, num_heads, num_bars, head_dim
     described[()] = values
     return described
-
-
-@torch.inference_mode()
-def difference_of(network: NativeNetwork, model: Kronos, dtype: torch.dtype) -> str | None:
-    """None if logits after a short series are those of the model, else how they differ.
-
-    The series is in the path's own slot, then in one that paths share. Slots are left with finite contents.
-    """
-    generator = torch.Generator().manual_seed(0)
-    s1, s2 = (
-        torch.randint(size, (1, NUM_BARS), generator=generator)
-        for size in (network.s1_vocabulary, network.s2_vocabulary)
-    )
-    stamps = torch.zeros(1, NUM_BARS, len(TIME_FEATURES), dtype=torch.int64)
-    s1_logits, context = model.decode_s1(s1, s2, stamps)
-    expected = s1_logits[0, -1:], model.decode_s2(context, s1[:, :1])[0, -1:]
-    tokens = torch.stack((s1[0], s2[0]), dim=-1)
-    calendar = torch.from_numpy(network.embedding.calendar(stamps[0].numpy()))
-    own, shared = 0, 1
-    before = NUM_BARS - 1
-    columns: dict[int, dict[str, int]] = {
-        own: {"bar": before, "seen": NUM_BARS},
-        shared: {"bar": 0, "seen": 1, "prompt": 0, "prompt_bars": before},
-    }
-    for slot, values in columns.items():
-        network.fill(
-            tokens[:before], calendar[:before], torch.arange(before), [PromptSegment(slot, 0, before)]
-        )
-        table = PathTable(1, max_context=NUM_BARS)
-        for name, value in {"position": before, **values}.items():
-            table.columns[name][:] = value
-        found: list[Tensor] = []
-
-        def choose(_: int, logits: Tensor, found: list[Tensor] = found) -> Tensor:
-            found.append(logits.clone())
-            return s1[0, :1]
-
-        network.decode(Batch(table, (), np.zeros(1, np.int64)), tokens[before:], calendar[before:], choose)
-        for name, logits, wanted in zip(("s1", "s2"), found, expected, strict=True):
-            scale = max(1.0, float(wanted.abs().max()))
-            if not torch.allclose(logits, wanted, rtol=0, atol=scale * MAX_DIFFERENCE[dtype], equal_nan=True):
-                difference = float((logits - wanted).abs().max())
-                return f"logits of {name} differ from PyTorch's by {difference:.2g}"
-    return None

@@ -68,9 +68,7 @@ def logits_of(pair, kind: EngineKind = "native", dtype: torch.dtype = torch.floa
 
 
 def difference(native: Network, model: Kronos) -> str | None:
-    from kronos_model.engine.native.network import (
-        difference_of,  # can be imported once the kernels are loaded
-    )
+    from kronos_model.engine.native.check import difference_of  # can be imported once the kernels are loaded
 
     return difference_of(native, model, torch.float32)
 
