@@ -319,7 +319,8 @@ class _Block:
         self._dtype, self._kept_as = dtype, cache_dtype(device, dtype)
         self._qkv = FusedLinear(weights.q, weights.k, weights.v, dtype=dtype)
         self._out = FusedLinear(weights.out, dtype=dtype)
-        self._w1, self._w3 = FusedLinear(weights.w1, dtype=dtype), FusedLinear(weights.w3, dtype=dtype)
+        self._gate = FusedLinear(weights.w1, dtype=dtype, swish=True)
+        self._w3 = FusedLinear(weights.w3, dtype=dtype)
         self._w2 = FusedLinear(weights.w2, dtype=dtype)
 
     def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
@@ -330,9 +331,9 @@ class _Block:
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The block's output from its input x (N, d_model) and what attention gave (N, H, head_dim)."""
-        x = self._out.added_to(mixed.reshape(len(x), -1), x)
+        x = x + self._out(mixed.reshape(len(x), -1))
         normalised = normalise(x).to(self._dtype)
-        return self._w2.added_to(self._w3(normalised, "mul", self._w1(normalised, "swish")), x)
+        return x + self._w2(self._gate(normalised) * self._w3(normalised))
 
 
 def normalise(x: Tensor) -> Tensor:
