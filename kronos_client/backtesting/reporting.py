@@ -3,7 +3,7 @@
 import html
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, cycle
 from pathlib import Path
 from string import Template
@@ -17,13 +17,27 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from kronos_client.backtesting.plan import OF_SCORES
 from kronos_client.backtesting.store import PARTS
 from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.bars.columns import CLOSE, as_columns
 from kronos_model.evaluation.calibration import references
-from kronos_model.evaluation.naive import NAIVE_TITLES, NUM_SAMPLES, infer_season, why_not_seasonal
+from kronos_model.evaluation.naive import (
+    BOOTSTRAP,
+    NAIVE_TITLES,
+    NUM_SAMPLES,
+    infer_season,
+    why_not_seasonal,
+)
+from kronos_model.evaluation.portfolio import (
+    NO_PORTFOLIO,
+    PORTFOLIO_TITLES,
+    ReturnWindows,
+    portfolio_line,
+    portfolio_report,
+)
 from kronos_model.evaluation.report import WindowBatch, make_report
-from kronos_model.evaluation.scores import INTERVALS
+from kronos_model.evaluation.scores import INTERVALS, MIN_INSTRUMENTS, ScoreTotals
 from kronos_model.forecast import path_quantiles
 
 if TYPE_CHECKING:
@@ -42,20 +56,27 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
     season = infer_season(*(instrument.wall for instrument in plan.instruments))
     no_season = why_not_seasonal(plan.options.lookback, season)
     season = None if no_season else season
-    scores = make_report(
-        _scored(run, on_batch), plan.times.select(windows), season=season, seed=plan.options.seed
-    )
+    options, times, totals = plan.options, plan.times.select(windows), dict[str, ScoreTotals]()
+    scores = make_report(_scored(run, on_batch), times, season=season, seed=options.seed, totals=totals)
+    portfolio = _portfolio(run, on_batch)
+    for name, model in scores["models"].items():
+        model["verdict"] += [] if portfolio is None else [portfolio_line(portfolio, name)]
     num_left_out = len(plan.windows) - len(windows)
     report = {
-        "asked": plan.options.as_dict(),
+        "asked": options.as_dict(),
         "instruments": plan.describe_instruments(),
         "left_out": {"windows": num_left_out, "errors": dict(run.failed), "files": dict(plan.skipped)},
         "remarks": list(plan.remarks),
         "model_info": {name: run.store.about(f"model {model}", None) for model, name in enumerate(names)},
         "no_seasonal": no_season,
+        "portfolio": portfolio,
+        "no_portfolio": NO_PORTFOLIO if portfolio is None else None,
     } | scores
     with disk_errors(folder), atomic_write(folder / "forecasts.parquet") as staging:
-        tables = _tables(run, on_batch)
+        losses = totals[BOOTSTRAP].by_window("quantile_loss")
+        tables = _tables(
+            run, on_batch, dict(zip(windows, zip(times.groups, losses, strict=True), strict=True))
+        )
         first = next(tables)
         with pq.ParquetWriter(staging, first.schema) as writer:
             for table in chain([first], tables):
@@ -79,8 +100,38 @@ def _scored(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[Wind
         yield WindowBatch(past, actual, samples)
 
 
-def _tables(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[pa.Table]:
-    """One row for each model, window and forecast bar."""
+def _portfolio(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str, Any] | None:
+    plan, options, windows = run.plan, run.plan.options, run.common_windows
+    if len(plan.instruments) < MIN_INSTRUMENTS:
+        return None
+    shown = [plan.window(window) for window in windows]
+    first_last_and_future = [0, *range(options.lookback - 1, options.lookback + options.horizon)]
+    closes = np.stack([one.bars[first_last_and_future, CLOSE] for one in shown]).astype(np.float64)
+    medians: dict[str, list[NDArray[np.floating[Any]]]] = {name: [] for name in run.names()}
+    for batch in _batches(run, on_batch):
+        for model, of_model in enumerate(medians.values()):
+            of_model += [np.median(paths, axis=0) for paths in run.store.closes(model, batch)]
+    last = closes[:, 1, None]
+    begins, ends = np.array([one.instants[[options.lookback, -1]] for one in shown]).T
+    returns = ReturnWindows(
+        predicted={name: np.stack(of_model) / last - 1 for name, of_model in medians.items()},
+        actual=closes[:, 2:] / last - 1,
+        momentum=closes[:, 1] / closes[:, 0] - 1,
+        instrument=plan.windows.instrument_index[list(windows)],
+        begins=begins,
+        ends=ends,
+    )
+    asked = {name: getattr(options, name) for name in OF_SCORES}
+    return portfolio_report(returns, lags=plan.times.lags, seed=options.seed, **asked)
+
+
+def _tables(
+    run: "BacktestRun", on_batch: Callable[[], object], compared: Mapping[int, tuple[int, float]]
+) -> Iterator[pa.Table]:
+    """One row for each model, window and forecast bar.
+
+    ``compared`` has each window's group and the bootstrap's loss in it.
+    """
     plan, lookback, horizon = run.plan, run.plan.options.lookback, run.plan.options.horizon
     for model, name in enumerate(run.names()):
         for windows in _batches(run, on_batch):
@@ -92,6 +143,8 @@ def _tables(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[pa.T
                 "timestamp": np.stack([window.wall[lookback:] for window in shown]).astype(str),
                 "window": np.repeat(np.asarray(windows, np.int32), horizon),
                 "step": np.tile(np.arange(1, horizon + 1, dtype=np.int32), len(windows)),
+                "group": np.repeat([compared[window][0] for window in windows], horizon),
+                "bootstrap_loss": np.repeat([compared[window][1] for window in windows], horizon),
                 "close_mean": np.stack([*run.store.closes(model, windows)]).mean(axis=1),
             }
             references_of_bars = (np.repeat(each[:, None], horizon, axis=1) for each in references(past))
@@ -125,7 +178,16 @@ CAPTION: Final = (
     "lower is better."
 )
 
-SCORES: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+Columns = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+"""Of a table: what each shows of a row's figures."""
+
+PORTFOLIO_CAPTION: Final = (
+    "Long the top {top} by predicted return and short the bottom {top}, in equal parts, for a horizon at a "
+    "time: {num_periods} periods, costs of {cost_bps:g} bps. Rank IC over {num_times} times; its t by Newey "
+    "and West."
+)
+
+SCORES: Final[Columns] = {
     "CRPS, scaled": lambda scores: scores["crps_scaled"],
     "wQL": lambda scores: scores["wql"],
     "MASE": lambda scores: scores["mase"],
@@ -137,6 +199,16 @@ SCORES: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "volatility error": lambda scores: scores["volatility_error"],
     "IC": lambda scores: scores["ic"],
     "rank IC": lambda scores: scores["rank_ic"],
+}
+PORTFOLIO: Final[Columns] = {
+    "rank IC at the end": lambda view: view["rank_ic"][-1],
+    "t": lambda view: view["rank_ic_t"][-1],
+    "hits": lambda view: _percent(view["hit_rate"]),
+    "return a period": lambda view: _percent(view["return"], 2),
+    "t of it": lambda view: view["return_t"],
+    "before costs": lambda view: _percent(view["return_before_costs"], 2),
+    "turnover": lambda view: view["turnover"],
+    "largest drawdown": lambda view: _percent(view["max_drawdown"]),
 }
 
 
@@ -162,7 +234,18 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> Non
     for name, model in models.items():
         lines = "".join(map(_verdict_line, model["verdict"]))
         parts.append(f"<h2>{html.escape(name)}</h2><ul>{lines}</ul>")
-    parts += ["<h2>Scores</h2>", _score_table(report)]
+    rows = [(name, model["scores"]) for name, model in models.items()]
+    rows += [(NAIVE_TITLES[name], scores) for name, scores in report["naive"].items()]
+    parts += ["<h2>Scores</h2>", _table(CAPTION, SCORES, rows)]
+    if (view := report["portfolio"]) is not None:
+        held = [*view["models"].items()]
+        held += [(PORTFOLIO_TITLES[name], naive) for name, naive in view["naive"].items()]
+        parts += ["<h2>Portfolio</h2>", _table(PORTFOLIO_CAPTION.format(**view), PORTFOLIO, held)]
+        parts += [
+            "<div class=charts>",
+            _drawn(_draw_portfolio, view, held, "rank_ic", "Rank IC by bar ahead"),
+        ]
+        parts += [_drawn(_draw_portfolio, view, held, "equity", "Equity after costs"), "</div>"]
     parts += ["<h2>Calibration</h2><div class=charts>", _drawn(_draw_reliability, models)]
     parts += [_drawn(_draw_pit, models), "</div><h2>By horizon</h2><div class=charts>"]
     parts += [_drawn(_draw_coverage, models), _drawn(_draw_error, models | report["naive"]), "</div>"]
@@ -196,23 +279,21 @@ def _verdict_line(text: str) -> str:
     return f"<li class={kind!r}>{html.escape(text)}</li>"
 
 
-def _score_table(report: Mapping[str, Any]) -> str:
-    rows = [(name, model["scores"]) for name, model in report["models"].items()]
-    rows += [(NAIVE_TITLES[name], scores) for name, scores in report["naive"].items()]
-    head = "".join(f"<th scope=col>{title}</th>" for title in ("", *SCORES))
+def _table(caption: str, columns: Columns, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    head = "".join(f"<th scope=col>{title}</th>" for title in ("", *columns))
     body = ""
     for name, scores in rows:
-        cells = "".join(f"<td>{_cell(of(scores))}</td>" for of in SCORES.values())
+        cells = "".join(f"<td>{_cell(of(scores))}</td>" for of in columns.values())
         body += f"<tr><th scope=row>{html.escape(name)}</th>{cells}</tr>\n"
-    return f"<div class=scroll><table><caption>{CAPTION}</caption><tr>{head}</tr>\n{body}</table></div>"
+    return f"<div class=scroll><table><caption>{caption}</caption><tr>{head}</tr>\n{body}</table></div>"
 
 
 def _cell(value: Any) -> str:
     return "–" if value is None else value if isinstance(value, str) else f"{value:.3g}"
 
 
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{100 * share:.0f}\u00a0%"
+def _percent(share: float | None, digits: int = 0) -> str | None:
+    return None if share is None else f"{100 * share:.{digits}f}\u00a0%"
 
 
 def _drawn(draw: Callable[..., None], *args: Any) -> str:
@@ -258,12 +339,27 @@ def _draw_coverage(axes: Axes, models: Mapping[str, Any]) -> None:
 
 def _draw_error(axes: Axes, forecasters: Mapping[str, Any]) -> None:
     colours = cycle(MODEL_COLOURS)
-    styles = dict(zip(NAIVE_TITLES, ("-", "--", ":", "-."), strict=True))
+    styles = dict(zip(NAIVE_TITLES, ("-", "--", ":", "-.", (0, (5, 1))), strict=True))
     for name, forecaster in forecasters.items():
         losses = np.array(forecaster["by_horizon"]["crps_scaled"], dtype=np.float64)  # NaN for None
         look: Any = {"color": FAINT if name in styles else next(colours), "linestyle": styles.get(name, "-")}
         axes.plot(range(1, len(losses) + 1), losses, label=NAIVE_TITLES.get(name, name), **look)
     axes.set(title="CRPS, scaled", xlabel="bars ahead")
+
+
+def _draw_portfolio(
+    axes: Axes, view: Mapping[str, Any], held: Sequence[tuple[str, Any]], figure: str, title: str
+) -> None:
+    axes.axhline(figure == "equity", color=FAINT, linewidth=1)
+    num_models = len(view["models"])
+    looks = [(colour, "-") for colour, _ in zip(cycle(MODEL_COLOURS), range(num_models), strict=False)]
+    for (name, one), (colour, style) in zip(held, [*looks, (FAINT, "--"), (FAINT, ":")], strict=True):
+        values = np.array(one[figure], dtype=np.float64)  # NaN for None
+        times = np.array(view["equity_times"], dtype="datetime64[s]")
+        at = times if figure == "equity" else np.arange(1, 1 + len(values))
+        axes.plot(at, values, color=colour, linestyle=style, label=name)
+    axes.tick_params(axis="x", rotation=30 * (figure == "equity"))
+    axes.set(title=title)
 
 
 def _draw_window(axes: Axes, run: "BacktestRun", window: int) -> None:

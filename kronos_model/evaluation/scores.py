@@ -4,7 +4,7 @@ Arrays are float64: sampled closes (W, S, H), actual closes (W, H), lookbacks (W
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -103,6 +103,17 @@ class ScoreTotals:
 
     def add(self, samples: Array, actual: Array, past: Array) -> None:
         """Add W windows, in the order in which ``by_window`` is to return them."""
+        self.add_mean([samples], actual, past)
+
+    def add_mean(self, draws: Iterable[Array], actual: Array, past: Array) -> None:
+        """Add W windows with their mean scores over several draws, each like the samples of ``add``."""
+        each = [self._add(samples, actual, past) for samples in draws]
+        for name in each[0]:
+            mean = np.mean([one[name] for one in each], axis=0)
+            self._by_window.setdefault(name, []).append(mean)
+
+    def _add(self, samples: Array, actual: Array, past: Array) -> Mapping[str, Array]:
+        """Add to the sums, and return the values by window."""
         scale = one_bar_change(past)  # (W,)
         scores = score_paths(samples, actual, past)
         for name in ("crps", "error", *(f"width_{share}" for share in INTERVALS)):
@@ -117,15 +128,14 @@ class ScoreTotals:
         self._ranks = ranks if self._ranks is None else self._ranks + ranks
         last, median = past[:, -1], np.median(samples[..., -1], axis=1)
         errors = volatility_error(samples, actual, past) if self._has_paths else scale * np.nan
-        each = {
+        return {
             "crps_scaled": scores["crps_scaled"].mean(axis=1),
+            "quantile_loss": scores["quantile_loss"].mean(axis=1),
             "predicted_return": median / last - 1,
             "actual_return": actual[:, -1] / last - 1,
             "volatility_error": errors,
             "inside_0.8": scores["inside_0.8"].mean(axis=1),
         }
-        for name, values in each.items():
-            self._by_window.setdefault(name, []).append(values)
 
     @property
     def num_samples(self) -> int:

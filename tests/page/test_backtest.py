@@ -48,11 +48,11 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     (inline,) = job["data"]["instruments"]
     assert (inline["id"], inline["timestamps"], inline["close"]) == ("bars.csv", DAYS, CLOSES)
     assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
-    assert page.inner_text("#tested-what") == "12 windows of 2 instruments: 48 bars read, 3 forecast."
+    assert page.inner_text("#tested-what") == "24 windows of 3 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():
         assert all(line in page.inner_text("#verdicts") for line in (name, *model["verdict"]))
     rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
-    assert [row[0] for row in rows] == [own, other, "Repeating the last close"]
+    assert [row[0] for row in rows] == [own, other, "a drift-free bootstrap"]
     assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.0%}".replace(
         "%", " %"
     )
