@@ -14,7 +14,6 @@ from kronos_cli.terminal import progress_bar
 from kronos_cli.wording import file_error
 from kronos_client.backtesting.plan import DEFAULT_WINDOWS
 from kronos_client.client import ForecastClient
-from kronos_client.contract.backtest import MAX_COST_BPS
 from kronos_client.contract.errors import JobError
 from kronos_model.errors import CandleFileError
 
@@ -58,13 +57,11 @@ TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the sampling."
 )
 @click.option(
-    "--top", default=5, show_default=True, type=options.COUNT,
-    help="Of several instruments, those on each side of the report's portfolio.",
-)  # fmt: skip
+    "--top", default=5, show_default=True, type=options.COUNT, help="Instruments on each side of a portfolio."
+)
 @click.option(
-    "--cost-bps", default=10.0, show_default=True, type=click.FloatRange(0, MAX_COST_BPS),
-    help="Costs of its trades, in hundredths of a per cent of what is bought or sold.",
-)  # fmt: skip
+    "--cost-bps", default=10.0, show_default=True, help="Costs of its trades, in basis points of their value."
+)
 @click.option("--fresh", is_flag=True, help="Repeat the forecasts that are already in the output.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def backtest(

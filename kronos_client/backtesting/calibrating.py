@@ -161,30 +161,21 @@ def _check(columns: Mapping[ColumnName, _Windows]) -> str:
 class _Held(NamedTuple):
     """Shares held by the 80 % interval before and after, the width after over that before, and the weight.
 
-    ``against`` has the improvements over the bootstrap, before and after; see ``_improvement``.
+    ``against`` is the improvement of the pinball loss after over the bootstrap's.
     """
 
     before: float
     after: float
     widening: float
     weight: float
-    against: tuple[Improvement, Improvement]
+    against: Improvement
 
 
 def _against(close: _Held) -> str:
     """The comparison with the bootstrap, if the backtest has it."""
-    before, after = close.against
-    if not math.isfinite(after.mean):
+    if not math.isfinite(close.against.mean):
         return "the"
-    own = f"{abs(before.mean):.1f} % {'better' if before.mean >= 0 else 'worse'}"
-    by = compared(NAIVE_TITLES[BOOTSTRAP], after.as_dict())
-    return f"the close's quantiles are {by}; the model's own are {own}. The"
-
-
-def _improvement(quantiles: NDArray[np.float64], windows: _Windows) -> Improvement:
-    """How much lower the pinball loss of quantiles at ``SCORED`` is than the bootstrap's, in scales."""
-    loss = pinball_loss(SCORED, quantiles, windows.actual).mean(axis=(0, 2))
-    return improvement(loss / windows.scale, windows.baseline / windows.scale, windows.groups)
+    return f"the close's quantiles are {compared(NAIVE_TITLES[BOOTSTRAP], close.against.as_dict())}. The"
 
 
 def _held_later(windows: _Windows) -> _Held | None:
@@ -200,7 +191,8 @@ def _held_later(windows: _Windows) -> _Held | None:
     )
     own = late.quantiles[[LEVELS.index(level) for level in SCORED]]
     calibrated = corrected(SCORED, own, LEVELS, fit, late.anchor, late.scale)
-    against = _improvement(own, late), _improvement(calibrated, late)
+    loss = pinball_loss(SCORED, calibrated, late.actual).mean(axis=(0, 2))
+    against = improvement(loss / late.scale, late.baseline / late.scale, late.groups)
     width, width_after = (((high - low) / late.scale[:, None]).mean() for low, high in (before, after))
     widening = float(width_after / width) if width else 1.0
     return _Held(float(held), float(held_after), widening, fit.weight, against)

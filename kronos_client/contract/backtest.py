@@ -66,12 +66,7 @@ class BacktestJob(WireModel):
     samples: Annotated[Count, Field(ge=2)] = Field(default=30, description="paths of each window")
     seed: Seed = Field(default=0, description="of all sampling")
     top: Count = Field(default=5, description="instruments on each side of the report's portfolio")
-    cost_bps: float = Field(
-        default=10,
-        ge=0,
-        le=MAX_COST_BPS,
-        description="costs of its trades, in hundredths of a per cent of what is bought or sold",
-    )
+    cost_bps: float = Field(default=10, ge=0, le=MAX_COST_BPS, description="of its trades, in basis points")
     start: Moment | None = Field(
         default=None, description="only windows whose forecast begins at this date or time, or later"
     )

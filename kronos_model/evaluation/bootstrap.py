@@ -23,16 +23,9 @@ RUN: Final = 5
 """Autocorrelations in a row that must be small: K of Politis and White, for any number of bars up to 10²⁵."""
 
 
-def log_changes(past: Array) -> Array:
-    """Changes of the log close from bar to bar, (W, T − 1); 0 next to a close that is not above 0."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        changes = np.diff(np.log(past), axis=1)
-    return np.where(np.isfinite(changes), changes, 0.0)
-
-
 def bootstrap_draws(past: Array, num_paths: int, horizon: int, seed: int) -> Iterator[Array]:
     """``NUM_DRAWS`` draws of closes, each (W, S, H), from lookbacks (W, T) of two bars or more."""
-    changes = log_changes(past)
+    changes = np.diff(np.log(past), axis=1)
     changes -= changes.mean(axis=1, keepdims=True)
     num_windows, number = changes.shape
     lengths = block_lengths(changes) if past.shape[1] >= MIN_BARS_FOR_BLOCKS else np.ones(num_windows)

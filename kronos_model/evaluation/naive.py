@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.evaluation.bootstrap import log_changes
 from kronos_model.evaluation.windows import Array
 
 NUM_SAMPLES: Final = 200
@@ -44,7 +43,7 @@ def naive_samples(past: Array, horizon: int, season: int | None, seed: int) -> M
     samples = {LAST_VALUE: last + changes, "drift": last + slope * np.arange(1, horizon + 1) + changes}
     if season is not None:
         samples["seasonal_naive"] = past[:, None, num_bars - season + np.arange(horizon) % season] + changes
-    returns = log_changes(past)
+    returns = np.diff(np.log(past), axis=1)
     drawn = rng.integers(returns.shape[1], size=(num_windows, NUM_SAMPLES, horizon))
     steps = np.take_along_axis(returns[:, None], drawn, axis=2)
     samples[RANDOM_WALK] = last * np.exp(np.cumsum(steps, axis=2))

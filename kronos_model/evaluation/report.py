@@ -50,7 +50,7 @@ def make_report(
     *,
     season: int | None,
     seed: int,
-    totals: dict[str, ScoreTotals] | None = None,
+    bootstrap_losses: list[Array] | None = None,
 ) -> dict[str, Any]:
     """Score all models and the naive forecasts on the same windows.
 
@@ -58,23 +58,25 @@ def make_report(
         times: of all windows.
         season: bars of the seasonal forecast's season, or None to leave it out.
         seed: of the naive forecasts' draws.
-        totals: gets the scores of each forecaster.
+        bootstrap_losses: gets the bootstrap's pinball losses of the windows, (W,).
     """
-    totals = {} if totals is None else totals
+    totals: dict[str, ScoreTotals] = {}
     horizon, first, names = 1, 0, []
     for batch in batches:
         horizon, names = batch.actual.shape[1], list(batch.samples)
         naive = naive_samples(batch.past, horizon, season, seed + first)
         num_paths = max(samples.shape[1] for samples in batch.samples.values())
-        draws = bootstrap_draws(batch.past, num_paths, horizon, seed + first)
-        totals.setdefault(BOOTSTRAP, ScoreTotals(horizon, has_paths=True)).add_mean(
-            draws, batch.actual, batch.past
-        )
-        for name, samples in [*batch.samples.items(), *naive.items()]:
-            has_paths = name in batch.samples or name == RANDOM_WALK
+        draws: dict[str, Iterable[Array]] = {
+            BOOTSTRAP: bootstrap_draws(batch.past, num_paths, horizon, seed + first)
+        }
+        draws |= {name: [samples] for name, samples in (*batch.samples.items(), *naive.items())}
+        for name, of_name in draws.items():
+            has_paths = name in (*batch.samples, BOOTSTRAP, RANDOM_WALK)
             mine = totals.setdefault(name, ScoreTotals(horizon, has_paths=has_paths))
-            mine.add(samples, batch.actual, batch.past)
+            mine.add(of_name, batch.actual, batch.past)
         first += len(batch.actual)
+    if bootstrap_losses is not None:
+        bootstrap_losses.append(totals[BOOTSTRAP].by_window("quantile_loss"))
     models: dict[str, Any] = {}
     for name in names:
         against = {
@@ -134,24 +136,25 @@ def diebold_mariano(
     by_time, index = np.unique(times, return_inverse=True)
     series = np.bincount(index, weights=differences) / np.bincount(index)
     number = len(by_time)
-    if number < MIN_TIMES or not np.ptp(series):
+    if (error := standard_error(series, lags)) is None:
         return None
-    lags = min(lags, number // 2)
-    statistic = series.mean() / standard_error(series, lags)
-    ahead = lags + 1
+    statistic = series.mean() / error
+    ahead = min(lags, number // 2) + 1
     statistic *= math.sqrt(max(number + 1 - 2 * ahead + ahead * (ahead - 1) / number, 1) / number)
     p_value = 2 * stdtr(number - 1, -abs(statistic))
     return {"statistic": float(statistic), "p_value": float(p_value)}
 
 
-def standard_error(series: Array, lags: int) -> float:
+def standard_error(series: Array, lags: int) -> float | None:
     """The standard error of the mean of a series (N,) whose values depend on ``lags`` earlier ones.
 
     The weights of their covariances fall to 0, which keeps the variance positive: Newey and West,
     A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance matrix,
-    Econometrica 55 (1987).
+    Econometrica 55 (1987). None for fewer than ``MIN_TIMES`` values, or if all are equal.
     """
-    centred = series - series.mean()
+    if len(series) < MIN_TIMES or not np.ptp(series):
+        return None
+    centred, lags = series - series.mean(), min(lags, len(series) // 2)
     variance = centred @ centred
     for lag in range(1, lags + 1):
         variance += 2 * (1 - lag / (lags + 1)) * (centred[lag:] @ centred[:-lag])

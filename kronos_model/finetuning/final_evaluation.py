@@ -18,7 +18,7 @@ from kronos_model.evaluation.report import START, WindowBatch, make_report, with
 from kronos_model.evaluation.windows import WindowArrays, spread, window_arrays, window_times
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.next_step import next_step
-from kronos_model.finetuning.reporting import Event, Listener
+from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.split import Split, why_not_compared
 from kronos_model.finetuning.starting_point import StartingPoint, untouched_pair, with_revisions
 from kronos_model.seeds import derive_series_seed
@@ -75,7 +75,7 @@ def evaluate_on_test(
     split: Split,
     device: torch.device,
     *,
-    epochs: Sequence[Event],
+    losses: Sequence[float],
     listener: Listener,
     should_stop: Callable[[], bool],
     engine: EngineChoice = "auto",
@@ -83,7 +83,7 @@ def evaluate_on_test(
     """The report on the trained pair, its start and naive forecasts, on windows of the test part.
 
     It is that of a backtest, without the scores by bar ahead; ``verdict`` is the trained pair's, and
-    ``next_step`` what to try if it is not better, for which ``epochs`` has the last stage's curve. None
+    ``next_step`` what to try if it is not better, for which ``losses`` has the last stage's curve. None
     without a test part, or if the config turns it off. Raises TrainingStopped if ``should_stop`` is true.
     """
     data, sampled = config.data, config.evaluation
@@ -127,17 +127,9 @@ def evaluate_on_test(
         season=None if no_season else season,
         seed=config.seed,
     )
-    ours, bootstrap = report["models"][FINETUNED], report["naive"][BOOTSTRAP]
-    schedule = getattr(config, config.stages[-1]).optimiser.schedule
-    advice = next_step(
-        ours,
-        bootstrap,
-        epochs,
-        is_one_cycle=schedule == "one_cycle",
-        num_paths=sampled.sample_count,
-    )
-    if advice is not None:
-        ours["verdict"].append(advice)
+    ours = report["models"][FINETUNED]
+    advice = next_step(ours, report["naive"][BOOTSTRAP], losses, config)
+    ours["verdict"] += filter(None, [advice])
     evaluation = {
         "lookback": lookback,
         "horizon": horizon,

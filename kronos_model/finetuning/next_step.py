@@ -7,6 +7,7 @@ import numpy as np
 
 from kronos_model.evaluation.naive import BOOTSTRAP
 from kronos_model.evaluation.report import GOOD_COVERAGE, MIN_PATHS, START
+from kronos_model.finetuning.config import FinetuneConfig
 
 MIN_GAIN: Final = 0.02
 """The least share by which the CRPS of the first bars ahead is lower, to call a shorter horizon better."""
@@ -15,12 +16,7 @@ MIN_FALL: Final = 0.005
 
 
 def next_step(
-    model: Mapping[str, Any],
-    bootstrap: Mapping[str, Any],
-    epochs: Sequence[Mapping[str, Any]],
-    *,
-    is_one_cycle: bool,
-    num_paths: int,
+    model: Mapping[str, Any], bootstrap: Mapping[str, Any], losses: Sequence[float], config: FinetuneConfig
 ) -> str | None:
     """The one thing to try next, with the reason; None if the model is better, or nothing shows what to try.
 
@@ -30,53 +26,33 @@ def next_step(
     Args:
         model: the trained model's part of a report, with ``by_horizon``.
         bootstrap: that of the bootstrap.
-        epochs: events of the last stage's epochs.
-        is_one_cycle: whether its learning rate falls until the last one.
-        num_paths: paths of each window.
+        losses: of validation, after each epoch of the last stage.
     """
     against = [model["against"][other] for other in (BOOTSTRAP, START) if other in model["against"]]
     if all(by["verdict"] == "better" for by in against):
         return None
     if any(by["low"] is None for by in against):
-        return (
-            "Next, try more data to compare on: the windows are too few, or begin too close together, for an "
-            "interval. Give more candles, or raise data.test_fraction."
-        )
-    scores, held = model["scores"], model["scores"]["coverage"]["0.8"]
-    low, high = GOOD_COVERAGE
-    if num_paths >= MIN_PATHS and not low <= held <= high and scores["mase"] <= bootstrap["mase"]:
-        return (
-            "Next, try calibration alone (kronos calibrate): the median's error is no larger than the "
-            f"bootstrap's (MASE {scores['mase']:.3g}, {bootstrap['mase']:.3g}), but the 80 % interval held "
-            f"{100 * held:.0f} %."
-        )
+        why = "the windows are too few, or begin too close together, for an interval"
+        return f"Next, try more data to compare on, as by a larger data.test_fraction: {why}."
+    error, other = model["scores"]["mase"], bootstrap["mase"]
+    held, (low, high) = model["scores"]["coverage"]["0.8"], GOOD_COVERAGE
+    if config.evaluation.sample_count >= MIN_PATHS and not low <= held <= high and error <= other:
+        why = f"the 80 % interval held {100 * held:.0f} %, but the median errs no more than the bootstrap's"
+        return f"Next, try calibration alone (kronos calibrate): {why} (MASE {error:.3g}, {other:.3g})."
     ours, theirs = (np.cumsum(each["by_horizon"]["crps_scaled"]) for each in (model, bootstrap))
-    gains = 1 - ours / theirs
-    if gains[-1] < MIN_GAIN <= gains.max():
-        bars = int(np.flatnonzero(gains >= MIN_GAIN)[-1]) + 1
-        return (
-            f"Next, try a shorter horizon, data.pred_len {bars}: over the first {bars} bars ahead the CRPS "
-            f"is {100 * gains[bars - 1]:.1f} % below the bootstrap's, over all {len(gains)} "
-            f"{abs(100 * gains[-1]):.1f} % {'below' if gains[-1] >= 0 else 'above'}."
-        )
-    if not epochs:
+    changes = 100 * (ours / theirs - 1)
+    if changes.min() <= -100 * MIN_GAIN < changes[-1]:
+        bars = int(np.flatnonzero(changes <= -100 * MIN_GAIN)[-1]) + 1
+        why = f"CRPS against the bootstrap's {changes[bars - 1]:+.1f} %, over all bars {changes[-1]:+.1f} %"
+        return f"Next, try a shorter horizon, data.pred_len {bars}: {why}."
+    if not losses:
         return None
-    return _from_curve([epoch["validation_loss"] for epoch in epochs], epochs[-1]["stage"], is_one_cycle)
-
-
-def _from_curve(losses: Sequence[float], stage: str, is_one_cycle: bool) -> str:
-    best, number = int(np.argmin(losses)) + 1, len(losses)
-    if 1 < best < number and is_one_cycle:
+    stage, best, number = config.stages[-1], int(np.argmin(losses)) + 1, len(losses)
+    lowest = f"the validation loss was lowest after epoch {best} of {number}"
+    if 1 < best < number and getattr(config, stage).optimiser.schedule == "one_cycle":
         return (
-            f"Next, try fewer epochs, {stage}.epochs {best}: the validation loss was lowest after epoch "
-            f"{best} of {number}, and with fewer the learning rate has fallen by then."
+            f"Next, try fewer epochs, {stage}.epochs {best}: {lowest}; the learning rate then falls by there."
         )
-    if best == number and (number == 1 or losses[-1] < (1 - MIN_FALL) * losses[-2]):
-        return (
-            f"Next, try more epochs than {number}: the validation loss was still falling at the end of the "
-            f"{stage}'s."
-        )
-    reason = f"was lowest after epoch {best} of {number}: later ones learned the training windows by heart"
-    if best == number:
-        reason = f"no longer falls after {number} epochs, and did not rise either"
-    return f"Next, try more data: the {stage}'s validation loss {reason}."
+    if number == 1 or losses[-1] < (1 - MIN_FALL) * min(losses[:-1]):
+        return f"Next, try more epochs, {stage}.epochs {2 * number}: the validation loss was still falling."
+    return f"Next, try more data: {lowest}, so these candles hold no more for this model to learn."

@@ -181,7 +181,7 @@ class _Run:
                 self.config,
                 self.models,
                 *data,
-                epochs=self.metrics.epochs(self.config.stages[-1]),
+                losses=self.metrics.validation_losses(self.config.stages[-1]),
                 listener=self._send,
                 should_stop=self.should_stop,
                 engine=self.engine,

@@ -131,7 +131,7 @@ def test_three_instruments_have_a_portfolio_and_two_the_reason(client, tmp_path)
     assert dear["portfolio"]["models"]["one"]["return"] < one["return"]
     pair = client.backtest(CANDLES, tmp_path / "pair", **options)
     assert pair["portfolio"] is None
-    assert pair["no_portfolio"].startswith("fewer than 3 instruments")
+    assert pair["no_portfolio"].startswith("no three instruments have windows")
 
 
 def test_a_backtest_that_was_stopped_before_there_were_portfolios_is_continued():

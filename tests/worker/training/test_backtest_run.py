@@ -53,13 +53,13 @@ class Client(FakeForecastClient):
         self._memory.enqueue = send  # type: ignore[method-assign]
 
 
-def digest(batches: Iterable[WindowBatch], *_: Any, totals: dict[str, Any], **__: Any) -> dict[str, Any]:
+def digest(batches: Iterable[WindowBatch], *_: Any, bootstrap_losses: Any, **__: Any) -> dict[str, Any]:
     """In place of scores, which take longer than all else: the same for the same forecasts."""
     held = list(batches)
     content = [[one.past.tolist(), *(each.tolist() for each in one.samples.values())] for one in held]
     found = hashlib.sha256(repr(content).encode()).hexdigest()
     number = sum(len(one.past) for one in held)
-    totals["bootstrap"] = SimpleNamespace(by_window=lambda _: np.zeros(number))
+    bootstrap_losses.append(np.zeros(number))
     return {"num_windows": number, "digest": found, "models": {}}
 
 
