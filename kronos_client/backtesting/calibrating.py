@@ -1,7 +1,6 @@
 """A calibration from a backtest's folder, and what it would have held on the latest of its windows."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -148,10 +147,12 @@ def _check(columns: Mapping[ColumnName, _Windows]) -> str:
     close, num_late = held.pop("close"), round(len(columns["close"]) * CHECKED_SHARE)
     if close is None:
         return "The windows are too few to check the calibration on the latest of them."
+    by = compared(NAIVE_TITLES[BOOTSTRAP], close.against.as_dict())
+    first = f"the close's quantiles are {by}. The" if np.isfinite(close.against.mean) else "the"
     others = [f"{column} {100 * shares.after:.0f} %" for column, shares in held.items() if shares is not None]
     return (
         f"Fitted to the {len(columns['close']) - num_late} earlier windows and tried on the {num_late} later "
-        f"ones, {_against(close)} 80 % interval held {100 * close.after:.0f} % of the closes, instead of "
+        f"ones, {first} 80 % interval held {100 * close.after:.0f} % of the closes, instead of "
         f"{100 * close.before:.0f} %, and was {100 * abs(close.widening - 1):.0f} % "
         f"{'wider' if close.widening >= 1 else 'narrower'}. Of the model's own quantiles it keeps "
         f"{100 * close.weight:.0f} %." + (f" It held of the {', '.join(others)}." if others else "")
@@ -171,13 +172,6 @@ class _Held(NamedTuple):
     against: Improvement
 
 
-def _against(close: _Held) -> str:
-    """The comparison with the bootstrap, if the backtest has it."""
-    if not math.isfinite(close.against.mean):
-        return "the"
-    return f"the close's quantiles are {compared(NAIVE_TITLES[BOOTSTRAP], close.against.as_dict())}. The"
-
-
 def _held_later(windows: _Windows) -> _Held | None:
     """What a fit to the earlier windows held of the latest; None of too few windows."""
     first = len(windows) - round(len(windows) * CHECKED_SHARE)
@@ -192,10 +186,9 @@ def _held_later(windows: _Windows) -> _Held | None:
     own = late.quantiles[[LEVELS.index(level) for level in SCORED]]
     calibrated = corrected(SCORED, own, LEVELS, fit, late.anchor, late.scale)
     loss = pinball_loss(SCORED, calibrated, late.actual).mean(axis=(0, 2))
-    against = improvement(loss / late.scale, late.baseline / late.scale, late.groups)
+    by = improvement(loss / late.scale, late.baseline / late.scale, late.groups)
     width, width_after = (((high - low) / late.scale[:, None]).mean() for low, high in (before, after))
-    widening = float(width_after / width) if width else 1.0
-    return _Held(float(held), float(held_after), widening, fit.weight, against)
+    return _Held(float(held), float(held_after), float(width_after / width) if width else 1.0, fit.weight, by)
 
 
 def _refusal(message: str, field: str | None = None) -> JobError:

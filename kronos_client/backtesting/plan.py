@@ -21,8 +21,6 @@ WINDOWS_PER_JOB: Final = 4
 """Enough to share a job's overhead; few enough to lose little when a run is stopped."""
 DEFAULT_WINDOWS: Final = 40
 LEAST: Final = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2, "seed": 0, "top": 1}
-OF_SCORES: Final = ("top", "cost_bps")
-"""Options that change no forecast."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +148,8 @@ class BacktestPlan:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the options of the forecasts and of all bars that are read."""
-        asked = {name: value for name, value in self.options.as_dict().items() if name not in OF_SCORES}
+        asked = self.options.as_dict()
+        del asked["top"], asked["cost_bps"]  # they change no forecast
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
         for instrument in self.instruments:
             digest.update(f"\n{instrument.name}\n".encode())

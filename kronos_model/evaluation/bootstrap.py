@@ -31,12 +31,11 @@ def bootstrap_draws(past: Array, num_paths: int, horizon: int, seed: int) -> Ite
     lengths = block_lengths(changes) if past.shape[1] >= MIN_BARS_FOR_BLOCKS else np.ones(num_windows)
     rng = np.random.default_rng(seed)
     for _ in range(NUM_DRAWS):
-        shape = num_windows, num_paths, horizon
-        is_first = rng.random(shape) < 1 / lengths[:, None, None]
+        is_first = rng.random((num_windows, num_paths, horizon)) < 1 / lengths[:, None, None]
         is_first[..., 0] = True
         first_at = np.maximum.accumulate(np.where(is_first, np.arange(horizon), 0), axis=2)
         # The changes lie on a circle: after the last one, a block goes on with the first.
-        position = rng.integers(number, size=shape)
+        position = rng.integers(number, size=is_first.shape)
         position = (np.take_along_axis(position, first_at, axis=2) + np.arange(horizon) - first_at) % number
         steps = np.take_along_axis(changes[:, None], position, axis=2)  # (W, S, H)
         yield past[:, -1, None, None] * np.exp(np.cumsum(steps, axis=2))

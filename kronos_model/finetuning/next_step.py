@@ -34,8 +34,8 @@ def next_step(
     if any(by["low"] is None for by in against):
         why = "the windows are too few, or begin too close together, for an interval"
         return f"Next, try more data to compare on, as by a larger data.test_fraction: {why}."
-    error, other = model["scores"]["mase"], bootstrap["mase"]
-    held, (low, high) = model["scores"]["coverage"]["0.8"], GOOD_COVERAGE
+    error, other, held = model["scores"]["mase"], bootstrap["mase"], model["scores"]["coverage"]["0.8"]
+    low, high = GOOD_COVERAGE
     if config.evaluation.sample_count >= MIN_PATHS and not low <= held <= high and error <= other:
         why = f"the 80 % interval held {100 * held:.0f} %, but the median errs no more than the bootstrap's"
         return f"Next, try calibration alone (kronos calibrate): {why} (MASE {error:.3g}, {other:.3g})."
@@ -51,7 +51,7 @@ def next_step(
     lowest = f"the validation loss was lowest after epoch {best} of {number}"
     if 1 < best < number and getattr(config, stage).optimiser.schedule == "one_cycle":
         return (
-            f"Next, try fewer epochs, {stage}.epochs {best}: {lowest}; the learning rate then falls by there."
+            f"Next, try fewer epochs, {stage}.epochs {best}: {lowest}; the learning rate then falls earlier."
         )
     if number == 1 or losses[-1] < (1 - MIN_FALL) * min(losses[:-1]):
         return f"Next, try more epochs, {stage}.epochs {2 * number}: the validation loss was still falling."

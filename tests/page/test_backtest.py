@@ -66,8 +66,13 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
 
 def test_a_link_shows_a_backtest_and_a_key_fetches_its_report(answered: RoutedVisit):
     answered.answers[f"{ADDRESS}/report"] = lambda route: route.fulfill(body="<!doctype html>")
+    report = RESULT["report"]
+    naive = {name: scores for name, scores in report["naive"].items() if name != "bootstrap"}  # as in 0.1.0
+    earlier = RESULT | {"report": report | {"naive": naive}}
+    answered.answers[f"{ADDRESS}/events"] = end(state="done", result=earlier)
     page = answered.open(f"#{ADDRESS}")
     page.wait_for_selector("#tested")
+    assert "repeating the last close" in page.inner_text("#backtest-scores")
     page.evaluate("sessionStorage.setItem('kronos.api-key', 'a key')")
     with page.expect_download() as download:
         page.click("#whole-report")
