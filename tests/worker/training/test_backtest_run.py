@@ -112,8 +112,10 @@ def refusal(run: BacktestJobRun) -> JobError:
 
 
 def test_a_result_has_the_report_and_its_files_stay(process, client):
-    run = a_run(process, models=["one", "two"])
+    fields = {"models": ["one", "two"], "top": 2, "cost_bps": 2.5}
+    run = a_run(process, **fields)
     result = go(run)
+    assert (result["report"]["asked"]["top"], result["report"]["asked"]["cost_bps"]) == (2, 2.5)
     assert result["report"] == json.loads((output(process) / "report.json").read_text())
     assert (result["queue"], result["worker"], result["num_attempts"]) == ("cpu.finetune", "f@host", 1)
     assert not result["resumed"]
@@ -125,7 +127,7 @@ def test_a_result_has_the_report_and_its_files_stay(process, client):
     assert (run.progress["forecasts_done"], run.progress["forecasts_total"]) == (24, 24)
     assert process.training.stage == "backtest"
     num_jobs = len(client.jobs)
-    assert go(a_run(process, models=["one", "two"])) == result  # delivered again
+    assert go(a_run(process, **fields)) == result  # delivered again
     assert len(client.jobs) == num_jobs
 
 
