@@ -136,8 +136,7 @@ def _read(file: Path, model: str, column: str, horizon: int) -> _Windows:
         for title, fill in (("group", 0), ("bootstrap_loss", np.nan))
     )
     order = np.argsort(begins, kind="stable")
-    each = actual, anchor[:, 0], scale[:, 0], begins, groups, baseline
-    windows = _Windows(np.stack(quantiles), *each)
+    windows = _Windows(np.stack(quantiles), actual, anchor[:, 0], scale[:, 0], begins, groups, baseline)
     return windows.part(order[np.isfinite(windows.scale[order])])
 
 

@@ -148,8 +148,10 @@ class BacktestPlan:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the options of the forecasts and of all bars that are read."""
-        asked = self.options.as_dict()
-        del asked["top"], asked["cost_bps"]  # they change no forecast
+        # Options of the portfolio change no forecast.
+        asked = {
+            key: value for key, value in self.options.as_dict().items() if key not in ("top", "cost_bps")
+        }
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
         for instrument in self.instruments:
             digest.update(f"\n{instrument.name}\n".encode())

@@ -101,11 +101,11 @@ def portfolio_report(
 
 def portfolio_line(view: Mapping[str, Any], name: str) -> str:
     """A model's portfolio in one sentence."""
-    ours, *others = (100 * each["return"] for each in (view["models"][name], *view["naive"].values()))
-    naive = ", ".join(f"{title} {by:+.2f} %" for title, by in zip(PORTFOLIOS.values(), others, strict=True))
+    each = (view["models"][name], *view["naive"].values())
+    ours, momentum, at_random = (f"{100 * one['return']:+.2f} %" for one in each)
     return (
-        f"Top {view['top']} less bottom {view['top']}, after costs of {view['cost_bps']:g} bps: "
-        f"{ours:+.2f} % in each of {view['num_periods']} periods, {naive}."
+        f"Top {view['top']} less bottom {view['top']}, after costs of {view['cost_bps']:g} bps: {ours} in "
+        f"each of {view['num_periods']} periods, by momentum {momentum}, at random {at_random}."
     )
 
 

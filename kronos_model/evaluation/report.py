@@ -66,9 +66,8 @@ def make_report(
         horizon, names = batch.actual.shape[1], list(batch.samples)
         naive = naive_samples(batch.past, horizon, season, seed + first)
         num_paths = max(samples.shape[1] for samples in batch.samples.values())
-        draws: dict[str, Iterable[Array]] = {
-            BOOTSTRAP: bootstrap_draws(batch.past, num_paths, horizon, seed + first)
-        }
+        bootstrap = bootstrap_draws(batch.past, num_paths, horizon, seed + first)
+        draws: dict[str, Iterable[Array]] = {BOOTSTRAP: bootstrap}
         draws |= {name: [samples] for name, samples in (*batch.samples.items(), *naive.items())}
         for name, of_name in draws.items():
             has_paths = name in (*batch.samples, BOOTSTRAP, RANDOM_WALK)

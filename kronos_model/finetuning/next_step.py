@@ -34,8 +34,8 @@ def next_step(
     if any(by["low"] is None for by in against):
         why = "the windows are too few, or begin too close together, for an interval"
         return f"Next, try more data to compare on, as by a larger data.test_fraction: {why}."
-    error, other, held = model["scores"]["mase"], bootstrap["mase"], model["scores"]["coverage"]["0.8"]
-    low, high = GOOD_COVERAGE
+    error, other, (low, high) = model["scores"]["mase"], bootstrap["mase"], GOOD_COVERAGE
+    held = model["scores"]["coverage"]["0.8"]
     if config.evaluation.sample_count >= MIN_PATHS and not low <= held <= high and error <= other:
         why = f"the 80 % interval held {100 * held:.0f} %, but the median errs no more than the bootstrap's"
         return f"Next, try calibration alone (kronos calibrate): {why} (MASE {error:.3g}, {other:.3g})."
