@@ -122,6 +122,8 @@ class WindowChoice(TypedDict, total=False):
     horizon: int
     samples: int
     seed: int
+    top: int
+    cost_bps: float
     start: date | None
     end: date | None
     models: str | Sequence[str | None] | None

@@ -35,7 +35,7 @@ BYTES_PER_INSTRUMENT: Final = 400
 """The most of an instrument in a report, roughly."""
 STAGE: Final = "backtest"
 """The stage of training that the worker's status shows."""
-OPTIONS: Final = {"models", "windows", "stride", "lookback", "horizon", "samples", "seed"}
+OPTIONS: Final = {"models", "windows", "stride", "lookback", "horizon", "samples", "seed", "top", "cost_bps"}
 """Fields of the job that are options of the backtest."""
 
 

@@ -86,9 +86,10 @@ def test_the_result_is_a_checkpoint_with_metadata(finished, data):
     assert metadata["data_fingerprint"].startswith("sha256:")
     assert metadata["evaluation"]["num_windows"] == 3
     ours = metadata["evaluation"]["models"]["finetuned"]
-    assert set(ours["against"]) == {"last_value", "drift", "random_walk"}
+    assert list(ours["against"]) == ["bootstrap", "last_value", "drift", "random_walk"]
     assert metadata["evaluation"]["no_seasonal"]  # the lookback is shorter than a day
     assert metadata["evaluation"]["verdict"] == ours["verdict"]
+    assert ours["verdict"][-1] == metadata["evaluation"]["next_step"] is not None
     # The weights are the best ones of each stage.
     for part, stage in (("model", "predictor"), ("tokenizer", "tokenizer")):
         best = (folder / stage / "best" / "model.safetensors").read_bytes()
