@@ -88,7 +88,7 @@ class Traffic:
         return job_id
 
     def run_backlog(self, payloads: Sequence[dict[str, Any]]) -> tuple[float, float]:
-        """Give the workers all jobs at once. Returns the seconds to the last outcome, and those of their CPUs."""
+        """Give the workers all jobs at once. Returns seconds to the last outcome, and those of the CPUs."""
         ids = [self.send(payload, BACKLOG) for payload in payloads]
         step, used_s, start = CELERY_PRIORITIES["normal"], self._workers.cpu_s(), time.perf_counter()
         self._redis.rename(list_key(BACKLOG, step), list_key(CPU_QUEUE, step))
