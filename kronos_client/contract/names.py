@@ -1,6 +1,6 @@
 """What apps and workers share: names of tasks, queues and keys in Redis, and ids of jobs.
 
-Clients refuse a job whose id is not valid. A worker answers it with BAD_MESSAGE, if Redis can have a key for it.
+Clients refuse a job whose id is not valid. A worker answers it with BAD_MESSAGE if Redis can store that.
 """
 
 import uuid

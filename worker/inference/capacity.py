@@ -20,8 +20,8 @@ from kronos_model.engine.scheduling.shares import CLASS_RATIO
 from worker.broker.service_order import NUM_CLASSES, Large, Room, Rooms, needs_thread, num_paths_of
 
 MAX_HELD_BYTES: Final = 64 * 2**20
-"""Bytes of held messages from which no more jobs of the lowest class are taken. Parsed, they may take ten times
-the memory."""
+"""Bytes of held messages from which no more jobs of the lowest class are taken. Parsed, they may take
+ten times as much memory."""
 RESERVED_BYTES: Final = MAX_HELD_BYTES // 4
 """So many bytes more for each higher class."""
 MAX_JOBS_PER_SLOT: Final = 2
@@ -31,12 +31,12 @@ SMALL_JOBS_PER_WORKER: Final = 8
 MAX_CALLBACK_JOBS: Final = 8
 """The most held jobs with callbacks or a chain. Each has a thread."""
 LATE_S: Final = 0.2
-"""A full worker waits so long before it takes another job: other workers may take it first. After a small job it
-waits a part of this."""
+"""A full worker waits so long before it takes another job, because other workers may take it first. After a
+small job it waits a part of this."""
 
 
 def max_held_jobs(max_jobs: int) -> int:
-    """The most held jobs of all classes, if the lowest may have ``max_jobs``. Each higher class adds an eighth."""
+    """The most held jobs of all classes, if the lowest has ``max_jobs``. Each higher class adds an eighth."""
     return max_jobs + (NUM_CLASSES - 1) * max(1, max_jobs // 8)
 
 
