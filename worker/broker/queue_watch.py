@@ -123,7 +123,7 @@ class QueueWatch:
             connection.disconnect()
             self._notify()  # the take connects again, or raises what Celery's consumer handles
 
-    def _on_push(self, push: Any) -> Any:
+    def _on_push(self, push: list[Any]) -> list[Any]:
         """Redis names keys that changed together, or none if the database was flushed."""
         changed = set(self._keys if push[1] is None else self._keys.intersection(push[1]))
         if self._emptied in changed and self._hub is not None:

@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from celery import bootsteps
 from celery.worker import state
+from celery.worker.request import Request
 
 from kronos_client.redis.queues import rank_of
 from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.scheduling.shares import CLASS_RATIO
 from worker.broker.service_order import NUM_CLASSES, Large, Room, Rooms, needs_thread, num_paths_of
+from worker.celery_types import Consumer
 
 MAX_HELD_BYTES: Final = 64 * 2**20
 """Bytes of held messages from which no more jobs of the lowest class are taken. Parsed, they may take
@@ -210,14 +212,14 @@ class CapacityStep(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
-    def start(self, consumer: Any) -> None:
+    def start(self, consumer: Consumer) -> None:
         """Called at every (re)connection: the channel is a new one, but the jobs are still held."""
         self._capacity = capacity = consumer.controller.capacity
         consumer.task_consumer.channel.rooms = partial(capacity.rooms, state.requests)
         consumer.on_task_message.add(self._take)
         capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))
 
-    def _take(self, request: Any) -> None:
+    def _take(self, request: Request) -> None:
         message = request.message
         rank = rank_of((request.delivery_info or {}).get("priority"))
         given = (request.id, num_paths_of(message.body), message.properties["num_bytes"], rank)
