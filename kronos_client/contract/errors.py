@@ -1,4 +1,4 @@
-"""Every error code that a job can end with, and the one exception that carries it, also from pydantic."""
+"""The error codes that a job can end with, the exception that carries one, and pydantic's errors as such."""
 
 import re
 from collections.abc import Mapping
@@ -131,7 +131,7 @@ class JobError(Exception):
         return cls(error.code, without_paths(error.message), field, without_paths(error.details))
 
     def renamed(self, field: str) -> "JobError":
-        """The same error for a sender who calls the field otherwise, also in the message.
+        """The same error with another name for its field, also in the message.
 
         A plain word, such as ``model``, is replaced only where the message begins with it.
         """
@@ -156,7 +156,7 @@ _EXPECTED: Final = {
     "string_too_long": "a string of at most {max_length} characters",
     "string_pattern_mismatch": "auto, cpu, cuda, cuda:N or mps",
 }
-"""Texts for what pydantic words as Python has it. Its others begin with ``Input should be``."""
+"""JSON's words where pydantic's messages use Python's. The others begin with ``Input should be``."""
 _ROWS: Final = (("timestamps",), ("future_timestamps",))
 """Fields that have one entry a bar."""
 

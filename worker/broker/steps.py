@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 MAX_INTERVAL_S: Final = 1.0
 EVENTS_INTERVAL_S: Final = 0.05
 MAX_EVENTS: Final = 500
-"""In one message, sent after ``EVENTS_INTERVAL_S`` at the latest while Celery's event loop runs."""
+"""Events in one message, which is sent after ``EVENTS_INTERVAL_S`` at the latest while Celery's loop runs."""
 AFTER: Final = ("celery.worker.consumer.tasks:Tasks",)
 
 
