@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: system-deps format lint types contracts collect test coverage kombu-5.6 reference docs docs-deps bench release ci
+.PHONY: system-deps format lint types contracts collect test coverage reference docs docs-deps bench release ci
 
 # What tests need that pip cannot install: redis-server with TLS, and Chromium. Debian and Ubuntu.
 system-deps:
@@ -49,11 +49,6 @@ coverage:
 	$(PYTHON) -m coverage run -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage report
-
-# The transport on the earlier kombu. Celery 5.7 excludes it in its metadata, and works with it.
-kombu-5.6:
-	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target output/kombu-5.6 'kombu~=5.6.0'
-	PYTHONPATH=output/kombu-5.6 $(PYTHON) -m pytest --quiet tests/worker/broker/test_transport.py
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done

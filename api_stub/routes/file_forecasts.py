@@ -66,6 +66,14 @@ async def _options(options: Annotated[FileForecast, Query()]) -> Any:
     return options.model_dump(exclude_none=True)
 
 
+def _in_request(error: JobError, default: str | None = None) -> JobError:
+    """The error with the request's name of the field, or with the default if it names none."""
+    if error.field is None or error.field.startswith("series"):  # the candles are the body
+        field = default if error.field is None else "body"
+        return JobError(error.code, error.message, field, error.details)
+    return error.renamed(_PART.sub("", error.field))
+
+
 Dataset = Annotated[
     str | None,
     Query(max_length=1000, description="a file of GET /v1/datasets, in place of a body; send it as JSON"),
@@ -111,8 +119,7 @@ async def forecast_file(
         try:
             return candles_job(candles, options, submission.job_id, backend.settings)
         except JobError as error:
-            field = "body" if (error.field or "series").startswith("series") else error.field
-            raise JobError(error.code, error.message, _PART.sub("", str(field)), error.details) from None
+            raise _in_request(error, "body") from None
 
     job, _ = await backend.core.send(make, may_stay=True, scope=None if webhook else submission.scope)
     url = f"{submission.root}{FORECASTS}/{job.id}"
@@ -124,7 +131,7 @@ async def forecast_file(
     )
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
-        raise HttpError.from_job(stored.value, job.id)
+        raise HttpError.from_job(_in_request(stored.value), job.id)
     if view.result is None:
         return JSONResponse(to_jsonable_python(view), 202, headers | {"Retry-After": "1"})
     if waiting.table is not None:

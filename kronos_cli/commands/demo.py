@@ -242,7 +242,7 @@ def _await_ready(redis: Redis, node: str, child: ChildProcess) -> ForecastWorker
 
 
 def amount_text(value: float) -> str:
-    """A number with fewer decimals the larger it is."""
+    """The number as text. A larger number has fewer decimals."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4g}"

@@ -279,9 +279,9 @@ def _percent(share: float | None, digits: int = 0) -> str | None:
 
 
 def _drawn(draw: Callable[..., None], *args: Any) -> str:
-    """A chart as SVG text, without the declaration that a file of its own has."""
+    """A chart as SVG text, without the XML declaration that only a separate file needs."""
     text = io.StringIO()
-    # The same report is the same file, and a name may have dollar signs.
+    # Equal reports give equal files (hashsalt). A dollar sign in a name starts no formula (parse_math).
     with rc_context({"svg.hashsalt": "kronos", "text.parse_math": False, "date.converter": "concise"}):
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
         axes = figure.subplots()

@@ -78,12 +78,12 @@ class BacktestJob(WireModel):
     priority: Priority = Field(default="normal", description="of this job; its forecasts have low priority")
 
     device: ClassVar[str] = "auto"
-    """Any worker for finetuning can run it: the forecasts are computed by others."""
+    """Any worker for finetuning can run the job, because forecast workers compute the forecasts."""
     allow_fallback: ClassVar[bool] = True
 
     @property
     def moments(self) -> dict[str, date | None]:
-        """``start`` and ``end``."""
+        """``start`` and ``end``, as dates or times."""
         given = {"start": self.start, "end": self.end}
         return {name: text and read_moment(text) for name, text in given.items()}  # type: ignore[misc]
 

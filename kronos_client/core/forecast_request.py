@@ -77,7 +77,7 @@ class ForecastOptions(TypedDict, total=False):
 
 
 class SubmitOptions(ForecastOptions, total=False):
-    """Options of one job; ``ForecastClient.submit`` describes its own two."""
+    """Options of one job; ``ForecastClient.submit`` describes the two below."""
 
     job_id: str | None
     retry_for_s: float
@@ -86,10 +86,10 @@ class SubmitOptions(ForecastOptions, total=False):
 def forecast_payload(
     candles: CandleSource, *, limits: Limits | None = None, **options: Unpack[ForecastOptions]
 ) -> dict[str, Any]:
-    """Make a job as JSON has it. The contract checks its values later.
+    """Make a job of plain JSON values. The contract checks them later.
 
     Args:
-        limits: To which longer series are cut, and the default of ``sample_count`` is lowered.
+        limits: Longer series are cut to them, and the default of ``sample_count`` is lowered to them.
 
     Raises:
         JobError: Candles, timestamps or ids cannot be read.

@@ -51,7 +51,7 @@ class FinetuneOptions(TypedDict, total=False):
 def finetune_payload(
     config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
 ) -> dict[str, Any]:
-    """Make a finetuning job as JSON has it.
+    """Make a finetuning job of plain JSON values.
 
     Raises:
         JobError: The config cannot be used, or the data cannot be read.
@@ -109,7 +109,7 @@ def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
 
 
 class WindowChoice(TypedDict, total=False):
-    """What every backtest may ask for. Those without a description are as of ``BacktestOptions``.
+    """Options of every backtest. ``BacktestOptions`` describes those that are not described here.
 
     Attributes:
         models: By default the workers' own alone.
@@ -147,7 +147,7 @@ class BacktestJobOptions(WindowChoice, total=False):
 
 
 def backtest_payload(data: DataSource, **options: Unpack[BacktestJobOptions]) -> dict[str, Any]:
-    """Make a backtest as JSON has it. The contract checks its values later.
+    """Make a backtest of plain JSON values. The contract checks them later.
 
     Raises:
         JobError: The data cannot be read.

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from celery.exceptions import BackendError
 from kombu.exceptions import OperationalError
@@ -251,10 +251,9 @@ class MessageConsumer:
 
 def _job_id(raw: bytes) -> str | None:
     try:
-        job_id: Any = read_message(raw, TASKS).payload["headers"]["id"]
+        return str(read_message(raw, TASKS).payload["headers"]["id"])
     except BadMessage as error:
         return error.job_id
-    return str(job_id)
 
 
 class Rounds:

@@ -36,7 +36,7 @@ class Affine(NamedTuple):
     bias: Tensor | None
 
     @classmethod
-    def of(cls, linear: nn.Linear) -> "Affine":
+    def from_linear(cls, linear: nn.Linear) -> "Affine":
         return cls(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
 
     def after_scale(self, scale: Tensor) -> "Affine":

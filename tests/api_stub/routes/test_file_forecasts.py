@@ -1,5 +1,7 @@
 """Forecasts of uploaded files and of data sets."""
 
+import re
+
 import pytest
 
 from api_stub.routes import candles
@@ -107,4 +109,5 @@ def test_a_failed_forecast_is_answered_with_its_error(http, jobs, read):
 def test_an_invalid_request_names_its_parameter(http, jobs, read, query, headers, status, field):
     answer = http.post(URL, params=query, content=TEXT, headers=headers)
     assert (answer.status_code, answer.json()["field"]) == (status, field)
+    assert not re.search(r"\b(sampling|output)\.", answer.json()["detail"])
     assert jobs.sent() == []
