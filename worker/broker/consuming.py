@@ -197,7 +197,7 @@ class MessageConsumer:
             if num_paths > self._asked.max_small_paths and not rooms_now().have_room(
                 delivery.source, num_paths
             ):
-                self.deliveries.set_aside(delivery.tag)
+                self.deliveries.move_to_large(delivery.tag)
                 return num_paths
             if needs_thread(message.arguments) and not rooms_now().has_thread:
                 self.deliveries.put_back(delivery.tag, NO_THREAD_DELAY_S)

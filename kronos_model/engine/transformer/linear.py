@@ -97,7 +97,7 @@ class FusedLinear:
             return F.silu(product) if self._has_swish else product
         if x.shape[0] <= most:
             return self._part(x)
-        return torch.cat([self._part(part) for part in x.split(most)])
+        return torch.cat([self._part(part) for part in torch.split(x, most)])
 
     def _part(self, x: Tensor) -> Tensor:
         num_rows = x.shape[0]

@@ -11,7 +11,7 @@ from benchmarks.support.workload import series_request
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_client.settings import ModelSpec
-from kronos_model.engine.build import memory_of_weights, slot_bytes
+from kronos_model.engine.memory import memory_of_weights, slot_bytes
 from kronos_model.errors import CheckpointError, CheckpointMismatch, KronosError, OutOfMemory
 from kronos_model.model import Kronos
 from tests.worker.inference.runs import added, ended, result_of, submit
