@@ -19,7 +19,7 @@ also needs a lookback of more than a week: 400 bars of one minute are less than 
 
 from bisect import bisect_left
 from calendar import day_name
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Final, TypeVar
@@ -185,32 +185,22 @@ def _is_passed_once(clock: NDArray[np.int64], at: int) -> bool:
     return not np.any(clock[after] - clock[after - 1] < DAY)
 
 
-def session_walls(
-    wall: NDArray[np.int64], num_bars: int, exists: Callable[[int], bool]
-) -> tuple[NDArray[np.int64], str | None]:
-    """The ``num_bars`` wall-clock times after a lookback with breaks, and a warning or None.
+def session_walls(wall: NDArray[np.int64]) -> tuple[Iterator[int], int, Weekdays | None]:
+    """The wall-clock times after a lookback with breaks, their spacing, and the weekdays of day sessions.
 
     Args:
         wall: the lookback's wall-clock times, (T,), like all times here in µs since 1970.
-        exists: whether a wall-clock time exists in the lookback's time zone.
 
-    Raises CannotInfer.
+    Raises CannotInfer, also while the times are read.
     """
-    wall = np.unique(wall[wall > wall[-1] - MAX_HISTORY])  # as clocks go back, an hour comes twice
+    last = int(wall[-1])
+    wall = np.unique(wall[wall > last - MAX_HISTORY])  # as clocks go back, an hour comes twice
     spacing = _spacing_within_day(wall)
     wall = bridge_outages(wall, spacing)
     if np.any((np.diff(wall) == spacing) & (np.diff(wall // DAY) > 0)):
-        walls = filter(exists, _around_the_clock(wall, spacing))
-        return np.fromiter(walls, np.int64, num_bars), None
+        return _around_the_clock(wall, last, spacing), spacing, None
     weekdays = Weekdays.from_days(np.unique(wall // DAY))
-    walls = filter(exists, _day_sessions(wall, spacing, weekdays.with_weekend_closed()))
-    times = np.fromiter(walls, np.int64, num_bars)
-    if not weekdays.assumes_weekend_between(int(wall[-1]) // DAY, int(times[-1]) // DAY):
-        return times, None
-    return times, (
-        "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
-        "and Sunday as closed. If that is wrong, give the future times or a longer lookback."
-    )
+    return _day_sessions(wall, last, spacing, weekdays.with_weekend_closed()), spacing, weekdays
 
 
 def _spacing_within_day(wall: NDArray[np.int64]) -> int:
@@ -221,10 +211,9 @@ def _spacing_within_day(wall: NDArray[np.int64]) -> int:
     return int(distances[counts.argmax()])
 
 
-def _day_sessions(wall: NDArray[np.int64], spacing: int, weekdays: Weekdays) -> Iterator[int]:
+def _day_sessions(wall: NDArray[np.int64], last: int, spacing: int, weekdays: Weekdays) -> Iterator[int]:
     """The bar times of the open days, starting after the last bar."""
     times = _bar_times(wall, spacing).tolist()
-    last = int(wall[-1])
     days = chain([last // DAY], weekdays.after(last // DAY))
     return (day * DAY + at for day in days for at in times if day * DAY + at > last)
 
@@ -250,11 +239,11 @@ def _bar_times(wall: NDArray[np.int64], spacing: int) -> NDArray[np.int64]:
     return np.asarray(times[is_open])
 
 
-def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[int]:
+def _around_the_clock(wall: NDArray[np.int64], last: int, spacing: int) -> Iterator[int]:
     """The times, on the lookback's spacing, at which its history expects a bar."""
     if len(wall) < MIN_SHARE_OF_DAY * (DAY // spacing):
         raise CannotInfer("the lookback shows a break but not a whole day")
-    newest = last = int(wall[-1])
+    newest = last
     steps = np.arange(last, last + DAY, spacing)
     times = np.unique(np.concatenate([wall, steps]) % DAY).tolist()
     history = _History(wall)

@@ -26,6 +26,7 @@ class Lookback:
         name: the instrument; empty without an instrument column.
         candles: ``timestamps`` as ISO 8601 texts, in CSV the way the file has them if it has such, then the
             prices and, if the file has them, ``volume`` and ``amount`` as float64.
+        timezone: the IANA zone that the file names for its times.
         unit, numbers: the line or row of the file that each bar comes from, (T,).
         dropped: the rows that were left out, by reason.
         bad_rows: what is wrong with the first of these, as messages.
@@ -33,6 +34,7 @@ class Lookback:
 
     name: str
     candles: pd.DataFrame
+    timezone: str | None
     unit: str
     numbers: NDArray[np.int64]
     dropped: Mapping[str, int]
@@ -98,6 +100,7 @@ class CandleFile:
         return Lookback(
             name,
             pd.DataFrame({TIMES: self._table.clock.texts(own), **columns}),
+            self._table.clock.timezone,
             self._cells.unit,
             self._cells.numbers[own],
             dropped,
