@@ -17,6 +17,8 @@ CHANGING: Final = (
     "Pacific/Norfolk", "Pacific/Chatham", "Australia/Lord_Howe", "Antarctica/Troll",
 )  # fmt: skip
 """Zones whose clocks change, markets first; one or more for each offset."""
+LAST_S: Final = 2**33
+"""In 2242; nobody knows the clocks of then."""
 WEEK_S: Final = 7 * 86_400
 """No clock changes twice within it."""
 NUM_COMPARED: Final = 12
@@ -31,6 +33,8 @@ def offset_warning(lookback: Timestamps, future: Timestamps) -> str | None:
     seconds, offset = lookback.clock // SECOND, int(lookback.offsets_s[-1])
     past = [*zip(seconds[rows].tolist(), lookback.offsets_s[rows].tolist(), strict=True)]
     ahead = future.clock // SECOND
+    if seconds[0] < 0 or ahead[-1] > LAST_S:
+        return None
     some = ahead[np.append(np.unique((ahead - ahead[0]) // WEEK_S, return_index=True)[1], -1)].tolist()
     for name in CHANGING:
         zone = load_timezone(name)

@@ -8,7 +8,7 @@ predicted. If no rule fits, or the lookback does not show enough for the request
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from itertools import chain, count, islice
 from typing import Final
 
@@ -276,8 +276,13 @@ def _instants_at(wall: int, zone: tzinfo) -> tuple[int, int] | None:
 
 
 def offset_at(instant_s: int, zone: tzinfo) -> int:
-    """The zone's seconds east of UTC at an instant."""
-    return offset_s(to_datetime(instant_s * SECOND).replace(tzinfo=UTC).astimezone(zone), zone)
+    """The zone's seconds east of UTC at an instant. Raises OverflowError outside the years 1 to 9999."""
+    try:
+        offset = datetime.fromtimestamp(instant_s, zone).utcoffset()
+    except ValueError as error:
+        raise OverflowError from error
+    assert offset is not None, "a zone has an offset for every time"
+    return int(offset.total_seconds())
 
 
 def at_spacing(
@@ -297,16 +302,15 @@ def at_instants(lookback: Timestamps, instants: Iterable[int], num_bars: int, zo
 
     An hour that repeats appears twice if bars have offsets, else once.
     """
-    newest, walls, offsets_s = lookback.wall[-1].item(), [], []
+    walls, offsets_s = [int(lookback.wall[-1].astype(np.int64))], list[int]()
     for instant in islice(instants, num_bars + MAX_REPEATED):
-        local = to_datetime(instant).replace(tzinfo=UTC).astimezone(zone)
-        wall = local.replace(tzinfo=None)
-        if lookback.is_aware or wall > newest:
-            newest = wall
+        offset = offset_at(instant // SECOND, zone)
+        wall = instant + offset * SECOND
+        if lookback.is_aware or wall > walls[-1]:
             walls.append(wall)
-            offsets_s.append(offset_s(local, zone))
-            if len(walls) == num_bars:
-                return _written(lookback, np.array(walls, "datetime64[us]").astype(np.int64), offsets_s)
+            offsets_s.append(offset)
+            if len(offsets_s) == num_bars:
+                return _written(lookback, np.array(walls[1:]), offsets_s)
     raise CannotInfer("an hour repeats as clocks go back, and the times have no offsets")
 
 
