@@ -168,7 +168,7 @@ def _read_series(
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
         lookback, given = _read_timestamps(series, zone)
-        columns, lookback, remarks = filled.settled(lookback, job.missing)
+        columns, lookback, remarks = filled.settled(lookback, job.missing, zone)
         if given is not None:
             future = Inferred(given, "the job", is_on_clock=True)
         elif series.calendar is not None:

@@ -33,6 +33,7 @@ from kronos_model.bars.timestamps import Timestamps, offset_s, write_like
 Rule = Callable[[NDArray[np.int64], int], NDArray[np.int64] | None]
 SECOND: Final = DAY // 86_400
 LAST_TIME: Final = int(np.datetime64("9999-12-31T23:59:59.999999").astype(np.int64))
+FIRST_S, LAST_S = (int(np.datetime64(day, "s").astype(np.int64)) for day in ("0001-01-02", "9999-12-31"))
 HOUR: Final = DAY // 24
 MID_WEEKEND: Final = (FRIDAY_NOON + DAY, FRIDAY_NOON + 2 * DAY)
 """A market that closes for the weekend is closed throughout this time."""
@@ -276,11 +277,9 @@ def _instants_at(wall: int, zone: tzinfo) -> tuple[int, int] | None:
 
 
 def offset_at(instant_s: int, zone: tzinfo) -> int:
-    """The zone's seconds east of UTC at an instant. Raises OverflowError outside the years 1 to 9999."""
-    try:
-        offset = datetime.fromtimestamp(instant_s, zone).utcoffset()
-    except ValueError as error:
-        raise OverflowError from error
+    """The zone's seconds east of UTC at an instant."""
+    known = min(max(instant_s, FIRST_S), LAST_S)  # a day within those of Python's dates
+    offset = datetime.fromtimestamp(known, zone).utcoffset()
     assert offset is not None, "a zone has an offset for every time"
     return int(offset.total_seconds())
 

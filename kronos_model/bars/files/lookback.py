@@ -14,7 +14,7 @@ from kronos_model.bars.files.options import NO_OPTIONS, TIMES, ReadOptions
 from kronos_model.bars.files.report import describe
 from kronos_model.bars.files.table import read_table
 from kronos_model.bars.missing import Filled, Missing
-from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.bars.timestamps import load_timezone, parse_timestamps
 from kronos_model.errors import CandleFileError
 
 
@@ -52,7 +52,8 @@ class Lookback:
         """
         given = {str(title): self.candles[title].to_numpy() for title in self.candles if title != TIMES}
         filled = Filled.from_columns(given, how)
-        columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how)
+        zone = None if self.timezone is None else load_timezone(self.timezone)
+        columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how, zone)
         return pd.DataFrame({TIMES: times.texts, **columns}), warnings
 
 
