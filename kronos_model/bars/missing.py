@@ -93,7 +93,7 @@ class Filled:
             )
             warnings.append(text)
         clock = timestamps.clock
-        instants = clock if how == "drop" else _without_outages(clock)
+        instants = clock if how == "drop" else _without_outages(clock, timestamps.wall)
         if num_absent := len(instants) - len(clock):
             if how == "ffill":
                 columns, timestamps = _add_outages(columns, timestamps, instants, zone)
@@ -117,7 +117,7 @@ def filled_instrument(instrument: Instrument) -> tuple[Instrument, int]:
     sources = np.maximum.accumulate(np.where(is_gone, -1, np.arange(len(is_gone))))
     kept = sources >= 0
     clock = instrument.instants[kept].astype("datetime64[us]").astype(np.int64)
-    instants = _without_outages(clock)
+    instants = _without_outages(clock, instrument.wall[kept])
     before = np.searchsorted(clock, instants, side="right") - 1
     ahead = instants - clock[before]
     is_new = is_gone[kept][before] | (ahead > 0)
@@ -133,10 +133,13 @@ def filled_instrument(instrument: Instrument) -> tuple[Instrument, int]:
     return filled, int(is_new.sum())
 
 
-def _without_outages(clock: NDArray[np.int64]) -> NDArray[np.int64]:
+def _without_outages(clock: NDArray[np.int64], wall: NDArray[np.datetime64]) -> NDArray[np.int64]:
     """Bar times (µs) with those that are missing between others of a day."""
     spacing = common_spacing(clock) if len(clock) >= MIN_BARS else DAY
-    return clock if spacing >= DAY else bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing))
+    if spacing >= DAY:
+        return clock
+    local = wall.astype("datetime64[us]").astype(np.int64)
+    return bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing), local)
 
 
 def _add_outages(

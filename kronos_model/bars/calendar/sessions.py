@@ -136,20 +136,25 @@ def common_spacing(clock: NDArray[np.int64]) -> int:
 
 
 def bridge_outages(
-    clock: NDArray[np.int64], spacing: int, shortest_break: int = SHORTEST_BREAK
+    clock: NDArray[np.int64],
+    spacing: int,
+    shortest_break: int = SHORTEST_BREAK,
+    wall: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Bar times (µs), with occasionally missing bars filled in.
 
     A gap of less than a day is bridged if other days have a bar at each of the missing times. It is also
     bridged if it is shorter than any break, and no other day of the lookback could show whether it recurs.
+    Times of day are those of ``wall``, if the clock is another one: breaks stay at their local time.
     """
+    wall = clock if wall is None else wall
     gaps = clock[1:] - clock[:-1]
     wide = np.flatnonzero(gaps > spacing)
     if not len(wide):
         return clock
     gaps = gaps[wide]
-    times_of_day = np.sort(clock % DAY)
-    is_seen = _are_among(times_of_day, (clock[wide] + spacing) % DAY)
+    times_of_day = np.sort(wall % DAY)
+    is_seen = _are_among(times_of_day, (wall[wide] + spacing) % DAY)
     is_likely = is_seen | (gaps - spacing < shortest_break)
     if not np.count_nonzero(is_likely):
         return clock
@@ -160,7 +165,7 @@ def bridge_outages(
     num_added = 0
     for index in wide[is_candidate & is_likely].tolist():
         missing = np.arange(clock[index] + spacing, clock[index + 1], spacing)
-        are_seen = _are_among(times_of_day, missing % DAY)
+        are_seen = _are_among(times_of_day, (missing + wall[index] - clock[index]) % DAY)
         if are_seen.all() if are_seen[0] else _is_passed_once(clock, missing[0]):
             added.append(missing)
             num_added += len(missing)

@@ -99,9 +99,9 @@ def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Infer
                 each = chain(ahead.tolist(), _one_more(find, days, num_bars))
                 return Inferred(at_walls(lookback, (at * DAY + clock for at in each), num_bars, zone), name)
     instants = instants_of(lookback, zone)
-    spacing = _constant_spacing(instants)
+    spacing = _constant_spacing(instants, wall)
     if spacing is None and np.ptp(wall - instants):  # offsets that change
-        spacing = _constant_spacing(wall)
+        spacing = _constant_spacing(wall, wall)
     if spacing is not None:
         future = at_spacing(lookback, int(instants[-1]), spacing, num_bars, zone)
         return Inferred(future, "the lookback's spacing, without breaks", _warn_of_breaks(lookback, future))
@@ -189,9 +189,9 @@ def _common_step(values: NDArray[np.int64]) -> int | None:
     return step
 
 
-def _constant_spacing(clock: NDArray[np.int64]) -> int | None:
+def _constant_spacing(clock: NDArray[np.int64], wall: NDArray[np.int64]) -> int | None:
     spacing = common_spacing(clock)
-    bridged = bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing))  # at least a single bar
+    bridged = bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing), wall)  # at least a single bar
     return spacing if (bridged[1:] - bridged[:-1] == spacing).all() else None
 
 

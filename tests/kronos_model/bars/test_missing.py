@@ -43,6 +43,18 @@ def test_bars_that_are_added_are_on_the_zones_clock(first: str) -> None:
     assert parse_timestamps(texts, zone=zone).instants.tolist() == stamps.instants.tolist()
 
 
+@pytest.mark.parametrize("change", ["2024-03-10T00:00-05:00", "2024-11-03T00:00-04:00"])
+def test_a_break_at_a_local_time_is_no_outage_as_clocks_change(change: str) -> None:
+    zone, start = load_timezone("America/New_York"), datetime.fromisoformat(change).astimezone(UTC)
+    clocks = [(start + timedelta(hours=hour)).astimezone(zone) for hour in range(-72, 72)]
+    texts = [clock.isoformat() for clock in clocks if clock.hour != 17]
+    filled = Filled.from_columns(columns(*range(1, len(texts) + 1)), "ffill")
+
+    _, stamps, warnings = filled.settled(parse_timestamps(texts), "ffill", zone)
+
+    assert (list(stamps.texts), warnings) == (texts, [])
+
+
 def test_filled_bars_have_the_close_before_and_no_volume() -> None:
     bars, stamps, warnings = settled(GAPPED, times(0, 5, 10, 15, 20), "ffill")
 
