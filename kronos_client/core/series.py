@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
-from kronos_model.bars.timestamps import load_timezone
-from kronos_model.errors import TimestampError
+from kronos_model.bars.timestamps import iana_name
 
 MAX_REASON_CHARS: Final = 200
 
@@ -218,9 +217,7 @@ def _name_of_zone(zone: tzinfo | None) -> str | None:
     given = [getattr(zone, attribute, None) for attribute in ("key", "zone", "_filename")]
     given += ["UTC"] if str(zone) in ("UTC", "tzutc()") else []
     name = next((name for name in given if isinstance(name, str)), "")
-    with suppress(TimestampError):
-        return load_timezone(name.rpartition("zoneinfo/")[2]).key
-    return None
+    return iana_name(name.rpartition("zoneinfo/")[2])
 
 
 def _offset(offset: timedelta) -> str:

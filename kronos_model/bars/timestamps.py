@@ -6,6 +6,7 @@ never converted. Instants (wall clock minus offset) serve only for order and spa
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import lru_cache
@@ -122,6 +123,13 @@ def load_timezone(name: str) -> ZoneInfo:
         pass
     text = f"{ascii(name)[:60]} is not an IANA time zone: give a name like America/New_York"
     raise TimestampError(text, code="TIMEZONE_UNKNOWN", field="timezone")
+
+
+def iana_name(name: str) -> str | None:
+    """The name of an IANA zone that is known here; None for any other text, such as ``+08:00``."""
+    with suppress(TimestampError):
+        return load_timezone(name).key
+    return None
 
 
 def offset_s(wall: datetime, zone: tzinfo) -> int:

@@ -3,7 +3,6 @@
 import re
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -16,8 +15,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pandas.tseries.api import guess_datetime_format
 
-from kronos_model.bars.timestamps import FIRST_TIME, ISO_8601, load_timezone, write_like
-from kronos_model.errors import CandleFileError, TimestampError
+from kronos_model.bars.timestamps import FIRST_TIME, ISO_8601, iana_name, write_like
+from kronos_model.errors import CandleFileError
 
 DATE_FORMAT: Final = "date_format"
 MAX_GUESSES: Final = 20
@@ -140,14 +139,14 @@ class Clock:
         instants: in UTC if the times have offsets or a zone, else the wall clock, (T,) datetime64[us].
         is_aware: whether the times have offsets or a zone; None if no cell could be read.
         written: the column of ISO 8601 texts; None if the file has times of another form.
-        timezone: the IANA zone that the file names for them.
+        zone: the IANA zone that the file names for them.
     """
 
     wall: NDArray[np.datetime64]
     instants: NDArray[np.datetime64]
     is_aware: bool | None
     written: Any = None
-    timezone: str | None = None
+    zone: str | None = None
 
     def texts(self, rows: NDArray[np.int64]) -> list[str]:
         """These times as ISO 8601: as written, if they are."""
@@ -245,14 +244,7 @@ def _from_times(column: pa.ChunkedArray) -> Clock:
     except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
         raise ClockError(f"times in {zone[:60]!r}, which is no IANA time zone") from None
     wall = _microseconds(times.tz_localize(None))
-    return Clock(wall, instants, _awareness(instants, True), timezone=_iana(zone))
-
-
-def _iana(name: str) -> str | None:
-    """The name of an IANA zone; None for others that pandas knows, such as ``+08:00``."""
-    with suppress(TimestampError):
-        return load_timezone(name).key
-    return None
+    return Clock(wall, instants, _awareness(instants, True), zone=iana_name(zone))
 
 
 def _in_named_zone(column: pa.ChunkedArray, date_format: str | None) -> Clock:
@@ -261,19 +253,19 @@ def _in_named_zone(column: pa.ChunkedArray, date_format: str | None) -> Clock:
     names = pc.unique(pc.struct_field(parts, "zone")).drop_null().to_pylist()
     if len(names) > 1:
         raise ClockError(f"times in {names[0]} and in {names[1]}: write one file for each zone")
-    zone = _iana(names[0])
+    zone = iana_name(names[0])
     if zone is None:
         raise ClockError(f"times in {names[0][:60]!r}, which is no IANA time zone")
     texts = pc.if_else(pc.or_(pc.is_valid(parts), pc.equal(column, "")), pc.struct_field(parts, "local"), "x")
-    clock = _from_texts(pc.fill_null(texts, ""), date_format)
+    clock = _from_texts(pc.replace_substring_regex(pc.fill_null(texts, ""), " +", " "), date_format)
     if clock.is_aware is not False:
-        return replace(clock, timezone=zone)
+        return replace(clock, zone=zone)
     wall = clock.wall[:: -1 if clock.wall[0] > clock.wall[-1] else 1]
     is_again = np.append(False, wall[1:] <= np.maximum.accumulate(wall)[:-1])  # as clocks go back
     local = pd.DatetimeIndex(wall).tz_localize(zone, ambiguous=~is_again, nonexistent="NaT")
     times = (_microseconds(each) for each in (local.tz_localize(None), local.tz_convert(None)))
     wall, instants = (each[:: -1 if clock.wall[0] > clock.wall[-1] else 1] for each in times)
-    return Clock(wall, instants, True, timezone=zone)
+    return Clock(wall, instants, True, zone=zone)
 
 
 def _read_iso(column: pa.ChunkedArray) -> WrittenTimes:

@@ -101,7 +101,7 @@ class CandleFile:
         return Lookback(
             name,
             pd.DataFrame({TIMES: self._table.clock.texts(own), **columns}),
-            self._table.clock.timezone,
+            self._table.clock.zone,
             self._cells.unit,
             self._cells.numbers[own],
             dropped,
