@@ -8,10 +8,10 @@ const MAX_BARS = 16_384 // lookback and held-out bars
 const FORM = ["id-column", "instrument", "date-format", "decimal"]
 const ASKED = ["column", "id_column", "date_format", "decimal"] // fields of errors that the form answers
 
-/** Bars of one instrument: `timestamps`, and `columns` of numbers. */
+/** Bars of one instrument: `timestamps` on the clock of `timezone`, if it is known, and `columns` of numbers. */
 export class Candles {
-  constructor(name, timestamps, columns) {
-    Object.assign(this, { name, timestamps, columns })
+  constructor(name, timestamps, columns, timezone = null) {
+    Object.assign(this, { name, timestamps, columns, timezone })
   }
 
   get length() {
@@ -22,7 +22,7 @@ export class Candles {
     const columns = Object.fromEntries(
       Object.entries(this.columns).map(([name, values]) => [name, values.slice(start, end)]),
     )
-    return new Candles(this.name, this.timestamps.slice(start, end), columns)
+    return new Candles(this.name, this.timestamps.slice(start, end), columns, this.timezone)
   }
 }
 
@@ -72,12 +72,12 @@ export class CandleFile {
       if (others.length) throw new ApiError("Open one file: a forecast is made from one file at a time.")
       const answer = await upload(`candles?${this.#query(file.name)}`, file)
       if (reading !== this.#reading) return
-      const { id, timestamps, ...columns } = answer.series
+      const { id, timestamps, timezone, ...columns } = answer.series
       const isOne = answer.instruments.length === 0
       byId("instruments").hidden = isOne
       offer(byId("instrument"), answer.instruments.map((name) => [name, name]))
       if (!isOne) byId("instrument").value = id
-      this.#show(new Candles(isOne ? file.name : id, timestamps, columns), answer)
+      this.#show(new Candles(isOne ? file.name : id, timestamps, columns, timezone), answer)
     } catch (error) {
       if (reading !== this.#reading) return
       showText(byId("file-name"), null)

@@ -27,6 +27,7 @@ class Bars(BaseModel):
 
     id: str
     timestamps: list[str]
+    timezone: str | None = Field(default=None, description="IANA zone that the file names for its times")
     open: list[float]
     high: list[float]
     low: list[float]

@@ -112,8 +112,9 @@ async def forecast_file(
         await json_only(request)
         path = await backend.call(dataset_path, data_folder(backend.settings), dataset)
         content = await read_path(path, dataset, backend, read_options, wanted)
-    candles = {column: values for column, values in content["series"].items() if column != "id"}
-    options["series_ids"] = [content["series"]["id"]]
+    candles = dict(content["series"])
+    options["series_ids"] = [candles.pop("id")]
+    options = {"timezone": candles.pop("timezone", None)} | options
 
     def make() -> Any:
         try:

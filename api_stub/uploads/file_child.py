@@ -38,8 +38,9 @@ def read(path: Path, options: Mapping[str, Any], bars: Mapping[str, Any] | None)
     candles, warnings = found.candles, list[str]()
     if is_settled and given.missing != "error":
         candles, warnings = found.settled(given.missing)
+    columns = {str(name): candles[name].tolist() for name in candles}
     return {
-        "series": {"id": found.name} | {str(name): candles[name].tolist() for name in candles},
+        "series": {"id": found.name, "timezone": found.timezone} | columns,
         "warnings": warnings,
         "instruments": [] if given.id_column is None else list(file.instruments),
         "dropped": dict(found.dropped),

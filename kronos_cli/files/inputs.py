@@ -94,11 +94,16 @@ def _files_of(text: str) -> list[tuple[str, Path]]:
 
 @dataclass(frozen=True, eq=False)
 class ForecastWork:
-    """A file with its forecast's name, its candles, and the fingerprint of candles and options."""
+    """A file with its forecast's name, its candles, and the fingerprint of candles and options.
+
+    Attributes:
+        timezone: of the options, else the one that the file names.
+    """
 
     name: str
     source: Source
     lookback: Lookback
+    timezone: str | None
     fingerprint: str
 
     @property
@@ -158,11 +163,13 @@ def read_work(
         # The message keeps the path, since the file is the user's own.
         raise file_error(error) from None
     candles = lookback.candles
-    covered = {option: value for option, value in options.items() if option not in NO_PART_OF_THE_FORECAST}
+    timezone = options.get("timezone") or lookback.timezone
+    given = {**options, "timezone": timezone}
+    covered = {option: value for option, value in given.items() if option not in NO_PART_OF_THE_FORECAST}
     digest = hashlib.sha256(json.dumps(covered, sort_keys=True).encode())
     for title in candles:
         column = candles[title]
         is_text = title == "timestamps"
         digest.update(f"\n{title}\n".encode())
         digest.update("\n".join(column).encode() if is_text else column.to_numpy("<f8").tobytes())
-    return ForecastWork(name, source, lookback, digest.hexdigest())
+    return ForecastWork(name, source, lookback, timezone, digest.hexdigest())

@@ -122,8 +122,9 @@ class ForecastRun:
         with _handled_by(signal.default_int_handler, signal.SIGTERM), self.output:
             self.output.claim({name: self._charts(name) for name in self.inputs}, overwrite=self.overwrite)
             outcomes: Any = self.client.forecast_many(  # closing it early cancels the running jobs
-                ((work, work.candles) for work in self._works(show)), in_order=False, forget=True,
-                max_in_flight=self.max_in_flight, timeout_s=self.timeout_s, **self.options,
+                ((work, work.candles, {"timezone": work.timezone}) for work in self._works(show)),
+                in_order=False, forget=True, max_in_flight=self.max_in_flight, timeout_s=self.timeout_s,
+                **self.options,
             )  # fmt: skip
             try:
                 with progress, closing(outcomes):

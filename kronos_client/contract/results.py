@@ -172,6 +172,7 @@ class SeriesForecast(ResultModel):
     timestamps_from: str | None = Field(
         default=None, description="the job, the calendar, or what was inferred from the lookback"
     )
+    timezone: str | None = Field(default=None, description="IANA time zone of the timestamps; as in the job")
     mean: dict[ColumnName, Values] = Field(description="mean over the paths, H values a column")
     quantiles: dict[str, dict[ColumnName, Values]] = Field(description="by level, as 0.1, then by column")
     paths: dict[ColumnName, Paths] | None = Field(
@@ -188,9 +189,9 @@ class SeriesForecast(ResultModel):
     warnings: Texts = Field(default=(), description="for people, about this series")
 
     def frame(self) -> "pd.DataFrame":
-        """The mean as a DataFrame indexed by time; needs pandas.
+        """The mean as a DataFrame indexed by time, in the job's time zone; needs pandas.
 
-        Timestamps with changing offsets (daylight saving) are converted to UTC, as pandas requires.
+        Without a zone, timestamps with changing offsets are converted to UTC, as pandas requires.
         """
         import pandas as pd  # apps that read plain numbers do not need it
 
@@ -198,6 +199,8 @@ class SeriesForecast(ResultModel):
             index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps)), name="timestamps")
         except ValueError:
             index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps), utc=True), name="timestamps")
+        if self.timezone is not None and index.tz is not None:
+            index = index.tz_convert(self.timezone)
         return pd.DataFrame(dict(self.mean), index=index)
 
 
@@ -323,6 +326,7 @@ def series_result(
         id=series.id,
         timestamps=series.future_timestamps[: forecast.paths.shape[1]],
         timestamps_from=series.timestamps_from,
+        timezone=series.timezone,
         mean=mean,
         quantiles=dict(zip(map(quantile_key, levels), quantiles, strict=True)),
         paths=_by_column(forecast.paths.transpose(2, 0, 1).tolist()) if output.paths else None,

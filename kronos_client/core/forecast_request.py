@@ -34,7 +34,7 @@ class ForecastOptions(TypedDict, total=False):
             to the longest of its training; the result has the number.
         missing: What happens to bars without prices (NaN, or zero without volume). "error" refuses them,
             "drop" leaves them out, "ffill" gives them the close before, and adds bars that are not there.
-        timezone: IANA zone that inferred timestamps follow.
+        timezone: IANA zone that inferred timestamps follow; by default that of the candles' times.
         temperature, top_k, top_p, sample_count, seed: Sampling. By default the job's id gives the seed.
         quantiles, paths, repair: What the result holds.
         calibrated: Whether the model's calibration corrects the quantiles.

@@ -81,7 +81,9 @@ def data_payload(data: DataSource) -> dict[str, Any]:
         names, sources = named_sources(data)
     for index, (name, source) in enumerate(zip(names, sources, strict=True)):
         with within(f"data.instruments.{index}"):
-            instruments.append(series_payload(source, name))
+            payload = series_payload(source, name)
+            payload.pop("timezone", None)  # nothing is inferred from them
+            instruments.append(payload)
     return {"instruments": instruments}
 
 

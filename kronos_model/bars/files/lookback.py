@@ -14,7 +14,7 @@ from kronos_model.bars.files.options import NO_OPTIONS, TIMES, ReadOptions
 from kronos_model.bars.files.report import describe
 from kronos_model.bars.files.table import read_table
 from kronos_model.bars.missing import Filled, Missing
-from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.bars.timestamps import load_timezone, parse_timestamps
 from kronos_model.errors import CandleFileError
 
 
@@ -26,6 +26,7 @@ class Lookback:
         name: the instrument; empty without an instrument column.
         candles: ``timestamps`` as ISO 8601 texts, in CSV the way the file has them if it has such, then the
             prices and, if the file has them, ``volume`` and ``amount`` as float64.
+        timezone: the IANA zone that the file names for its times.
         unit, numbers: the line or row of the file that each bar comes from, (T,).
         dropped: the rows that were left out, by reason.
         bad_rows: what is wrong with the first of these, as messages.
@@ -33,6 +34,7 @@ class Lookback:
 
     name: str
     candles: pd.DataFrame
+    timezone: str | None
     unit: str
     numbers: NDArray[np.int64]
     dropped: Mapping[str, int]
@@ -50,7 +52,8 @@ class Lookback:
         """
         given = {str(title): self.candles[title].to_numpy() for title in self.candles if title != TIMES}
         filled = Filled.from_columns(given, how)
-        columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how)
+        zone = None if self.timezone is None else load_timezone(self.timezone)
+        columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how, zone)
         return pd.DataFrame({TIMES: times.texts, **columns}), warnings
 
 
@@ -98,6 +101,7 @@ class CandleFile:
         return Lookback(
             name,
             pd.DataFrame({TIMES: self._table.clock.texts(own), **columns}),
+            self._table.clock.zone,
             self._cells.unit,
             self._cells.numbers[own],
             dropped,

@@ -50,7 +50,7 @@ class PlayedClient:
     def forecast_many(self, items: Any, **options: Any) -> Iterator[ForecastOutcome]:
         self.options = options
         try:
-            for index, (key, frame) in enumerate(items):
+            for index, (key, frame, _) in enumerate(items):
                 self.asked.append(len(frame))
                 error = self.errors.get(len(frame))
                 if error is not None and not isinstance(error, JobError):
@@ -419,6 +419,32 @@ def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], mo
     df.to_csv("in/other.csv", index=False)
     twice = forecast("in/other.csv", *long, *made, "both.csv")
     assert "I/0 is in 2 files" in twice.stderr
+
+
+def test_a_file_that_names_a_zone_is_forecast_on_its_clock(files: list[Path], monkeypatch) -> None:
+    fake = FakeForecastClient()
+    monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    times = pd.date_range("2013-03-05", "2013-03-09 23:00", freq="h", tz="America/New_York", name="date")
+    bars = pd.DataFrame(candles(seed=1, bars=len(times)).columns, index=times)
+    bars.to_parquet("in/a.parquet")
+    (bars := bars.set_index(times.strftime("%Y%m%d %H:%M:%S US/Eastern"))).to_csv("in/a.csv")
+    bars.set_index(pd.Index([time.isoformat() for time in times])).to_csv("in/b.csv", index_label="date")
+    later = pd.date_range("2013-03-10", periods=4, freq="h", tz="America/New_York")
+    told = {}
+    for name in ("a.parquet", "a.csv", "b.csv"):
+        outcome = forecast(f"in/{name}", "--output", "out", "--format", "json", "--pred-len", "4")
+        assert outcome.exit_code == 0, outcome.output
+        record = json.loads(Path("out", name.partition(".")[0] + ".json").read_text())
+        told[name] = record["timezone"], record["timestamps"] == [time.isoformat() for time in later]
+    assert told == {
+        "a.parquet": ("America/New_York", True),
+        "a.csv": ("US/Eastern", True),
+        "b.csv": (None, False),
+    }
+    assert "America/New_York has another one: give --timezone, if" in outcome.stderr
+    outcome = forecast("in/b.csv", "--output", "out", "--pred-len", "4", "--timezone", "America/New_York")
+    assert pd.read_csv("out/b.csv")["timestamp"].tolist() == [time.isoformat() for time in later]
+    assert "--timezone" not in outcome.stderr
 
 
 @pytest.mark.parametrize(

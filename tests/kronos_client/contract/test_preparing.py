@@ -1,3 +1,4 @@
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,37 @@ def test_inferred_timestamps_follow_the_zone() -> None:
     (one,) = prepared(job(series(timestamps=lookback, timezone="America/New_York"), pred_len=1))
 
     assert one.future_timestamps == ("2024-03-10T03:00:00-04:00",)
+
+
+@pytest.mark.parametrize("start", ["0001-01-01T00:00:00", "9999-12-30T15:00:00", "9999-12-30T17:00:00"])
+@pytest.mark.parametrize("suffix", ["", "Z", "+00:00", "-14:00"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Pacific/Auckland"])
+def test_times_at_the_ends_of_the_calendar_are_read_or_refused(start, suffix, zone) -> None:
+    lookback = timestamps(30, start=start, suffix=suffix)
+
+    with suppress(JobError):
+        assert len(prepared(job(series(timestamps=lookback, timezone=zone)))[0].future_timestamps) == 5
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options", "is_warned"),
+    [
+        ("-05:00", {}, True),
+        ("-05:00", {"calendar": "24/7"}, True),
+        ("-05:00", {"timezone": "America/New_York"}, False),
+        ("-05:00", {"future_timestamps": timestamps(5, start="2024-03-11T00:00:00", suffix="-04:00")}, False),
+        ("", {}, False),
+        ("Z", {}, False),
+    ],
+)
+def test_offsets_alone_give_a_warning_as_clocks_change(suffix, options, is_warned) -> None:
+    lookback = timestamps(30, start="2024-03-08T20:00:00", suffix=suffix)
+
+    (one,) = prepared(job(series(timestamps=lookback, **options)))
+
+    assert (
+        any("America/New_York has another one: give timezone" in text for text in one.warnings) == is_warned
+    )
 
 
 def test_a_guess_comes_with_a_warning_of_its_series_alone() -> None:
