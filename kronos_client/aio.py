@@ -18,7 +18,6 @@ from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core import job
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import (
     AsyncBacktestHandle,
     AsyncFinetuneHandle,
@@ -28,7 +27,17 @@ from kronos_client.core.handle import (
     submitted,
 )
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
-from kronos_client.core.many import ForecastOutcome, ManyForecasts, ManyOptions
+from kronos_client.core.many import ForecastOutcome, ManyForecasts
+from kronos_client.core.options import (
+    BacktestArguments,
+    BacktestJobOptions,
+    DataSource,
+    FinetuneOptions,
+    LongOptions,
+    ManyOptions,
+    SubmitOptions,
+    with_options,
+)
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
@@ -36,10 +45,9 @@ from kronos_client.settings import ClientSettings, settings_for
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kronos_client.backtesting.run import BacktestArguments, BacktestRun
+    from kronos_client.backtesting.run import BacktestRun
     from kronos_client.contract.results import ForecastResult
-    from kronos_client.core.long_frame import LongOptions
-    from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.core.long_request import ConfigSource
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
 
@@ -81,6 +89,7 @@ class AsyncForecastClient:
         workers: list[AnyWorkerStatus] = await self._core.call(self._core.dispatcher.workers)
         return workers
 
+    @with_options(SubmitOptions)
     async def forecast(
         self,
         candles: CandleSource,
@@ -99,6 +108,7 @@ class AsyncForecastClient:
         async with cancelled_if_left_async(handle, timeout_s):
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
+    @with_options(SubmitOptions)
     async def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> AsyncForecastHandle:
         """Enqueue one job, as ``ForecastClient.submit``.
 
@@ -112,6 +122,7 @@ class AsyncForecastClient:
         """Enqueue one job in the contract's own form, as ``ForecastClient.submit_job``."""
         return await self._submit(partial(job.forecast_job, payload), job_id, retry_for_s)
 
+    @with_options(ManyOptions)
     def forecast_many(
         self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[ManyOptions]
     ) -> AsyncGenerator[ForecastOutcome, None]:
@@ -121,6 +132,7 @@ class AsyncForecastClient:
         """
         return ManyForecasts(self._core, **options).run(items)
 
+    @with_options(LongOptions)
     async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, as ``ForecastClient.predict_df``."""
         from kronos_client.core.long_frame import LongFrame
@@ -132,6 +144,7 @@ class AsyncForecastClient:
         frame: pd.DataFrame = await self._core.call(long.frame)
         return frame
 
+    @with_options(BacktestArguments)
     async def backtest(
         self,
         candles: Any,
@@ -157,6 +170,7 @@ class AsyncForecastClient:
             run.close()
         return report
 
+    @with_options(BacktestJobOptions)
     async def submit_backtest(
         self, data: DataSource, **options: Unpack[BacktestJobOptions]
     ) -> AsyncBacktestHandle:
@@ -169,6 +183,7 @@ class AsyncForecastClient:
         """Enqueue a backtest in the contract's form, as ``ForecastClient.submit_backtest_job``."""
         return await self._submit(partial(job.backtest_job, payload), job_id, retry_for_s)
 
+    @with_options(FinetuneOptions)
     async def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> AsyncFinetuneHandle:

@@ -17,23 +17,30 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.core import job
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
-from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, LoopThread, cancelled_if_left
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
+from kronos_client.core.options import (
+    BacktestArguments,
+    BacktestJobOptions,
+    DataSource,
+    FinetuneOptions,
+    LongOptions,
+    ManyOptions,
+    SubmitOptions,
+    with_options,
+)
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kronos_client.backtesting.run import BacktestArguments
     from kronos_client.contract.results import ForecastResult
     from kronos_client.contract.worker_status import AnyWorkerStatus
     from kronos_client.core.core import Core
     from kronos_client.core.handle import BacktestHandle
-    from kronos_client.core.long_frame import LongOptions
-    from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
-    from kronos_client.core.many import ForecastOutcome, ManyForecasts, ManyOptions
+    from kronos_client.core.long_request import ConfigSource
+    from kronos_client.core.many import ForecastOutcome, ManyForecasts
 
 __all__ = ["FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "JobState"]
 
@@ -86,6 +93,7 @@ class ForecastClient:
         """The status of every live worker, as announced."""
         return self._dispatcher.workers()
 
+    @with_options(SubmitOptions)
     def forecast(
         self,
         candles: CandleSource,
@@ -112,6 +120,7 @@ class ForecastClient:
         with cancelled_if_left(self._dispatcher, handle.id, timeout_s):
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
+    @with_options(SubmitOptions)
     def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> ForecastHandle:
         """Enqueue one job.
 
@@ -120,10 +129,7 @@ class ForecastClient:
         Args:
             candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records; or for
                 several series a list of these, or a mapping from ids to them.
-            job_id: The id to use. The same content may be submitted again under it: a job has one outcome.
-            retry_for_s: Seconds during which it is submitted again, with the same id, if the queue is full,
-                Redis does not answer, or its answer was lost.
-            options: Horizon, sampling, output, model, device and more: see ``ForecastOptions``.
+            options: Horizon, sampling, output, model, device and more, as below.
 
         Raises:
             JobError: The error that the worker would return, as far as the client can check; NO_GPU_WORKER;
@@ -139,6 +145,7 @@ class ForecastClient:
         """Enqueue one job in the contract's own form, such as docs/examples/forecast-job.json."""
         return self._submit(partial(job.forecast_job, payload), job_id, retry_for_s)
 
+    @with_options(ManyOptions)
     def forecast_many(
         self, items: Iterable[Any], **options: Unpack[ManyOptions]
     ) -> Generator[ForecastOutcome, None, None]:
@@ -151,7 +158,7 @@ class ForecastClient:
             items: Candles as ``submit`` takes them; or ``(key, candles)``, and the key comes back; or ``(key,
                 candles, options)``, with the item's own ``future_timestamps`` or other ``ForecastOptions``.
                 For several series in one job, use a list, never a tuple.
-            options: As ``submit`` takes them, and those of ``ManyOptions``.
+            options: As ``submit`` takes them, and more, as below.
         """
         from kronos_client.core.many import ManyForecasts
 
@@ -171,12 +178,13 @@ class ForecastClient:
             with suppress(RuntimeError):  # the client was closed meanwhile
                 self._thread.run(lambda _: many.leave())
 
+    @with_options(LongOptions)
     def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, the bars of any number of series below each other. Needs pandas.
 
-        Options are those of ``forecast_many`` and ``LongOptions``. The answer is that of Chronos'
-        ``predict_df``: a row for each series, target and bar with id, time, ``target_name``, ``predictions``
-        (the mean) and each quantile. A JobError names the series at fault.
+        The answer is that of Chronos' ``predict_df``: a row for each series, target and bar with id, time,
+        ``target_name``, ``predictions`` (the mean) and each quantile; also the chance of each event, and the
+        statistics, if they were asked for. A JobError names the series at fault.
         """
         from kronos_client.core.long_frame import LongFrame
 
@@ -186,6 +194,7 @@ class ForecastClient:
                 long.take(outcome)
         return long.frame()
 
+    @with_options(BacktestArguments)
     def backtest(
         self,
         candles: Any,
@@ -203,7 +212,7 @@ class ForecastClient:
             candles: Paths of files and folders, or DataFrames by the name of their instrument.
             output: A folder, in which ``report.json``, ``report.html`` and ``forecasts.parquet`` are written.
             on_progress: Called with the forecasts that are done and their total.
-            options: Windows, horizon, models and more: see ``BacktestOptions``.
+            options: Windows, horizon, models and more, as below.
 
         Returns:
             The content of ``report.json``.
@@ -222,12 +231,13 @@ class ForecastClient:
                             on_progress(run.num_done, run.num_forecasts)
             return run.report()
 
+    @with_options(BacktestJobOptions)
     def submit_backtest(self, data: DataSource, **options: Unpack[BacktestJobOptions]) -> BacktestHandle:
         """Enqueue a backtest that a worker for finetuning runs, as ``backtest`` does here.
 
         Args:
             data: Paths below the workers' data folder, or the candles, as ``finetune`` takes them.
-            options: Windows, horizon, models and more: see ``BacktestJobOptions``.
+            options: Windows, horizon, models and more, as below.
 
         Raises:
             JobError: As ``submit``.
@@ -240,6 +250,7 @@ class ForecastClient:
         """Enqueue a backtest in the contract's own form, such as docs/examples/backtest-job.json."""
         return self._submit(partial(job.backtest_job, payload), job_id, retry_for_s)
 
+    @with_options(FinetuneOptions)
     def finetune(
         self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
     ) -> FinetuneHandle:
@@ -248,8 +259,7 @@ class ForecastClient:
         Args:
             config: A FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
             name: The name of the trained model in the registry, by which forecasts request it.
-            job_id, retry_for_s: As in ``submit``.
-            options: Data, device, deadline and priority: see ``FinetuneOptions``.
+            options: Data, device, deadline, priority and more, as below.
 
         Raises:
             JobError: As ``submit``; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.

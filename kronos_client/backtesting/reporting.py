@@ -45,6 +45,9 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
     scores = make_report(
         _scored(run, on_batch), plan.times.select(windows), season=season, seed=plan.options.seed
     )
+    for model, name in enumerate(names):
+        if caution := run.store.about(f"caution {model}", None):
+            scores["models"][name]["verdict"].append(caution)
     num_left_out = len(plan.windows) - len(windows)
     report = {
         "asked": plan.options.as_dict(),
@@ -156,7 +159,9 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> Non
         parts.append(f"<p class=worse>{left_out} windows are left out. {html.escape(reasons)}</p>")
     if files := report["left_out"]["files"]:
         reasons = "; ".join(f"{file}: {why}" for file, why in files.items())
-        parts.append(f"<p class=worse>{len(files)} files cannot be used. {html.escape(reasons)}</p>")
+        parts.append(
+            f"<p class=worse>{len(files)} files or instruments are left out. {html.escape(reasons)}</p>"
+        )
     if remarks := report["remarks"]:
         parts.append(f"<p>{html.escape('. '.join(remarks))}.</p>")
     for name, model in models.items():

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kronos_model.checkpoints.source import BUNDLED_FOLDER, is_trained
+from kronos_model.checkpoints.names import BUNDLED_FOLDER
+from kronos_model.checkpoints.source import is_trained
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 from kronos_model.model import Kronos
 from kronos_model.model_pair import CheckpointPair, default_max_context, load_pair

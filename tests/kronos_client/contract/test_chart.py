@@ -8,7 +8,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.image import imread
 
-from kronos_cli.files.chart import FALLING, RISING, candle_colours, draw_chart, tick_labels
+from kronos_client.contract.chart import FALLING, RISING, candle_colours, draw_chart, tick_labels
 from kronos_client.contract.results import SeriesForecast
 from kronos_model.bars.synthetic import candles
 
