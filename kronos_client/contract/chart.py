@@ -52,8 +52,8 @@ def plot(candles: Any, series: "SeriesForecast", note: str = "") -> Axes:
     frame = candles.to_pandas() if hasattr(candles, "to_pandas") else pd.DataFrame(candles)
     frame = frame.rename(columns=lambda title: str(title).lower())
     times = next((frame[title] for title in TIME_COLUMNS if title in frame), frame.index)
-    lookback = frame.reindex(columns=["open", "high", "low", "close", *(["volume"] * ("volume" in frame))])
-    lookback = lookback.assign(timestamps=[str(time) for time in times])
+    shown = ["open", "high", "low", "close", *(["volume"] if "volume" in frame else [])]
+    lookback = frame.reindex(columns=shown).assign(timestamps=list(map(str, times)))
     return draw(pyplot.figure(**LOOK), lookback, series, title=_title(series, series.id), note=note)
 
 
