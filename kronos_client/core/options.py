@@ -237,7 +237,7 @@ def with_options(options: type) -> Callable[[Method], Method]:
     names = options.__annotations__
     parts = [kind for kind in globals().values() if is_typeddict(kind)]
     parts = [part for part in parts if part.__annotations__.keys() <= names.keys()]
-    texts = [cleandoc(part.__doc__).partition("Attributes:\n")[2] for part in parts]
+    texts = [cleandoc(part.__doc__ or "").partition("Attributes:\n")[2] for part in parts]
 
     def show(method: Method) -> Method:
         shown = signature(method)

@@ -39,7 +39,7 @@ from kronos_client.registry.registered_model import (
     sha256_of,
 )
 from kronos_model.atomic_write import atomic_write, disk_errors, sweep, sync
-from kronos_model.checkpoints.names import bundled_names, comes_from_bundled
+from kronos_model.checkpoints.names import bundled_names, comes_from_bundled, parent_of
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 
 FILE: Final = "promotions.json"
@@ -196,7 +196,7 @@ class ModelRegistry:
             raise CheckpointMissing(f"The checkpoint of {name} has no {missing[0]}.")
         given = {**metadata, "job_id": job_id, "job_fingerprint": fingerprint}
         with suppress(CheckpointError):  # its parent may be damaged, and may be deleted later
-            parent = self.resolve(str((metadata.get("parent") or {}).get("model")))
+            parent = self.resolve(str(parent_of(metadata)))
             if parent is not None and comes_from_bundled(parent.metadata.model_dump()):
                 given["for_trying"] = True
         try:
