@@ -1,14 +1,10 @@
 """The command line's settings: those of a worker, and those of Flower."""
 
 from functools import cache
-from typing import Final
 
 from pydantic import Field, SecretStr
 
 from worker.settings import WorkerSettings
-
-BUNDLED_MODEL: Final = "kronos-tiny"
-"""The model that needs no download."""
 
 
 class CliSettings(WorkerSettings):

@@ -3,7 +3,6 @@
 import re
 from typing import TYPE_CHECKING, Final
 
-from kronos_cli.settings import BUNDLED_MODEL
 from kronos_client.contract.errors import JobError
 from kronos_model.errors import BadRow, CandleFileError, NoPrices
 
@@ -57,14 +56,3 @@ def job_error(error: JobError, lookback: "Lookback") -> JobError:
     if isinstance(row, int) and row < len(lookback.numbers):
         message = re.sub(rf"\brow {row}\b", f"{lookback.unit} {lookback.numbers[row]}", message)
     return JobError(error.code, message, error.field, error.details)
-
-
-def caution_about(model: str) -> str | None:
-    """The caution about a model, or None."""
-    from kronos_model.checkpoints.source import is_trained  # needs huggingface_hub
-
-    if is_trained(model) is False:
-        return "an untrained checkpoint: its forecast means nothing"
-    if model == BUNDLED_MODEL:
-        return "a model of synthetic candles, for trying the service, not for trading"
-    return None

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         SeriesForecast,
     )
     from kronos_client.contract.worker_status import FinetuneWorkerStatus, ForecastWorkerStatus
-    from kronos_client.core.forecast_request import ForecastOptions
     from kronos_client.core.handle import (
         AsyncBacktestHandle,
         AsyncFinetuneHandle,
@@ -32,8 +31,8 @@ if TYPE_CHECKING:
         ForecastHandle,
     )
     from kronos_client.core.kinds import BacktestState, FinetuneState, JobState
-    from kronos_client.core.long_request import BacktestJobOptions, FinetuneOptions
     from kronos_client.core.many import ForecastOutcome
+    from kronos_client.core.options import BacktestJobOptions, FinetuneOptions, ForecastOptions
     from kronos_client.settings import ClientSettings, SettingsError
 
 __version__ = "0.1.0"
@@ -47,12 +46,11 @@ _MODULES = {
     "contract.results": "Distribution EventChance ForecastResult PathStatistics SeriesForecast",
     "contract.model_info": "CalibrationInfo",
     "contract.worker_status": "FinetuneWorkerStatus ForecastWorkerStatus",
-    "core.forecast_request": "ForecastOptions",
     "core.handle": "AsyncBacktestHandle AsyncFinetuneHandle AsyncForecastHandle "
     "BacktestHandle FinetuneHandle ForecastHandle",
     "core.kinds": "BacktestState FinetuneState JobState",
-    "core.long_request": "BacktestJobOptions FinetuneOptions",
     "core.many": "ForecastOutcome",
+    "core.options": "BacktestJobOptions FinetuneOptions ForecastOptions",
     "settings": "ClientSettings SettingsError",
 }
 
@@ -72,6 +70,10 @@ def __getattr__(name: str) -> Any:
         if name in names.split():
             return getattr(_imported(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
 
 
 def _imported(module: str) -> Any:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core import job
+from kronos_client.core import options as opts
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import (
     AsyncBacktestHandle,
     AsyncFinetuneHandle,
@@ -28,7 +28,7 @@ from kronos_client.core.handle import (
     submitted,
 )
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
-from kronos_client.core.many import ForecastOutcome, ManyForecasts, ManyOptions
+from kronos_client.core.many import ForecastOutcome, ManyForecasts
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
@@ -36,10 +36,9 @@ from kronos_client.settings import ClientSettings, settings_for
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kronos_client.backtesting.run import BacktestArguments, BacktestRun
+    from kronos_client.backtesting.run import BacktestRun
     from kronos_client.contract.results import ForecastResult
-    from kronos_client.core.long_frame import LongOptions
-    from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
+    from kronos_client.core.long_request import ConfigSource
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
 
@@ -81,6 +80,7 @@ class AsyncForecastClient:
         workers: list[AnyWorkerStatus] = await self._core.call(self._core.dispatcher.workers)
         return workers
 
+    @opts.with_options(opts.SubmitOptions)
     async def forecast(
         self,
         candles: CandleSource,
@@ -88,7 +88,7 @@ class AsyncForecastClient:
         timeout_s: float | None = None,
         on_progress: Callable[[JobState], object] | None = None,
         forget: bool = False,
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[opts.SubmitOptions],
     ) -> ForecastResult:
         """Submit one job and wait for its result.
 
@@ -99,7 +99,10 @@ class AsyncForecastClient:
         async with cancelled_if_left_async(handle, timeout_s):
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
-    async def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> AsyncForecastHandle:
+    @opts.with_options(opts.SubmitOptions)
+    async def submit(
+        self, candles: CandleSource, **options: Unpack[opts.SubmitOptions]
+    ) -> AsyncForecastHandle:
         """Enqueue one job, as ``ForecastClient.submit``.
 
         If this asyncio task is cancelled meanwhile, so is the job, unless ``job_id`` is given.
@@ -112,8 +115,9 @@ class AsyncForecastClient:
         """Enqueue one job in the contract's own form, as ``ForecastClient.submit_job``."""
         return await self._submit(partial(job.forecast_job, payload), job_id, retry_for_s)
 
+    @opts.with_options(opts.ManyOptions)
     def forecast_many(
-        self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[ManyOptions]
+        self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[opts.ManyOptions]
     ) -> AsyncGenerator[ForecastOutcome, None]:
         """As ``ForecastClient.forecast_many``; items may also come from an asynchronous iterable.
 
@@ -121,7 +125,8 @@ class AsyncForecastClient:
         """
         return ManyForecasts(self._core, **options).run(items)
 
-    async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
+    @opts.with_options(opts.LongOptions)
+    async def predict_df(self, df: Any, **options: Unpack[opts.LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, as ``ForecastClient.predict_df``."""
         from kronos_client.core.long_frame import LongFrame
 
@@ -132,13 +137,14 @@ class AsyncForecastClient:
         frame: pd.DataFrame = await self._core.call(long.frame)
         return frame
 
+    @opts.with_options(opts.BacktestArguments)
     async def backtest(
         self,
         candles: Any,
         output: str | Path,
         *,
         on_progress: Callable[[int, int], object] | None = None,
-        **options: Unpack[BacktestArguments],
+        **options: Unpack[opts.BacktestArguments],
     ) -> dict[str, Any]:
         """Forecast windows of the past and score them, as ``ForecastClient.backtest``."""
         from kronos_client.backtesting.run import begin_backtest
@@ -157,8 +163,9 @@ class AsyncForecastClient:
             run.close()
         return report
 
+    @opts.with_options(opts.BacktestJobOptions)
     async def submit_backtest(
-        self, data: DataSource, **options: Unpack[BacktestJobOptions]
+        self, data: opts.DataSource, **options: Unpack[opts.BacktestJobOptions]
     ) -> AsyncBacktestHandle:
         """Enqueue a backtest that a worker for finetuning runs, as ``ForecastClient.submit_backtest``."""
         return await self._submit(partial(job.data_job, data, options), *job.pop_sending(options))
@@ -169,8 +176,9 @@ class AsyncForecastClient:
         """Enqueue a backtest in the contract's form, as ``ForecastClient.submit_backtest_job``."""
         return await self._submit(partial(job.backtest_job, payload), job_id, retry_for_s)
 
+    @opts.with_options(opts.FinetuneOptions)
     async def finetune(
-        self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
+        self, config: ConfigSource, *, name: str, **options: Unpack[opts.FinetuneOptions]
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job, as ``ForecastClient.finetune``."""
         return await self._submit(partial(job.config_job, config, name, options), *job.pop_sending(options))

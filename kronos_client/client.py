@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.core import job
+from kronos_client.core import options as opts
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
-from kronos_client.core.forecast_request import SubmitOptions
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, LoopThread, cancelled_if_left
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
 from kronos_client.core.series import CandleSource
@@ -26,14 +26,12 @@ from kronos_client.settings import ClientSettings, settings_for
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kronos_client.backtesting.run import BacktestArguments
     from kronos_client.contract.results import ForecastResult
     from kronos_client.contract.worker_status import AnyWorkerStatus
     from kronos_client.core.core import Core
     from kronos_client.core.handle import BacktestHandle
-    from kronos_client.core.long_frame import LongOptions
-    from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
-    from kronos_client.core.many import ForecastOutcome, ManyForecasts, ManyOptions
+    from kronos_client.core.long_request import ConfigSource
+    from kronos_client.core.many import ForecastOutcome, ManyForecasts
 
 __all__ = ["FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "JobState"]
 
@@ -86,6 +84,7 @@ class ForecastClient:
         """The status of every live worker, as announced."""
         return self._dispatcher.workers()
 
+    @opts.with_options(opts.SubmitOptions)
     def forecast(
         self,
         candles: CandleSource,
@@ -93,7 +92,7 @@ class ForecastClient:
         timeout_s: float | None = None,
         on_progress: Callable[[JobState], object] | None = None,
         forget: bool = False,
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[opts.SubmitOptions],
     ) -> ForecastResult:
         """Submit one job and wait for its result.
 
@@ -112,7 +111,8 @@ class ForecastClient:
         with cancelled_if_left(self._dispatcher, handle.id, timeout_s):
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
-    def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> ForecastHandle:
+    @opts.with_options(opts.SubmitOptions)
+    def submit(self, candles: CandleSource, **options: Unpack[opts.SubmitOptions]) -> ForecastHandle:
         """Enqueue one job.
 
         If this thread is interrupted meanwhile, the job is cancelled, unless ``job_id`` is given.
@@ -120,10 +120,7 @@ class ForecastClient:
         Args:
             candles: A DataFrame of pandas or polars, a mapping of columns, or a list of records; or for
                 several series a list of these, or a mapping from ids to them.
-            job_id: The id to use. The same content may be submitted again under it: a job has one outcome.
-            retry_for_s: Seconds during which it is submitted again, with the same id, if the queue is full,
-                Redis does not answer, or its answer was lost.
-            options: Horizon, sampling, output, model, device and more: see ``ForecastOptions``.
+            options: Horizon, sampling, output, model, device and more, as below.
 
         Raises:
             JobError: The error that the worker would return, as far as the client can check; NO_GPU_WORKER;
@@ -139,8 +136,9 @@ class ForecastClient:
         """Enqueue one job in the contract's own form, such as docs/examples/forecast-job.json."""
         return self._submit(partial(job.forecast_job, payload), job_id, retry_for_s)
 
+    @opts.with_options(opts.ManyOptions)
     def forecast_many(
-        self, items: Iterable[Any], **options: Unpack[ManyOptions]
+        self, items: Iterable[Any], **options: Unpack[opts.ManyOptions]
     ) -> Generator[ForecastOutcome, None, None]:
         """Forecast thousands of items, each as a job of its own, and yield each one's outcome.
 
@@ -151,7 +149,7 @@ class ForecastClient:
             items: Candles as ``submit`` takes them; or ``(key, candles)``, and the key comes back; or ``(key,
                 candles, options)``, with the item's own ``future_timestamps`` or other ``ForecastOptions``.
                 For several series in one job, use a list, never a tuple.
-            options: As ``submit`` takes them, and those of ``ManyOptions``.
+            options: As ``submit`` takes them, and more, as below.
         """
         from kronos_client.core.many import ManyForecasts
 
@@ -171,12 +169,13 @@ class ForecastClient:
             with suppress(RuntimeError):  # the client was closed meanwhile
                 self._thread.run(lambda _: many.leave())
 
-    def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
+    @opts.with_options(opts.LongOptions)
+    def predict_df(self, df: Any, **options: Unpack[opts.LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, the bars of any number of series below each other. Needs pandas.
 
-        Options are those of ``forecast_many`` and ``LongOptions``. The answer is that of Chronos'
-        ``predict_df``: a row for each series, target and bar with id, time, ``target_name``, ``predictions``
-        (the mean) and each quantile. A JobError names the series at fault.
+        The answer is that of Chronos' ``predict_df``: a row for each series, target and bar with id, time,
+        ``target_name``, ``predictions`` (the mean) and each quantile; also the chance of each event, and the
+        statistics, if they were asked for. A JobError names the series at fault.
         """
         from kronos_client.core.long_frame import LongFrame
 
@@ -186,13 +185,14 @@ class ForecastClient:
                 long.take(outcome)
         return long.frame()
 
+    @opts.with_options(opts.BacktestArguments)
     def backtest(
         self,
         candles: Any,
         output: str | Path,
         *,
         on_progress: Callable[[int, int], object] | None = None,
-        **options: Unpack[BacktestArguments],
+        **options: Unpack[opts.BacktestArguments],
     ) -> dict[str, Any]:
         """Forecast windows of the past with jobs of low priority, and score them against what followed.
 
@@ -203,7 +203,7 @@ class ForecastClient:
             candles: Paths of files and folders, or DataFrames by the name of their instrument.
             output: A folder, in which ``report.json``, ``report.html`` and ``forecasts.parquet`` are written.
             on_progress: Called with the forecasts that are done and their total.
-            options: Windows, horizon, models and more: see ``BacktestOptions``.
+            options: Windows, horizon, models and more, as below.
 
         Returns:
             The content of ``report.json``.
@@ -222,12 +222,15 @@ class ForecastClient:
                             on_progress(run.num_done, run.num_forecasts)
             return run.report()
 
-    def submit_backtest(self, data: DataSource, **options: Unpack[BacktestJobOptions]) -> BacktestHandle:
+    @opts.with_options(opts.BacktestJobOptions)
+    def submit_backtest(
+        self, data: opts.DataSource, **options: Unpack[opts.BacktestJobOptions]
+    ) -> BacktestHandle:
         """Enqueue a backtest that a worker for finetuning runs, as ``backtest`` does here.
 
         Args:
             data: Paths below the workers' data folder, or the candles, as ``finetune`` takes them.
-            options: Windows, horizon, models and more: see ``BacktestJobOptions``.
+            options: Windows, horizon, models and more, as below.
 
         Raises:
             JobError: As ``submit``.
@@ -240,16 +243,16 @@ class ForecastClient:
         """Enqueue a backtest in the contract's own form, such as docs/examples/backtest-job.json."""
         return self._submit(partial(job.backtest_job, payload), job_id, retry_for_s)
 
+    @opts.with_options(opts.FinetuneOptions)
     def finetune(
-        self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
+        self, config: ConfigSource, *, name: str, **options: Unpack[opts.FinetuneOptions]
     ) -> FinetuneHandle:
         """Enqueue one finetuning job.
 
         Args:
             config: A FinetuneConfig, a mapping like it, or the path of a YAML or JSON file.
             name: The name of the trained model in the registry, by which forecasts request it.
-            job_id, retry_for_s: As in ``submit``.
-            options: Data, device, deadline and priority: see ``FinetuneOptions``.
+            options: Data, device, deadline, priority and more, as below.
 
         Raises:
             JobError: As ``submit``; INVALID_CONFIG with the field, such as ``config.predictor.epochs``.

@@ -20,6 +20,7 @@ from kronos_client.contract.names import EVENT_EXCHANGE
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueNames
 from kronos_client.redis.url import TLS_FILES, TlsError, with_tls
+from kronos_model.checkpoints.names import full_name
 
 PREFIX: Final = "KRONOS_"
 MAX_FILE_BYTES: Final = 2**16
@@ -242,9 +243,10 @@ def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
             raise ValueError(
                 f"{entry!r} is not a model's name; write MODEL, MODEL=TOKENIZER or MODEL@REVISION"
             )
-        if match["model"] in names:
-            raise ValueError(f"{match['model']!r} is listed twice: remove one")
-        names[match["model"]] = ModelSpec(**match.groupdict())
+        model = full_name(match["model"])
+        if model in names:
+            raise ValueError(f"{model!r} is listed twice: remove one")
+        names[model] = ModelSpec(**match.groupdict() | {"model": model})
     return names
 
 

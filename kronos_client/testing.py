@@ -220,7 +220,9 @@ class _Memory(Dispatcher):
 
     def read(self, job_id: str) -> Stored:
         accepted = self.by_id.get(job_id)
-        return Stored(absence=LOST) if accepted is None else accepted.stored
+        if accepted is None:
+            return Stored(absence=LOST)
+        return Stored(queue=accepted.queue) if accepted.stored == NOTHING else accepted.stored
 
     def store(self, job_id: str, stored: Stored) -> None:
         """Store and publish a state; the first outcome stands."""

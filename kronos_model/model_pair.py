@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kronos_model.checkpoints.source import bundled_names, local_origin, read_metadata
+from kronos_model.checkpoints.names import bundled_names, full_name
+from kronos_model.checkpoints.source import local_origin, read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
@@ -68,8 +69,9 @@ def default_max_context(model: str | os.PathLike[str]) -> int:
 
     Raises CheckpointError if that file is damaged.
     """
-    if str(model) in _PUBLISHED:
-        return _PUBLISHED[str(model)][1]
+    model = full_name(str(model))
+    if model in _PUBLISHED:
+        return _PUBLISHED[model][1]
     max_context = read_metadata(model).get("max_context")
     return max_context if isinstance(max_context, int) and max_context > 0 else DEFAULT_MAX_CONTEXT
 
@@ -79,6 +81,7 @@ def tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
 
     Raises CheckpointError if it is not known, CheckpointMissing if there can be no such model.
     """
+    model = full_name(model) if isinstance(model, str) else model
     if str(model) in _PUBLISHED:
         return _PUBLISHED[str(model)][0]
     if str(model) in bundled_names() or (Path(model) / KronosTokenizer.checkpoint_part).is_dir():

@@ -3,7 +3,7 @@
 import { get, key } from "./api.js"
 import { save } from "./downloads.js"
 import { badField, byId, fillRows, made, numberIn, showText } from "./elements.js"
-import { isForecasting, waiting } from "./pool.js"
+import { waiting } from "./pool.js"
 import { SectionJob } from "./section_job.js"
 import { StepChart } from "./step_chart.js"
 import { bars, count, duration, reason } from "./texts.js"
@@ -86,14 +86,12 @@ export class BacktestPanel {
     byId("not-tested").hidden = false
   }
 
-  #describe({ state, progress }, queue, isSilent) {
-    if (state !== "running") {
-      const workers = this.pool.last?.workers.filter((worker) => !isForecasting(worker))
-      return waiting(workers, queue, "worker for finetuning, which also runs backtests,")
-    }
+  #describe(now, queue, isSilent) {
+    if (now.state !== "running") return waiting(now, queue)
     if (isSilent) {
       return { text: "The worker that ran this is gone. Another worker will go on where it was.", share: null }
     }
+    const { progress } = now
     if (progress?.stage !== "forecasting") return { text: STAGES[progress?.stage] ?? STAGES.reading, share: null }
     const { forecasts_done: done, forecasts_total: total, seconds_left: left } = progress
     const parts = [`${count(done)} of ${count(total)} forecasts`]

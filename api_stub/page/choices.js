@@ -4,6 +4,7 @@ import { byId, offer, showText } from "./elements.js"
 import { isForecasting, isGpu, isReady } from "./pool.js"
 
 const BUNDLED = "kronos-tiny" // every worker has it
+const cautions = new Map()
 
 /** Offers auto, cpu, cuda, and each GPU of the workers that pass `serves`. */
 export function offerDevices(select, workers, serves) {
@@ -25,6 +26,7 @@ export function offerDevices(select, workers, serves) {
 
 /** Offers the usable models to forecast with, to backtest and compare, and to start training from. */
 export function offerModels(models) {
+  for (const { id, caution: text } of models) cautions.set(id, text)
   const ids = models.filter(({ damaged }) => !damaged).map(({ id }) => id)
   const names = ids.map((id) => [id, id])
   for (const list of ["model", "backtest-model"]) offer(byId(list), [["", "the worker's own"], ...names])
@@ -47,6 +49,6 @@ export function autoLookback({ lookback, min_lookback, max_context }, horizon) {
 }
 
 /** What must be said of a model wherever it is named; null if nothing. */
-export function caution(model) {
-  return model === BUNDLED ? "demo: synthetic candles, not for trading" : null
+export function caution(id, revision = null) {
+  return cautions.get(`${id}@${revision}`) ?? cautions.get(id) ?? null
 }

@@ -3,7 +3,7 @@
 import { Unreachable, upload } from "./api.js"
 import { badField, byId, made, numberIn, showText } from "./elements.js"
 import { LossChart } from "./loss_chart.js"
-import { isForecasting, waiting } from "./pool.js"
+import { waiting } from "./pool.js"
 import { SectionJob } from "./section_job.js"
 import { bars, count, duration, reason } from "./texts.js"
 import { verdictLines } from "./verdict.js"
@@ -106,15 +106,13 @@ export class FinetunePanel {
     this.#charts.clear()
   }
 
-  #describe({ state, progress }, queue, isSilent) {
-    if (state !== "running") {
-      const workers = this.pool.last?.workers.filter((worker) => !isForecasting(worker))
-      return waiting(workers, queue, "worker for finetuning")
-    }
+  #describe(now, queue, isSilent) {
+    if (now.state !== "running") return waiting(now, queue)
     if (isSilent) {
       const text = "The worker that trained this is gone. Another worker will go on from its last save."
       return { text, share: null }
     }
+    const { progress } = now
     if (!progress?.stage) return { text: "Reading the candles", share: null }
     const { stage, step, num_steps: steps, epoch, num_epochs: epochs, seconds_left: left, device } = progress
     this.#draw(progress)

@@ -83,16 +83,17 @@ export class ForecastPanel {
     byId("chart").scrollIntoView({ block: "nearest" })
   }
 
-  #describe({ state, bars_done: done, bars_total: total }, queue, isSilent) {
-    const workers = this.pool.last?.workers.filter(isForecasting)
-    if (state === "running") {
+  #describe(now, queue, isSilent) {
+    if (now.state === "running") {
+      const { bars_done: done, bars_total: total } = now
+      const workers = this.pool.last?.workers.filter(isForecasting)
       // A stopped worker stays in the list until it has finished its jobs. A job that waits for its model or is
       // computed in a separate process reports no total and is not in the list of any worker.
       return (workers && !workers.length) || (total && isSilent)
         ? { text: "The worker that computed this is gone. Another worker will start the job again.", share: null }
         : { text: "Computing", share: total ? done / total : null }
     }
-    return waiting(workers, queue, "worker")
+    return waiting(now, queue)
   }
 }
 

@@ -9,6 +9,9 @@ import { scoreOf, showScore } from "./score.js"
 import { bars, count, duration, inWords, percent } from "./texts.js"
 import { showKey, showValues } from "./values.js"
 
+/** Whether a warning belongs beside the model's name. */
+const isCaution = (text) => text.endsWith("for trying the service, not for trading.")
+
 export class ForecastView {
   #shown = null
 
@@ -31,7 +34,7 @@ export class ForecastView {
     const first = result?.series[0] ?? early
     this.#shown = { lookback, actual, samples, series: first && withOrderedLevels(first), result }
     showText(byId("device-warning"), result?.device_warning)
-    const others = result?.warnings.filter((text) => text !== result.device_warning) ?? []
+    const others = result?.warnings.filter((text) => text !== result.device_warning && !isCaution(text)) ?? []
     others.push(...(result?.series[0].warnings ?? []))
     if (result && !lookback.length) others.push("The candles of this job are not in this browser: only its forecast is shown.")
     if (result?.series.length > 1) others.push(`The job has ${result.series.length} series. The first one is shown.`)
@@ -40,9 +43,9 @@ export class ForecastView {
     this.#draw()
   }
 
-  #showOrigin({ device, engine, model, worker, timings_ms: timings }) {
+  #showOrigin({ device, engine, model, worker, warnings, timings_ms: timings }) {
     const { lookback, series } = this.#shown
-    const note = caution(model.id)
+    const note = warnings.find(isCaution) ?? caution(model.id, model.revision)
     byId("made-by").replaceChildren("Computed on ", made("strong", {}, device), " by ", made("strong", {}, model.id),
       `${engine ? ` (${engine} engine)` : ""} in ${duration(timings.total / 1000)}, from ${lookback.name}, seed ${series.seed} (${worker}) `,
       ...(note ? [made("span", { class: "badge" }, note)] : []))

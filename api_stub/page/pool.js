@@ -39,11 +39,9 @@ export const isReady = ({ state }) => state === "ready"
 export const isForecasting = ({ role = "forecast" }) => role === "forecast"
 export const isGpu = ({ device }) => device !== "cpu"
 
-/** Describes a job that waits. `workers` are those that may take it, if known, and `what` such a worker is. */
-export function waiting(workers, queue, what) {
-  const where = queue ? ` in the queue ${queue}` : ""
-  const text = workers && !workers.some(isReady) ? `No ${what} is ready. The job waits${where} until one is.` : `Waiting${where}`
-  return { text, share: null }
+/** Describes a job that waits, with the service's reason if no worker can take it. */
+export function waiting({ waiting: reason }, queue) {
+  return { text: reason ?? (queue ? `Waiting in the queue ${queue}` : "Waiting"), share: null }
 }
 
 /** Whether a worker may compute a job. Its status names only some of many jobs; older releases name none. */

@@ -20,6 +20,8 @@ FORECASTS: Final = "/v1/forecasts"
 FINETUNES: Final = "/v1/finetunes"
 BACKTESTS: Final = "/v1/backtests"
 
+WAITING: Final = "why no worker takes it now, and the command that starts one"
+
 Result = TypeVar("Result", ForecastResult, FinetuneResult, BacktestResult)
 Progress = TypeVar("Progress", FinetuneProgress, BacktestProgress)
 
@@ -31,11 +33,13 @@ class Accepted(BaseModel):
     state: State = "queued"
     url: str = Field(description="address of its state and result", examples=["/v1/forecasts/9b2f…"])
     queue: str | None = Field(default=None, description="the queue that it waits in", examples=["cpu"])
+    waiting: str | None = Field(default=None, description=WAITING)
 
     @classmethod
     def from_stored(cls, job_id: str, queue: str, url: str, stored: Stored, **fields: Any) -> Self:
         """A job below this address."""
-        return cls(id=job_id, state=state_of(stored), url=f"{url}/{job_id}", queue=queue, **fields)
+        state, url = state_of(stored), f"{url}/{job_id}"
+        return cls(id=job_id, state=state, url=url, queue=queue, waiting=stored.waiting, **fields)
 
 
 class JobSummary(BaseModel):
@@ -72,6 +76,7 @@ class ForecastView(BaseModel):
 
     id: str
     state: State
+    waiting: str | None = Field(default=None, description=WAITING)
     bars_done: int | None = Field(default=None, description="over all paths of all series, while it runs")
     bars_total: int | None = None
     result: ForecastResult | None = Field(
@@ -93,6 +98,7 @@ class FinetuneView(BaseModel):
 
     id: str
     state: State
+    waiting: str | None = Field(default=None, description=WAITING)
     progress: FinetuneProgress | None = Field(default=None, description="while it runs")
     result: FinetuneResult | None = Field(default=None, description="once it is done")
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
@@ -109,6 +115,7 @@ class BacktestView(BaseModel):
 
     id: str
     state: State
+    waiting: str | None = Field(default=None, description=WAITING)
     progress: BacktestProgress | None = Field(default=None, description="while it runs")
     result: BacktestResult | None = Field(
         default=None, description="once it is done; GET …/report has its report as a file"
@@ -134,7 +141,8 @@ def _fields(job_id: str, stored: Stored, result_type: type[Result]) -> dict[str,
     """The fields that all views have."""
     state = state_of(stored)
     error = problem_of(stored.value) if state in ("failed", "cancelled") else None
-    return {"id": job_id, "state": state, "result": result_of(result_type, stored), "error": error}
+    shown = {"id": job_id, "state": state, "waiting": stored.waiting}
+    return shown | {"result": result_of(result_type, stored), "error": error}
 
 
 def result_of(kind: type[Result], stored: Stored) -> Result | None:

@@ -37,7 +37,7 @@ from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.names import MAX_ID_CHARS, is_shared
 from kronos_client.core.job import checked_job
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind, progress_of
-from kronos_client.core.stored import NOTHING
+from kronos_client.core.stored import Stored
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
 
@@ -90,7 +90,8 @@ def _router(
         await webhooks.add(sent.id, f"{submission.root}{url}/{sent.id}", webhook)
         # A new job waits in its queue. Only a job that was sent before may have progressed.
         may_have_begun = submission.is_repeatable or is_shared(sent.id)
-        stored = await backend.read(sent.id) if may_have_begun else NOTHING
+        found = [await backend.read(sent.id) if may_have_begun else Stored(queue=queue)]
+        (stored,) = await backend.events.explained(found)
         content = Accepted.from_stored(sent.id, queue, submission.root + url, stored)
         response.headers.update({"X-Job-Id": sent.id, "Location": content.url})
         return content

@@ -3,6 +3,8 @@
 import asyncio
 import time
 import uuid
+from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -21,6 +23,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
 from kronos_client.registry.model_registry import DamagedModel, ModelRegistry
+from kronos_client.registry.registered_model import RUNS
+from kronos_model.checkpoints.names import NO_BACKTEST, caution_about
+from kronos_model.checkpoints.source import read_json
 from kronos_model.errors import CheckpointError, DiskFull, KronosError
 
 router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(json_only)])
@@ -49,6 +54,9 @@ class ModelView(BaseModel):
         default=False, description="whether the name of a registered model, without a version, means it"
     )
     damaged: str | None = Field(default=None, description="why it cannot be used")
+    caution: str | None = Field(
+        default=None, description="that it is only for trying the service, or that no backtest is kept here"
+    )
 
 
 class ModelsView(BaseModel):
@@ -101,6 +109,10 @@ async def models(backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: C
         for model in worker.models:
             if model.state == "ready":
                 known[model.id].loaded_by.append(worker.node)
+    tested = await backend.call(_tested_models, backend.settings.model_folder)
+    for view in known.values():
+        untested = None if view.id in tested else NO_BACKTEST
+        view.caution = caution_about(view.id, view.metadata or {}) or untested
     page, following = page_of(list(known.values()), lambda model: model.id, limit, cursor)
     return ModelsView(models=page, next=following)
 
@@ -208,6 +220,22 @@ def _delete(folder: Path | None, model_id: str) -> None:
         "which cannot be deleted",
         "model_id",
     )
+
+
+def _tested_models(folder: Path | None) -> set[str]:
+    """The models of the backtests whose reports are kept. Blocks."""
+    reports = [] if folder is None else (folder / RUNS).glob("*/run/report.json")
+    return {model for report in reports for model in _models_in(report)}
+
+
+@lru_cache(maxsize=4096)
+def _models_in(report: Path) -> Sequence[str]:
+    """The models of a report, which never changes, as jobs name them: with and without their revision."""
+    try:
+        infos = (read_json(report) or {})["model_info"].values()
+        return [name for info in infos for name in (info["id"], f"{info['id']}@{info['revision']}")]
+    except (CheckpointError, AttributeError, KeyError, TypeError):  # damaged, or of another program
+        return []
 
 
 def registered_models(folder: Path | None) -> list[ModelView]:

@@ -138,7 +138,7 @@ async def _run(items: Sequence[SingleRequest], prefix: str, waiting: WaitingRequ
             if stored.has_ended and result is None:
                 raise stored.value
             if result is None and not waiting.preference.takes_job:
-                raise _unfinished(job.id, waiting)
+                raise _unfinished(job.id, waiting, stored)
         except JobError as error:
             raise HttpError.from_job(job.in_request(error), job.id) from None
         return job, queue, stored, result
@@ -161,7 +161,7 @@ async def _run(items: Sequence[SingleRequest], prefix: str, waiting: WaitingRequ
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _unfinished(job_id: str, waiting: WaitingRequest) -> JobError:
+def _unfinished(job_id: str, waiting: WaitingRequest, stored: Stored) -> JobError:
     """The error of a request that does not take jobs, if one is not done in time."""
     outcome = (
         "it goes on: repeat the request with its Idempotency-Key"
@@ -172,7 +172,8 @@ def _unfinished(job_id: str, waiting: WaitingRequest) -> JobError:
     )
     if waiting.backend.events.is_released:
         return JobError(HttpCode.OVERLOADED, f"the service is stopping; of the forecast: {outcome}")
-    message = f"the forecast was not done within {waiting.preference.wait_s:g} s; {outcome}"
+    reason = "" if stored.waiting is None else f"{stored.waiting}. "
+    message = f"{reason}the forecast was not done within {waiting.preference.wait_s:g} s; {outcome}"
     return JobError(ErrorCode.TIMEOUT, message)
 
 

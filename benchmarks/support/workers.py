@@ -10,10 +10,10 @@ import psutil
 from redis import Redis
 
 from benchmarks.support.round_trips import RoundTrips
-from kronos_cli.settings import BUNDLED_MODEL
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.names import CPU_QUEUE
 from kronos_client.redis.routing import live_workers
+from kronos_model.checkpoints.names import BUNDLED_MODEL
 from kronos_model.processes.children import ChildProcess, module_command, own_environment
 
 START_TIMEOUT_S: Final = 120

@@ -22,7 +22,7 @@ from kronos_cli.commands import options
 from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.processes import ProcessStack, log_of
 from kronos_cli.stack.services import model_choice, own_command, start_redis
-from kronos_cli.wording import caution_about, file_error, in_own_words
+from kronos_cli.wording import file_error, in_own_words
 from kronos_client.client import ForecastClient, ForecastHandle, JobState
 from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -71,15 +71,15 @@ def demo(as_json: bool, **given: Any) -> None:
     except KeyboardInterrupt:
         run.console.print("Interrupted. All started processes are stopped.")
         raise SystemExit(130) from None
-    caution = caution_about(result.model.id)
-    run.report(result, status, caution)
-    from kronos_cli.files.chart import draw_forecast  # matplotlib takes half a second
+    run.report(result, status)
+    from kronos_client.contract.chart import draw_chart  # matplotlib takes half a second
 
     chart = chart_path(run.output)
-    draw_forecast(lookback, result, chart, name=name, caution=caution)
+    (series,) = result.series
+    draw_chart(lookback, series, chart, name=name, note=result.origin(series))
     run.console.print(f"\nChart    {chart}", soft_wrap=True)
     if as_json:
-        made = {"chart": str(chart), "caution": caution, "result": result.model_dump(mode="json")}
+        made = {"chart": str(chart), "caution": result.caution, "result": result.model_dump(mode="json")}
         click.echo(json.dumps(made))
 
 
@@ -204,7 +204,7 @@ class Demo:
                 if not progress.live.is_started:
                     exits.enter_context(progress)
 
-    def report(self, result: ForecastResult, status: ForecastWorkerStatus, caution: str | None) -> None:
+    def report(self, result: ForecastResult, status: ForecastWorkerStatus) -> None:
         """Print the result's origin and its first bars."""
         show = self.console.print
         show(f"\nDevice   {result.device}, engine {result.engine}")
@@ -212,8 +212,6 @@ class Demo:
         for text in dict.fromkeys([*status.all_warnings(), *result.all_warnings()]):
             show(f"Warning  {in_own_words(text)}", style="yellow", soft_wrap=True)
         show(f"Model    {result.model.id}, tokenizer {result.model.tokenizer_id}")
-        if caution is not None:
-            show(f"         {caution}", style="bold yellow")
         spent = (f"{phase} {spent_ms:.0f} ms" for phase, spent_ms in result.timings_ms)
         show(f"Time     {', '.join(spent)}")
         table = Table(title=f"The first {NUM_BARS_SHOWN} bars, mean of paths", title_justify="left")

@@ -24,7 +24,7 @@ from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import Priority
-from kronos_client.contract.worker_status import FinetuneWorkerStatus
+from kronos_client.redis.routing import why_waiting
 from kronos_model.bars.files.find import without_suffix
 from kronos_model.bars.files.lookback import CandleFile
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
@@ -243,8 +243,8 @@ def _print_enqueued(client: ForecastClient, handle: FinetuneHandle, *, as_json: 
     sent = json.dumps({"id": handle.id, "state": "PENDING", "queue": handle.queue})
     click.echo(sent if as_json else handle.id)
     click.echo(f"Enqueued on {handle.queue}. To follow it: kronos finetune --watch {handle.id}", err=True)
-    if not any(isinstance(worker, FinetuneWorkerStatus) for worker in client.workers()):
-        click.echo("No finetuning worker is alive; start one with: kronos worker --role finetune", err=True)
+    if (reason := why_waiting(str(handle.queue), client.workers())) is not None:
+        click.echo(reason, err=True)
 
 
 def follow(handle: FinetuneHandle, *, as_json: bool) -> int:

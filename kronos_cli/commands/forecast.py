@@ -18,7 +18,6 @@ from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.contract.results import SeriesForecast
-from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.core.forecast_request import default_sample_count
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_model.bars.columns import COLUMNS
@@ -153,9 +152,6 @@ def forecast(
     if targets:
         _check_distinct(inputs)
     with ForecastClient(settings=settings) as client:
-        workers = client.workers()
-        if not any(isinstance(worker, ForecastWorkerStatus) for worker in workers):
-            click.echo("No worker is alive, so the jobs wait; start one with: kronos worker", err=True)
         sent: Any = given | {"missing": reading.missing, "allow_fallback": not no_fallback}
         sent |= {"lookback": lookback} if lookback else {}
         sent["sample_count"] = sample_count or default_sample_count(settings.limits())

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import click
 
-from kronos_client.core.forecast_request import SAMPLE_COUNT
+from kronos_client.core.options import SAMPLE_COUNT
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError

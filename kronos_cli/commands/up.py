@@ -1,6 +1,7 @@
 """``kronos up``: Redis, workers, API and Flower on one machine, with their logs, until Ctrl-C."""
 
 import json
+import os
 import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -12,12 +13,13 @@ from rich.console import Console
 from rich.text import Text
 
 from kronos_cli.commands import options
-from kronos_cli.settings import BUNDLED_MODEL, get_settings
+from kronos_cli.settings import get_settings
 from kronos_cli.stack import services
 from kronos_cli.stack.ports import LOOPBACK, free_port, why_not_free
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
 from kronos_cli.stack.services import model_choice, own_command
+from kronos_model.checkpoints.names import BUNDLED_MODEL
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
 PORT: Final = click.IntRange(1, 65535)
@@ -49,16 +51,20 @@ STYLES: Final = {"redis": "red", "worker": "cyan", "finetune": "blue", "flower":
 @options.model
 @options.tokenizer
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON; logs go to stderr.")
+@click.option(
+    "--quiet", is_flag=True, help="Print only the addresses, as NAME=VALUE lines; logs go to stderr."
+)
 def up(
     data: Path, redis_port: int | None, flower_port: int | None, api_port: int | None, num_workers: int,
     finetune: bool, api: bool, device: str | None, model: str | None, tokenizer: str | None, as_json: bool,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Run Redis, workers, the API with its page, and Flower on this machine until Ctrl-C.
 
     If KRONOS_REDIS_URL is set, the command uses that Redis and starts none. Without KRONOS_MODEL it serves
     the bundled model. A process that crashes is restarted, at most 5 times in 10 minutes.
     """
-    console, settings = Console(highlight=False, stderr=as_json), get_settings()
+    console, settings = Console(highlight=False, stderr=as_json or quiet), get_settings()
     workers = services.worker_names(num_workers)
     restarts = Restarts()
     show = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
@@ -98,22 +104,24 @@ def up(
         flower_url, password = services.start_flower(stack, flower_port, settings, common)
         addresses = {
             "redis_url": None if redis is None else url,  # the user's own Redis is not repeated
+            "model_folder": folders["KRONOS_MODEL_FOLDER"],
             "api_url": services.start_api(stack, api_port, settings, common, console) if api else None,
             "flower_url": flower_url,
             "flower_user": settings.flower_user,
             "flower_password": password,  # None if the settings have it
             "data_folder": folders["KRONOS_DATA_FOLDER"],
-            "model_folder": folders["KRONOS_MODEL_FOLDER"],
         }
-        if choice.get("KRONOS_MODEL") == BUNDLED_MODEL:
+        if choice.get("KRONOS_MODEL") == BUNDLED_MODEL and not quiet:
             console.print(
                 f"No model is set, so workers serve the bundled {BUNDLED_MODEL}. For a published model:\n"
-                "  export KRONOS_MODEL=NeoQuasar/Kronos-small"
+                "  export KRONOS_MODEL=small"
             )
-        if as_json:
-            click.echo(json.dumps(addresses))
+        if as_json or quiet:
+            click.echo(json.dumps(addresses) if as_json else "\n".join(address_variables(addresses)))
         else:
-            _print_addresses(addresses, console, finetune=finetune)
+            has_keys = any(os.environ.get(f"KRONOS_API_KEYS{end}") for end in ("", "_FILE"))
+            lines = address_lines(addresses, finetune=finetune, has_keys=has_keys)
+            console.print("\n".join(lines) + "\n", soft_wrap=True)
         try:
             dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:
@@ -124,23 +132,29 @@ def up(
         raise SystemExit(1)
 
 
-def _print_addresses(addresses: Mapping[str, str | None], console: Console, *, finetune: bool) -> None:
+def address_lines(addresses: Mapping[str, str | None], *, finetune: bool, has_keys: bool) -> list[str]:
+    """Each address with what is there, and how to sign in."""
     lines = []
     if addresses["redis_url"] is not None:
         lines += [
-            "For apps, kronos status and kronos models:",
-            f"  export KRONOS_REDIS_URL={addresses['redis_url']}",
-            f"  export KRONOS_MODEL_FOLDER={shlex.quote(str(addresses['model_folder']))}",
+            f"Redis: {addresses['redis_url']} has the jobs. For apps, kronos status and kronos models:",
+            *(f"  export {line}" for line in address_variables(addresses)[:2]),
         ]
     if finetune:
         data, models = addresses["data_folder"], addresses["model_folder"]
         lines.append(f"Candles for finetuning: {data}, trained models: {models}")
-    if addresses["api_url"] is not None:
-        lines.append(f"API and page: {addresses['api_url']}")
-    password = addresses["flower_password"]
-    shown = "" if password is None else f", password {password}"
-    lines.append(f"Flower: {addresses['flower_url']}, user {addresses['flower_user']}{shown}")
-    console.print("\n".join(lines) + "\n", soft_wrap=True)
+    if (url := addresses["api_url"]) is not None:
+        sign_in = "a key of KRONOS_API_KEYS" if has_keys else "no key"
+        lines.append(f"Page: {url} forecasts files, trains and compares models; it needs {sign_in}")
+        lines.append(f"API: {url}/docs describes it; it needs {sign_in}")
+    user, password = addresses["flower_user"], addresses["flower_password"]
+    sign_in = f"user {user}, password {password or 'that of KRONOS_FLOWER_PASSWORD'}"
+    return [*lines, f"Flower: {addresses['flower_url']} shows jobs and workers; {sign_in}"]
+
+
+def address_variables(addresses: Mapping[str, str | None]) -> list[str]:
+    """The addresses as lines that a shell reads."""
+    return [f"KRONOS_{name.upper()}={shlex.quote(text)}" for name, text in addresses.items() if text]
 
 
 def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:

@@ -13,7 +13,7 @@ from typing import Final
 import pandas as pd
 
 from kronos_cli.wording import file_error
-from kronos_client.core.forecast_request import ForecastOptions
+from kronos_client.core.options import ForecastOptions
 from kronos_model.bars.files.find import SUFFIXES, distinct_names, files_below, without_suffix
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions

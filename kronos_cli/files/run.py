@@ -12,12 +12,12 @@ from rich.console import Console
 from kronos_cli.files.inputs import FileReader, ForecastWork, Source, read_work
 from kronos_cli.files.output import ForecastFolder, forecast_record
 from kronos_cli.terminal import progress_bar
-from kronos_cli.wording import caution_about, in_own_words, job_error
+from kronos_cli.wording import in_own_words, job_error
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.results import SeriesForecast
-from kronos_client.core.forecast_request import ForecastOptions
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
+from kronos_client.core.options import ForecastOptions
 
 INTERRUPTED: Final = 130
 MAX_LISTED: Final = 3
@@ -165,11 +165,11 @@ class ForecastRun:
             assert outcome.error is not None, "an outcome is a result or an error"
             self.tally.fail(work.file, job_error(outcome.error, work.lookback))
             return
-        caution = caution_about(result.model.id)
+        (series,) = result.series
         for chart in self._charts(work.name):  # before the record, which states that all files exist
-            from kronos_cli.files.chart import draw_forecast  # matplotlib
+            from kronos_client.contract.chart import draw_chart  # matplotlib
 
-            draw_forecast(work.candles, result, chart, name=work.name, caution=caution)
+            draw_chart(work.candles, series, chart, name=work.name, note=result.origin(series))
         record = forecast_record(work.name, work.source, outcome.job_id, result)
         received: list[int] = []
         with _handled_by(lambda number, _: received.append(number), signal.SIGINT, signal.SIGTERM):
@@ -178,12 +178,10 @@ class ForecastRun:
             self._up_to_date.add(work.name)
         if received:
             raise KeyboardInterrupt
-        series = result.series[0]
         if series.events or series.statistics:  # without what takes memory
             bare = series.model_copy(update={"timestamps": (), "mean": {}, "quantiles": {}, "paths": None})
             self.tally.answers.append((work.name, bare))
-        model_caution = None if caution is None else f"{result.model.id} is {caution}"
-        for text in filter(None, [result.device_warning, *result.all_warnings(), model_caution]):
+        for text in filter(None, [result.device_warning, *result.all_warnings()]):
             self.tally.warn(work.file, text)
 
     def _charts(self, name: str) -> list[Path]:

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from kronos_cli.settings import BUNDLED_MODEL, CliSettings
+from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_cli.stack.ports import free_port
 from kronos_cli.stack.processes import FLOWER_PORT, ProcessStack
+from kronos_model.checkpoints.names import BUNDLED_MODEL
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.processes.children import LocalStackError, module_command
 

@@ -52,6 +52,9 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
     portfolio = _portfolio(run, returns)
     for name, model in scores["models"].items():
         model["verdict"] += [] if portfolio is None else [portfolio_line(portfolio, name)]
+    for model, name in enumerate(names):
+        if caution := run.store.about(f"caution {model}", None):
+            scores["models"][name]["verdict"].append(caution)
     num_left_out = len(plan.windows) - len(windows)
     report = {
         "asked": options.as_dict(),
@@ -209,7 +212,9 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> Non
         parts.append(f"<p class=worse>{left_out} windows are left out. {html.escape(reasons)}</p>")
     if files := report["left_out"]["files"]:
         reasons = "; ".join(f"{file}: {why}" for file, why in files.items())
-        parts.append(f"<p class=worse>{len(files)} files cannot be used. {html.escape(reasons)}</p>")
+        parts.append(
+            f"<p class=worse>{len(files)} files or instruments are left out. {html.escape(reasons)}</p>"
+        )
     if remarks := report["remarks"]:
         parts.append(f"<p>{html.escape('. '.join(remarks))}.</p>")
     for name, model in models.items():

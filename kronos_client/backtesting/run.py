@@ -11,19 +11,20 @@ from urllib.parse import quote
 
 import numpy as np
 
-from kronos_client.backtesting.plan import WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
+from kronos_client.backtesting.plan import LEAST, WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
 from kronos_client.backtesting.store import ForecastStore, earlier_lookback
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-from kronos_client.core.forecast_request import ForecastOptions, check_options, plain
-from kronos_client.core.long_request import WindowChoice
+from kronos_client.core.forecast_request import plain
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
+from kronos_client.core.options import BacktestArguments, ForecastOptions, check_options
 from kronos_client.core.series import readable
 from kronos_model.bars.columns import COLUMNS, Instrument, as_columns
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.timestamps import write_times
+from kronos_model.checkpoints.names import bundled_names, did_you_mean, full_name
 from kronos_model.errors import CandleFileError
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
@@ -137,6 +138,8 @@ class BacktestRun:
             return
         result = outcome.unwrap()
         self._check_model(model, result.model)
+        if result.caution is not None:
+            self.store.about(f"caution {model}", result.caution)
         paths = [
             np.stack([np.asarray(series.paths[name], np.float32) for name in COLUMNS], axis=-1)
             for series in result.series
@@ -204,20 +207,6 @@ class BacktestInput(NamedTuple):
     remarks: Sequence[str] = ()
 
 
-class BacktestArguments(WindowChoice, total=False):
-    """Options of a backtest that the caller's process runs.
-
-    Attributes:
-        reading: How to read files.
-        fresh: Whether to repeat the forecasts that are already in the output.
-        model_folder: The workers' own, which has the lookback of versions that none has loaded.
-    """
-
-    reading: ReadOptions
-    fresh: bool
-    model_folder: Path | None
-
-
 def begin_backtest(
     candles: Any,
     output: str | Path,
@@ -252,15 +241,40 @@ def open_backtest(
         options: The other ``BacktestOptions``.
     """
     models = (None,) if models is None else (models,) if isinstance(models, str) else tuple(models)
-    if lookback in (None, "auto"):
+    horizon, is_chosen = options.get("horizon", BacktestOptions.horizon), lookback not in (None, "auto")
+    if not is_chosen:
         lookback = None if fresh else earlier_lookback(folder)
+        is_chosen = lookback is not None
     if lookback is None:
-        horizon = options.get("horizon", BacktestOptions.horizon)
         lookback = find_lookback(workers, models, horizon, registry)
-    candles = read()
+    candles, lookback = _fitting(read(), lookback, horizon, may_shorten=not is_chosen)
     asked: Any = {"lookback": lookback, "models": models, **options}
     plan = BacktestPlan(candles.instruments, BacktestOptions(**asked), candles.skipped, candles.remarks)
     return BacktestRun(plan, folder, workers, fresh=fresh)
+
+
+def _fitting(
+    candles: BacktestInput, lookback: Any, horizon: Any, *, may_shorten: bool
+) -> tuple[BacktestInput, Any]:
+    """Leave out, by name, the instruments that are too short for one window, and return the lookback.
+
+    If fewer than half would remain, a lookback that nobody chose is shortened first.
+    """
+    if not (isinstance(lookback, int) and isinstance(horizon, int)) or not candles.instruments:
+        return candles, lookback  # the plan refuses them
+    remarks = list(candles.remarks)
+    room = sorted(map(len, candles.instruments))[len(candles.instruments) // 2] - horizon  # half have as much
+    if may_shorten and LEAST["lookback"] < room < lookback:
+        text = f"the lookback is {room // 2} bars instead of {lookback}"
+        remarks.append(f"{text}, for which fewer than half of the instruments are long enough")
+        lookback = room // 2  # the other half is for several windows
+    needed = lookback + horizon
+    kept = [one for one in candles.instruments if len(one) >= needed]
+    short = {one.name: len(one) for one in candles.instruments if len(one) < needed}
+    why = {name: f"it has {number} bars, and a window takes {needed}" for name, number in short.items()}
+    if not kept:
+        return candles, lookback  # the plan says so
+    return BacktestInput(kept, {**candles.skipped, **why}, remarks), lookback
 
 
 def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInput:
@@ -303,10 +317,14 @@ def find_lookback(
     found = []
     for name in models:
         known = _announced(workers, name) or _on_disk(name, registry)
+        known = known or _announced(workers, full_name(name or ""))
         if known.get("max_context") is None:
             holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
             spelling = "check its spelling and version, " if name else ""
             message = f"{holds}, so its lookback is unknown: {spelling}start one, or give the lookback"
+            if name:
+                announced = [model.id for worker in workers for model in getattr(worker, "models", ())]
+                message += did_you_mean(name, announced)
             raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
         trained, least = known.get("lookback"), known.get("min_lookback")
         found.append(auto_lookback(trained, known["max_context"], horizon, least))
@@ -322,9 +340,9 @@ def _announced(workers: Sequence[AnyWorkerStatus], name: str | None) -> dict[str
 
 def _on_disk(name: str | None, registry: "ModelRegistry | None") -> Mapping[str, Any]:
     """The metadata of a registered or bundled model; empty for others."""
-    from kronos_model.checkpoints.source import bundled_names, read_metadata  # huggingface_hub
+    from kronos_model.checkpoints.source import read_metadata  # huggingface_hub
 
     registered = registry.resolve(name) if registry is not None and name is not None else None
     if registered is not None:
         return registered.metadata.model_dump()
-    return read_metadata(name) if name in bundled_names() else {}
+    return read_metadata(name) if name is not None and full_name(name) in bundled_names() else {}

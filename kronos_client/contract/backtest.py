@@ -109,7 +109,9 @@ class BacktestTimings(ResultModel):
 class BacktestResult(ResultModel):
     """The result of a backtest."""
 
-    report: dict[str, Any] = Field(description="the content of report.json: see docs/use/backtesting.md")
+    report: dict[str, Any] = Field(
+        repr=False, description="the content of report.json: see docs/use/backtesting.md"
+    )
     queue: str
     worker: str
     timings_ms: BacktestTimings

@@ -2,13 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, Field, PlainSerializer, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 
-import kronos_model
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import CandleInput, Device, WireModel, check_ids
 from kronos_client.contract.job_limits import Limits
@@ -21,6 +19,7 @@ from kronos_client.contract.jobs import (
 )
 from kronos_client.contract.model_info import ResultModel, Texts
 from kronos_client.contract.names import MODEL_NAME, SCHEMA_VERSION, Priority
+from kronos_model.checkpoints.names import bundled_names
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.finetuning.config import FinetuneConfig, parse_config
 from kronos_model.finetuning.config_parts import PredictorShape, TokenizerShape
@@ -113,19 +112,13 @@ _LOADABLE: Final = re.compile(
 
 _REVISION: Final = re.compile(r"[\w][\w./-]{0,99}", re.ASCII)
 
-# checkpoints.source needs huggingface_hub, which is not installed on machines that only send jobs.
-BUNDLED_NAMES: Final = frozenset(
-    config.parents[1].name
-    for config in (Path(kronos_model.__file__).parent / "bundled").glob("*/model/config.json")
-)
-
 
 def _free_name(name: str) -> str:
     if re.fullmatch(MODEL_NAME, name) is None:
         raise PydanticCustomError(
             "model_name", "1 to 64 of a to z, 0 to 9, dot, dash and underscore, a letter or digit first"
         )
-    if name in BUNDLED_NAMES:
+    if name in bundled_names():
         raise PydanticCustomError("bundled_name", "another name than that of a bundled model")
     return name
 
@@ -225,15 +218,18 @@ class FinetuneResult(ResultModel):
     """The result of a finetuning job."""
 
     model: FinetunedModel
-    parent: dict[str, Any] = Field(description="what training started from, with its revision")
-    metrics: dict[str, Any] = Field(description="of each stage, such as its best validation loss")
+    parent: dict[str, Any] = Field(repr=False, description="what training started from, with its revision")
+    metrics: dict[str, Any] = Field(repr=False, description="of each stage, such as its best validation loss")
     evaluation: dict[str, Any] | None = Field(
-        description="model, starting point and naive forecasts on the held-out end; null if left out"
+        repr=False,
+        description="model, starting point and naive forecasts on the held-out end; null if left out",
     )
     verdict: Texts = Field(
         default=(), description="the evaluation in plain sentences, also if the model is worse"
     )
-    data: dict[str, Any] = Field(description="what was read: instruments, bars, gaps, dropped rows and why")
+    data: dict[str, Any] = Field(
+        repr=False, description="what was read: instruments, bars, gaps, dropped rows and why"
+    )
     device: str = Field(description="that trained it, such as cpu or cuda:0")
     device_warning: str | None = Field(default=None, description="why it is not the requested device")
     queue: str

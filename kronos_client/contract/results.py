@@ -1,7 +1,7 @@
 """A forecast's result, which a job with state SUCCESS holds."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
@@ -10,10 +10,12 @@ from pydantic import Field
 
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Output, Seed
 from kronos_client.contract.jobs import PreparedSeries
 from kronos_client.contract.model_info import CalibrationInfo, EngineKind, ModelInfo, ResultModel, Texts
 from kronos_model.bars.columns import CLOSE, COLUMNS
+from kronos_model.checkpoints.names import FOR_TRYING
 from kronos_model.forecast import (
     Event,
     Forecast,
@@ -27,6 +29,7 @@ from kronos_model.forecast import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 
 MIN_PATHS_OF_QUANTILES: Final = 20
@@ -188,10 +191,40 @@ class SeriesForecast(ResultModel):
     )
     warnings: Texts = Field(default=(), description="for people, about this series")
 
-    def frame(self) -> "pd.DataFrame":
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        ends = {"last": self.timestamps[-1], "mean_close": self.mean["close"][-1]} if self.timestamps else {}
+        return ({"id": self.id, "bars": len(self.timestamps)} | ends).items()
+
+    def _repr_html_(self) -> str:
+        from kronos_client.contract.notebook import series_html
+
+        return series_html(self)
+
+    def plot(self, candles: Any = None, *, note: str = "") -> "Axes":
+        """Draw the close with its range, and the volume, in a figure of Matplotlib's pyplot.
+
+        Args:
+            candles: The lookback, which is drawn before it; as ``ForecastClient.forecast`` takes one series.
+            note: Small print below the title.
+
+        Returns:
+            The axes of the prices; their ``figure`` has ``savefig``.
+
+        Raises:
+            JobError: NOT_INSTALLED without the extra ``plot``.
+        """
+        try:
+            from kronos_client.contract import chart
+        except ImportError:
+            text = "a plot needs Matplotlib and pandas: install kronos-worker[plot]"
+            raise JobError(ErrorCode.NOT_INSTALLED, text) from None
+        return chart.plot(candles, self, note)
+
+    def frame(self, *, quantiles: bool = False) -> "pd.DataFrame":
         """The mean as a DataFrame indexed by time, in the job's time zone; needs pandas.
 
-        Without a zone, timestamps with changing offsets are converted to UTC, as pandas requires.
+        With ``quantiles`` also each of them, in columns such as ``close_q0.1``. Without a zone, timestamps
+        with changing offsets are converted to UTC, as pandas requires.
         """
         import pandas as pd  # apps that read plain numbers do not need it
 
@@ -201,7 +234,9 @@ class SeriesForecast(ResultModel):
             index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps), utc=True), name="timestamps")
         if self.timezone is not None and index.tz is not None:
             index = index.tz_convert(self.timezone)
-        return pd.DataFrame(dict(self.mean), index=index)
+        levels = self.quantiles if quantiles else {}
+        columns = forecast_columns(self.id, self.timestamps, self.mean, levels, {})
+        return pd.DataFrame(dict(list(columns.items())[2:]), index=index)
 
 
 class ForecastProgress(ResultModel):
@@ -247,6 +282,30 @@ class ForecastResult(ResultModel):
     warnings: Texts = Field(
         default=(), description="for people, about the whole job; each series has its own"
     )
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        counts = {"series": len(self.series), "warnings": len(self.all_warnings())}
+        return ({"model": self.model.id, "device": self.device} | counts).items()
+
+    def _repr_html_(self) -> str:
+        from kronos_client.contract.notebook import result_html
+
+        return result_html(self)
+
+    def plot(self, candles: Any = None, *, series: int = 0) -> "Axes":
+        """Draw one series as ``SeriesForecast.plot``, with the model in small print."""
+        chosen = self.series[series]
+        return chosen.plot(candles, note=self.origin(chosen))
+
+    def origin(self, series: SeriesForecast) -> str:
+        """A chart's small print: what drew a series, and whether that is only for trying the service."""
+        caution = "" if self.caution is None else f"; {FOR_TRYING}"
+        return f"{self.model.id} on {self.device}, seed {series.seed}{caution}"
+
+    @property
+    def caution(self) -> str | None:
+        """The warning that the model is only for trying the service."""
+        return next((text for text in self.warnings if FOR_TRYING in text), None)
 
     def all_warnings(self) -> list[str]:
         """The job's warnings, then those of each series; with several series, each with its id."""

@@ -46,7 +46,7 @@ class Core:
     ) -> None:
         self.settings = settings
         self.dispatcher = dispatcher
-        self.events = ResultEvents(store, away_for_s)
+        self.events = ResultEvents(store, dispatcher, away_for_s)
         self.call = call
         self.on_close: set[Callable[[], Awaitable[None]]] = set()
 

@@ -141,6 +141,10 @@ class Dispatcher(ABC):
         """The live workers, at most a second old."""
         return self.workers()
 
+    def fresh_workers(self) -> list[AnyWorkerStatus] | None:
+        """The same if nothing must be asked for it, else None. Does not block."""
+        return self.known_workers()
+
     def cancel(self, job_id: str) -> None:
         """Request that a job ends as CANCELLED, at once if no worker has begun it. A shared one goes on."""
         if not is_shared(job_id):
@@ -195,11 +199,14 @@ class RedisDispatcher(Dispatcher):
             return live_workers(self.redis)
 
     def known_workers(self) -> list[AnyWorkerStatus]:
-        now = time.monotonic()
-        if now - self._workers_read_at > WORKERS_KNOWN_FOR_S:
+        if self.fresh_workers() is None:
+            now = time.monotonic()
             self._workers = self.workers()
             self._workers_read_at = now
         return self._workers
+
+    def fresh_workers(self) -> list[AnyWorkerStatus] | None:
+        return self._workers if time.monotonic() - self._workers_read_at <= WORKERS_KNOWN_FOR_S else None
 
     def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
         sendings = [

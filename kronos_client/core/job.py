@@ -11,19 +11,24 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import check_series
 from kronos_client.contract.names import SHARED_PREFIX, Priority, checked_job_id
-from kronos_client.core.forecast_request import ForecastOptions, SubmitOptions, forecast_payload
+from kronos_client.core.forecast_request import forecast_payload
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
+from kronos_client.core.options import (
+    BacktestJobOptions,
+    DataSource,
+    FinetuneOptions,
+    ForecastOptions,
+    SendingOptions,
+)
 from kronos_client.redis.message import canonical_json, fingerprint, kwargsrepr
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.settings import ClientSettings
+from kronos_model.checkpoints.names import bundled_names
 
 if TYPE_CHECKING:
     from kronos_client.contract.model_info import EngineKind, ModelInfo
     from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
-    from kronos_client.core.long_request import BacktestJobOptions, ConfigSource, DataSource, FinetuneOptions
-
-BUNDLED: Final = "kronos-tiny"
-"""A model whose files do not change, although it has no revision."""
+    from kronos_client.core.long_request import ConfigSource
 
 
 class Job(NamedTuple):
@@ -87,11 +92,12 @@ def _announced(name: str | None, ready: Sequence[ForecastWorkerStatus]) -> Model
         return None
     ((known_as, model),) = own
     parts = ((model.id, model.revision), (model.tokenizer_id, model.tokenizer_revision))
-    is_fixed = all(revision is not None or part == BUNDLED for part, revision in parts)
+    # A bundled model's files do not change, although it has no revision.
+    is_fixed = all(revision is not None or part in bundled_names() for part, revision in parts)
     return model if is_fixed and name in (None, known_as) else None
 
 
-def pop_sending(options: SubmitOptions | FinetuneOptions | BacktestJobOptions) -> tuple[str | None, float]:
+def pop_sending(options: SendingOptions) -> tuple[str | None, float]:
     """Remove ``job_id`` and ``retry_for_s`` from an app's options, and return them."""
     return options.pop("job_id", None), options.pop("retry_for_s", 0.0)
 

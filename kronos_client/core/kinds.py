@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -39,9 +39,13 @@ def _contract(name: str) -> Any:
 
 @dataclass(frozen=True)
 class TaskState:
-    """A job's state: PENDING (queued or unknown), STARTED, PROGRESS, SUCCESS or FAILURE."""
+    """A job's state: PENDING (queued or unknown), STARTED, PROGRESS, SUCCESS or FAILURE.
+
+    ``waiting`` says why no worker takes it now, and how to start one.
+    """
 
     name: str
+    waiting: str | None = field(default=None, kw_only=True)
 
     @property
     def has_ended(self) -> bool:
@@ -105,7 +109,8 @@ class JobKind(NamedTuple, Generic[State, Result]):
 
     def state_of(self, stored: Stored) -> State:
         """The state that is stored."""
-        return self.make_state(stored.status, read_progress(_contract(self.progress_type), stored))
+        state = self.make_state(stored.status, read_progress(_contract(self.progress_type), stored))
+        return state if stored.waiting is None else replace(state, waiting=stored.waiting)
 
     def result_of(self, stored: Stored) -> Result | None:
         """The result; None while it is still to come.

@@ -1,13 +1,15 @@
 """LongFrame: a frame with the bars of many series, as items of ``forecast_many``, and their forecasts."""
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.results import long_columns
-from kronos_client.core.many import ForecastOutcome, ManyOptions
+from kronos_client.contract.results import Distribution, PathStatistics, SeriesForecast, long_columns
+from kronos_client.core.many import ForecastOutcome
+from kronos_client.core.options import LongOptions
 from kronos_client.core.series import readable
 from kronos_model.bars.columns import COLUMNS
 
@@ -16,22 +18,6 @@ if TYPE_CHECKING:
 
 ID_COLUMN: Final = "unique_id"
 TIMESTAMP_COLUMN: Final = "ds"
-
-
-class LongOptions(ManyOptions, total=False):
-    """Options of ``predict_df``.
-
-    Attributes:
-        id_column, timestamp_column: "unique_id" and "ds" by default.
-        target: The column or columns to return, "close" by default.
-        on_error: "raise" (default) ends with the first error, which names its series; "skip" leaves failed
-            series out, and the frame's ``attrs["errors"]`` has why.
-    """
-
-    id_column: str
-    timestamp_column: str
-    target: str | Sequence[str]
-    on_error: Literal["raise", "skip"]
 
 
 class LongFrame:
@@ -108,6 +94,7 @@ class LongFrame:
         titles = (self._id_column, self._timestamp_column)
         values = series.timestamps, series.mean, series.quantiles
         columns = long_columns(outcome.key, *values, self._targets, titles)
+        columns |= {title: [value] * len(columns[titles[0]]) for title, value in _answers(series).items()}
         self._parts[outcome.index] = {
             title: np.asarray(values) if isinstance(values[0], float) else values
             for title, values in columns.items()
@@ -130,3 +117,14 @@ class LongFrame:
             frame[self._id_column] = frame[self._id_column].astype(self._df[self._id_column].dtype)
         frame.attrs = {"errors": self._errors, "warnings": self._warnings}
         return frame
+
+
+def _answers(series: SeriesForecast) -> dict[str, float]:
+    """The chance of each event, and each statistic with its quantiles, by the titles of their columns."""
+    found = {chance.event: chance.probability for chance in series.events}
+    for name in PathStatistics.model_fields if series.statistics is not None else ():
+        one: Distribution | None = getattr(series.statistics, name)
+        found[name] = math.nan if one is None else one.mean
+        if one is not None:
+            found |= {f"{name}_q{level}": value for level, value in one.quantiles.items()}
+    return found

@@ -1,51 +1,25 @@
 """From an app's data (configs, candles, paths) to a finetuning job or a backtest. No pandas needed."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import date
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
-from kronos_client.contract.names import SCHEMA_VERSION, Priority
-from kronos_client.core.forecast_request import check_options, plain
-from kronos_client.core.series import CandleSource, named_sources, readable, series_payload, within
+from kronos_client.contract.names import SCHEMA_VERSION
+from kronos_client.core.forecast_request import plain
+from kronos_client.core.options import BacktestJobOptions, DataSource, FinetuneOptions, check_options
+from kronos_client.core.series import named_sources, readable, series_payload, within
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config import FinetuneConfig, load_config, parse_config
 
 ConfigSource = FinetuneConfig | Mapping[str, Any] | str | PathLike[str]
 """A config, a mapping like it, or the path of a YAML or JSON file."""
-
-DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mapping[str, CandleSource]
-"""Paths below the workers' data folder; or candles, or several, in a list or by the instruments' names."""
-
-
-class FinetuneOptions(TypedDict, total=False):
-    """Options of a finetuning job.
-
-    Attributes:
-        data: Paths of files or folders below the workers' data folder, one or a list; or the candles, as
-            ``submit`` takes them; or a mapping from instruments' names to candles. By default the config's
-            ``data.path``, below the workers' data folder.
-        device: Where to train; for auto (the default), the config's ``training_device``.
-        allow_fallback: Whether the CPU may train if no GPU worker for finetuning is ready (default True).
-        processes: Processes of one machine that train together, each on its own GPU (default 1).
-        deadline_s: Seconds from submission until the job is given up.
-        job_id, retry_for_s: As in ``ForecastClient.submit``.
-    """
-
-    data: DataSource | None
-    device: str
-    allow_fallback: bool
-    processes: int | None
-    deadline_s: float | None
-    priority: Priority
-    job_id: str | None
-    retry_for_s: float
 
 
 def finetune_payload(
@@ -108,44 +82,6 @@ def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
         prefix = "" if error.field in (None, "config") else "config."
         raise JobError(error.code, error.message, f"{prefix}{error.field or 'config'}") from None
     return checked.model_dump(mode="json", exclude_unset=True)
-
-
-class WindowChoice(TypedDict, total=False):
-    """Options of every backtest. ``BacktestOptions`` describes those that are not described here.
-
-    Attributes:
-        models: By default the workers' own alone.
-        lookback: By default the fewest bars that one of the models reads by itself.
-    """
-
-    windows: int | None
-    stride: int | None
-    lookback: int | Literal["auto"] | None
-    horizon: int
-    samples: int
-    seed: int
-    top: int
-    cost_bps: float
-    start: date | None
-    end: date | None
-    models: str | Sequence[str | None] | None
-
-
-class BacktestJobOptions(WindowChoice, total=False):
-    """Options of a backtest that workers run.
-
-    Attributes:
-        reading: How to read files: ``ReadOptions``, or a mapping like it.
-        deadline_s: Seconds from submission until the job is given up.
-        priority: Of this job; its forecasts have low priority.
-        job_id, retry_for_s: As in ``ForecastClient.submit``.
-    """
-
-    reading: ReadOptions | Mapping[str, Any]
-    deadline_s: float | None
-    priority: Priority
-    job_id: str | None
-    retry_for_s: float
 
 
 def backtest_payload(data: DataSource, **options: Unpack[BacktestJobOptions]) -> dict[str, Any]:

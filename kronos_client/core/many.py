@@ -23,9 +23,9 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import checked_job_id
 from kronos_client.core.core import Core, Unsent
 from kronos_client.core.dispatcher import Retries
-from kronos_client.core.forecast_request import ForecastOptions, check_options
 from kronos_client.core.handle import AsyncForecastHandle, cancelled_if_left_async, submitted
 from kronos_client.core.job import candles_job
+from kronos_client.core.options import ForecastOptions, ManyOptions, check_options
 from kronos_client.core.series import readable
 
 if TYPE_CHECKING:
@@ -72,31 +72,6 @@ class ForecastOutcome:
         if self.result is None:
             raise self.error or JobError(ErrorCode.INTERNAL, "an outcome without result and error")
         return self.result
-
-
-class ManyOptions(ForecastOptions, total=False):
-    """Options of ``forecast_many``, for all items that have no others.
-
-    Attributes:
-        in_order: Outcomes in the items' order (True), or each as soon as it is ready.
-        max_in_flight: The most items that are enqueued, or done but not yet yielded (64). It bounds memory
-            here and in Redis.
-        timeout_s: Seconds for each item from its submission. After it, the item is cancelled with the error
-            TIMEOUT.
-        retry_for_s: Seconds (600) during which an item is submitted again if the queue is full, or Redis
-            does not answer.
-        forget: Whether to delete each result from Redis once it is read.
-        job_id_prefix: Items have the ids ``<prefix>-<key>``; without a key, its index. To continue an
-            interrupted run, use the same prefix: items that are done are not computed again while their
-            results are kept, and failed items stay failed.
-    """
-
-    in_order: bool
-    max_in_flight: int
-    timeout_s: float | None
-    retry_for_s: float
-    forget: bool
-    job_id_prefix: str | None
 
 
 class ManyForecasts:

@@ -5,6 +5,7 @@ also read every few seconds.
 """
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -13,9 +14,11 @@ from typing import Any, Final, TypeVar
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_job_id, is_shared
+from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.result_store import ResultStore
 from kronos_client.core.stored import LOST, Stored
 from kronos_client.redis.connection import NOT_REACHED, is_refused, reachable, unanswered, unreachable
+from kronos_client.redis.routing import why_waiting
 
 LOOK_INTERVAL_S: Final = 2.0
 """Seconds between reads of all awaited jobs, in case a published state was missed."""
@@ -26,6 +29,8 @@ AWAY_FOR_S: Final = 20.0
 JOBS_AT_ONCE: Final = 100
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class _Waiter:
@@ -47,12 +52,18 @@ class _Waiter:
 class ResultEvents:
     """Lives on one event loop, from its first use to ``close``.
 
-    ``away_for_s`` is how long Redis may be unreachable while a caller waits.
+    Args:
+        workers: Asked for why a job waits. Without it nobody says why.
+        away_for_s: Seconds that Redis may be unreachable while a caller waits.
     """
 
-    def __init__(self, store: ResultStore, away_for_s: float = AWAY_FOR_S) -> None:
+    def __init__(
+        self, store: ResultStore, workers: Dispatcher | None = None, away_for_s: float = AWAY_FOR_S
+    ) -> None:
         self._store = store
+        self._workers = workers
         self._away_for_s = away_for_s
+        self._reasons: dict[str, str | None] = {}
         self._waiters: dict[str, set[_Waiter]] = {}
         self._begun: list[str] = []
         self._looker: asyncio.Task[None] | None = None
@@ -89,7 +100,25 @@ class ResultEvents:
         with reachable(job_id):
             # In a task of its own: cancelled while it sends, it would close the connection of all.
             (stored,) = await asyncio.shield(self._start(self._store.read([job_id])))
-        return stored
+        return (await self.explained([stored]))[0]
+
+    async def explained(self, found: list[Stored]) -> list[Stored]:
+        """The states, with why jobs wait that no worker can take. Each reason is logged when it begins."""
+        queues = {stored.queue for stored in found if stored.queue is not None}
+        if not queues or self._workers is None:
+            return found
+        try:
+            workers = self._workers.fresh_workers()
+            if workers is None:
+                workers = await asyncio.to_thread(self._workers.known_workers)
+        except JobError:  # Redis does not answer, which the next read reports
+            return found
+        for queue in queues:
+            reason, before = why_waiting(queue, workers), self._reasons.get(queue)
+            self._reasons[queue] = reason
+            if reason is not None and reason != before:
+                log.warning("%s", reason)
+        return [stored._replace(waiting=self._reasons.get(stored.queue or "")) for stored in found]
 
     async def forget(self, job_id: str, *, has_result: bool = False) -> bool:
         """Delete a result, as ``ResultStore.forget``, unless others share it.
@@ -199,7 +228,7 @@ class ResultEvents:
         """Read jobs. It subscribes and unsubscribes too, also if there are none."""
         read_at = time.monotonic()
         try:
-            found = await self._store.read(job_ids)
+            found = await self.explained(await self._store.read(job_ids))
         except NOT_REACHED as error:
             for job_id in job_ids:
                 for waiter in self._waiters.get(job_id, ()):

@@ -22,6 +22,7 @@ from kronos_client.contract.names import job_key, result_key
 from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, pool_options, read_bytes
 from kronos_client.redis.job_store import JobRecord
+from kronos_client.redis.queues import queue_and_step
 from kronos_client.redis.routing import live_workers
 from kronos_client.settings import ClientSettings
 
@@ -166,7 +167,7 @@ class RedisResultStore:
         if not record.fields:
             return Stored(absence=LOST)
         if now_s - (record.number("ended_at") or now_s) <= self._result_ttl_s:
-            return NOTHING
+            return Stored(queue=queue_and_step(record.list or "")[0]) if record.at == "list" else NOTHING
         kept = f"the job ended, but its result was kept for only {self._result_ttl_s} s"
         remedy = "submit it again, or raise KRONOS_RESULT_TTL_S"
         return Stored(absence=JobError(ErrorCode.RESULT_EXPIRED, f"{kept}; {remedy}"))

@@ -43,11 +43,15 @@ class Stored(NamedTuple):
         status: Celery's name of the job's state; PENDING if nothing is stored.
         value: The progress, the result as JSON has it, or the JobError of a job that failed.
         absence: Why there is no result and will be none; None if it is there or may still come.
+        queue: Where it waits, if a worker must still take it.
+        waiting: Why no worker takes it from there now, in words.
     """
 
     status: str = states.PENDING
     value: Any = None
     absence: JobError | None = None
+    queue: str | None = None
+    waiting: str | None = None
 
     @property
     def has_ended(self) -> bool:

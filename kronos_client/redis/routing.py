@@ -19,7 +19,7 @@ from kronos_client.contract import names as contract
 from kronos_client.contract.errors import ErrorCode, JobError, first_reason
 from kronos_client.contract.names import KEY_PREFIX, TASK_ROLES, Role, worker_key
 from kronos_client.redis.connection import connect, read_bytes
-from kronos_client.redis.queues import NO_PREFIX, QueueNames
+from kronos_client.redis.queues import NO_PREFIX, QueueNames, is_gpu_queue, role_of
 from kronos_client.redis.scripts import read_script
 from kronos_model.text import escaped, excerpt
 
@@ -90,6 +90,21 @@ def is_gpu_ready(workers: Iterable[WorkerStatus], names: QueueNames = NO_PREFIX)
 
 def _is_ready(queue: str, workers: Iterable[WorkerStatus]) -> bool:
     return any(worker.queue == queue and worker.is_ready for worker in workers)
+
+
+def why_waiting(queue: str, workers: Iterable[WorkerStatus]) -> str | None:
+    """Why no worker takes jobs from a queue now, with the command that starts one; None if one is ready."""
+    serving = [worker for worker in workers if worker.queue == queue and worker.state != "draining"]
+    if any(worker.is_ready for worker in serving):
+        return None
+    role = " --role finetune" if role_of(queue) == "finetune" else ""
+    device = " --device cuda" if is_gpu_queue(queue) else ""
+    command = f"kronos worker{role}{device}"
+    if not serving:
+        return f"No worker serves the queue {queue}, so the job waits; start one with: {command}"
+    how = ", ".join(sorted({worker.condition for worker in serving}))
+    how = "is still loading its model" if how == "loading" else f"is {how}"
+    return f"Every worker of the queue {queue} {how}, so the job waits; start another one with: {command}"
 
 
 def jobs_per_s(queue: str, workers: Iterable[WorkerStatus]) -> float:

@@ -39,7 +39,7 @@ from kronos_client.registry.registered_model import (
     sha256_of,
 )
 from kronos_model.atomic_write import atomic_write, disk_errors, sweep, sync
-from kronos_model.checkpoints.source import bundled_names
+from kronos_model.checkpoints.names import bundled_names, comes_from_bundled, parent_of
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 
 FILE: Final = "promotions.json"
@@ -195,6 +195,10 @@ class ModelRegistry:
         if missing := [file for file in FILES if not (checkpoint / file).is_file()]:
             raise CheckpointMissing(f"The checkpoint of {name} has no {missing[0]}.")
         given = {**metadata, "job_id": job_id, "job_fingerprint": fingerprint}
+        with suppress(CheckpointError):  # its parent may be damaged, and may be deleted later
+            parent = self.resolve(str(parent_of(metadata)))
+            if parent is not None and comes_from_bundled(parent.metadata.model_dump()):
+                given["for_trying"] = True
         try:
             return self._register(checkpoint, name, given)
         except OSError as error:
@@ -235,6 +239,13 @@ class ModelRegistry:
             with suppress(CheckpointError):
                 found[name] = self.resolve(name)
         return {name: model.version for name, model in found.items() if model is not None}
+
+    def names(self, text: str) -> Sequence[str]:
+        """The registered names, if a text may be one of them; none if the folder cannot be read."""
+        with suppress(CheckpointError):
+            entries = entries_in(self.folder, "registered models") if _REFERENCE.fullmatch(text) else ()
+            return sorted(filter(re.compile(MODEL_NAME).fullmatch, entries))
+        return []
 
     def list(self) -> Sequence[RegisteredModel | DamagedModel]:
         """Every version, by name and newest first. Raises CheckpointError if the folder cannot be read."""

@@ -20,6 +20,7 @@ from huggingface_hub import constants, errors, get_hf_file_metadata, hf_hub_down
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # re-exported untyped
 
+from kronos_model.checkpoints.names import BUNDLED_FOLDER, bundled_names, did_you_mean, full_name
 from kronos_model.errors import CheckpointError, CheckpointMissing, CheckpointUnreachable
 
 CONFIG_NAME = "config.json"
@@ -33,7 +34,6 @@ _WAYS_OUT = (
 )
 
 logger = logging.getLogger(__name__)
-BUNDLED_FOLDER = Path(__file__).parents[1] / "bundled"
 Origin = Literal["bundled", "folder", "hub"]
 Part = Literal["model", "tokenizer"]
 
@@ -155,22 +155,18 @@ class CheckpointSource:
     folder: Path
 
 
-def bundled_names() -> tuple[str, ...]:
-    """Names of the checkpoints that come with this package."""
-    return tuple(sorted(config.parents[1].name for config in BUNDLED_FOLDER.glob(f"*/model/{CONFIG_NAME}")))
-
-
 def locate_checkpoint(
     source: str | os.PathLike[str], part: Part, revision: str | None, access: HubAccess
 ) -> CheckpointSource:
     """Find the files of a checkpoint. Download them if they are on the hub and not cached.
 
-    ``source`` is a bundled name, a local folder, or a hub id, tried in this order. A path object is always a
-    folder. If a folder holds a pair (``model/`` and ``tokenizer/``), its ``part`` is taken. ``revision`` and
-    ``access`` are for hub ids only.
+    ``source`` is a bundled name, a local folder, a hub id, or short for one of them (``SHORT_NAMES``). A path
+    object is always a folder. Of a folder with a pair (``model/`` and ``tokenizer/``), ``part`` is taken.
+    ``revision`` and ``access`` are for hub ids only.
 
     Raises CheckpointMissing if ``source`` is none of the three, and the errors of ``fetch_checkpoint``.
     """
+    source = full_name(source) if isinstance(source, str) else source
     if origin := local_origin(source):
         if revision is not None:
             raise CheckpointError(
@@ -199,7 +195,8 @@ def local_origin(source: str | os.PathLike[str]) -> Origin | None:
         validate_repo_id(source)
     except HFValidationError as error:
         raise CheckpointMissing(
-            f"'{source}' is neither a bundled checkpoint ({known}) nor a folder nor a hub id (owner/name)."
+            f"'{source}' is neither a bundled checkpoint ({known}) nor a folder nor a hub id (owner/name)"
+            f"{did_you_mean(source)}."
         ) from error
     return None
 
@@ -209,7 +206,8 @@ def read_metadata(source: str | os.PathLike[str]) -> dict[str, Any]:
 
     Only bundled and finetuned checkpoints have that file. Raises CheckpointError if it is damaged.
     """
-    folder = BUNDLED_FOLDER / source if str(source) in bundled_names() else Path(source)
+    source = full_name(str(source))
+    folder = BUNDLED_FOLDER / source if source in bundled_names() else Path(source)
     metadata = read_json(folder / "metadata.json")
     return metadata if isinstance(metadata, dict) else {}
 
@@ -222,9 +220,3 @@ def read_json(path: Path) -> Any:
         return None
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-
-
-def is_trained(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a checkpoint is trained, so that its forecasts mean something; None if it does not say."""
-    trained = read_metadata(source).get("trained")
-    return trained if isinstance(trained, bool) else None

@@ -150,7 +150,7 @@ def test_up_serves_jobs_the_api_and_flower_until_it_is_ended(
             assert [worker.state for worker in workers] == ["ready", "ready"]
             assert len({worker.node for worker in workers}) == 2
             assert {worker.threads for worker in workers} == {1}
-        api = await_match(log, r"^API and page: (\S+)")
+        api = await_match(log, r"^Page: (\S+)")
         await_match(log, r"^api +\| .*(Uvicorn running)")
         with urllib.request.urlopen(f"{api}/v1/readyz", timeout=WAIT_S) as answer:
             assert json.load(answer)["queues"]["cpu"]["ready"] == 2

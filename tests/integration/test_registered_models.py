@@ -10,7 +10,7 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.columns import CLOSE, to_bars
-from kronos_model.checkpoints.source import BUNDLED_FOLDER
+from kronos_model.checkpoints.names import BUNDLED_FOLDER
 from kronos_model.evaluation.calibration import references
 from tests.integration.conftest import PARITY, StartWorker, WorkerUnderTest
 from tests.waiting import WAIT_S

@@ -240,7 +240,7 @@ def test_states_are_subscribed_to_while_a_job_is_waited_for_and_no_longer(client
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     assert redis.pubsub_channels("celery-*") == []
     states = handle.progress()
-    assert next(states) == JobState("PENDING")
+    assert next(states).name == "PENDING"
     assert redis.pubsub_channels("celery-*") == [f"celery-task-meta-{handle.id}"]
     states.close()
     while redis.pubsub_channels("celery-*"):

@@ -169,7 +169,7 @@ def test_the_states_of_a_job_are_read_back_from_anywhere(client, settings, backe
     with ForecastClient(settings=settings) as another:
         watched = another.finetune_handle(handle.id)
         assert watched.queue is None
-        assert watched.state() == FinetuneState("PENDING")
+        assert watched.state().name == "PENDING"
         backend.store_result(handle.id, PROGRESS, PROGRESS_STATE)
         assert watched.state() == FinetuneState("PROGRESS", FinetuneProgress(**PROGRESS))
         backend.store_result(handle.id, PROGRESS | {"of a newer worker": 1, "loss": None}, PROGRESS_STATE)

@@ -122,13 +122,14 @@ def test_a_finetuned_model_has_a_version_each_time(fake):
 
 def test_a_model_that_workers_announce_without_a_calibration_is_refused_before_it_waits(fake):
     counts = {"revision": None, "state": "ready", "jobs": 0, "slots": 1, "running": 0, "waiting": 0}
-    held = [{"id": "own", **counts}, {"id": "mine@2", **counts, "calibration": None}]
+    held = [{"id": name, **counts} for name in ("own", "mine@2", "kronos-tiny")]
     fake.live_workers = [fake_worker(models=held)]
     for model in (None, "mine@2"):
         with pytest.raises(JobError, match=r"NOT_CALIBRATED: the model .* has no calibration"):
             forecast(fake, model=model, calibrated=True)
     assert not fake.jobs
-    assert forecast(fake, model="mine", calibrated=True).calibration, "its worker knows which version it is"
+    for model in ("mine", "tiny"):
+        assert forecast(fake, model=model, calibrated=True).calibration, "its worker knows which one it is"
 
 
 def test_future_times_follow_the_calendar_and_say_so(fake):
@@ -152,3 +153,50 @@ def test_the_next_submissions_are_refused_as_told(fake):
     with pytest.raises(JobError, match="MISSING_FIELD"):
         fake.submit(CANDLES)
     assert forecast(fake).series
+
+
+UNSERVED = "No worker serves the queue cpu, so the job waits; start one with: kronos worker"
+
+
+@pytest.mark.parametrize(
+    ("workers", "reason"),
+    [
+        ([], UNSERVED),
+        ([fake_worker(GPU_QUEUE), fake_worker(state="draining")], UNSERVED),
+        (
+            [fake_worker(state="loading")],
+            "Every worker of the queue cpu is still loading its model, so the job waits; "
+            "start another one with: kronos worker",
+        ),
+        ([fake_worker(), fake_worker(state="loading")], None),
+    ],
+    ids=["none", "others", "loading", "ready"],
+)
+def test_a_job_that_no_worker_can_take_says_so_and_waits_on(caplog, workers, reason):
+    fake = FakeForecastClient(hold=True)
+    fake.live_workers = workers
+
+    def end(state: JobState) -> None:
+        states.append(state)
+        if not state.has_ended:
+            fake.finish(list(fake.jobs)[-1])
+
+    for _ in range(2):
+        states: list[JobState] = []
+        assert fake.forecast(CANDLES, pred_len=5, device="cpu", on_progress=end).series
+        assert [(state.name, state.waiting) for state in states] == [("PENDING", reason), ("SUCCESS", None)]
+    many = fake.forecast_many([CANDLES], pred_len=5, device="cpu", timeout_s=0)
+    assert [outcome.error.code for outcome in many] == [ErrorCode.TIMEOUT]
+    said = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert said == ([] if reason is None else [reason]), "once, until a worker is ready"
+
+
+def test_each_role_has_its_own_command(caplog):
+    fake = FakeForecastClient(hold=True)
+    fake.live_workers = []
+    assert fake.submit_finetune_job(example("finetune-job")).state().waiting.endswith(" --role finetune")
+    fake.live_workers = [fake_worker("gpu")]
+    on_gpu = fake.submit(CANDLES, pred_len=5, device="cuda")
+    fake.live_workers = [fake_worker()]
+    assert on_gpu.state().waiting.endswith("start one with: kronos worker --device cuda")
+    assert not fake.submit(CANDLES, pred_len=5).state().waiting

@@ -57,7 +57,7 @@ def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
     page.click("#run")
     page.wait_for_selector("#job")
     assert page.inner_text("#readiness") == "No worker is running"
-    waits = "No worker is ready. The job waits in the queue cpu until one is."
+    waits = "No worker serves the queue cpu, so the job waits; start one with: kronos worker"
     wait_until(page, f"() => document.querySelector('#job-state').textContent === '{waits}'")
     assert "kronos worker" in page.inner_text("#worker-cards")
     visit.shoot("no-worker")
@@ -76,9 +76,7 @@ def test_a_stopped_worker_is_reported_and_the_next_one_computes_the_job(
     page.wait_for_selector("#readiness:not(.ready)")
     assert page.inner_text("#readiness") == "No worker is running"
     page.click("#run")
-    wait_until(
-        page, "() => document.querySelector('#job-state').textContent.startsWith('No worker is ready.')"
-    )
+    wait_until(page, "() => document.querySelector('#job-state').textContent.startsWith('No worker serves')")
     second = start_worker(**TINY)
     page.wait_for_selector("#downloads")
     assert second.node in page.inner_text("#made-by")
@@ -164,7 +162,7 @@ def test_training_on_an_upload_can_be_queued_before_a_worker_runs(visit: Visit):
     wait_until(page, "() => document.querySelector('#dataset').options.length > 0")
     assert page.locator("#dataset option").all_text_contents() == ["sample.csv"]
     page.click("#train")
-    text_begins(visit, "training-state", "No worker for finetuning is ready. The job waits in the queue ")
+    text_begins(visit, "training-state", "No worker serves the queue cpu.finetune")
     page.click("#stop-training")
     page.wait_for_selector("#training-problem")
     assert "(CANCELLED)" in page.inner_text("#training-problem")
@@ -251,9 +249,7 @@ def test_a_stopped_api_is_reported_and_the_job_is_followed_once_it_is_back(
     assert page.inner_text("#api-problem").startswith("The API does not answer.")
     visit.shoot("no-api")
     api.start()
-    wait_until(
-        page, "() => document.querySelector('#job-state').textContent.startsWith('No worker is ready.')"
-    )
+    wait_until(page, "() => document.querySelector('#job-state').textContent.startsWith('No worker serves')")
     page.wait_for_selector("#readiness:not(.away)")
     assert page.locator("#api-problem").is_hidden()
     page.click("#cancel")

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from kronos_model.bars.columns import CLOSE, Scaling, time_features, to_bars
 from kronos_model.bars.synthetic import Candles
-from kronos_model.checkpoints.source import BUNDLED_FOLDER
+from kronos_model.checkpoints.names import BUNDLED_FOLDER
 from kronos_model.finetuning.config import FinetuneConfig, load_config
 from kronos_model.finetuning.reporting import Listener, ProgressBar
 from kronos_model.finetuning.run import finetune

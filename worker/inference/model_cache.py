@@ -15,6 +15,7 @@ from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.registry.registered_model import RegisteredModel
+from kronos_model.checkpoints.names import did_you_mean, full_name
 from kronos_model.engine.reports import EngineLoad
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from worker.inference.engine_thread import EngineThread
@@ -117,10 +118,13 @@ class ModelCache:
         if name in self._allowed:
             return self._allowed[name]
         registered = self._find_registered(name)
+        if registered is None and full_name(name) != name:
+            return self.find(full_name(name))
         if registered is None:
             more = "" if self._registry is None else ", and the registered models that `kronos models` lists"
             served = f"{', '.join(self.names)}{more}"
             text = f"this worker serves other models: {served}; name one of them, or none for the first"
+            text += did_you_mean(name, [*self.names, *(self._registry.names(name) if self._registry else ())])
             raise JobError(ErrorCode.MODEL_NOT_ALLOWED, text, "model", {"allowed": self.names})
         return None if registered == self.own.registered else registered
 

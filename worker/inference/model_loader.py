@@ -12,6 +12,7 @@ from kronos_client.contract.model_info import EngineKind, ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_client.settings import ModelSpec
+from kronos_model.checkpoints.names import SHORT_NAMES, caution_about, full_name
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
@@ -51,6 +52,7 @@ class LoadedModel:
     min_lookback: int | None = None  # the fewest; None: always ``lookback``
     engine_kind: EngineKind = "torch"
     engine_warning: str | None = None
+    caution: str | None = None  # if it is only for trying the service
 
     @property
     def name(self) -> str:
@@ -108,6 +110,7 @@ class ModelLoader:
             self.engines[name] = engine.kind, warning
         level = logging.INFO if warning is None else logging.WARNING
         log.log(level, "model %s: engine %s%s", name, engine.kind, "" if warning is None else f". {warning}")
+        metadata = _metadata(wanted)
         return LoadedModel(
             info=info,
             engine=ModelEngine(name, engine),
@@ -117,7 +120,8 @@ class ModelLoader:
             registered=registered,
             engine_kind=engine.kind,
             engine_warning=warning,
-            **_lookbacks(wanted),
+            caution=caution_about(name, metadata),
+            **_lookbacks(metadata),
         )
 
     def own_slots(self) -> int:
@@ -153,6 +157,8 @@ class ModelLoader:
         registered = self.registry.resolve(given.model)
         if registered is None:
             return spec
+        if given.model in SHORT_NAMES:
+            log.warning("%s", short_name_taken(given.model, registered))
         if spec != ModelSpec(given.model):
             raise CheckpointError(
                 f"'{given.model}' is a registered model, which has its own tokenizer and versions: unset "
@@ -182,6 +188,11 @@ class ModelLoader:
             pair.model.to(placed)
 
 
+def short_name_taken(name: str, registered: RegisteredModel) -> str:
+    """The warning about a registered model that has the short name of another one."""
+    return f"{name} is the registered model {registered.reference} here, not {SHORT_NAMES[name]}."
+
+
 def max_jobs_on(device: torch.device, settings: WorkerSettings) -> int:
     """Jobs that a process holds: jobs of a single path fill one model's slots, and there are ``MIN_JOBS``."""
     return settings.max_jobs or max(MIN_JOBS, settings.max_slots or default_slots(device))
@@ -191,7 +202,7 @@ def num_models(settings: WorkerSettings) -> int:
     """The most models that a worker may hold at once."""
     if settings.model_folder is not None:  # more models may be registered later
         return settings.max_models
-    further = settings.further_models.keys() - {settings.model}
+    further = settings.further_models.keys() - {full_name(settings.model or DEFAULT_MODEL)}
     return min(settings.max_models, 1 + len(further))
 
 
@@ -213,12 +224,15 @@ def _load_pair(wanted: Loadable) -> CheckpointPair:
     return load_pair(**asdict(wanted))
 
 
-def _lookbacks(wanted: Loadable) -> dict[str, int]:
-    """The most and the fewest bars of lookback in the model's training, as far as they are known."""
+def _metadata(wanted: Loadable) -> dict[str, Any]:
+    """A model's metadata, as far as it has some."""
     if isinstance(wanted, RegisteredModel):
-        metadata = wanted.metadata.model_dump()
-    else:
-        metadata = read_metadata(wanted.model or DEFAULT_MODEL)
+        return wanted.metadata.model_dump()
+    return read_metadata(wanted.model or DEFAULT_MODEL)
+
+
+def _lookbacks(metadata: dict[str, Any]) -> dict[str, int]:
+    """The most and the fewest bars of lookback in the model's training, as far as they are known."""
     found = {name: metadata.get(name) for name in ("lookback", "min_lookback")}
     return {name: bars for name, bars in found.items() if isinstance(bars, int)}
 

@@ -18,6 +18,7 @@ from kronos_client.contract.finetune import (
 from kronos_client.contract.jobs import check_most
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import why_elsewhere
+from kronos_model.checkpoints.names import NO_BACKTEST, caution_about
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.launching import training_command, training_environment
 from kronos_model.processes.children import LocalStackError
@@ -199,7 +200,10 @@ class FinetuneRun(LongRun):
             parent=metadata["parent"],
             metrics=metadata["metrics"],
             evaluation=evaluation,
-            verdict=tuple(evaluation.get("verdict", ())),
+            verdict=(
+                *evaluation.get("verdict", ()),
+                caution_about(model.reference, model.metadata.model_dump()) or NO_BACKTEST,
+            ),
             data=self._folder.read("run/data.json") or {},
             device=self._device,
             device_warning=warning,

@@ -10,7 +10,7 @@ from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
-from kronos_model.checkpoints.source import bundled_names
+from kronos_model.checkpoints.names import bundled_names, did_you_mean, full_name
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import DEFAULT_MODEL, FinetuneConfig
 from kronos_model.text import excerpt
@@ -69,9 +69,11 @@ def check_start(
         name, revision = getattr(config.start, part), getattr(config.start, f"{part}_revision")
         if not isinstance(name, str):
             continue
+        if full_name(name) != name and registry.resolve(name) is None:
+            name = full_name(name)
         is_bundled, listed = name in bundled_names(), _listed_models(settings, part)
         is_listed = name in listed and revision in (None, listed[name])
-        if is_listed and name == settings.model and not is_bundled:
+        if is_listed and name == full_name(settings.model or "") and not is_bundled:
             is_listed = registry.resolve(name) is None  # the worker's own model may be a registered one
         if is_listed:
             fields[f"{part}_revision"] = listed[name]
@@ -87,7 +89,7 @@ def check_start(
 
 def _listed_models(settings: WorkerSettings, part: Part) -> dict[str, str | None]:
     """Bundled names and names in the settings, each with its revision in the settings."""
-    own = settings.model or DEFAULT_MODEL
+    own = full_name(settings.model or DEFAULT_MODEL)
     further = settings.further_models.values()
     if part == "model":
         named = {own: settings.model_revision} | {str(spec.model): spec.model_revision for spec in further}
@@ -112,7 +114,7 @@ def _model_refusal(part: Part, name: str, revision: str | None, listed: Iterable
     allowed = sorted(name for name in listed if not Path(name).is_absolute())  # no job may name such a path
     wanted = name if revision is None else f"{name}@{revision}"
     field, may_load = f"config.start.{part}", f"{', '.join(allowed)} and registered models"
-    remedy = "name one of them, or have KRONOS_MODELS name this one"
+    remedy = f"name one of them, or have KRONOS_MODELS name this one{did_you_mean(name, allowed)}"
     text = f"{field}: this worker may load {may_load}, not {excerpt(wanted)}; {remedy}"
     return JobError(ErrorCode.MODEL_NOT_ALLOWED, text, field, {"allowed": allowed})
 

@@ -69,6 +69,7 @@ def test_a_view_follows_a_job(http, jobs):
     assert answer.headers["x-job-id"] == job_id
     assert answer.json() == {
         "id": job_id, "state": "done", "bars_done": None, "bars_total": None, "result": result, "error": None,
+        "waiting": None,
     }  # fmt: skip
 
 
@@ -153,6 +154,25 @@ def test_events_follow_a_job_to_its_end(http, jobs):
                     jobs.fail(job_id, "CANCELLED", "as asked")
     states = [(kind, view["state"], view["bars_done"]) for kind, view in found]
     assert states == [("progress", "queued", None), ("progress", "running", 1), ("end", "cancelled", None)]
+
+
+def test_it_is_said_that_no_worker_takes_a_job_until_one_does(http, jobs, redis, monkeypatch):
+    monkeypatch.setattr("kronos_client.core.dispatcher.WORKERS_KNOWN_FOR_S", 0)
+    monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.01)
+    accepted = http.post(URL, json=example("forecast-job")).json()
+    unserved = "No worker serves the queue cpu, so the job waits; start one with: kronos worker"
+    assert accepted["waiting"] == http.get(accepted["url"]).json()["waiting"] == unserved
+    found = []
+    with http.stream("GET", f"{accepted['url']}/events") as response:
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                found.append(json.loads(line.removeprefix("data: ")))
+                if len(found) == 1:
+                    announce(redis, STATUS)
+                elif len(found) == 2:
+                    jobs.finish(accepted["id"])
+    said = [(view["state"], view["waiting"]) for view in found]
+    assert said == [("queued", unserved), ("queued", None), ("done", None)]
 
 
 def test_events_have_the_bars_of_a_job_that_streams_as_they_grow(http, jobs):

@@ -6,7 +6,7 @@ from celery.app.control import Control
 from api_stub.routes.models import registered_models
 from kronos_client.redis.routing import announce
 from kronos_client.registry.model_registry import ModelRegistry, promote
-from kronos_client.registry.registered_model import FILES
+from kronos_client.registry.registered_model import FILES, output_folder
 from tests.api_stub.conftest import STATUS
 
 URL = "/v1/models/load"
@@ -46,6 +46,27 @@ def test_the_status_depends_on_the_workers_answers(http, redis, monkeypatch, sta
         )
     else:
         assert content["details"]["workers"] == nodes
+
+
+def test_each_model_says_what_its_user_must_know(http, settings, redis, tmp_path):
+    for file in FILES:
+        (tmp_path / "checkpoint" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoint" / file).write_text("x")
+    registry = ModelRegistry(tmp_path / "models")
+    for name, parent in (("mine", "kronos-tiny"), ("desk", "NeoQuasar/Kronos-small"), ("new", "elsewhere")):
+        metadata = {"max_context": 8, "parent": {"model": parent}}
+        registry.register(tmp_path / "checkpoint", name, job_id=name, fingerprint="f", metadata=metadata)
+    for number, content in enumerate(('{"model_info": {"a": {"id": "desk", "revision": "1"}}}', "[]", "{")):
+        report = output_folder(registry.folder, str(number)) / "report.json"
+        report.parent.mkdir(parents=True)
+        report.write_text(content)
+    http.app.state.backend.settings = settings.model_copy(update={"model_folder": registry.folder})
+    announce(redis, STATUS)
+    found = {one["id"]: one["caution"] for one in http.get("/v1/models").json()["models"]}
+    for name in (STATUS.models[0].id, "mine@1"):
+        assert found[name].endswith("for trying the service, not for trading.")
+    untested = "No backtest of this model is recorded here."
+    assert (found["desk@1"], found["new@1"]) == (None, untested)
 
 
 def test_one_version_of_a_name_is_current(tmp_path):

@@ -63,6 +63,9 @@ def test_candles_without_prices_are_refused_unless_the_request_says_what_to_do(h
     assert (job["missing"], job["series"][0]["close"][2]) == ("drop", None)
 
 
+UNSERVED = "No worker serves the queue cpu, so the job waits; start one with: kronos worker"
+
+
 def test_an_unfinished_job_is_answered_with_its_address(http, jobs):
     answer = http.post(SINGLE, json=series())
     (job,) = jobs.sent()
@@ -71,6 +74,7 @@ def test_an_unfinished_job_is_answered_with_its_address(http, jobs):
         "state": "queued",
         "url": f"/v1/forecasts/{job['id']}",
         "queue": "cpu",
+        "waiting": UNSERVED,
     }
     assert answer.headers["x-job-id"] == job["id"]
     assert answer.headers["location"] == answer.json()["url"]
@@ -126,6 +130,7 @@ def test_without_a_preference_an_unfinished_forecast_is_a_timeout(http, jobs, is
     headers = {"Idempotency-Key": "a"} if is_repeatable else {}
     answer = http.post(BATCH, json={"items": [series(), series(num_future=2)]}, headers=headers)
     assert refused(answer)[:2] == (504, "TIMEOUT")
+    assert answer.json()["detail"].startswith(f"{UNSERVED}. the forecast was not done within 0 s")
     assert ("Idempotency-Key" in answer.json()["detail"]) == is_repeatable
     ids = [answer.headers["x-job-id"], *answer.json()["details"]["other_jobs"]]
     states = {http.get(f"/v1/forecasts/{job_id}").json()["state"] for job_id in ids}

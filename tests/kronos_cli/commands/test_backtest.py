@@ -11,7 +11,7 @@ from kronos_client.backtesting.run import find_lookback
 from kronos_client.contract.errors import JobError
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.testing import FakeForecastClient
-from kronos_model.checkpoints.source import BUNDLED_FOLDER
+from kronos_model.checkpoints.names import BUNDLED_FOLDER
 from tests.kronos_client.backtesting.test_run import walk
 
 

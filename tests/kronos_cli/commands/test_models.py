@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from kronos_cli.main import cli
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES
-from kronos_model.checkpoints.source import BUNDLED_FOLDER
+from kronos_model.checkpoints.names import BUNDLED_FOLDER
 from kronos_model.errors import CheckpointError
 
 METADATA = {

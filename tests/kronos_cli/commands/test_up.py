@@ -7,7 +7,7 @@ import sys
 from click.testing import CliRunner
 from rich.console import Console
 
-from kronos_cli.commands.up import keep_running, prefixed_lines
+from kronos_cli.commands.up import address_lines, address_variables, keep_running, prefixed_lines
 from kronos_cli.main import cli
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.ports import free_port
@@ -64,3 +64,36 @@ def test_a_process_that_cannot_start_ends_the_stack_at_once():
         stack.start("worker", [sys.executable, "-c", "raise SystemExit(1)"])
         assert keep_running(stack, Restarts(), Console(file=printed)).exit_status == 1
     assert printed.getvalue() == ""
+
+
+ADDRESSES = {
+    "redis_url": "redis://127.0.0.1:6379/0",
+    "model_folder": "/a folder/models",
+    "api_url": "http://127.0.0.1:8000",
+    "flower_url": "http://127.0.0.1:5555",
+    "flower_user": "kronos",
+    "flower_password": "drawn",
+    "data_folder": "/a folder/data",
+}
+
+
+def test_each_address_says_what_is_there_and_how_to_sign_in():
+    lines = address_lines(ADDRESSES, finetune=True, has_keys=False)
+    assert [line.split()[0] for line in lines] == [
+        "Redis:", "export", "export", "Candles", "Page:", "API:", "Flower:",
+    ]  # fmt: skip
+    assert lines[2] == "  export KRONOS_MODEL_FOLDER='/a folder/models'"
+    assert lines[4:] == [
+        "Page: http://127.0.0.1:8000 forecasts files, trains and compares models; it needs no key",
+        "API: http://127.0.0.1:8000/docs describes it; it needs no key",
+        "Flower: http://127.0.0.1:5555 shows jobs and workers; user kronos, password drawn",
+    ]
+    theirs = ADDRESSES | {"redis_url": None, "flower_password": None}
+    page, _, flower = address_lines(theirs, finetune=False, has_keys=True)
+    assert page.endswith("it needs a key of KRONOS_API_KEYS")
+    assert flower.endswith("user kronos, password that of KRONOS_FLOWER_PASSWORD")
+
+
+def test_scripts_get_what_is_there_as_variables():
+    assert address_variables(ADDRESSES | {"redis_url": None})[0] == "KRONOS_MODEL_FOLDER='/a folder/models'"
+    assert "KRONOS_API_URL=http://127.0.0.1:8000" in address_variables(ADDRESSES)

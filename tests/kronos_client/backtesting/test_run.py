@@ -346,6 +346,38 @@ def test_the_hour_that_repeats_as_clocks_go_back_is_forecast_too(client, tmp_pat
     assert series["timestamps"][0].endswith("-04:00")
 
 
+AUTO = {"horizon": 5, "windows": 12, "samples": 8}
+
+
+@pytest.fixture
+def announcing(client):
+    """Workers whose model reads 40 bars by itself."""
+    counts = {"revision": None, "state": "ready", "jobs": 0, "slots": 1, "running": 0, "waiting": 0}
+    own = {"id": "stand-in", **counts, "max_context": 64, "lookback": 40}
+    client.live_workers = [fake_worker(models=[own])]
+    return client
+
+
+@pytest.mark.parametrize("chosen", [{}, {"lookback": 40}])
+def test_instruments_too_short_for_the_lookback_are_left_out_by_name(announcing, tmp_path, chosen):
+    report = announcing.backtest(CANDLES | {"short": walk(3, 44)}, tmp_path, **AUTO | chosen)
+    assert [one["name"] for one in report["instruments"]] == ["a", "b"]
+    assert report["left_out"]["files"] == {"short": "it has 44 bars, and a window takes 45"}
+    assert (report["asked"]["lookback"], report["remarks"]) == (40, [])
+
+
+def test_the_lookback_is_shortened_if_fewer_than_half_remain_and_nobody_chose_it(announcing, tmp_path):
+    bars = {"long": walk(1), "middle": walk(2, 35), "also": walk(3, 37), "short": walk(4, 9)}
+    report = announcing.backtest(bars, tmp_path / "auto", **AUTO)
+    assert report["asked"]["lookback"] == 16 == (37 - 5) // 2
+    assert list(report["left_out"]["files"]) == ["short"]
+    (remark,) = report["remarks"]
+    assert remark.startswith("the lookback is 16 bars instead of 40, for which fewer than half")
+    assert announcing.backtest(bars, tmp_path / "auto", **AUTO)["asked"]["lookback"] == 16, "as it began"
+    chosen = announcing.backtest(bars, tmp_path / "chosen", **AUTO, lookback=40)
+    assert [one["name"] for one in chosen["instruments"]] == ["long"]
+
+
 def test_the_lookback_is_the_shortest_that_the_models_announce():
     counts = {"jobs": 0, "slots": 8, "running": 0, "waiting": 0}
     model = ModelStatus(id="a", revision=None, state="ready", max_context=512, **counts)
@@ -357,6 +389,11 @@ def test_the_lookback_is_the_shortest_that_the_models_announce():
     assert find_lookback([registered], [None], 24) == 90
     with pytest.raises(JobError, match="no live worker holds the model c"):
         find_lookback([worker], ["c"], 24)
+    with pytest.raises(JobError, match=r"; did you mean kronos-tiny\?"):
+        find_lookback([], ["kronos-tny"], 24)
+    published = fake_worker(models=(trained.model_dump() | {"id": "NeoQuasar/Kronos-small"},))
+    assert find_lookback([published], ["small"], 24) == 90
+    assert find_lookback([], ["tiny"], 24) == find_lookback([], ["kronos-tiny"], 24)
 
 
 def test_as_many_jobs_are_in_flight_as_fill_the_workers_twice():

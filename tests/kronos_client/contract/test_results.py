@@ -1,10 +1,12 @@
 import json
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from kronos_client.contract.backtest import BacktestResult
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, parse_job, prepare, result_bytes
 from kronos_client.contract.model_info import ModelInfo
@@ -12,6 +14,7 @@ from kronos_client.contract.results import ForecastResult, SeriesForecast, Timin
 from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import WORKER_STATUS
 from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.synthetic import candles
 from kronos_model.forecast import Forecast
 from tests.kronos_client.contract.contract_jobs import job, series, timestamps
 
@@ -144,3 +147,67 @@ def test_workers_of_0_1_0_name_no_engine() -> None:
     read = WORKER_STATUS.validate_python(status)
     assert read.models[0].engine is None
     assert read.all_warnings() == []
+
+
+def two_series(**changed: Any) -> ForecastResult:
+    result = ForecastResult.model_validate(example("forecast-result"))
+    warnings = ("small was trained on synthetic candles: for trying the service, not for trading.",)
+    return result.model_copy(update={"warnings": warnings, **changed})
+
+
+def test_a_result_has_one_line_however_much_it_holds() -> None:
+    result = two_series()
+    for text in (
+        repr(result),
+        repr(result.series[0]),
+        repr(BacktestResult.model_validate(example("backtest-result"))),
+    ):
+        assert "\n" not in text
+        assert len(text) < 300
+    assert f"model={result.model.id!r}" in repr(result)
+
+
+def test_a_frame_has_the_quantiles_if_they_are_asked_for() -> None:
+    pytest.importorskip("pandas", reason="frames need pandas")
+    one = series_of()
+    frame = one.frame(quantiles=True)
+    assert list(frame.columns[:6]) == list(COLUMNS)
+    assert list(frame.columns[6:]) == [f"{column}_q{level}" for level in one.quantiles for column in COLUMNS]
+    assert frame["close_q0.1"].tolist() == list(one.quantiles["0.1"]["close"])
+
+
+def test_a_notebook_shows_a_small_table_and_the_fan() -> None:
+    result = two_series()
+    series = result.series[0].model_copy(update={"id": "<A&B>"})
+    page = ElementTree.fromstring(f"<div>{two_series(series=(series,) * 7)._repr_html_()}</div>")
+    assert len(page.findall("table")) == len(page.findall("{*}svg")) == 5
+    assert "… and 2 more series" in "".join(page.itertext())
+    assert "".join(page.itertext()).count("for trying the service, not for trading") == 1
+    drawn = ElementTree.fromstring(f"<div>{series._repr_html_()}</div>")
+    assert drawn.find("p").text.startswith("<A&B>: ")
+    assert len(drawn.findall("table/tr")) == 1 + min(4, len(series.timestamps))
+    fan = drawn.find("{*}svg")
+    assert len(fan.findall("{*}polygon")) == len(series.quantiles) // 2
+    points = [tuple(map(float, point.split(","))) for part in fan for point in part.get("points").split()]
+    assert {x for x, _ in points} >= {0.0, 480.0}
+    assert (min(y for _, y in points), max(y for _, y in points)) == (0.0, 140.0)
+
+
+def test_a_plot_has_the_forecast_after_the_candles(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="plots need Matplotlib")
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    result, bars = two_series(), candles(seed=1, bars=40).as_dict()
+    horizon = len(result.series[0].timestamps)
+    try:
+        for given, first in ((bars, 39), (None, 0)):
+            prices = result.plot(given)
+            (line,) = [line for line in prices.lines if line.get_label() == "close, mean of paths"]
+            assert line.get_xdata()[0] == first
+            assert line.get_xdata()[-1] == (40 if given else 0) + horizon - 1
+            shown = [text.get_text() for text in prices.texts]
+            assert [text.count("for trying the service, not for trading") for text in shown] == [1]
+        assert result.series[0].plot(result.series[0].frame()).figure is not prices.figure
+    finally:
+        pyplot.close("all")

@@ -3,8 +3,9 @@
 import pytest
 
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling, SeriesInput
-from kronos_client.core.forecast_request import ForecastOptions, forecast_payload
+from kronos_client.core.forecast_request import forecast_payload
 from kronos_client.core.long_request import finetune_payload
+from kronos_client.core.options import ForecastOptions
 from kronos_model.bars.synthetic import candles
 
 CANDLES = candles(seed=1, bars=60).as_dict()

@@ -66,6 +66,19 @@ def test_titles_and_several_targets_are_chosen(fake, df):
     assert answer["target_name"].tolist() == (["high"] * 5 + ["low"] * 5) * 3
 
 
+def test_chances_and_statistics_are_columns(fake, df):
+    answer = fake.predict_df(df, **OPTIONS, events=["close>last at end"], statistics=True, quantiles=[0.9])
+    (alone,) = fake.forecast(
+        df[df["unique_id"] == "A"].rename(columns={"ds": "time"}), **OPTIONS, events=["close>last at end"],
+        statistics=True, quantiles=[0.9],
+    ).series  # fmt: skip
+    own = answer[answer["unique_id"] == "A"]
+    assert own["close>last at end"].tolist() == [alone.events[0].probability] * 5
+    for name in ("total_return", "realised_volatility", "max_drawdown"):
+        one = getattr(alone.statistics, name)
+        assert (set(own[name]), set(own[f"{name}_q0.9"])) == ({one.mean}, {one.quantiles["0.9"]})
+
+
 def test_an_error_names_its_series_and_may_be_skipped(fake, df):
     df.loc[df["unique_id"] == "A", "close"] = -1.0
     with pytest.raises(JobError) as raised:

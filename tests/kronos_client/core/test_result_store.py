@@ -23,14 +23,15 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
     admission = Admission(redis, result_ttl_s=ttl_s, max_queue_jobs=10)
     records = JobStore(redis, ttl_s)
 
-    def absence() -> str | None:
+    def absence(waits_in: str | None = None) -> str | None:
         async def read() -> str | None:
             store = RedisResultStore(
                 ClientSettings.load(redis_url=redis_server.url, result_ttl_s=ttl_s), redis
             )
             (stored,) = await store.read(["a"])
             await store.close()
-            assert stored._replace(absence=None) == NOTHING
+            assert stored._replace(absence=None, queue=None) == NOTHING
+            assert stored.queue == waits_in
             return stored.absence and stored.absence.code
 
         return asyncio.run(read())
@@ -41,14 +42,14 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
     assert absence() == ErrorCode.LOST
     submit()
     assert redis.ttl(job_key("a")) > 24 * 3600  # however long the queue is
-    assert absence() is None
+    assert absence(waits_in="cpu") is None
     records.end([Ending("a", b"{}")])
     redis.delete(result_key("a"))
     assert absence() is None  # its result may be on the way
     redis.hincrbyfloat(job_key("a"), "ended_at", -ttl_s - 1)  # as if it had ended before
     assert absence() == ErrorCode.RESULT_EXPIRED
     submit()
-    assert absence() is None
+    assert absence(waits_in="cpu") is None
 
 
 def on_a_store(url: str, body: Callable[[RedisResultStore], Coroutine[Any, Any, None]]) -> None:

@@ -1,13 +1,16 @@
 """What is public of each client and handle: the same, to be awaited or not, real or for apps' tests."""
 
 import inspect
+import re
 
 import pytest
 
+import kronos_client
 from kronos_client.aio import AsyncForecastClient, AsyncHandle
 from kronos_client.client import ForecastClient
 from kronos_client.core.handle import JobHandle
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
+from kronos_model.bars.synthetic import candles
 
 STEERING = {"fail", "fake", "finish", "hold", "jobs", "live_workers", "lose", "refuse_next", "set_progress"}
 """What only an app's test needs."""
@@ -61,3 +64,32 @@ def test_an_instance_has_no_more_than_its_class():
     assert {name for name in vars(fake) if not name.startswith("_")} <= STEERING
     assert fake.redis_url.startswith("redis://")
     assert FakeAsyncForecastClient(fake).redis_url == fake.redis_url
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["forecast", "submit", "forecast_many", "predict_df", "backtest", "submit_backtest", "finetune"],
+)
+def test_help_shows_each_option_with_type_and_description(name):
+    method = getattr(ForecastClient, name)
+    shown = inspect.signature(method).parameters.values()
+    assert not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in shown)
+    for one in shown:
+        if one.kind is inspect.Parameter.KEYWORD_ONLY:
+            assert one.annotation is not inspect.Parameter.empty
+            assert re.search(rf"^ +(\w+, )*{one.name}(, \w+)*: \S", method.__doc__, re.MULTILINE), one.name
+
+
+def test_shown_defaults_are_what_a_job_has():
+    fake = FakeForecastClient()
+    fake.submit(candles(seed=1, bars=60).as_dict(), pred_len=5, job_id="a")
+    job = fake.jobs["a"]
+    sent = job["sampling"] | job["output"] | job
+    for one in inspect.signature(ForecastClient.submit).parameters.values():
+        if one.name in sent and one.name != "pred_len":
+            assert sent[one.name] == (list(one.default) if isinstance(one.default, tuple) else one.default)
+
+
+def test_the_package_lists_what_is_public_and_nothing_else():
+    assert dir(kronos_client) == sorted([*kronos_client.__all__, "__version__"])
+    assert all(getattr(kronos_client, name) for name in dir(kronos_client))

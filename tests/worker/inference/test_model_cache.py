@@ -361,6 +361,21 @@ def test_the_refusal_says_where_the_registered_models_are_listed(registering, po
     assert "kronos models" not in refusal(pool, "e").message
 
 
+def test_a_short_name_is_the_full_one_unless_a_registered_model_has_it(registering, register, pool):
+    registering._allowed = naming("small").further_models
+    assert named(registering, "small") == "NeoQuasar/Kronos-small"
+    register("small", "job-1")
+    assert named(registering, "small") == "small@1"
+    assert named(registering, "NeoQuasar/Kronos-small") == "NeoQuasar/Kronos-small"
+    assert refusal(registering, "mini").code == ErrorCode.MODEL_NOT_ALLOWED
+
+
+def test_a_misspelled_name_has_its_nearest(registering, register):
+    register("crypto-hourly", "job-1")
+    assert refusal(registering, "crypto-hurly").message.endswith("; did you mean crypto-hourly?")
+    assert "did you mean" not in refusal(registering, "qqqq").message
+
+
 @pytest.mark.parametrize("name", ["../desk", "/etc", "desk/../desk", "desk@../1", "", ".", "desk@0"])
 def test_a_model_name_in_a_job_never_becomes_a_path(registering, register, loader, name, monkeypatch):
     register("desk", "job-1")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -9,39 +10,58 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from kronos_client.contract.results import ForecastResult, SeriesForecast
+from kronos_model.bars.columns import TIME_COLUMNS
+
+if TYPE_CHECKING:
+    from kronos_client.contract.results import SeriesForecast
 
 RISING, FALLING, FORECAST, INK, FAINT = "#2a9d8f", "#e07a5f", "#3d5a98", "#2b2d35", "#9aa0ac"
 NUM_TICKS = 8
 MAX_LOOKBACK_BARS = 120
-
-
-def draw_forecast(
-    lookback: pd.DataFrame, result: ForecastResult, path: Path, *, name: str, caution: str | None = None
-) -> None:
-    """Write a PNG of a result with one series. ``name`` is the title, ``caution`` is small print."""
-    series = result.series[0]
-    note = f"{result.model.id} on {result.device}, seed {series.seed}"
-    if caution is not None:
-        note += f"; {caution}"
-    draw_chart(lookback, series, path, title=f"{name}: {len(series.timestamps)} bars ahead", note=note)
+LOOK: Final[dict[str, Any]] = {
+    "figsize": (12, 6.75),
+    "dpi": 110,
+    "layout": ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12),
+    "facecolor": "white",
+}
 
 
 def draw_chart(
-    lookback: pd.DataFrame, series: SeriesForecast, path: Path, *, title: str, note: str = ""
+    lookback: pd.DataFrame, series: "SeriesForecast", path: Path, *, name: str, note: str = ""
 ) -> None:
-    """Write a PNG to ``path``, with ``note`` in small print below the title.
+    """Write a PNG to ``path``, as ``draw`` draws it."""
+    figure = Figure(**LOOK)
+    draw(figure, lookback, series, name, note)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png")
+
+
+def plot(candles: Any, series: "SeriesForecast", note: str = "") -> Axes:
+    """Draw a forecast in a new figure of pyplot, after the last of these candles, if any. Returns the prices.
+
+    ``candles`` are a DataFrame of pandas or polars, a mapping of columns, or a list of records.
+    """
+    from matplotlib import pyplot  # it chooses a backend
+
+    frame = candles.to_pandas() if hasattr(candles, "to_pandas") else pd.DataFrame(candles)
+    frame = frame.rename(columns=lambda title: str(title).lower())
+    times = next((frame[title] for title in TIME_COLUMNS if title in frame), frame.index)
+    shown = ["open", "high", "low", "close", *(["volume"] if "volume" in frame else [])]
+    lookback = frame.reindex(columns=shown).assign(timestamps=list(map(str, times)))
+    return draw(pyplot.figure(**LOOK), lookback, series, series.id, note)
+
+
+def draw(figure: Figure, lookback: pd.DataFrame, series: "SeriesForecast", name: str, note: str) -> Axes:
+    """Draw into an empty figure, with ``note`` in small print below the title. Returns the prices' axes.
 
     All bars are equally far apart, so nights and weekends leave no gaps. ``lookback`` has ``timestamps``
-    (ISO 8601 strings), ``open high low close`` and optionally ``volume``.
+    (ISO 8601 strings), ``open high low close`` and optionally ``volume``; it may have no bars.
     """
     shown = lookback.tail(MAX_LOOKBACK_BARS).reset_index(drop=True)
-    figure = Figure(
-        figsize=(12, 6.75), dpi=110, layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12), facecolor="white"
-    )
+    prices: Axes
     prices, volumes = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     _draw_candles(prices, shown)
-    _draw_forecast(prices, series, first_bar=len(shown), last_close=float(shown["close"].iloc[-1]))
+    _draw_forecast(prices, series, shown)
     _draw_volume(volumes, shown, series)
     for axes in (prices, volumes):
         axes.axvline(len(shown) - 0.5, color=FAINT, linewidth=0.9, linestyle=(0, (4, 3)))
@@ -55,11 +75,11 @@ def draw_chart(
     labels = tick_labels([*shown["timestamps"], *series.timestamps])
     ticks = np.unique(np.linspace(0, len(labels) - 1, NUM_TICKS).round().astype(int))
     volumes.set_xticks(ticks, [labels[tick] for tick in ticks])
+    title = f"{name}: {len(series.timestamps)} bars ahead"
     prices.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=24 if note else 8)
     if note:
         prices.text(0, 1.02, note, transform=prices.transAxes, color=INK, fontsize=9, va="bottom")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
+    return prices
 
 
 def candle_colours(candles: pd.DataFrame) -> list[str]:
@@ -84,18 +104,19 @@ def _draw_candles(axes: Axes, candles: pd.DataFrame) -> None:
     axes.bar(candles.index, body.clip(lower=thinnest), bottom=bottom, width=0.65, color=colours)
 
 
-def _draw_forecast(axes: Axes, series: SeriesForecast, first_bar: int, last_close: float) -> None:
-    close = [last_close, *series.mean["close"]]  # from the last close on
-    bars = range(first_bar - 1, first_bar - 1 + len(close))
+def _draw_forecast(axes: Axes, series: "SeriesForecast", lookback: pd.DataFrame) -> None:
+    last_close = lookback["close"].tolist()[-1:]
+    close = [*last_close, *series.mean["close"]]  # from the last close on
+    bars = range(len(lookback) - len(last_close), len(lookback) + len(series.mean["close"]))
     levels = sorted(series.quantiles, key=float)
     if len(levels) >= 2:  # the widest band
-        low, high = ([last_close, *series.quantiles[level]["close"]] for level in (levels[0], levels[-1]))
+        low, high = ([*last_close, *series.quantiles[level]["close"]] for level in (levels[0], levels[-1]))
         label = f"close, {100 * float(levels[0]):g}–{100 * float(levels[-1]):g} %"
         axes.fill_between(bars, low, high, color=FORECAST, alpha=0.18, linewidth=0, label=label)
     axes.plot(bars, close, color=FORECAST, linewidth=1.8, label="close, mean of paths")
 
 
-def _draw_volume(axes: Axes, lookback: pd.DataFrame, series: SeriesForecast) -> None:
+def _draw_volume(axes: Axes, lookback: pd.DataFrame, series: "SeriesForecast") -> None:
     if "volume" in lookback:
         axes.bar(lookback.index, lookback["volume"], width=0.65, color=candle_colours(lookback), alpha=0.8)
     volume = series.mean["volume"]

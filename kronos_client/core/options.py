@@ -1,0 +1,264 @@
+"""The options of the clients' methods: their names and types, and what ``help`` and editors show of them."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
+from inspect import Parameter, cleandoc, signature
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, Literal, TypedDict, TypeVar, get_args, is_typeddict
+
+from kronos_client.contract.forecast import ForecastJob, Output, Sampling
+from kronos_client.contract.names import ContextPolicy, Priority
+from kronos_client.core.series import CandleSource
+from kronos_model.bars.files.options import ReadOptions
+from kronos_model.bars.missing import Missing
+
+SAMPLE_COUNT: Final = 30
+"""Paths for each series by default: enough for quantiles from 0.1 to 0.9."""
+
+DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mapping[str, CandleSource]
+"""Paths below the workers' data folder; or candles, or several, in a list or by the instruments' names."""
+
+
+class ForecastOptions(TypedDict, total=False):
+    """Options of a forecast. Defaults are those of the contract, but for ``sample_count``: ``SAMPLE_COUNT``.
+
+    Attributes:
+        pred_len: Bars to forecast; not needed with ``future_timestamps``.
+        series_ids: Names of the series; by default those of a mapping, else "0", "1", ….
+        timestamps, future_timestamps: Of the only series, or a list of lists for several. By default, future
+            ones follow the lookback's spacing.
+        calendar: By which future timestamps are found instead: an exchange's code such as "XNYS" (needs the
+            extra ``calendars``), "24/7" or "weekdays".
+        lookback: The last bars of each series that the model reads. By default what its context leaves, up
+            to the longest of its training; the result has the number.
+        missing: What happens to bars without prices (NaN, or zero without volume). "error" refuses them,
+            "drop" leaves them out, "ffill" gives them the close before, and adds bars that are not there.
+        timezone: IANA zone that inferred timestamps follow; by default that of the candles' times.
+        temperature: Below 1 calmer, above 1 wilder.
+        top_k: Only the k most likely tokens; 0 for all.
+        top_p: Only the most likely tokens of this total probability; below 1, intervals are too narrow.
+        sample_count: Paths to draw for each series; fewer by default where the limits allow fewer.
+        seed: Of the draws; by default the job's id gives it.
+        quantiles: Levels of the quantiles over the paths.
+        paths: Whether the result has every path.
+        repair: Whether high, low, volume and amount are made consistent.
+        calibrated: Whether the model's calibration corrects the quantiles.
+        events: Events whose chance it gives, such as "close>last at 24", "close<last-2% at end" or
+            "high>=195.5 by 10" (at bar 10 or before).
+        statistics: Whether it gives return, realised volatility and maximum drawdown over the paths.
+        stream: Whether ``progress`` has the bars that are done so far.
+        model: By default the worker's own; or one of its further models, or a registered one.
+        device: Where to compute: "auto", "cpu", "cuda", "cuda:N" or "mps".
+        allow_fallback: Whether the CPU may compute if no GPU worker is ready.
+        deadline_s: Seconds from submission until the job is given up.
+        priority: "high", "normal" or "low".
+        context_policy: "exact", or "rolling" for an approximation that stays fast beyond the context.
+    """
+
+    pred_len: int | None
+    lookback: int | Literal["auto"] | None
+    series_ids: Sequence[str] | None
+    timestamps: Iterable[Any] | None
+    future_timestamps: Iterable[Any] | None
+    missing: Missing
+    calendar: str | None
+    timezone: str | None
+    temperature: float
+    top_k: int
+    top_p: float
+    sample_count: int
+    seed: int | None
+    quantiles: Sequence[float]
+    paths: bool
+    repair: bool
+    calibrated: bool
+    events: Sequence[str]
+    statistics: bool
+    stream: bool
+    model: str | None
+    device: str
+    allow_fallback: bool
+    deadline_s: float | None
+    priority: Priority
+    context_policy: ContextPolicy
+
+
+class SendingOptions(TypedDict, total=False):
+    """Options of sending one job.
+
+    Attributes:
+        job_id: The id to use. The same content may be submitted again under it: a job has one outcome.
+        retry_for_s: Seconds (0) during which it is submitted again, with the same id, if the queue is full,
+            Redis does not answer, or its answer was lost.
+    """
+
+    job_id: str | None
+    retry_for_s: float
+
+
+class SubmitOptions(ForecastOptions, SendingOptions, total=False):
+    """Options of one forecast job."""
+
+
+class ManyOptions(ForecastOptions, total=False):
+    """Options of ``forecast_many``, for all items that have no others.
+
+    Attributes:
+        in_order: Outcomes in the items' order (True), or each as soon as it is ready.
+        max_in_flight: The most items that are enqueued, or done but not yet yielded (64). It bounds memory
+            here and in Redis.
+        timeout_s: Seconds for each item from its submission. After it, the item is cancelled with the error
+            TIMEOUT.
+        retry_for_s: Seconds (600) during which an item is submitted again if the queue is full, or Redis
+            does not answer.
+        forget: Whether to delete each result from Redis once it is read.
+        job_id_prefix: Items have the ids ``<prefix>-<key>``; without a key, its index. To continue an
+            interrupted run, use the same prefix: items that are done are not computed again while their
+            results are kept, and failed items stay failed.
+    """
+
+    in_order: bool
+    max_in_flight: int
+    timeout_s: float | None
+    retry_for_s: float
+    forget: bool
+    job_id_prefix: str | None
+
+
+class LongOptions(ManyOptions, total=False):
+    """Options of ``predict_df``.
+
+    Attributes:
+        id_column, timestamp_column: "unique_id" and "ds" by default.
+        target: The column or columns to return, "close" by default.
+        on_error: "raise" (default) ends with the first error, which names its series; "skip" leaves failed
+            series out, and the frame's ``attrs["errors"]`` has why.
+    """
+
+    id_column: str
+    timestamp_column: str
+    target: str | Sequence[str]
+    on_error: Literal["raise", "skip"]
+
+
+class FinetuneOptions(SendingOptions, total=False):
+    """Options of a finetuning job.
+
+    Attributes:
+        data: Paths of files or folders below the workers' data folder, one or a list; or the candles, as
+            ``submit`` takes them; or a mapping from instruments' names to candles. By default the config's
+            ``data.path``, below the workers' data folder.
+        device: Where to train; for auto (the default), the config's ``training_device``.
+        allow_fallback: Whether the CPU may train if no GPU worker for finetuning is ready (default True).
+        processes: Processes of one machine that train together, each on its own GPU (default 1).
+        deadline_s: Seconds from submission until the job is given up.
+        priority: "high", "normal" or "low".
+    """
+
+    data: DataSource | None
+    device: str
+    allow_fallback: bool
+    processes: int | None
+    deadline_s: float | None
+    priority: Priority
+
+
+class WindowChoice(TypedDict, total=False):
+    """What every backtest may ask for.
+
+    Attributes:
+        windows: The most windows of each instrument (40), evenly spread, or with a stride the last ones.
+        stride: Bars from one window's forecast to the next one's.
+        lookback: Bars that the models read; by default the fewest that one of them reads by itself.
+        horizon: Bars to forecast (24).
+        samples: Paths of each forecast.
+        seed: Of all sampling (0).
+        top: Instruments on each side of the portfolio (5), if there are several at common times.
+        cost_bps: Its costs of each trade (10), in hundredths of a per cent of what is bought or sold.
+        start, end: Only windows whose forecast bars lie between these times.
+        models: Names of models, by default the workers' own alone.
+    """
+
+    windows: int | None
+    stride: int | None
+    lookback: int | Literal["auto"] | None
+    horizon: int
+    samples: int
+    seed: int
+    top: int
+    cost_bps: float
+    start: date | None
+    end: date | None
+    models: str | Sequence[str | None] | None
+
+
+class BacktestJobOptions(WindowChoice, SendingOptions, total=False):
+    """Options of a backtest that workers run.
+
+    Attributes:
+        reading: How to read files: ``ReadOptions``, or a mapping like it.
+        deadline_s: Seconds from submission until the job is given up.
+        priority: Of this job; its forecasts have low priority.
+    """
+
+    reading: ReadOptions | Mapping[str, Any]
+    deadline_s: float | None
+    priority: Priority
+
+
+class BacktestArguments(WindowChoice, total=False):
+    """Options of a backtest that the caller's process runs.
+
+    Attributes:
+        reading: How to read files.
+        fresh: Whether to repeat the forecasts that are already in the output.
+        model_folder: The workers' own, which has the lookback of versions that none has loaded.
+    """
+
+    reading: ReadOptions
+    fresh: bool
+    model_folder: Path | None
+
+
+def _default_of(name: str, kind: Any) -> Any:
+    """An option's default: none, the contract's, or ``...`` for one that the description names."""
+    return None if NoneType in get_args(kind) else _DEFAULTS.get(name, ...)
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_DEFAULTS: Final = {
+    name: field.default
+    for model in (ForecastJob, Sampling, Output)
+    for name, field in model.model_fields.items()
+    if field.default is not None
+} | {"sample_count": SAMPLE_COUNT}
+
+
+def with_options(options: type) -> Callable[[Method], Method]:
+    """Show each option of a TypedDict in the signature and the docstring of a method with ``**options``."""
+    names = options.__annotations__
+    parts = [kind for kind in globals().values() if is_typeddict(kind)]
+    parts = [part for part in parts if part.__annotations__.keys() <= names.keys()]
+    texts = [cleandoc(part.__doc__ or "").partition("Attributes:\n")[2] for part in parts]
+
+    def show(method: Method) -> Method:
+        shown = signature(method)
+        own = [one for one in shown.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
+        added = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=_default_of(name, kind), annotation=kind)
+            for name, kind in names.items()
+        ]
+        method.__signature__ = shown.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+        method.__doc__ = "\n".join([cleandoc(method.__doc__ or ""), "", "Options:", *filter(None, texts)])
+        return method
+
+    return show
+
+
+def check_options(options: Mapping[str, object], kind: type) -> None:
+    """Raises TypeError for an option that ``kind``, a TypedDict, does not have."""
+    if unknown := options.keys() - kind.__annotations__.keys():
+        known = ", ".join(sorted(kind.__annotations__))
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}: {kind.__name__} has {known}")

@@ -1,0 +1,60 @@
+"""The names of models: bundled and published ones, and what must be said of them. No further packages."""
+
+import difflib
+import functools
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+BUNDLED_FOLDER: Final = Path(__file__).parents[1] / "bundled"
+BUNDLED_MODEL: Final = "kronos-tiny"
+"""The model that needs no download."""
+SHORT_NAMES: Final = {
+    "mini": "NeoQuasar/Kronos-mini",
+    "small": "NeoQuasar/Kronos-small",
+    "base": "NeoQuasar/Kronos-base",
+    "tiny": BUNDLED_MODEL,
+}
+FOR_TRYING: Final = "for trying the service, not for trading"
+NO_BACKTEST: Final = "No backtest of this model is recorded here."
+
+
+@functools.cache
+def bundled_names() -> tuple[str, ...]:
+    """Names of the checkpoints that come with this package."""
+    return tuple(sorted(config.parents[1].name for config in BUNDLED_FOLDER.glob("*/model/config.json")))
+
+
+def full_name(name: str) -> str:
+    """The name that a short one stands for; other names, and those of folders, stay as they are."""
+    full = SHORT_NAMES.get(name, name)
+    return name if full != name and os.path.isdir(name) else full  # noqa: PTH112  # takes any text
+
+
+def did_you_mean(name: str, known: Iterable[str] = ()) -> str:
+    """The end of a message about an unknown name: the known one that is most like it, if any is."""
+    nearest = difflib.get_close_matches(name, [*known, *bundled_names(), *SHORT_NAMES], 1)
+    return f"; did you mean {nearest[0]}?" if nearest else ""
+
+
+def parent_of(metadata: Mapping[str, Any]) -> Any:
+    """What a checkpoint with this metadata was finetuned from; None if it does not say."""
+    parent = metadata.get("parent")
+    return parent.get("model") if isinstance(parent, Mapping) else None
+
+
+def comes_from_bundled(metadata: Mapping[str, Any]) -> bool:
+    """Whether a checkpoint with this metadata was finetuned from a bundled one."""
+    return metadata.get("for_trying") is True or parent_of(metadata) in bundled_names()
+
+
+def caution_about(name: str, metadata: Mapping[str, Any]) -> str | None:
+    """What must be said wherever a model is used that is only for trying the service; None for others."""
+    if metadata.get("trained") is False:
+        return f"{name} is untrained, so its forecasts mean nothing: {FOR_TRYING}."
+    if name in bundled_names():
+        return f"{name} was trained on synthetic candles: {FOR_TRYING}."
+    if comes_from_bundled(metadata):
+        return f"{name} was finetuned from a model of synthetic candles: {FOR_TRYING}."
+    return None
