@@ -18,9 +18,12 @@ from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.columns import (
     COLUMNS,
+    ONE_VALUE,
+    RATES,
     FloatArray,
     Instrument,
     check_candles,
+    has_one_value,
     impossible_warning,
     time_features,
     to_bars,
@@ -176,6 +179,14 @@ def _read_series(
             future = infer_future(lookback, job.horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
+    if has_one_value(columns):
+        for index, event in enumerate(job.output.events):
+            if event.column != "close":
+                text = (
+                    f"{event.text!r} asks for the {event.column}, but {ONE_VALUE.lower()}: ask for the close"
+                )
+                raise JobError(ErrorCode.BAD_VALUE, text, f"output.events.{index}")
+        remarks = [*remarks, f"{ONE_VALUE}. Only the close of the forecast means something."]
     return columns, lookback, remarks, future
 
 
@@ -245,6 +256,10 @@ def _read_columns(
         filled = Filled.from_columns(columns, missing)
         check_candles(filled.columns)
     except CandleError as error:
+        if error.code == "NON_POSITIVE_PRICE" and has_one_value(columns):
+            error = CandleError(
+                f"{error.message}: {RATES}", code=error.code, field=error.field, details=error.details
+            )
         raise JobError.from_kronos(error, prefix=prefix) from None
     num_bars, num_timestamps = len(columns["open"]), len(candles.timestamps)
     if num_timestamps != num_bars:

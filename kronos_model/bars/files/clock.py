@@ -27,6 +27,8 @@ _UNITS_US: Final = {9: 1e6, 10: 1e6, 13: 1e3, 16: 1, 19: 1e-3}
 _WITH_OFFSET: Final = (
     r"^(?P<local>.*:[0-9]{2}(?:[.][0-9]+)?) ?(?P<offset>Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 )
+_WITH_ZONE: Final = r"^(?P<local>.*[0-9]) +(?P<zone>[A-Z][A-Za-z_]*(?:/[A-Za-z0-9_+-]+)+)$"
+"""A time with the name of its zone, as Interactive Brokers writes it."""
 _HALF_OF_DAY: Final = re.compile(r"(?i) ?[ap]m$")
 _HAS_TIME_OF_DAY: Final = r"[0-9]:[0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
@@ -138,12 +140,14 @@ class Clock:
         instants: in UTC if the times have offsets or a zone, else the wall clock, (T,) datetime64[us].
         is_aware: whether the times have offsets or a zone; None if no cell could be read.
         written: the column of ISO 8601 texts; None if the file has times of another form.
+        zone: the name of their time zone, if the file has it.
     """
 
     wall: NDArray[np.datetime64]
     instants: NDArray[np.datetime64]
     is_aware: bool | None
     written: Any = None
+    zone: str | None = None
 
     def texts(self, rows: NDArray[np.int64]) -> list[str]:
         """These times as ISO 8601: as written, if they are."""
@@ -174,6 +178,10 @@ def read_clock(column: pa.ChunkedArray, date_format: str | None = None) -> Clock
     if not pa.types.is_string(column.type):
         nowhere = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[us]")
         return Clock(nowhere, nowhere, None)
+    if _any_matches(column.slice(0, MAX_GUESSES), _WITH_ZONE):
+        zones = pc.unique(pc.struct_field(pc.extract_regex(column, _WITH_ZONE), "zone"))
+        if len(zones) == 1:
+            return _in_zone(column, zones[0].as_py(), date_format)
     if date_format is not None:
         times = read_formatted(column, date_format, len(column))
         assert times is not None, "a form is given"
@@ -186,6 +194,23 @@ def read_clock(column: pa.ChunkedArray, date_format: str | None = None) -> Clock
         if other is not None and np.isnat(other.wall).sum() < num_unread:
             best, num_unread = other, int(np.isnat(other.wall).sum())
     return _clock(best, column if best is iso else None)
+
+
+def _in_zone(column: pa.ChunkedArray, zone: str, date_format: str | None) -> Clock:
+    """Local times with the name of their zone. Of an hour that occurs twice, the first bar is the earlier."""
+    local = pc.struct_field(pc.extract_regex(column, _WITH_ZONE), "local")
+    clock = read_clock(pc.replace_substring_regex(local, " +", " "), date_format)
+    times = pd.DatetimeIndex(clock.wall)
+    order = np.argsort(times if len(times) and times[0] <= times[-1] else -times.asi8, kind="stable")
+    is_second = np.zeros(len(times), dtype=bool)
+    is_second[order] = times[order].duplicated()
+    try:
+        aware = times.tz_localize(zone, ambiguous=~is_second, nonexistent="NaT").tz_convert("UTC")
+    except (LookupError, ValueError, OSError):
+        raise ClockError(f"times in {zone[:60]!r}, which is no IANA time zone") from None
+    instants = _microseconds(aware.tz_localize(None))
+    wall = np.where(np.isnat(instants), np.datetime64("NaT"), clock.wall)
+    return Clock(wall, instants, _awareness(instants, True), zone=zone)
 
 
 def join_date_and_time(days: pa.ChunkedArray, times_of_day: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -234,7 +259,7 @@ def _from_times(column: pa.ChunkedArray) -> Clock:
         times = pd.DatetimeIndex(instants).tz_localize("UTC").tz_convert(zone)
     except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
         raise ClockError(f"times in {zone[:60]!r}, which is no IANA time zone") from None
-    return Clock(_microseconds(times.tz_localize(None)), instants, _awareness(instants, True))
+    return Clock(_microseconds(times.tz_localize(None)), instants, _awareness(instants, True), zone=zone)
 
 
 def _read_iso(column: pa.ChunkedArray) -> WrittenTimes:

@@ -1,5 +1,6 @@
 """Parquet to cells."""
 
+from ast import literal_eval
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
@@ -28,7 +29,11 @@ def read_parquet(path: Path, read_header: ReadHeader) -> Cells:
     _check_footer(path)
     with pq.ParquetFile(path) as file:  # a dataset would make columns of folder names
         schema, metadata = file.schema_arrow, file.metadata
-    header = read_header([[name.strip() for name in schema.names]])
+    # pandas writes titles of two levels, such as those of yfinance, as the text of a tuple.
+    levels = [literal_eval(name) if name.startswith("('") else (name, "") for name in schema.names]
+    rows = [[level.strip() for level in row] for row in zip(*levels, strict=False)]
+    index = [not any(row) for row in zip(*rows[1:], strict=True)]
+    header = read_header(rows if not all(index) else rows[:1])
     for name, place in header.places.items():
         if not _is_plain(kind := schema.types[place]):
             text = f"{path}: the column for {name} holds {shown(str(kind))}, not numbers"
@@ -46,13 +51,17 @@ def read_parquet(path: Path, read_header: ReadHeader) -> Cells:
             for name, place in header.places.items():
                 parts[name].append(_plainly(batch.column(schema.names[place])))
     columns = {name: pa.chunked_array(arrays) for name, arrays in parts.items()}
-    return Cells(header.used_titles, columns, "row", lambda: np.arange(metadata.num_rows))
+    return Cells(header, columns, "row", lambda: np.arange(metadata.num_rows))
 
 
 def _check_footer(path: Path) -> None:
     with path.open("rb") as file:
+        start = file.read(4)
         file.seek(max(0, path.stat().st_size - 8))
         end = file.read()
+    if start == b"PAR1" and not end.endswith(b"PAR1"):
+        text = f"{path} is cut: it was not written or downloaded to its end"
+        raise CandleFileError(f"{text}: get it again")
     if end.endswith(b"PAR1") and int.from_bytes(end[:4], "little") > MAX_FOOTER_BYTES:
         text = f"{path} has a footer of more than {MAX_FOOTER_BYTES >> 20} MiB"
         raise CandleFileError(f"{text}: write fewer columns and larger row groups")
