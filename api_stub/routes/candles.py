@@ -38,12 +38,6 @@ class Bars(BaseModel):
 Dropped = Annotated[
     dict[str, int], Field(description="number of unusable rows that were left out, by reason")
 ]
-Explanation = Annotated[
-    list[str],
-    Field(
-        description="what was recognised, which column became what, in which zone and unit, what was left out"
-    ),
-]
 BadRows = Annotated[list[str], Field(description="what is wrong with the first of these")]
 
 
@@ -57,7 +51,9 @@ class FileContent(BaseModel):
     warnings: list[str] = Field(
         description="bars without prices that were filled or left out, and what is odd about the file"
     )
-    explanation: Explanation
+    explanation: list[str] = Field(
+        description="what was recognised: which column became what, in which zone and unit, what was left out"
+    )
 
 
 Name = Annotated[str, Query(max_length=200, description="name of the file; its suffix sets the format")]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 
 from api_stub.problems import HttpError
-from api_stub.routes.candles import BadRows, Dropped, Explanation, Instrument, Name, read_body, read_path
+from api_stub.routes.candles import BadRows, Dropped, Instrument, Name, read_body, read_path
 from api_stub.routes.documented import json_only
 from api_stub.routes.job_views import FORECASTS, ForecastView
 from api_stub.routes.submission import Waiting
@@ -59,7 +59,7 @@ class FileForecastView(ForecastView):
 
     dropped: Dropped
     bad_rows: BadRows
-    explanation: Explanation
+    file_warnings: list[str] = Field(description="what is odd about the file, such as a last line that is cut")
 
 
 # async, because FastAPI runs sync dependencies on threads.
@@ -93,7 +93,7 @@ async def forecast_file(
     """Forecast the bars after those of a file, and wait for it as long as for a prediction.
 
     The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`,
-    with `dropped`, `bad_rows` and `explanation`.
+    with `dropped`, `bad_rows` and `file_warnings`.
     """
     webhooks.checked(webhook)
     request, backend, submission = waiting.request, waiting.backend, waiting.submission
@@ -120,8 +120,8 @@ async def forecast_file(
     await webhooks.add(job.id, url, webhook)
     work = backend.wait(job.id, waiting.preference.wait_s)
     stored = await waiting.while_connected(work, [] if webhook else [job.id])
-    about = {name: content[name] for name in ("dropped", "bad_rows", "explanation")}
-    view = FileForecastView.from_stored(job.id, stored, **about)
+    left_out = {name: content[name] for name in ("dropped", "bad_rows")}
+    view = FileForecastView.from_stored(job.id, stored, **left_out, file_warnings=content["warnings"])
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
         raise HttpError.from_job(stored.value, job.id)

@@ -46,7 +46,7 @@ YFINANCE: Final = (
     "repaired?",
 )
 """The titles in one row of a file of yfinance, whose other row has the tickers."""
-_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9.,]*")
+_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9.,]*(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -120,15 +121,22 @@ class CandleFile:
 
     def _rows_of(self, instrument: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The instrument's rows, and those that belong to none."""
-        codes = self._table.codes
-        if codes is None:
+        if self._table.codes is None:
             return np.arange(len(self._table)), np.arange(0)
         if instrument not in self._table.names:
             known = shown(", ".join(self.instruments))
             text = f"{self.path} has no instrument {shown(instrument)!r}; it has {known}"
             raise CandleFileError(text, field=INSTRUMENT)
-        code = self._table.names.index(instrument)
-        return np.flatnonzero(codes == code), np.flatnonzero(codes < 0)
+        parts = self._rows_by_code
+        return parts[1 + self._table.names.index(instrument)], parts[0]
+
+    @cached_property
+    def _rows_by_code(self) -> list[NDArray[np.int64]]:
+        """The rows of no instrument, then those of each."""
+        assert self._table.codes is not None, "the file has an instrument column"
+        order = np.argsort(self._table.codes, kind="stable")
+        ends = np.searchsorted(self._table.codes[order], np.arange(len(self._table.names)))
+        return np.split(order, ends)
 
     def _error(self, row: int) -> CandleFileError:
         return fault_of(self.path, self._cells, self._table, row, int(self._faults[row]))

@@ -87,7 +87,7 @@ VENDORS: Final = (
     PLAIN,
     Vendor(
         "MetaTrader 5", "metatrader5.com/en/terminal/help/trading_advanced/custom_instruments, 2026-11",
-        marks=("tickvol",), units={"volume": "ticks"}, zone="of the broker",
+        marks=("tickvol", "spread"), units={"volume": "ticks"}, zone="of the broker",
     ),
     Vendor(
         "AkShare or Eastmoney", "akshare.akfamily.xyz, stock_zh_a_hist and stock_zh_a_hist_min_em, 2026-11",
