@@ -59,7 +59,7 @@ class FileForecastView(ForecastView):
 
     dropped: Dropped
     bad_rows: BadRows
-    file_warnings: list[str] = Field(description="what is odd about the file, such as a last line that is cut")
+    file_warnings: list[str] = Field(description="what is odd about the file, such as a cut last line")
 
 
 # async, because FastAPI runs sync dependencies on threads.

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -68,13 +69,16 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
     has_several = levels.count("close") > 1
     own = [str(index.name).lower()] if getattr(index, "name", None) is not None else []
     try:
-        vendor, found = recognise([*names, *own])
+        vendor, found = _recognised((*names, *own))
     except CandleFileError as error:
         raise JobError(ErrorCode.BAD_VALUE, f"the frame has {error.message}", error.field) from None
     is_ours = vendor in (PLAIN, VALUES) and (has_times or has_index or bool({*names} & {*TIME_COLUMNS, "ds"}))
     if not has_several and not has_numbers and (is_ours or not {*PRICE_COLUMNS, VALUE} & found.keys()):
         return {"": candles}
     return _read(candles, missing)
+
+
+_recognised = lru_cache(recognise)
 
 
 def _read(frame: Any, missing: Missing) -> dict[str, Any]:

@@ -45,7 +45,9 @@ def read_parquet(path: Path, read_header: ReadHeader) -> Cells:
     num_bytes, packed_bytes = metadata.num_rows * 8 * len(used), path.stat().st_size
     check_unpacked(path, max(num_bytes, _stored_bytes(metadata, used)), packed_bytes)
     texts = [name for name in used if schema.field(name).type in _TEXTS]
-    parts = {name: [_plainly(pa.array([], schema.field(names[at]).type))] for name, at in header.places.items()}
+    parts = {
+        name: [_plainly(pa.array([], schema.field(names[at]).type))] for name, at in header.places.items()
+    }
     # Texts stay in their dictionary until it is known how many bytes they have without it.
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
         for batch in file.iter_batches(CHUNK_ROWS, columns=used):
