@@ -154,11 +154,11 @@ def forecast(
     try:
         reader = FileReader(reading)
         files = find_inputs(paths, output)
-        if explain:
-            raise SystemExit(_explain(reader, files.values()))
-        inputs = reader.sources(files)
+        inputs = {} if explain else reader.sources(files)
     except InputError as error:
         raise click.UsageError(str(error)) from None
+    if explain:
+        raise SystemExit(_explain(reader, files.values()))
     if targets:
         _check_distinct(inputs)
     with ForecastClient(settings=settings) as client:

@@ -19,7 +19,6 @@ from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.columns import (
     COLUMNS,
     ONE_VALUE,
-    RATES,
     FloatArray,
     Instrument,
     check_candles,
@@ -256,10 +255,6 @@ def _read_columns(
         filled = Filled.from_columns(columns, missing)
         check_candles(filled.columns)
     except CandleError as error:
-        if error.code == "NON_POSITIVE_PRICE" and has_one_value(columns):
-            error = CandleError(
-                f"{error.message}: {RATES}", code=error.code, field=error.field, details=error.details
-            )
         raise JobError.from_kronos(error, prefix=prefix) from None
     num_bars, num_timestamps = len(columns["open"]), len(candles.timestamps)
     if num_timestamps != num_bars:

@@ -16,7 +16,8 @@ from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.frames import plain_candles
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
-from kronos_model.bars.files.vendors import VALUE_TITLES
+from kronos_model.bars.files.options import VALUE
+from kronos_model.bars.files.vendors import VALUES
 from kronos_model.bars.missing import Missing
 
 MAX_REASON_CHARS: Final = 200
@@ -103,9 +104,8 @@ def series_payload(
         columns: dict[str, Any] = {
             name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names
         }
-        values = [name for name in VALUE_TITLES if name in names]
-        if len(values) == 1 and not columns.keys() & {*PRICE_COLUMNS}:  # one value a bar
-            columns = dict.fromkeys(PRICE_COLUMNS, _numbers(candles[names[values[0]]], values[0])) | columns
+        if not columns.keys() & {*PRICE_COLUMNS} and (found := VALUES.found_in([*names])):  # one value a bar
+            columns |= dict.fromkeys(PRICE_COLUMNS, _numbers(candles[names[found[VALUE]]], found[VALUE]))
     texts = _texts(_find_timestamps(candles, names) if timestamps is None else timestamps)
     num_bars = max(map(len, columns.values()), default=len(texts))
     for name, values in (*columns.items(), ("timestamps", texts)):  # before a series is cut to its end

@@ -74,6 +74,7 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
     for code, name, at_fault, defect in defects_of(columns):
         if at_fault.any():
             row = int(np.argmax(at_fault))
+            defect += f": {RATES}" if code == "NON_POSITIVE_PRICE" and has_one_value(columns) else ""
             raise column_error(code, name, f", row {row}: {float(columns[name][row])!r} {defect}", row=row)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, VOLUME
-from kronos_model.bars.files.header import SYMBOL, Cells
+from kronos_model.bars.files.header import Cells
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.order import ordered
-from kronos_model.bars.files.vendors import INSTRUMENT
+from kronos_model.bars.files.vendors import INSTRUMENT, SYMBOL
 
 
 def arranged(path: Path, cells: Cells, options: ReadOptions) -> Cells:
@@ -45,34 +45,19 @@ def _below_each_other(cells: Cells) -> Cells:
     """Tickers that stand side by side, with a column that names them."""
     tickers, titles, given = cells.header.tickers, cells.header.titles, cells.columns
     num_rows = len(given[TIMES])
-    own = [name for name in COLUMNS if any(f"{ticker} {name}" in given for ticker in tickers)]
-    columns = {TIMES: _joined([given[TIMES]] * len(tickers))}
-    nothing = pa.chunked_array([pa.nulls(num_rows)])
-    for name in own:
-        columns[name] = _joined([given.get(f"{ticker} {name}", nothing) for ticker in tickers])
+    places = {name.rpartition(" ")[2]: place for name, place in [*cells.header.places.items()][::-1]}
+    columns = {TIMES: pa.chunked_array(given[TIMES].chunks * len(tickers), given[TIMES].type)}
+    for name in (name for name in COLUMNS if name in places):
+        each = [given.get(f"{ticker} {name}", pa.chunked_array([pa.nulls(num_rows)])) for ticker in tickers]
+        kind = pa.string() if any(pa.types.is_string(column.type) for column in each) else pa.float64()
+        columns[name] = pa.chunked_array([part for column in each for part in column.cast(kind).chunks], kind)
     columns[SYMBOL] = pa.chunked_array([pa.array(np.repeat(tickers, num_rows))])
-    first = {name: cells.header.places[f"{tickers[0]} {name}"] for name in own}
-    places = {TIMES: 0, **first, SYMBOL: len(titles)}
+    places = {name: places.get(name, len(titles)) for name in columns}
     header = replace(cells.header, titles=(*titles, "Ticker"), places=places, names_instruments=True)
-    overlong = {
-        row + part * num_rows: num_cells
-        for row, num_cells in cells.overlong.items()
-        for part in range(len(tickers))
-    }
-    return replace(
-        cells,
-        header=header,
-        columns=columns,
-        overlong=overlong,
-        count=lambda: np.tile(cells.numbers, len(tickers)),
-    )
-
-
-def _joined(columns: list[Any]) -> Any:
-    """Columns as one. Those of different kinds of numbers become floats."""
-    kinds = {column.type for column in columns if not pa.types.is_null(column.type)}
-    kind = kinds.pop() if len(kinds) == 1 else pa.float64()
-    return pa.chunked_array([chunk for column in columns for chunk in column.cast(kind).chunks], kind)
+    parts = range(0, num_rows * len(tickers), max(num_rows, 1))
+    overlong = {first + row: count for row, count in cells.overlong.items() for first in parts}
+    count = partial(np.tile, cells.numbers, len(tickers))
+    return replace(cells, header=header, columns=columns, overlong=overlong, count=count)
 
 
 def _rewritten(cells: Cells, vendor: str, rewrites: Any) -> Cells:

@@ -18,8 +18,7 @@ def explain(
     cells: Cells, table: CandleTable, faults: NDArray[np.int8], options: ReadOptions
 ) -> Iterator[str]:
     """The lines of the explanation."""
-    header, clock = cells.header, table.clock
-    vendor = header.vendor or PLAIN
+    header, clock, vendor = cells.header, table.clock, cells.header.vendor or PLAIN
     source = f" (as in {vendor.source})" if vendor.source else ""
     by = "the order of its columns, which the values prove" if vendor.order else "its titles"
     yield f"form: {vendor.name}{source}, by {by}"
@@ -29,25 +28,19 @@ def explain(
         names = [name for name, each in header.places.items() if each == place]
         title = header.titles[place] if header.num_rows else f"number {place + 1}"
         unit = f", in {vendor.units[names[0]]}" if names[0] in vendor.units else ""
-        if names[0] in COLUMNS and names[0] not in table.columns:
-            unit += ", left out: it has no number"
+        unit += ", left out: it has no number" if {*names} & {*COLUMNS} - {*table.columns} else ""
         yield f"{', '.join(names)}: column {shown(title)}{unit}"
-    used = {header.titles[place] for place in header.places.values()}
-    if unused := [title for title in dict.fromkeys(header.titles) if title and title not in used]:
+    used = {"", *(header.titles[place] for place in header.places.values())}
+    if unused := [title for title in dict.fromkeys(header.titles) if title not in used]:
         yield f"columns not used: {shown(', '.join(unused))}"
-    rows = np.flatnonzero(~np.isnat(clock.instants))
-    if len(rows):
-        first, last = clock.texts(rows[[np.argmin(clock.instants[rows]), np.argmax(clock.instants[rows])]])
-        form = options.date_format or vendor.date_format
-        yield f"times: {first} to {last}" + (f", read as {form}" if form else "")
-    if clock.zone is not None:
-        yield f"zone: {clock.zone}, as the file says"
-    elif clock.is_aware:
-        yield "zone: the offsets in the file, or UTC for seconds since 1970"
-    else:
-        yield "zone: none in the file" + (f"; it is that {vendor.zone}" if vendor.zone else "")
-    several = f" of {len(table.names):,} instruments" if table.codes is not None else ""
-    yield f"rows: {len(table):,}{several}"
+    if len(rows := np.flatnonzero(~np.isnat(clock.instants))):
+        ends = [np.argmin(clock.instants[rows]), np.argmax(clock.instants[rows])]
+        yield f"times: {' to '.join(clock.texts(rows[ends]))}"
+    known = "the offsets in the file, or UTC for seconds since 1970" if clock.is_aware else "none in the file"
+    if vendor.zone and not clock.is_aware:
+        known += f"; it is that {vendor.zone}"
+    yield f"zone: {known if clock.zone is None else f'{clock.zone}, as the file says'}"
+    yield f"rows: {len(table):,}" + ("" if table.codes is None else f" of {len(table.names):,} instruments")
     if dropped := counts_of(faults):
         what = "left out" if options.drop_bad_rows else "refused if a forecast reads them"
         yield f"rows {what}: {describe(dropped)}"

@@ -19,6 +19,7 @@ from kronos_model.bars.files.vendors import (
     INSTRUMENT,
     PLAIN,
     SIDE_BY_SIDE,
+    SYMBOL,
     TIME_OF_DAY,
     TIME_TITLES,
     VALUES,
@@ -29,8 +30,6 @@ from kronos_model.errors import CandleFileError
 from kronos_model.text import printable
 
 MAX_SHOWN_CHARS: Final = 300
-SYMBOL: Final = "symbol"
-"""A column that may name each row's instrument, if the options do not say which one does."""
 SYMBOL_TITLES: Final = ("unique_id", "item_id", "symbol", "ticker", "instrument", "code")
 HEADER_ROWS: Final = 3
 """The most rows before the first bar."""
@@ -140,67 +139,47 @@ def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions)
             return Header(titles, {title: place for place, title in enumerate(titles)}, 0, None)
     elif len(rows) > 1 and len(rows[1]) == len(titles) > 1:
         titles, tickers, num_rows = _without_tickers(titles, rows)
-    if len(several := list(dict.fromkeys(tickers))) > 1:
-        return _side_by_side(path, titles, tickers, several, num_rows, options)
-    return _header(path, titles, num_rows, options)
+    if len(several := list(dict.fromkeys(tickers))) < 2:
+        return _header(path, titles, num_rows, options)
+    places = {TIMES: 0}
+    for ticker in several:
+        own = [0, *(place for place, each in enumerate(tickers, 1) if each == ticker)]
+        found = _header(path, [titles[place] for place in own], num_rows, options).places
+        places |= {f"{ticker} {name}": own[place] for name, place in found.items() if name in COLUMNS}
+    return Header(titles, places, num_rows, SIDE_BY_SIDE, tuple(several))
 
 
 def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptions) -> Header:
+    given = dict(options.columns) | ({} if options.id_column is None else {INSTRUMENT: options.id_column})
     try:
-        vendor, found = recognise([title.lower() for title in titles], options.columns)
+        vendor, found = recognise([title.lower() for title in titles], given)
     except CandleFileError as error:
         raise CandleFileError(f"{path} has {error.message}", field=error.field) from None
-    if VALUE in found or VALUE in options.columns:
-        vendor = vendor if vendor.is_value else VALUES
-        titles_of = dict.fromkeys(PRICE_COLUMNS, VALUE)
-    else:
-        titles_of = {name: name for name in COLUMNS}
     places: dict[str, int] = {}
-    wanted = dict(options.columns) | ({} if options.id_column is None else {INSTRUMENT: options.id_column})
-    for name, title in wanted.items():
+    for name, title in (found | given).items():
         exact = _plain(title)
-        place = titles.index(exact) if exact in titles else _find(path, titles, exact, name)
+        is_exact = name in given and exact in titles
+        place = titles.index(exact) if is_exact else _find(path, titles, exact, name)
         if place is None:
             text = f"{path} has no column {title!r} for {name}; it has {_listed(titles)}"
             raise CandleFileError(text, field=name)
         places[name] = place
-    if TIMES not in wanted and TIMES not in vendor.titles:
+    if TIMES not in places:
         places |= _find_times(path, titles)
-    for name, title in found.items():
-        if name not in places and (name != TIMES or TIMES in vendor.titles):
-            place = _find(path, titles, title, name)
-            assert place is not None, "it was found"
-            places[SYMBOL if name == INSTRUMENT else name] = place
-    names_instruments = SYMBOL in places
-    if INSTRUMENT in places:
-        places.pop(SYMBOL, None)
-    elif not names_instruments and (symbol := _find_first(path, titles, SYMBOL_TITLES, INSTRUMENT)):
+    if VALUE in places:
+        vendor = vendor if vendor.is_value else VALUES
+        places |= dict.fromkeys(PRICE_COLUMNS, places[VALUE])
+    names_instruments = SYMBOL in places and INSTRUMENT not in places
+    if not {SYMBOL, INSTRUMENT} & {*places} and (
+        symbol := _find_first(path, titles, SYMBOL_TITLES, INSTRUMENT)
+    ):
         places[SYMBOL] = symbol[1]
-    used = {ours: places[theirs] for ours, theirs in titles_of.items() if theirs in places}
-    if missing := [name for name in PRICE_COLUMNS if name not in used]:
+    if missing := [name for name in PRICE_COLUMNS if name not in places]:
         text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(titles)}"
         raise CandleFileError(f"{text}: rename the columns that hold them", field=missing[0])
-    times = {name: places[name] for name in (TIMES, TIME_OF_DAY) if name in places}
-    names = {name: places[name] for name in (INSTRUMENT, SYMBOL) if name in places}
-    return Header(titles, times | used | names, num_rows, vendor, names_instruments=names_instruments)
-
-
-def _side_by_side(
-    path: Path,
-    titles: Sequence[str],
-    tickers: Sequence[str],
-    several: Sequence[str],
-    num_rows: int,
-    options: ReadOptions,
-) -> Header:
-    """The columns of several tickers, by ticker and name. The first column has the times of all."""
-    places = {TIMES: 0}
-    for ticker in several:
-        own = [place for place, each in enumerate(tickers, 1) if each == ticker]
-        header = _header(path, [titles[0], *(titles[place] for place in own)], num_rows, options)
-        names = (name for name in header.places if name in COLUMNS)
-        places |= {f"{ticker} {name}": [0, *own][header.places[name]] for name in names}
-    return Header(titles, places, num_rows, SIDE_BY_SIDE, tuple(several))
+    order = (TIMES, TIME_OF_DAY, *COLUMNS, INSTRUMENT if INSTRUMENT in places else SYMBOL)
+    used = {name: places[name] for name in order if name in places}
+    return Header(titles, used, num_rows, vendor, names_instruments=names_instruments)
 
 
 def _plain(title: str) -> str:

@@ -15,14 +15,14 @@ from pandas.tseries.api import guess_datetime_format
 
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 from kronos_model.bars.files.arrangement import arranged, blank_cells
-from kronos_model.bars.files.clock import Clock, ClockError, join_date_and_time, read_clock
+from kronos_model.bars.files.clock import DATE_FORMAT, Clock, ClockError, join_date_and_time, read_clock
 from kronos_model.bars.files.csv_cells import read_csv
 from kronos_model.bars.files.find import PARQUET_SUFFIXES
-from kronos_model.bars.files.header import SYMBOL, Cells, Header, ReadHeader, read_header, shown
+from kronos_model.bars.files.header import Cells, Header, ReadHeader, read_header, shown
 from kronos_model.bars.files.numbers import read_numbers
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.parquet_cells import read_parquet
-from kronos_model.bars.files.vendors import INSTRUMENT, TIME_OF_DAY
+from kronos_model.bars.files.vendors import INSTRUMENT, SYMBOL, TIME_OF_DAY
 from kronos_model.errors import CandleFileError
 from kronos_model.text import one_line
 
@@ -96,8 +96,13 @@ def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
         text = f"{path} has {len(symbols)} instruments in its column {title}"
         raise CandleFileError(f"{text}: name that column, or write one file for each", field=INSTRUMENT)
     try:
-        date_format = cells.header.vendor.date_format if cells.header.vendor is not None else None
-        clock = _read_times(cells, options.date_format or date_format)
+        try:
+            clock = _read_times(cells, options.date_format)
+        except ClockError as error:  # the vendor decides between day and month
+            vendor = cells.header.vendor
+            if error.field != DATE_FORMAT or vendor is None or vendor.date_format is None:
+                raise
+            clock = _read_times(cells, vendor.date_format)
         numbers = _read_columns(path, cells, options.decimal)
     except ClockError as error:
         if error.row is None:

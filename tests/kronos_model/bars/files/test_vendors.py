@@ -51,7 +51,7 @@ def test_an_explanation_names_columns_units_zone_and_what_is_left_out(tmp_path: 
         "amount: column amount, in thousand yuan",
         "symbol: column ts_code",
         "columns not used: pre_close, change, pct_chg",
-        "times: 2024-06-18 to 2024-06-20, read as %Y%m%d",
+        "times: 2024-06-18 to 2024-06-20",
         "zone: none in the file; it is that of the exchange",
         "rows: 3",
     ]
