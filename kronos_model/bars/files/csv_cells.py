@@ -9,10 +9,10 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,8 @@ SEPARATORS: Final = (",", ";", "\t", "|")
 REPLACED: Final = "\ufffd"
 """Python's replacement for bytes that are not UTF-8."""
 CHUNK_ROWS: Final = 65_536
+HEAD_BYTES: Final = 2**20
+"""From so much of a longer file without titles the order of its columns is proved."""
 
 Row = tuple[int, list[str]]
 """The line on which a row begins, and its cells."""
@@ -78,6 +80,10 @@ def _read_text(path: Path, content: bytes, read_header: ReadHeader) -> Cells:
             raise _not_utf_8(path, first[0][0]) from None
         return _read_text(path, decoded, read_header)
     first = first[header.num_rows :]
+    if header.vendor is None and len(content) > HEAD_BYTES:
+        end = content.rfind(b"\n", 0, HEAD_BYTES) + 1
+        head = _read_plain(content[:end], separator, first[0][0] - 1, header)
+        header = header if head is None else read_header([], replace(head, separator=separator))
     cells = _read_plain(content, separator, first[0][0] - 1, header) if first else None
     if cells is None:
         cells = _read_rows(chain(first, rows), header, is_cut=not content.endswith((b"\n", b"\r")))
@@ -177,7 +183,11 @@ def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) 
     columns = {
         name: pc.utf8_trim_whitespace(table.column(str(place))) for name, place in header.places.items()
     }
-    keep = pc.invert(reduce(pc.and_, (pc.equal(column, "") for column in columns.values())))
+    is_blank: Any = pa.scalar(True)
+    for column in columns.values():
+        if not pc.any(is_blank := pc.and_(is_blank, pc.equal(column, ""))).as_py():
+            break  # the column of times alone has no empty cell in most files
+    keep = pc.invert(is_blank)
 
     def count() -> NDArray[np.int64]:
         if content.count(b"\n", 0, -1) + 1 == num_lines + len(table):  # no line is blank

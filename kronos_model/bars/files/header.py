@@ -79,8 +79,8 @@ class Header:
         return {name: self.titles[place] for name, place in self.places.items()}
 
 
-ReadHeader = Callable[[Sequence[Sequence[str]]], Header]
-"""Reads the header in the first rows of a file."""
+ReadHeader = Callable[..., Header]
+"""Reads the header in the first rows of a file; with its first cells, proves the order of columns instead."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from kronos_model.bars.files.options import TIMES
 from kronos_model.bars.files.vendors import TIME_OF_DAY, VENDORS, Vendor
 from kronos_model.errors import CandleFileError
 
-NUM_ROWS: Final = 65_536
+NUM_ROWS: Final = 8_192
 """Rows that are looked at, from the first."""
 MAX_RANGE: Final = 2.0
 """The usual high of bars, as a multiple of their low, above which a column is no price of the same bars."""

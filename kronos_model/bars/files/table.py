@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from kronos_model.bars.files.find import PARQUET_SUFFIXES
 from kronos_model.bars.files.header import Cells, Header, ReadHeader, read_header, shown
 from kronos_model.bars.files.numbers import read_numbers
 from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.files.order import ordered
 from kronos_model.bars.files.parquet_cells import read_parquet
 from kronos_model.bars.files.vendors import INSTRUMENT, SYMBOL, TIME_OF_DAY
 from kronos_model.errors import CandleFileError
@@ -54,7 +54,13 @@ def read_table(path: Path, options: ReadOptions) -> tuple[Cells, CandleTable]:
     Raises:
         CandleFileError: it cannot be read, a column is missing, or a column holds neither numbers nor times.
     """
-    cells = arranged(path, read_cells(path, partial(read_header, path, options=options)), options)
+
+    def header_of(rows: Sequence[Sequence[str]], head: Cells | None = None) -> Header:
+        return (
+            read_header(path, rows, options) if head is None else ordered(path, head, options.decimal).header
+        )
+
+    cells = arranged(path, read_cells(path, header_of), options)
     return cells, _to_table(path, cells, options)
 
 

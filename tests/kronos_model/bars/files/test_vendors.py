@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kronos_model.bars.files import csv_cells
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
@@ -17,7 +18,7 @@ from kronos_model.bars.files.vendors import SIDE_BY_SIDE, VENDORS
 from kronos_model.errors import CandleFileError
 from tests.kronos_model.bars.files.candle_files import FOLDER, READABLE, file_of, options_of
 
-CUT = ["ccxt.csv", "fred.csv", "german_broker.csv", "yfinance_by_ticker.csv"]
+CUT = ["ccxt.csv", "fred.csv", "german_broker.csv"]
 
 
 def read(path: Path, **options: object) -> Lookback:
@@ -90,7 +91,7 @@ def walk(seed: int, num_bars: int, price: float, volume: float) -> pd.DataFrame:
     unit=st.sampled_from([1, 1000]),
     data=st.data(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_columns_without_titles_in_any_order_are_read_right_or_refused(
     tmp_path_factory: pytest.TempPathFactory,
     seed: int, num_bars: int, price: float, volume: float, extra: list[str], unit: int, data: st.DataObject,
@@ -131,6 +132,17 @@ def test_two_swapped_columns_are_refused(tmp_path: Path, order: str, unit: int) 
         else:
             with pytest.raises(CandleFileError, match="do not prove the order"):
                 read(tmp_path / "a.csv")
+
+
+def test_a_long_file_without_titles_is_proved_by_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bars = walk(1, 400, 60_000.0, 10.0).drop(columns=["amount", "trades"])
+    bars.assign(time=bars["time"] * 1000).to_csv(tmp_path / "a.csv", header=False, index=False)
+    monkeypatch.setattr(csv_cells, "HEAD_BYTES", 10_000)
+    pd.testing.assert_frame_equal(
+        read(tmp_path / "a.csv").candles.iloc[:, 1:], bars.iloc[-99:, 1:].reset_index(drop=True)
+    )
 
 
 @pytest.mark.parametrize("name", CUT)
