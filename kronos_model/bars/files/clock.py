@@ -201,9 +201,9 @@ def _in_zone(column: pa.ChunkedArray, zone: str, date_format: str | None) -> Clo
     local = pc.struct_field(pc.extract_regex(column, _WITH_ZONE), "local")
     clock = read_clock(pc.replace_substring_regex(local, " +", " "), date_format)
     times = pd.DatetimeIndex(clock.wall)
-    order = np.argsort(times if len(times) and times[0] <= times[-1] else -times.asi8, kind="stable")
-    is_second = np.zeros(len(times), dtype=bool)
-    is_second[order] = times[order].duplicated()
+    known = times.dropna()
+    forward = slice(None, None, -1 if len(known) and known[0] > known[-1] else 1)
+    is_second = times[forward].duplicated()[forward]
     try:
         aware = times.tz_localize(zone, ambiguous=~is_second, nonexistent="NaT").tz_convert("UTC")
     except (LookupError, ValueError, OSError):

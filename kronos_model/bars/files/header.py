@@ -23,6 +23,7 @@ from kronos_model.bars.files.vendors import (
     TIME_OF_DAY,
     TIME_TITLES,
     VALUES,
+    VENDORS,
     Vendor,
     recognise,
 )
@@ -135,15 +136,18 @@ def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions)
     tickers: Sequence[str] = ()
     if sum(map(bool, map(_NUMBER.fullmatch, titles))) >= len(PRICE_COLUMNS):
         titles, num_rows = [str(place) for place in range(1, len(titles) + 1)], 0
+        if not options.columns and all(len(vendor.order) != len(titles) for vendor in VENDORS):
+            raise unproved(path)
         if not options.columns:
             return Header(titles, {title: place for place, title in enumerate(titles)}, 0, None)
     elif len(rows) > 1 and len(rows[1]) == len(titles) > 1:
         titles, tickers, num_rows = _without_tickers(titles, rows)
     if len(several := list(dict.fromkeys(tickers))) < 2:
         return _header(path, titles, num_rows, options)
-    places = {TIMES: 0}
-    for ticker in several:
-        own = [0, *(place for place, each in enumerate(tickers, 1) if each == ticker)]
+    places, places_of = {TIMES: 0}, {ticker: [0] for ticker in several}
+    for place, ticker in enumerate(tickers, 1):
+        places_of[ticker].append(place)
+    for ticker, own in places_of.items():
         found = _header(path, [titles[place] for place in own], num_rows, options).places
         places |= {f"{ticker} {name}": own[place] for name, place in found.items() if name in COLUMNS}
     return Header(titles, places, num_rows, SIDE_BY_SIDE, tuple(several))
@@ -180,6 +184,13 @@ def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptio
     order = (TIMES, TIME_OF_DAY, *COLUMNS, INSTRUMENT if INSTRUMENT in places else SYMBOL)
     used = {name: places[name] for name in order if name in places}
     return Header(titles, used, num_rows, vendor, names_instruments=names_instruments)
+
+
+def unproved(path: Path) -> CandleFileError:
+    """The error about a file without titles, whose values do not prove which column is which."""
+    text = f"{path} has no header, line 1 holds numbers, and the values do not prove the order of the "
+    text += "columns: add a line with the titles, or name each column by its number, timestamps=1, open=2"
+    return CandleFileError(text, field=TIMES)
 
 
 def _plain(title: str) -> str:

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.bars.files.clock import read_clock
-from kronos_model.bars.files.header import Cells, Header
+from kronos_model.bars.files.header import Cells, Header, unproved
 from kronos_model.bars.files.numbers import read_numbers
-from kronos_model.bars.files.options import TIMES
 from kronos_model.bars.files.vendors import TIME_OF_DAY, VENDORS, Vendor
 from kronos_model.errors import CandleFileError
 
@@ -36,9 +35,7 @@ def ordered(path: Path, cells: Cells, decimal: str | None) -> Cells:
     first = [column.slice(0, NUM_ROWS).cast(pa.string()) for column in columns]
     proved = [vendor for vendor in VENDORS if _proves(vendor, first, cells.separator, decimal)]
     if len(proved) != 1:
-        text = f"{path} has no header, line 1 holds numbers, and the values do not prove the order of the "
-        text += "columns: add a line with the titles, or name each column by its number, timestamps=1, open=2"
-        raise CandleFileError(text, field=TIMES)
+        raise unproved(path)
     places = {name: place for place, name in enumerate(proved[0].order) if name}
     titles = [name or title for name, title in zip(proved[0].order, cells.header.titles, strict=True)]
     header = Header(titles, places, cells.header.num_rows, proved[0])

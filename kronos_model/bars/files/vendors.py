@@ -63,7 +63,7 @@ class Vendor:
         """Whether each bar has one value."""
         return VALUE in self.titles
 
-    def found_in(self, titles: Sequence[str], given: Collection[str] = ()) -> dict[str, str]:
+    def found_in(self, titles: Collection[str], given: Collection[str] = ()) -> dict[str, str]:
         """The titles of our columns among those of a file, without those of ``given`` columns.
 
         Raises CandleFileError if several could be the values.
@@ -90,7 +90,7 @@ PLAIN, VALUES, SIDE_BY_SIDE = (
 ENCODINGS: Final = tuple(dict.fromkeys(each.encoding for each in VENDORS if each.encoding != "utf-8"))
 
 
-def recognise(titles: Sequence[str], given: Collection[str] = ()) -> tuple[Vendor, dict[str, str]]:
+def recognise(titles: Collection[str], given: Collection[str] = ()) -> tuple[Vendor, dict[str, str]]:
     """The vendor whose titles these are, in lower case, and its titles of our columns.
 
     ``PLAIN`` if it is none. Of two vendors, the one that explains more of the titles counts. One value a bar
@@ -102,6 +102,7 @@ def recognise(titles: Sequence[str], given: Collection[str] = ()) -> tuple[Vendo
     Raises:
         CandleFileError: two vendors read the file differently, or several columns may hold the values.
     """
+    titles = dict.fromkeys(titles)  # a hostile file may have 100,000
     usual_time = next((title for title in TIME_TITLES if title in titles), "")
     has_prices = any(name in titles or name in given for name in PRICE_COLUMNS)
     fits: list[tuple[Vendor, dict[str, str], set[str]]] = []
