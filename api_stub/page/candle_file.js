@@ -66,6 +66,7 @@ export class CandleFile {
     this.#file = file
     this.#reading += 1
     const reading = this.#reading
+    byId("file-explanation").hidden = true
     showText(byId("file-problem"), null)
     showText(byId("file-name"), `Reading ${file.name}…`)
     try {
@@ -100,11 +101,13 @@ export class CandleFile {
     return query
   }
 
-  #show(candles, { dropped, warnings }) {
+  #show(candles, { dropped, warnings, explanation = [] }) {
     const left = Object.entries(dropped).map(([why, number]) => `${count(number)} ${why.replaceAll("_", " ")}`)
     showText(byId("file-name"), `${candles.name}: ${bars(candles.length)}, ${candles.timestamps[0]} to ` +
       candles.timestamps.at(-1) + (left.length ? `. Rows left out: ${left.join(", ")}` : "") + warnings.map((text) => `. ${text}`).join(""))
     showText(byId("file-problem"), null)
+    byId("file-explanation").hidden = !explanation.length
+    byId("file-explanation").querySelector("p").textContent = explanation.join("\n")
     byId("file-help").hidden = true
     this.onCandles(candles)
   }

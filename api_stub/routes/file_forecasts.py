@@ -59,6 +59,7 @@ class FileForecastView(ForecastView):
 
     dropped: Dropped
     bad_rows: BadRows
+    file_warnings: list[str] = Field(description="what is odd about the file, such as a cut last line")
 
 
 # async, because FastAPI runs sync dependencies on threads.
@@ -100,7 +101,7 @@ async def forecast_file(
     """Forecast the bars after those of a file, and wait for it as long as for a prediction.
 
     The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`,
-    with `dropped` and `bad_rows`.
+    with `dropped`, `bad_rows` and `file_warnings`.
     """
     webhooks.checked(webhook)
     request, backend, submission = waiting.request, waiting.backend, waiting.submission
@@ -127,9 +128,8 @@ async def forecast_file(
     await webhooks.add(job.id, url, webhook)
     work = backend.wait(job.id, waiting.preference.wait_s)
     stored = await waiting.while_connected(work, [] if webhook else [job.id])
-    view = FileForecastView.from_stored(
-        job.id, stored, dropped=content["dropped"], bad_rows=content["bad_rows"]
-    )
+    left_out = {name: content[name] for name in ("dropped", "bad_rows")}
+    view = FileForecastView.from_stored(job.id, stored, **left_out, file_warnings=content["warnings"])
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
         raise HttpError.from_job(_in_request(stored.value), job.id)

@@ -55,7 +55,7 @@ async def read_upload(
         await asyncio.to_thread(child.stop)
     if answer["event"] == "content":
         content = dict(answer["content"])
-        for messages in ("bad_rows", "warnings"):
+        for messages in ("bad_rows", "warnings", "explanation"):
             if messages in content:
                 texts = content[messages]
                 content[messages] = [text.replace(str(path.absolute()), name) for text in texts]

@@ -120,8 +120,8 @@ class Demo:
                 found = CandleFile(self.csv_file, self.reading).last(self.lookback or self.settings.max_bars)
             except CandleFileError as error:
                 raise file_error(error) from None
-            if found.warning is not None:
-                self.console.print(f"Warning  {found.warning}", style="yellow", soft_wrap=True)
+            for text in found.warnings:
+                self.console.print(f"Warning  {text}", style="yellow", soft_wrap=True)
             return found.candles, found.name or self.csv_file.name
         bars = candles(SAMPLE_SEED, self.lookback or NUM_SYNTHETIC_BARS)
         return pd.DataFrame(bars.as_dict()), "synthetic candles"

@@ -17,6 +17,7 @@ from kronos_client.core.options import ForecastOptions
 from kronos_model.bars.files.find import SUFFIXES, distinct_names, files_below, without_suffix
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
+from kronos_model.bars.files.table import names_instruments
 from kronos_model.errors import CandleFileError, InputError
 
 NO_PART_OF_THE_FORECAST: Final = ("device", "allow_fallback", "priority", "deadline_s")
@@ -130,14 +131,18 @@ class FileReader:
         return self._last
 
     def sources(self, files: Mapping[str, Path]) -> dict[str, Source]:
-        """Each forecast's source, by its name. A file with an instrument column has one for each."""
-        if self._options.id_column is None:
-            return {name: Source(file) for name, file in files.items()}
+        """Each forecast's source, by its name. A file with several instruments has one for each."""
         found: dict[str, Source] = {}
         for name, file in files.items():
             try:
-                instruments = self.open(file).instruments
+                # Other files are read once, when their turn comes.
+                may_name = (
+                    len(files) == 1 or self._options.id_column or names_instruments(file, self._options)
+                )
+                instruments = self.open(file).instruments if may_name else ("",)
             except CandleFileError:  # reported when its turn comes
+                instruments = ("",)
+            if instruments == ("",):
                 found[name] = Source(file)
                 continue
             names = numbered(f"{name}/{_safe(instrument)}" for instrument in instruments)

@@ -150,8 +150,8 @@ class ForecastRun:
             except JobError as error:
                 self.tally.fail(source.file, error)
                 continue
-            if work.lookback.warning is not None:
-                self.tally.warn(source.file, work.lookback.warning)
+            for text in work.lookback.warnings:
+                self.tally.warn(source.file, text)
             if not self.fresh and self.output.has(name, work.fingerprint, self._charts(name)):
                 self.tally.num_unchanged += 1
                 self._up_to_date.add(name)

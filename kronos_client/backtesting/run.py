@@ -22,7 +22,7 @@ from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.options import BacktestArguments, ForecastOptions, check_options
 from kronos_client.core.series import readable
 from kronos_model.bars.columns import COLUMNS, Instrument, as_columns
-from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
+from kronos_model.bars.files.options import NO_OPTIONS, VALUE, ReadOptions
 from kronos_model.bars.timestamps import write_times
 from kronos_model.checkpoints.names import bundled_names, did_you_mean, full_name
 from kronos_model.errors import CandleFileError
@@ -297,6 +297,7 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInp
         with TemporaryDirectory() as folder:
             files = [f"{folder}/{name}.parquet" for name in names]
             for file, frame in zip(files, candles.values(), strict=True):
+                frame = frame if hasattr(frame, "to_parquet") else frame.to_frame(VALUE)  # a series of values
                 frame.to_parquet(file)
             instruments, report = read_instruments(files, reading)
         named = [replace(each, name=names.get(each.name, each.name)) for each in instruments]

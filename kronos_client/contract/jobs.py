@@ -19,9 +19,11 @@ from kronos_model.bars.calendar.offsets import offset_warning
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.columns import (
     COLUMNS,
+    ONE_VALUE,
     FloatArray,
     Instrument,
     check_candles,
+    has_one_value,
     impossible_warning,
     time_features,
     to_bars,
@@ -179,6 +181,14 @@ def _read_series(
             future = infer_future(lookback, job.horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
+    if has_one_value(columns):
+        for index, event in enumerate(job.output.events):
+            if event.column != "close":
+                text = (
+                    f"{event.text!r} asks for the {event.column}, but {ONE_VALUE.lower()}: ask for the close"
+                )
+                raise JobError(ErrorCode.BAD_VALUE, text, f"output.events.{index}")
+        remarks = [*remarks, f"{ONE_VALUE}. Only the close of the forecast means something."]
     return columns, lookback, remarks, future
 
 

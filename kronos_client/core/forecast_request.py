@@ -33,7 +33,7 @@ def forecast_payload(
     given: dict[str, Any] = {**options}
     own = {name: given.pop(name, None) for name in SERIES_OPTIONS}
     limits = limits or Limits()
-    series = job_series(candles, max_bars=limits.max_bars, **own)
+    series = job_series(candles, max_bars=limits.max_bars, missing=given.get("missing"), **own)
     if "quantiles" in given:
         with readable("quantiles", "quantiles"):
             given["quantiles"] = [float(level) for level in given["quantiles"]]

@@ -12,6 +12,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.core.forecast_request import plain
+from kronos_client.core.frames import plain_candles
 from kronos_client.core.options import BacktestJobOptions, DataSource, FinetuneOptions, check_options
 from kronos_client.core.series import named_sources, readable, series_payload, within
 from kronos_model.bars.files.options import ReadOptions
@@ -52,7 +53,7 @@ def data_payload(data: DataSource) -> dict[str, Any]:
         return {"path": [str(path) for path in data]}
     instruments = []
     with readable("the candles", "data"):
-        names, sources = named_sources(data)
+        names, sources = named_sources(plain_candles(data))
     for index, (name, source) in enumerate(zip(names, sources, strict=True)):
         with within(f"data.instruments.{index}"):
             payload = series_payload(source, name)

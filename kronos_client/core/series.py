@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
+from kronos_client.core.frames import plain_candles
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
+from kronos_model.bars.files.options import VALUE
+from kronos_model.bars.files.vendors import VALUES
+from kronos_model.bars.missing import Missing
 from kronos_model.bars.timestamps import iana_name
 
 MAX_REASON_CHARS: Final = 200
@@ -59,6 +63,8 @@ CandleSource = Any
 """A pandas or polars DataFrame, or a mapping, with the price columns, volume, amount and timestamps.
 
 Or a list of records, one for each bar: mappings with a number for each column, as from a JSON or CSV reader.
+Or a pandas Series, or a column ``value``, ``y`` or ``target``, with one value a bar. Frames of the vendors in
+``docs/use/files.md`` have their titles.
 """
 
 
@@ -99,6 +105,8 @@ def series_payload(
         columns: dict[str, Any] = {
             name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names
         }
+        if not columns.keys() & {*PRICE_COLUMNS} and (found := VALUES.found_in([*names])):  # one value a bar
+            columns |= dict.fromkeys(PRICE_COLUMNS, _numbers(candles[names[found[VALUE]]], found[VALUE]))
     texts, zone = _times(_find_timestamps(candles, names) if timestamps is None else timestamps)
     num_bars = max(map(len, columns.values()), default=len(texts))
     for name, values in (*columns.items(), ("timestamps", texts)):  # before a series is cut to its end
@@ -157,7 +165,7 @@ def _columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Any:
-    for name in TIME_COLUMNS:
+    for name in (*TIME_COLUMNS, "ds"):
         if name in names:
             return candles[names[name]]
     index: Any = getattr(candles, "index", None)
@@ -253,6 +261,7 @@ def job_series(
     calendar: str | None = None,
     timezone: str | None = None,
     max_bars: int | None = None,
+    missing: Missing | None = None,
 ) -> list[dict[str, Any]]:
     """The series of a job, from one source, a list of sources, or sources by their ids.
 
@@ -262,6 +271,7 @@ def job_series(
         JobError: Names the field at fault.
     """
     with readable("the candles"):
+        candles = plain_candles(candles, missing or "error", has_times=timestamps is not None)
         names, sources = named_sources(candles)
     several = len(sources) != 1 or sources[0] is not candles
 

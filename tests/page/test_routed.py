@@ -286,11 +286,15 @@ def test_a_calibrated_model_offers_to_correct_the_ranges(routed: RoutedVisit):
     calibration = {"lookback": 3, "horizon": 2, "num_windows": 60, "last": "2024-02-01T00:00:00"}
     models = [WORKER["models"][0] | {"calibration": calibration}]
     routed.answers["workers"] = {"workers": [WORKER | {"models": models}], "queues": {}}
-    routed.answers["candles"] = CONTENT | {"warnings": ["Without prices: 1 of 6 bars. They are left out."]}
+    about = {"explanation": ["form: Nasdaq", "close: column Close/Last"]}
+    warnings = ["Without prices: 1 of 6 bars. They are left out."]
+    routed.answers["candles"] = CONTENT | {"warnings": warnings} | about
     page = with_file(routed)
     assert page.inner_text("#file-name").endswith(
         "2024-03-06. Without prices: 1 of 6 bars. They are left out."
     )
+    page.click("#file-explanation summary")
+    assert page.inner_text("#file-explanation p").splitlines() == about["explanation"]
     page.check("#calibrated")
     note = "From 60 forecasts of the past, the last of 2024-02-01: at most 2 bars ahead, from 3 bars."
     assert page.inner_text("#calibration-note") == note

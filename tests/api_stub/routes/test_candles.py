@@ -84,3 +84,16 @@ def test_it_needs_no_data_folder_and_takes_the_size_of_uploads(settings, http, m
     monkeypatch.setattr(candles, "read_upload", refuse)
     answer = http.post(URL, content=b" " * (2**24 + 1), headers=CSV)
     assert (answer.status_code, answer.json()["detail"]) == (422, "candles.csv was read")
+
+
+def test_forms_of_vendors_are_explained_and_what_is_odd_is_a_warning(http):
+    content = (FOLDER / "polygon_flat_file.csv").read_bytes()
+    answer = http.post(URL, params={"name": "a.csv", "instrument": "AA"}, content=content[:-1], headers=CSV)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["series"]["id"], found["instruments"]) == ("AA", ["A", "AA"])
+    assert found["explanation"][0].startswith("form: Polygon (Massive) flat files")
+    assert found["warnings"][0].startswith("the last line has no line end")
+    content = (FOLDER / "two_vendors.csv").read_bytes()
+    problem = http.post(URL, params={"name": "a.csv"}, content=content, headers=CSV).json()
+    assert (problem["field"], "fit two forms" in problem["detail"]) == ("column", True)

@@ -25,7 +25,7 @@ def read(monkeypatch) -> list[tuple]:
 
     async def read_upload(path, name, options, code, bars):
         calls.append((path.read_text(), name, options.id_column, bars))
-        return {"series": {"id": "", **COLUMNS}, "dropped": {}, "bad_rows": []}
+        return {"series": {"id": "", **COLUMNS}, "dropped": {}, "bad_rows": [], "warnings": ["cut"]}
 
     monkeypatch.setattr(candles, "read_upload", read_upload)
     return calls
@@ -74,7 +74,8 @@ def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
     result = jobs.finish(job_id)
     answer = http.post(URL, params=query, content=TEXT, headers=key)
     assert answer.status_code == 200
-    assert answer.json() == http.get(f"/v1/forecasts/{job_id}").json() | {"dropped": {}, "bad_rows": []}
+    about_file = {"dropped": {}, "bad_rows": [], "file_warnings": ["cut"]}
+    assert answer.json() == http.get(f"/v1/forecasts/{job_id}").json() | about_file
     table = http.post(URL, params=query, content=TEXT, headers=key | {"Accept": "text/csv"})
     assert table.text.count("\n") == 1 + sum(len(one["timestamps"]) for one in result["series"])
     assert example("forecast-result")["series"][0]["id"] in table.text

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
+from tests.kronos_model.bars.files.candle_files import FOLDER
 from tests.worker.inference.forecasts import result
 
 
@@ -127,6 +129,39 @@ def test_changed_options_repeat_a_forecast(
     played.asked.clear()
     assert forecast("in", "--output", "out", *arguments).exit_code == 0
     assert played.asked == asked
+
+
+def test_what_is_recognised_is_explained_without_a_client(files: list[Path]) -> None:
+    shutil.copy(FOLDER / "nasdaq.csv", "in/n.csv")
+    Path("in/bad.csv").write_text("observation_date,A,B\n2024-06-18,1,2\n")
+    outcome = forecast("in/n.csv", "in/bad.csv", "--explain")
+    assert outcome.exit_code == 1
+    assert outcome.stdout.splitlines()[:3] == [
+        "in/n.csv",
+        "  form: Nasdaq (as in nasdaq.com/market-activity, historical data, 2026-11), by its titles",
+        "  timestamps: column Date",
+    ]
+    assert "several columns that may hold the values, a, b" in outcome.stderr
+    assert "--columns value=TITLE" in outcome.stderr
+
+
+def test_a_flat_file_of_many_tickers_is_a_job_for_each(played: PlayedClient, files: list[Path]) -> None:
+    lines = [
+        f"T{ticker},1,1.0,1.1,1.2,0.9,{1718668800 + 60 * bar}000000000,3"
+        for bar in range(30)
+        for ticker in range(300)
+    ]
+    header = "ticker,volume,open,close,high,low,window_start,transactions"
+    Path("in/flat.csv").write_text("\n".join([header, *lines, ""]))
+    outcome = forecast("in", "--output", "out", "--pred-len", "2")
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.stdout == "303 files: 303 forecast. out\n"
+    assert played.asked == [20, 21, 22, *[30] * 300]
+    assert Path("out/flat/T299.csv").exists()
+    Path("in/flat.csv").write_text("\n".join([header, *lines[:300], ""]))
+    outcome = forecast("in/flat.csv", "--output", "other")
+    assert "1 file: 0 forecast, 1 failed" in outcome.stdout
+    assert "has one bar of each of its 300 instruments" in outcome.stderr
 
 
 def test_changed_candles_repeat_a_forecast(played: PlayedClient, files: list[Path]) -> None:

@@ -155,6 +155,22 @@ def test_candles_that_no_market_prints_give_a_warning_that_names_the_first() -> 
     )
 
 
+def test_one_value_a_bar_is_named_and_has_no_events_but_of_the_close() -> None:
+    rate = series() | {name: [4.25 + bar / 64 for bar in range(30)] for name in PRICE_COLUMNS}
+    wanted = job(rate) | {"output": {"events": ["close>last at end"]}}
+
+    (one,) = prepared(wanted)
+
+    assert one.warnings[0].startswith("Each bar has one value, which is its open, high, low and close.")
+    error = refusal_of(wanted | {"output": {"events": ["close>last at end", "high>=5 by end"]}})
+    assert (error.code, error.field) == ("BAD_VALUE", "output.events.1")
+    assert "asks for the high" in error.message
+    below = rate | {name: [-value for value in rate[name]] for name in PRICE_COLUMNS}
+    error = refusal_of(job(below))
+    assert (error.code, error.field) == ("NON_POSITIVE_PRICE", "series.0.open")
+    assert "rates and other values of 0 or below cannot be forecast" in error.message
+
+
 def test_seeds_follow_from_the_jobs() -> None:
     several = prepared(job(series("a"), series("b"), series("c", seed=5), sampling={"seed": 42}))
 

@@ -157,3 +157,25 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
 
 def test_a_fraction_of_a_minute_is_no_time() -> None:
     assert texts_of(clock_of("2024-06-18T09:35.5", "2024-06-18T09:36").wall) == ["NaT", "2024-06-18T09:36:00"]
+
+
+@pytest.mark.parametrize("is_newest_first", [False, True])
+def test_times_with_the_name_of_their_zone_are_told_apart_as_clocks_go_back(is_newest_first: bool) -> None:
+    hours = ["00:30", "01:30", "01:30", "02:30"]
+    texts = [f"20241103  {hour}:00 US/Eastern" for hour in (hours[::-1] if is_newest_first else hours)]
+    clock = clock_of(*texts)
+
+    expected = [
+        f"2024-11-03T{hour}"
+        for hour in ("00:30:00-04:00", "01:30:00-04:00", "01:30:00-05:00", "02:30:00-05:00")
+    ]
+    assert sorted(clock.texts(np.arange(4)), key=expected.index) == expected
+    assert np.all(
+        np.diff(clock.instants[:: -1 if is_newest_first else 1]).astype("timedelta64[h]").astype(int) == 1
+    )
+    assert (clock.zone, clock.is_aware) == ("US/Eastern", True)
+
+
+def test_a_zone_that_is_none_is_refused() -> None:
+    with pytest.raises(ClockError, match="'Mars/Olympus', which is no IANA time zone"):
+        clock_of("20241103 01:30:00 Mars/Olympus")
