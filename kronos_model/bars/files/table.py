@@ -118,16 +118,16 @@ def read_table(path: Path, options: ReadOptions) -> tuple[Cells, CandleTable]:
     def header_of(rows: Sequence[Sequence[str]], head: Cells | None = None) -> Header:
         return read_header(path, rows, options) if head is None else ordered(path, head).header
 
-    cells = arranged(path, read_cells(path, header_of), options)
+    cells = _read_cells(path, header_of, options)
     return cells, _to_table(path, cells, options)
 
 
-def read_cells(path: Path, read_header: ReadHeader) -> Cells:
+def _read_cells(path: Path, read_header: ReadHeader, options: ReadOptions) -> Cells:
     """The cells of a file's columns. Raises CandleFileError for whatever its reader raises."""
     is_parquet = path.suffix.lower() in PARQUET_SUFFIXES
     read = read_parquet if is_parquet else read_csv
     try:
-        return read(path, read_header)
+        return arranged(path, read(path, read_header), options)
     except (CandleFileError, MemoryError):
         raise
     except Exception as error:  # libraries raise errors of any type; one bad file must not stop the others
@@ -149,7 +149,7 @@ def names_instruments(path: Path, options: ReadOptions) -> bool:
         raise _HeaderRead
 
     with suppress(_HeaderRead, CandleFileError):
-        read_cells(path, read_only)
+        _read_cells(path, read_only, options)
     return bool(found) and (found[0].names_instruments or bool(found[0].tickers))
 
 
