@@ -13,7 +13,7 @@ from kronos_client.core.series import CandleSource
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.missing import Missing
 
-SAMPLE_COUNT: Final = 100
+SAMPLE_COUNT: Final = 64
 """Paths for each series by default: the outer quantiles of 30 change much from seed to seed."""
 
 DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mapping[str, CandleSource]

@@ -27,7 +27,7 @@ def test_every_option_is_one_of_the_contract():
 
 def test_defaults_are_the_contracts():
     job = ForecastJob.model_validate(forecast_payload(CANDLES, pred_len=5))
-    assert job == ForecastJob(series=job.series, pred_len=5, sampling=Sampling(sample_count=100))
+    assert job == ForecastJob(series=job.series, pred_len=5, sampling=Sampling(sample_count=64))
 
 
 def test_what_was_not_given_is_left_out():
@@ -57,4 +57,4 @@ def test_where_limits_allow_fewer_paths_the_default_is_what_they_allow_with_one_
     chosen = forecast_payload({str(number): CANDLES for number in range(60)}, limits=limits, sample_count=9)
     assert chosen["sampling"]["sample_count"] == 9
     (said,) = caplog.messages
-    assert said.startswith("63 paths are drawn for each of 64 series, not 100: KRONOS_MAX_PATHS or ")
+    assert said.startswith("63 paths are drawn for each of 64 series, not 64: KRONOS_MAX_PATHS or ")
