@@ -1,9 +1,12 @@
 """Scores of sampled closes against a reference library, and against forecasts whose scores are known."""
 
+import importlib
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 from scipy.stats import norm, spearmanr
-from scoringrules import crps_ensemble, crps_normal, quantile_score
 
 from kronos_model.evaluation.scores import (
     LEVELS,
@@ -27,18 +30,28 @@ def normal_windows(num_paths: int = 30, spread: float = 1.0):
     return samples, actual
 
 
+@pytest.fixture(scope="module")
+def scoringrules() -> ModuleType:
+    """Without Numba, for which it would compile all its functions at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "numba", None)
+        return importlib.import_module("scoringrules")
+
+
 @pytest.mark.parametrize("num_paths", [5, 200])
-def test_crps_is_that_of_the_distribution_whatever_the_number_of_paths(num_paths):
+def test_crps_is_that_of_the_distribution_whatever_the_number_of_paths(scoringrules, num_paths):
     samples, actual = normal_windows(num_paths)
-    exact = crps_normal(actual, PAST[:, -1:], 1.0).mean()
+    exact = scoringrules.crps_normal(actual, PAST[:, -1:], 1.0).mean()
     assert score_paths(samples, actual, PAST)["crps"].mean() == pytest.approx(exact, rel=0.06)
 
 
-def test_crps_quantile_loss_and_error_are_those_of_the_library():
+def test_crps_quantile_loss_and_error_are_those_of_the_library(scoringrules):
     samples, actual = normal_windows()
     scores, quantiles = score_paths(samples, actual, PAST), sample_quantiles(samples, LEVELS)
-    np.testing.assert_allclose(scores["crps"], crps_ensemble(actual, samples, m_axis=1, estimator="fair"))
-    each = [quantile_score(actual, values, level) for values, level in zip(quantiles, LEVELS, strict=True)]
+    crps = scoringrules.crps_ensemble(actual, samples, m_axis=1, estimator="fair")
+    np.testing.assert_allclose(scores["crps"], crps)
+    by_level = zip(quantiles, LEVELS, strict=True)
+    each = [scoringrules.quantile_score(actual, values, level) for values, level in by_level]
     np.testing.assert_allclose(scores["quantile_loss"], np.mean(each, axis=0))
     np.testing.assert_allclose(scores["error"], np.abs(actual - quantiles[4]))
 
