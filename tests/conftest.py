@@ -43,7 +43,7 @@ gc.disable()
 collect_nothing_at_exit()
 
 
-# How long an example takes decides nothing. All runs have the same few examples; `--faults` draws many new ones.
+# How long an example takes decides nothing. `--faults` draws many new ones, else all runs have the same few.
 NO_REASON = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 settings.register_profile(
     "same", deadline=None, suppress_health_check=NO_REASON, derandomize=True, max_examples=50
