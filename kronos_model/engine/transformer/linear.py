@@ -27,6 +27,8 @@ MIN_PRODUCTS_OF_AMX = 64
 """oneDNN does not use AMX for fewer rows times inputs."""
 NUM_EXACT_ROWS = 16
 """Up to this number no row is added; above it, at most one for every eight."""
+FEW_SIZES = range(16, 129, 16)
+"""The numbers of rows of the tokenizer, which no step waits for: so it has few kernels."""
 
 
 class Affine(NamedTuple):
@@ -74,9 +76,16 @@ class FusedLinear:
 
     Holds its own copy of the weights as they were at construction. ``swish`` applies x · sigmoid(x) to the
     product. oneDNN does that itself, because ``F.silu`` rounds a number by its place in the batch.
+    ``few_sizes``: oneDNN computes only ``FEW_SIZES`` of rows.
     """
 
-    def __init__(self, *layers: Affine, dtype: torch.dtype = torch.float32, swish: bool = False) -> None:
+    def __init__(
+        self,
+        *layers: Affine,
+        dtype: torch.dtype = torch.float32,
+        swish: bool = False,
+        few_sizes: bool = False,
+    ) -> None:
         if len({layer.bias is None for layer in layers}) != 1:
             raise ValueError("layers with and without a bias cannot be fused")
         weight = torch.cat([layer.weight for layer in layers]).to(dtype)
@@ -84,7 +93,9 @@ class FusedLinear:
         self._dtype = dtype
         self._bias = torch.cat(biases).to(dtype) if biases else None
         self._has_swish = swish
-        self._rows = row_bounds(weight.shape[1], dtype)
+        rows = row_bounds(weight.shape[1], dtype)
+        self._has_few_sizes = few_sizes
+        self._rows = rows._replace(most=min(rows.most, FEW_SIZES[-1])) if few_sizes else rows
         reordered = _reorder(weight, self._rows.hint)
         self._is_reordered = reordered is not None
         self._weight = weight if reordered is None else reordered
@@ -101,7 +112,11 @@ class FusedLinear:
 
     def _part(self, x: Tensor) -> Tensor:
         num_rows = x.shape[0]
-        num_added = num_rows_for(max(num_rows, self._rows.least)) - num_rows
+        needed = max(num_rows, self._rows.least)
+        if self._has_few_sizes:
+            num_added = FEW_SIZES[(needed - 1) // FEW_SIZES.step] - num_rows
+        else:
+            num_added = num_rows_for(needed) - num_rows
         if num_added:
             x = F.pad(x, (0, 0, 0, num_added))
         return _multiply(x, self._weight, self._bias, "swish" if self._has_swish else "none")[:num_rows]

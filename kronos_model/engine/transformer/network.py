@@ -9,6 +9,7 @@ rotation is one product of complex numbers. Cached keys have that order.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple, Self, cast
 
 import numpy as np
@@ -195,9 +196,14 @@ def _exact(weight: Tensor) -> Tensor:
 class BlockStack:
     """The model's transformer, or the tokenizer's encoder or decoder; multiplies in ``dtype``."""
 
-    def __init__(self, blocks: nn.ModuleList, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, blocks: nn.ModuleList, dtype: torch.dtype = torch.float32, *, few_sizes: bool = False
+    ) -> None:
         originals = [cast(TransformerBlock, block) for block in blocks]
-        self._blocks = [_Block(block, dtype) for block in originals]
+        self._blocks = [
+            _Block(block, partial(FusedLinear, dtype=dtype, few_sizes=few_sizes), dtype)
+            for block in originals
+        ]
         # Every block's rotary is the same.
         self._rotary = originals[0].self_attn.rotary if originals else None
         self._turns = torch.empty(0)  # (positions, 3, 1, head_dim / 2, 2), cosine and sine
@@ -313,16 +319,18 @@ class DependencyWeights(NamedTuple):
 class _Block:
     """A transformer block's weights as the engine runs them."""
 
-    def __init__(self, block: TransformerBlock, dtype: torch.dtype) -> None:
+    def __init__(
+        self, block: TransformerBlock, make_linear: Callable[..., FusedLinear], dtype: torch.dtype
+    ) -> None:
         weights = BlockWeights.from_block(block)
         self.n_heads, self.head_dim = weights.heads
         device = block.self_attn.q_proj.weight.device
         self._dtype, self._kept_as = dtype, cache_dtype(device, dtype)
-        self._qkv = FusedLinear(weights.q, weights.k, weights.v, dtype=dtype)
-        self._out = FusedLinear(weights.out, dtype=dtype)
-        self._gate = FusedLinear(weights.w1, dtype=dtype, swish=True)
-        self._w3 = FusedLinear(weights.w3, dtype=dtype)
-        self._w2 = FusedLinear(weights.w2, dtype=dtype)
+        self._qkv = make_linear(weights.q, weights.k, weights.v)
+        self._out = make_linear(weights.out)
+        self._gate = make_linear(weights.w1, swish=True)
+        self._w3 = make_linear(weights.w3)
+        self._w2 = make_linear(weights.w2)
 
     def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values of x (N, d_model), each (N, H, head_dim); the first two are turned."""
