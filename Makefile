@@ -2,7 +2,7 @@
 PYTHON ?= .venv/bin/python
 BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
-.PHONY: system-deps format lint types contracts collect test coverage kombu-5.6 reference docs docs-deps bench release ci
+.PHONY: system-deps format lint types contracts collect test coverage reference docs bench release ci
 
 # What tests need that pip cannot install: redis-server with TLS, and Chromium. Debian and Ubuntu.
 system-deps:
@@ -36,12 +36,14 @@ test:
 reference:
 	$(PYTHON) -m docs.generate
 
-docs-deps:
-	$(PYTHON) -m pip install -r requirements-docs.txt
+# The site, in output/site. What builds it is installed once, apart from the project; after that no network is needed.
+docs: .venv-docs/installed
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build
 
-# The site, in output/site; needs docs-deps once, and no network.
-docs:
-	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
+.venv-docs/installed: requirements-docs.txt
+	python3 -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet -r requirements-docs.txt
+	touch $@
 
 # Lines and branches that the tests reach, in their processes and in those that they start.
 coverage:
@@ -49,11 +51,6 @@ coverage:
 	$(PYTHON) -m coverage run -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 	$(PYTHON) -m coverage combine --quiet
 	$(PYTHON) -m coverage report
-
-# The transport on the earlier kombu. Celery 5.7 excludes it in its metadata, and works with it.
-kombu-5.6:
-	$(PYTHON) -m pip install --quiet --no-deps --upgrade --target output/kombu-5.6 'kombu~=5.6.0'
-	PYTHONPATH=output/kombu-5.6 $(PYTHON) -m pytest --quiet tests/worker/broker/test_transport.py
 
 bench:
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(PYTHON) -m benchmarks.$$name; done

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from api_stub.addresses import PREDICTIONS, address_of
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import ErrorCode, JobError, code_of
 from kronos_model.text import dotted
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -81,11 +81,6 @@ STATUSES: Final[Mapping[str, HTTPStatus]] = {
 
 _CODES_OF_STATUSES: Final[Mapping[int, HttpCode]] = {STATUSES[code]: code for code in HttpCode}
 """For Starlette's own errors. Of two codes with one status, the last counts."""
-_CODES_OF_KINDS: Final = {
-    "missing": ErrorCode.MISSING_FIELD,
-    "extra_forbidden": ErrorCode.UNKNOWN_FIELD,
-    "length_mismatch": ErrorCode.LENGTH_MISMATCH,
-}
 _DETAILS_OF_STATUSES: Final = {
     404: "nothing is at this address; see /docs for the addresses that exist",
     405: "this address does not take that method; see the Allow header",
@@ -259,7 +254,5 @@ def _invalid(found: Mapping[str, Any]) -> HttpError:
     parts = [part for before, part in pairs if before != "candles" or part not in CANDLE_KINDS]
     field = dotted(parts, MAX_FIELD_CHARS)[:MAX_FIELD_CHARS] or str(place)
     reason = str(found["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
-    is_type = kind.endswith(("_type", "_parsing"))
-    code = ErrorCode.BAD_TYPE if is_type else _CODES_OF_KINDS.get(kind, ErrorCode.BAD_VALUE)
     message = f"{field}: {reason[:MAX_REASON_CHARS]}"
-    return HttpError(code, message, field, place=str(place), kind=kind)
+    return HttpError(code_of(kind), message, field, place=str(place), kind=kind)

@@ -21,9 +21,10 @@ from benchmarks.support.naive import NaiveForecaster
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
 from kronos_model.devices.cores import num_cores
-from kronos_model.engine.build import CPU_SLOTS, build_engine
+from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.memory import CPU_SLOTS
 from kronos_model.engine.transformer.linear import Affine, FusedLinear
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer

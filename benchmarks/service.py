@@ -72,9 +72,8 @@ def backlog(given: argparse.Namespace) -> Rows:
                 Traffic(bare) as bare_traffic,
             ):
                 cases = {"own": own_traffic, "bare": bare_traffic}
-                runs = in_turn(
-                    {name: partial(one.run_backlog, payloads) for name, one in cases.items()}, given.runs + 1
-                )
+                work = {name: partial(traffic.run_backlog, payloads) for name, traffic in cases.items()}
+                runs = in_turn(work, given.runs + 1)
         rates, cpu_ms = {}, {}
         for name, (_, *measured) in runs.items():  # the first run warms up
             rates[name] = [BACKLOG / run_s for run_s, _ in measured]
@@ -100,7 +99,7 @@ def idle(given: argparse.Namespace) -> Rows:
 
         runs = [[added_ms() for _ in range(IDLE_WARM_UP + IDLE)][IDLE_WARM_UP:] for _ in range(given.runs)]
     yield Row("added by an idle worker, ms", spread([*map(statistics.median, runs)], ".1f"), "≤ 3")
-    p90 = statistics.quantiles([one for run in runs for one in run], n=10)[-1]
+    p90 = statistics.quantiles([added for run in runs for added in run], n=10)[-1]
     yield Row("  90th percentile", f"{p90:.1f}")
 
 

@@ -18,6 +18,7 @@ ROOT_PAGES = {
 }
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
 SCRIPT = re.compile(r"^```(\w+) (\S+\.\w+)$", re.MULTILINE)
+NOT_RUN = re.compile(r"^ *<!-- not run: .* -->\n", re.MULTILINE)
 FOREIGN = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?(?:src|href)=[\"']?(?:https?:)?//[^>]*>")
 
 
@@ -44,8 +45,8 @@ def with_links_from(text: str, uri: str, files: Files) -> str:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Show a script's name as its title."""
-    return SCRIPT.sub(r'```\1 title="\2"', markdown)
+    """Show a script's name as its title, and no marks for tests."""
+    return SCRIPT.sub(r'```\1 title="\2"', NOT_RUN.sub("", markdown))
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:

@@ -1,6 +1,7 @@
 """Seeds derived from texts and from other seeds, the same on every machine and in every language.
 
 Each is the SHA-256 of a UTF-8 text: the digest's first eight bytes, read big-endian, without the topmost bit.
+``kronos_model/engine/decoding/noise.py`` makes the noise of each path from a series' seed.
 """
 
 from hashlib import sha256

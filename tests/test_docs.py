@@ -99,6 +99,16 @@ def test_paths_that_the_docs_name_exist():
             assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
+def test_each_common_change_has_a_place_to_start():
+    text = (ROOT / "docs" / "how-it-works" / "architecture.md").read_text()
+    _, _, *rows = re.findall(
+        r"^\|.*", text.partition("## Where a change starts")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    assert len(rows) >= 20
+    for row in rows:
+        assert re.search(r"`[\w/.]+`", row.split("|")[2]), row
+
+
 def test_pages_that_the_code_names_exist():
     """Messages, help texts and comments name pages by their paths."""
     listed = subprocess.run(

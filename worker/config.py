@@ -1,7 +1,7 @@
 """The Celery configuration of workers and of Flower, and workers' node names. No torch."""
 
 import re
-from typing import Any, Final
+from typing import Final
 
 from celery import Celery
 
@@ -25,7 +25,7 @@ IMPORTS: Final[dict[Role, tuple[str, ...]]] = {
 }
 
 
-def worker_config(settings: WorkerSettings) -> dict[str, Any]:
+def worker_config(settings: WorkerSettings) -> dict[str, object]:
     """The clients' configuration, and a worker's on top of it."""
     return celery_config(settings) | {
         "imports": ["worker.lifecycle", *(f"worker.tasks.{name}" for name in IMPORTS[settings.role])],

@@ -24,13 +24,14 @@ from worker.broker import transport
 from worker.broker.connecting import ConnectionPause
 from worker.broker.consuming import rounds
 from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
+from worker.celery_types import Worker
 from worker.config import node_name
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_worker
-from worker.process import current
+from worker.process import WorkerProcess, current
 from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)
@@ -75,13 +76,13 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
     return handle
 
 
-def _start(node: str) -> Any:
+def _start(node: str) -> WorkerProcess:
     """Start this process, and load its models."""
     settings = get_settings()
     if settings.role == "finetune":
         from worker.training.finetune_process import FinetuneProcess
 
-        process: Any = FinetuneProcess(settings, node, probed_device())
+        process: WorkerProcess = FinetuneProcess(settings, node, probed_device())
         process.capacity = Capacity(lambda: (), max_jobs=1)
     else:
         from worker.inference.forecast_process import ForecastProcess  # imports torch
@@ -114,7 +115,7 @@ def probed_device() -> dict[str, Any]:
 
 @signals.worker_init.connect
 @or_exit
-def choose_pool(sender: Any, **_: Any) -> None:
+def choose_pool(sender: Worker, **_: object) -> None:
     """Use our pool, whatever the command line asks for. Celery reads them just after this signal.
 
     ``worker_pool`` in the configuration is no alternative: in Celery 5.7 it overrides ``--pool``.
@@ -141,7 +142,7 @@ def choose_pool(sender: Any, **_: Any) -> None:
 
 @signals.worker_init.connect
 @or_exit
-def set_options(sender: Any, **_: Any) -> None:
+def set_options(sender: Worker, **_: object) -> None:
     """Set what a worker needs and Flower must not have: Flower reads the transport as part of a URL."""
     sender.app.conf.broker_transport = transport.TRANSPORT
     # Our workers elect no leader, and Celery 5.7 leaks gossip's connections when Redis goes away.
@@ -151,7 +152,7 @@ def set_options(sender: Any, **_: Any) -> None:
 
 @signals.celeryd_init.connect
 @or_exit
-def choose_log_format(instance: Any, **_: Any) -> None:
+def choose_log_format(instance: Worker, **_: object) -> None:
     """Choose the format before Celery logs its first line; it sets up logging later."""
     if get_settings().log_format == "json":
         log_json()
@@ -160,7 +161,7 @@ def choose_log_format(instance: Any, **_: Any) -> None:
 
 @signals.worker_init.connect
 @or_exit
-def name_worker(sender: Any, **_: Any) -> None:
+def name_worker(sender: Worker, **_: object) -> None:
     """Name the worker unless the command line does. Celery reads the name just after this signal."""
     if click.get_current_context(silent=True) is None or is_given("hostname"):
         return
@@ -184,7 +185,7 @@ class FinetuningPool(WaitingThreadsPool):
 
 @signals.celeryd_after_setup.connect
 @or_exit
-def set_up(sender: str, instance: Any, **_: Any) -> None:
+def set_up(sender: str, instance: Worker, **_: object) -> None:
     """Select the device's queue and load the model, before the first connection."""
     if get_settings().shared_exchanges:
         log.warning(
@@ -197,7 +198,7 @@ def set_up(sender: str, instance: Any, **_: Any) -> None:
 
 
 @signals.worker_ready.connect
-def announce_ready(**_: Any) -> None:
+def announce_ready(**_: object) -> None:
     """Announce that this worker takes jobs."""
     if current.process is not None:
         rounds.once.append(current.process.ready)
@@ -207,7 +208,7 @@ def announce_ready(**_: Any) -> None:
 
 @signals.after_setup_logger.connect
 @signals.after_setup_task_logger.connect
-def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
+def keep_our_lines(logger: logging.Logger, **_: object) -> None:
     """Log our lines from INFO up. Plain ``celery worker`` logs from WARNING up."""
     logging.getLogger("worker").setLevel(logging.INFO)
     if get_settings().log_format == "json":
@@ -217,7 +218,7 @@ def keep_our_lines(logger: logging.Logger, **_: Any) -> None:
 
 
 @signals.worker_shutting_down.connect
-def drain(sig: str | None = None, **_: Any) -> None:
+def drain(sig: str | None = None, **_: object) -> None:
     """Announce the shutdown, once; ``sig`` is the signal that caused it."""
     current.is_ending = current.is_ending or sig is not None
     is_first, current.is_draining = not current.is_draining, True
@@ -227,7 +228,7 @@ def drain(sig: str | None = None, **_: Any) -> None:
 
 
 @signals.worker_shutdown.connect
-def stop(sender: Any = None, **_: Any) -> None:
+def stop(sender: Any = None, **_: object) -> None:
     """Stop the process's threads, and set an exit status that says if its engines died."""
     if current.process is not None:
         current.process.stop()

@@ -7,7 +7,7 @@ import platform
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from kronos_client import __version__
 from kronos_client.contract.names import TASK_ROLES
@@ -22,6 +22,9 @@ from worker.monitoring.heartbeat import Heartbeat
 from worker.monitoring.job_log import log_job
 from worker.monitoring.metrics import JobMetrics
 from worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from worker.inference.capacity import Capacity
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +56,7 @@ class WorkerProcess:
 
     device: object
     device_warning: str | None
-    capacity: object
+    capacity: "Capacity"
     metrics: JobMetrics
 
     def __init__(self, settings: WorkerSettings, node: str, metrics: JobMetrics) -> None:
@@ -75,6 +78,13 @@ class WorkerProcess:
         self.metrics.outcomes_kept.set_function(lambda: self.outcomes.num_kept_bytes)
         self._started = time.time()
         self._heartbeat = Heartbeat(self.redis, node, self.status, self._is_alive)
+
+    @classmethod
+    def current(cls) -> Self:
+        """This worker's process, which must be of this class."""
+        if current.process is None:
+            raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
+        return cast(Self, current.process)
 
     @property
     def queue(self) -> str:
@@ -168,16 +178,9 @@ class WorkerProcess:
 class WorkerState:
     """The state of this process, which Celery's signals change."""
 
-    process: Any = None
+    process: WorkerProcess | None = None
     is_draining: bool = False
     is_ending: bool = False
 
 
 current = WorkerState()
-
-
-def current_process() -> Any:
-    """The ForecastProcess or FinetuneProcess of this worker."""
-    if current.process is None:
-        raise RuntimeError("no model is loaded in this process; start it as a Celery worker")
-    return current.process

@@ -11,7 +11,6 @@ import { verdictLines } from "./verdict.js"
 
 const AT_HAND = "file:" // no data set can have this name
 const COLOURS = ["accent", "mean"]
-const NAIVE = "last_value"
 const STAGES = { reading: "Reading the candles", waiting: "Waiting for a forecast worker", scoring: "Comparing with what followed" }
 
 const asPercent = (share) => share === null ? "–" : `${Math.round(share * 100)} %`
@@ -107,7 +106,9 @@ export class BacktestPanel {
       `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} windows failed.` : ""))
     byId("verdicts").replaceChildren(...names.map((name) => made(
       "div", {}, made("h3", {}, name), ...verdictLines(models[name].verdict))))
-    const rows = [...names.map((name) => [name, models[name].scores]), ["Repeating the last close", naive[NAIVE]]]
+    const [baseline, title] = naive.bootstrap ? [naive.bootstrap, "a drift-free bootstrap"]
+      : [naive.last_value, "repeating the last close"] // of a worker of 0.1.0
+    const rows = [...names.map((name) => [name, models[name].scores]), [title, baseline]]
     fillRows(byId("backtest-scores").tBodies[0], rows.map(([name, scores]) => [
       name, asNumber(scores.crps_scaled), ...["0.5", "0.8", "0.9"].map((level) => asPercent(scores.coverage[level])),
       asPercent(scores.direction_accuracy),
@@ -117,7 +118,7 @@ export class BacktestPanel {
     byId("by-horizon").replaceChildren()
     const lines = names.slice(0, COLOURS.length).map((name, index) => (
       { text: name, colour: COLOURS[index], values: models[name].by_horizon }))
-    draw("Error by bar ahead", [...lines, { text: "repeating the last close", colour: "soft", values: naive[NAIVE].by_horizon }],
+    draw("Error by bar ahead", [...lines, { text: title, colour: "soft", values: baseline.by_horizon }],
       ({ crps_scaled: errors }) => errors)
     draw("Closes inside the 80 % range, by bar ahead", [...lines, { text: "80 %, as it should be", colour: "soft",
       values: { coverage: { 0.8: Array(asked.horizon).fill(0.8) } } }], ({ coverage }) => coverage["0.8"],

@@ -8,10 +8,10 @@ const MAX_BARS = 16_384 // lookback and held-out bars
 const FORM = ["id-column", "instrument", "date-format", "decimal"]
 const ASKED = ["column", "id_column", "date_format", "decimal"] // fields of errors that the form answers
 
-/** Bars of one instrument: `timestamps`, and `columns` of numbers. */
+/** Bars of one instrument: `timestamps` on the clock of `timezone`, if it is known, and `columns` of numbers. */
 export class Candles {
-  constructor(name, timestamps, columns) {
-    Object.assign(this, { name, timestamps, columns })
+  constructor(name, timestamps, columns, timezone = null) {
+    Object.assign(this, { name, timestamps, columns, timezone })
   }
 
   get length() {
@@ -22,7 +22,7 @@ export class Candles {
     const columns = Object.fromEntries(
       Object.entries(this.columns).map(([name, values]) => [name, values.slice(start, end)]),
     )
-    return new Candles(this.name, this.timestamps.slice(start, end), columns)
+    return new Candles(this.name, this.timestamps.slice(start, end), columns, this.timezone)
   }
 }
 
@@ -66,18 +66,19 @@ export class CandleFile {
     this.#file = file
     this.#reading += 1
     const reading = this.#reading
+    byId("file-explanation").hidden = true
     showText(byId("file-problem"), null)
     showText(byId("file-name"), `Reading ${file.name}…`)
     try {
       if (others.length) throw new ApiError("Open one file: a forecast is made from one file at a time.")
       const answer = await upload(`candles?${this.#query(file.name)}`, file)
       if (reading !== this.#reading) return
-      const { id, timestamps, ...columns } = answer.series
+      const { id, timestamps, timezone, ...columns } = answer.series
       const isOne = answer.instruments.length === 0
       byId("instruments").hidden = isOne
       offer(byId("instrument"), answer.instruments.map((name) => [name, name]))
       if (!isOne) byId("instrument").value = id
-      this.#show(new Candles(isOne ? file.name : id, timestamps, columns), answer)
+      this.#show(new Candles(isOne ? file.name : id, timestamps, columns, timezone), answer)
     } catch (error) {
       if (reading !== this.#reading) return
       showText(byId("file-name"), null)
@@ -100,11 +101,13 @@ export class CandleFile {
     return query
   }
 
-  #show(candles, { dropped, warnings }) {
+  #show(candles, { dropped, warnings, explanation = [] }) {
     const left = Object.entries(dropped).map(([why, number]) => `${count(number)} ${why.replaceAll("_", " ")}`)
     showText(byId("file-name"), `${candles.name}: ${bars(candles.length)}, ${candles.timestamps[0]} to ` +
       candles.timestamps.at(-1) + (left.length ? `. Rows left out: ${left.join(", ")}` : "") + warnings.map((text) => `. ${text}`).join(""))
     showText(byId("file-problem"), null)
+    byId("file-explanation").hidden = !explanation.length
+    byId("file-explanation").querySelector("p").textContent = explanation.join("\n")
     byId("file-help").hidden = true
     this.onCandles(candles)
   }

@@ -41,7 +41,8 @@ export class ForecastForm {
   }
 
   jobOf({ lookback, actual }) {
-    const series = { id: idOf(lookback.name), timestamps: lookback.timestamps, ...lookback.columns }
+    const { name, timestamps, timezone, columns } = lookback
+    const series = { id: idOf(name), timestamps, timezone, ...columns }
     const horizon = numberIn("horizon")
     if (actual.length >= horizon) series.future_timestamps = actual.timestamps.slice(0, horizon)
     // Chosen here, because JavaScript numbers cannot hold every seed that a worker may choose.

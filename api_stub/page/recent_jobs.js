@@ -42,7 +42,7 @@ export class RecentJobs {
   /** The `{lookback, actual, samples}` of a forecast; null if this browser does not have them. */
   candlesOf(address) {
     const { lookback, actual, samples } = recall(`candles.${address}`, {})
-    const asCandles = ({ name, timestamps, columns }) => new Candles(name, timestamps, columns)
+    const asCandles = ({ name, timestamps, columns, timezone }) => new Candles(name, timestamps, columns, timezone)
     return lookback && actual ? { lookback: asCandles(lookback), actual: asCandles(actual), samples } : null
   }
 

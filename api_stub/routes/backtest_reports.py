@@ -52,7 +52,7 @@ async def report(
 
 @router.delete("/{job_id}/report", status_code=204, dependencies=[needs("admin")])
 async def delete(job_id: AnyId, backend: BackendDependency) -> None:
-    """Delete the files of a backtest that is done. Without that they stay."""
+    """Delete the files of a backtest that is done. Nothing else deletes them."""
     folder = await backend.call(_existing, backend.settings.model_folder, job_id)
     try:
         await backend.call(shutil.rmtree, folder.parent)

@@ -27,6 +27,7 @@ class Bars(BaseModel):
 
     id: str
     timestamps: list[str]
+    timezone: str | None = Field(default=None, description="IANA zone that the file names for its times")
     open: list[float]
     high: list[float]
     low: list[float]
@@ -45,15 +46,20 @@ class FileContent(BaseModel):
     """The last bars of a file, oldest first."""
 
     series: Bars = Field(description="can be used unchanged in a forecast job's `series`")
-    instruments: list[str] = Field(description="all instruments of the file, with `id_column`")
+    instruments: list[str] = Field(description="all instruments of the file, if it has several")
     dropped: Dropped
     bad_rows: BadRows
-    warnings: list[str] = Field(description="bars without prices that were filled or left out, and how many")
+    warnings: list[str] = Field(
+        description="bars without prices that were filled or left out, and what is odd about the file"
+    )
+    explanation: list[str] = Field(
+        description="what was recognised: which column became what, in which zone and unit, what was left out"
+    )
 
 
 Name = Annotated[str, Query(max_length=200, description="name of the file; its suffix sets the format")]
 Instrument = Annotated[
-    str | None, Query(max_length=200, description="with `id_column`; default: the first one")
+    str | None, Query(max_length=200, description="if the file has several; default: the first one")
 ]
 
 

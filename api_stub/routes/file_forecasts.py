@@ -59,11 +59,20 @@ class FileForecastView(ForecastView):
 
     dropped: Dropped
     bad_rows: BadRows
+    file_warnings: list[str] = Field(description="what is odd about the file, such as a cut last line")
 
 
 # async, because FastAPI runs sync dependencies on threads.
 async def _options(options: Annotated[FileForecast, Query()]) -> Any:
     return options.model_dump(exclude_none=True)
+
+
+def _in_request(error: JobError, default: str | None = None) -> JobError:
+    """The error with the request's name of the field, or with the default if it names none."""
+    if error.field is None or error.field.startswith("series"):  # the candles are the body
+        field = default if error.field is None else "body"
+        return JobError(error.code, error.message, field, error.details)
+    return error.renamed(_PART.sub("", error.field))
 
 
 Dataset = Annotated[
@@ -92,7 +101,7 @@ async def forecast_file(
     """Forecast the bars after those of a file, and wait for it as long as for a prediction.
 
     The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`,
-    with `dropped` and `bad_rows`.
+    with `dropped`, `bad_rows` and `file_warnings`.
     """
     webhooks.checked(webhook)
     request, backend, submission = waiting.request, waiting.backend, waiting.submission
@@ -104,27 +113,26 @@ async def forecast_file(
         await json_only(request)
         path = await backend.call(dataset_path, data_folder(backend.settings), dataset)
         content = await read_path(path, dataset, backend, read_options, wanted)
-    candles = {column: values for column, values in content["series"].items() if column != "id"}
-    options["series_ids"] = [content["series"]["id"]]
+    candles = dict(content["series"])
+    options["series_ids"] = [candles.pop("id")]
+    options = {"timezone": candles.pop("timezone", None)} | options
 
     def make() -> Any:
         try:
             return candles_job(candles, options, submission.job_id, backend.settings)
         except JobError as error:
-            field = "body" if (error.field or "series").startswith("series") else error.field
-            raise JobError(error.code, error.message, _PART.sub("", str(field)), error.details) from None
+            raise _in_request(error, "body") from None
 
     job, _ = await backend.core.send(make, may_stay=True, scope=None if webhook else submission.scope)
     url = f"{submission.root}{FORECASTS}/{job.id}"
     await webhooks.add(job.id, url, webhook)
     work = backend.wait(job.id, waiting.preference.wait_s)
     stored = await waiting.while_connected(work, [] if webhook else [job.id])
-    view = FileForecastView.from_stored(
-        job.id, stored, dropped=content["dropped"], bad_rows=content["bad_rows"]
-    )
+    left_out = {name: content[name] for name in ("dropped", "bad_rows")}
+    view = FileForecastView.from_stored(job.id, stored, **left_out, file_warnings=content["warnings"])
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
-        raise HttpError.from_job(stored.value, job.id)
+        raise HttpError.from_job(_in_request(stored.value), job.id)
     if view.result is None:
         return JSONResponse(to_jsonable_python(view), 202, headers | {"Retry-After": "1"})
     if waiting.table is not None:

@@ -77,9 +77,9 @@ class PredictionJob:
         """The error with the request's name of the field, also in its message."""
         if error.field is None:
             return error
-        field = self._field(error.field, error.details.get("row"))
-        message = _renamed(error.message, error.field, field)
-        return JobError(error.code, _FUTURE.sub("prediction_timestamps", message), field, error.details)
+        renamed = error.renamed(self._field(error.field, error.details.get("row")))
+        message = _FUTURE.sub("prediction_timestamps", renamed.message)
+        return JobError(renamed.code, message, renamed.field, renamed.details)
 
     def _field(self, field: str, row: object) -> str:
         place = 0
@@ -98,12 +98,6 @@ class PredictionJob:
         else:
             inner = field.removeprefix("output.")
         return (self.prefix.format(index=self.indices[place]) + inner).rstrip(".") or "candles"
-
-
-def _renamed(message: str, name: str, other: str) -> str:
-    """Replace a field's name in a message. A plain word, such as model, counts only at the beginning."""
-    begin = "^" if name.isalpha() else r"(?<![\w.])"
-    return re.sub(rf"{begin}{re.escape(name)}(?!\w)", lambda _: other, message)
 
 
 def prediction_jobs(

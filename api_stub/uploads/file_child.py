@@ -35,13 +35,16 @@ def read(path: Path, options: Mapping[str, Any], bars: Mapping[str, Any] | None)
     asked = dict(bars)
     is_settled = asked.pop("is_settled", False)
     found = file.last(**asked)
-    candles, warnings = found.candles, list[str]()
+    candles, warnings = found.candles, list(found.notes)
     if is_settled and given.missing != "error":
-        candles, warnings = found.settled(given.missing)
+        candles, settled = found.settled(given.missing)
+        warnings += settled
+    columns = {str(name): candles[name].tolist() for name in candles}
     return {
-        "series": {"id": found.name} | {str(name): candles[name].tolist() for name in candles},
+        "series": {"id": found.name, "timezone": found.timezone} | columns,
         "warnings": warnings,
-        "instruments": [] if given.id_column is None else list(file.instruments),
+        "instruments": [] if file.instruments == ("",) else list(file.instruments),
+        "explanation": file.explanation(),
         "dropped": dict(found.dropped),
         "bad_rows": list(found.bad_rows),
     }

@@ -29,7 +29,7 @@ ENDED_BY_LIMITS: Final = (-signal.SIGKILL, -signal.SIGXCPU)
 async def read_upload(
     path: Path, name: str, options: ReadOptions, code: ErrorCode, bars: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """What the file at ``path`` holds: a report on it as finetuning would read it, or ``bars`` of it.
+    """Read a file. Return a report on it, as finetuning would read it, or its last bars if ``bars`` is given.
 
     Args:
         name: the file, as its sender calls it.
@@ -55,7 +55,7 @@ async def read_upload(
         await asyncio.to_thread(child.stop)
     if answer["event"] == "content":
         content = dict(answer["content"])
-        for messages in ("bad_rows", "warnings"):
+        for messages in ("bad_rows", "warnings", "explanation"):
             if messages in content:
                 texts = content[messages]
                 content[messages] = [text.replace(str(path.absolute()), name) for text in texts]

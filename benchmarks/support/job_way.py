@@ -79,10 +79,10 @@ def trips(given: argparse.Namespace) -> Rows:
 
         singly()
         together()
-        rates = {one: one.idle_per_s(IDLE_S) for one in (of_worker, of_client)}
+        rates = {trips: trips.idle_per_s(IDLE_S) for trips in (of_worker, of_client)}
 
-        def counted(one: RoundTrips, work: Callable[[], object], number: int) -> tuple[str, str]:
-            measured = [one.during(work, rates[one]) for _ in range(given.runs)]
+        def counted(side: RoundTrips, work: Callable[[], object], number: int) -> tuple[str, str]:
+            measured = [side.during(work, rates[side]) for _ in range(given.runs)]
             total, commands = (
                 sum((trips for trips, _ in measured)),
                 sum((by for _, by in measured), Counter()),
@@ -102,8 +102,8 @@ def trips(given: argparse.Namespace) -> Rows:
             ("  client, a job", of_client, singly, NUM_SINGLE, "≤ 2"),
             ("  client, forecast_many of 16", of_client, together, 1, "≤ 2"),
         )
-        for name, one, work, number, target in cases:
-            total, commands = counted(one, work, number)
+        for name, side, work, number, target in cases:
+            total, commands = counted(side, work, number)
             yield Row(name, total, target, commands)
 
 
@@ -116,13 +116,13 @@ def path(given: argparse.Namespace) -> Rows:
     files = {function.partition(":")[0] for function in functions}
     engine = "kronos_model/engine/"
     for name, found, target in (("files", files, "≤ 60"), ("functions", functions, "≤ 400")):
-        num_engine = sum(one.startswith(engine) for one in found)
+        num_engine = sum(place.startswith(engine) for place in found)
         yield Row(f"{name} of one forecast", f"{len(found)}", target, f"{num_engine} of the engine")
     sides = zip(("client", "worker"), several, strict=True)
     threads = [f"{side} {name}" for side, process in sides for name, ran in process.items() if ran]
-    passed = [one for one in threads if not one.endswith(APART)]
+    passed = [name for name in threads if not name.endswith(APART)]
     yield Row("threads that a job passes, or that keep its claim", f"{len(passed)}", "≤ 3", ", ".join(passed))
-    others = [one for one in threads if one not in passed]
+    others = [name for name in threads if name not in passed]
     yield Row("  others of ours", f"{len(others)}", "", ", ".join(others))
     yield Row("  all of the worker's process", f"{num_threads}", "", "with those of libraries")
 

@@ -84,8 +84,8 @@ class StageClock:
         module, _, path = name.partition(":")
         *owners, own = path.split(".")
         owner: Any = importlib.import_module(module)
-        for one in owners:
-            owner = getattr(owner, one)
+        for attribute in owners:
+            owner = getattr(owner, attribute)
         function = getattr(owner, own)
         timed = self._timed(function, stage)
         setattr(owner, own, timed)

@@ -88,7 +88,7 @@ class Traffic:
         return job_id
 
     def run_backlog(self, payloads: Sequence[dict[str, Any]]) -> tuple[float, float]:
-        """Give the workers all jobs at once. Seconds until the last outcome, and the workers' CPU seconds."""
+        """Give the workers all jobs at once. Returns seconds to the last outcome, and those of the CPUs."""
         ids = [self.send(payload, BACKLOG) for payload in payloads]
         step, used_s, start = CELERY_PRIORITIES["normal"], self._workers.cpu_s(), time.perf_counter()
         self._redis.rename(list_key(BACKLOG, step), list_key(CPU_QUEUE, step))
@@ -97,17 +97,17 @@ class Traffic:
     def await_outcomes(self, job_ids: Sequence[str]) -> list[float]:
         """The times at which these outcomes arrived. Raises an error if one failed or is late."""
         with self._arrived:
-            if not self._arrived.wait_for(lambda: all(one in self._outcomes for one in job_ids), WAIT_S):
+            if not self._arrived.wait_for(lambda: all(map(self._outcomes.__contains__, job_ids)), WAIT_S):
                 raise TimeoutError(f"some of {len(job_ids)} jobs have no outcome after {WAIT_S:g} s")
-        for one in job_ids:
-            meta = json.loads(self._outcomes[one][1])
+        for job_id in job_ids:
+            meta = json.loads(self._outcomes[job_id][1])
             if meta["status"] != "SUCCESS":
                 raise RuntimeError(f"a job failed: {meta['result']}")
-        return [self._outcomes[one][0] for one in job_ids]
+        return [self._outcomes[job_id][0] for job_id in job_ids]
 
     def num_done(self, job_ids: Sequence[str]) -> int:
         """How many of these jobs have an outcome."""
-        return sum(one in self._outcomes for one in job_ids)
+        return sum(job_id in self._outcomes for job_id in job_ids)
 
     def _on_result(self, message: dict[str, Any]) -> None:
         meta: bytes = message["data"]

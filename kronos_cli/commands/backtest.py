@@ -56,6 +56,12 @@ TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of the sampling."
 )
+@click.option(
+    "--top", default=5, show_default=True, type=options.COUNT, help="Instruments on each side of a portfolio."
+)
+@click.option(
+    "--cost-bps", default=10.0, show_default=True, help="Costs of its trades, in basis points of their value."
+)
 @click.option("--fresh", is_flag=True, help="Repeat the forecasts that are already in the output.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def backtest(

@@ -72,10 +72,11 @@ def demo(as_json: bool, **given: Any) -> None:
         run.console.print("Interrupted. All started processes are stopped.")
         raise SystemExit(130) from None
     run.report(result, status)
-    from kronos_client.contract.chart import draw_forecast  # matplotlib takes half a second
+    from kronos_client.contract.chart import draw_chart  # matplotlib takes half a second
 
     chart = chart_path(run.output)
-    draw_forecast(lookback, result, chart, name=name)
+    (series,) = result.series
+    draw_chart(lookback, series, chart, name=name, note=result.origin(series))
     run.console.print(f"\nChart    {chart}", soft_wrap=True)
     if as_json:
         made = {"chart": str(chart), "caution": result.caution, "result": result.model_dump(mode="json")}
@@ -119,8 +120,8 @@ class Demo:
                 found = CandleFile(self.csv_file, self.reading).last(self.lookback or self.settings.max_bars)
             except CandleFileError as error:
                 raise file_error(error) from None
-            if found.warning is not None:
-                self.console.print(f"Warning  {found.warning}", style="yellow", soft_wrap=True)
+            for text in found.warnings:
+                self.console.print(f"Warning  {text}", style="yellow", soft_wrap=True)
             return found.candles, found.name or self.csv_file.name
         bars = candles(SAMPLE_SEED, self.lookback or NUM_SYNTHETIC_BARS)
         return pd.DataFrame(bars.as_dict()), "synthetic candles"
@@ -239,7 +240,7 @@ def _await_ready(redis: Redis, node: str, child: ChildProcess) -> ForecastWorker
 
 
 def amount_text(value: float) -> str:
-    """A number with fewer decimals the larger it is."""
+    """The number as text. A larger number has fewer decimals."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.2f}" if abs(value) >= 1 else f"{value:.4g}"

@@ -225,8 +225,8 @@ def _instruments(file: Path, options: TrainingOptions, max_bars: int) -> Iterato
         content = CandleFile(file, options.reading)
         for instrument in content.instruments:
             found = content.last(max_bars, instrument)
-            if found.warning is not None:
-                click.echo(f"Warning: {found.warning}", err=True)
+            for text in found.warnings:
+                click.echo(f"Warning: {text}", err=True)
             yield instrument or without_suffix(file).name, found.candles
     except CandleFileError as error:
         raise file_error(error) from None

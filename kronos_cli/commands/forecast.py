@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kronos_cli.files.output import KINDS, ForecastFolder, ForecastTable, Kind, 
 from kronos_cli.files.run import ForecastRun, Tally
 from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
+from kronos_cli.wording import file_error
 from kronos_client.client import ForecastClient
 from kronos_client.contract.results import SeriesForecast
 from kronos_client.core.forecast_request import default_sample_count
@@ -23,7 +24,7 @@ from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.devices import DEVICE_PATTERN
-from kronos_model.errors import InputError
+from kronos_model.errors import CandleFileError, InputError
 from kronos_model.forecast import Event
 
 DEFAULT_OUTPUT = Path("output/forecasts")
@@ -123,6 +124,11 @@ def device(text: str) -> str:
     "--in-flight", default=64, show_default=True, type=click.IntRange(1, 10_000),
     help="Number of jobs that are queued or running at once.",
 )  # fmt: skip
+@click.option(
+    "--explain", is_flag=True,
+    help="Only say what is recognised in the files: which column becomes what, in which zone and unit, and "
+    "what is left out.",
+)  # fmt: skip
 @click.option("--fresh", is_flag=True, help="Repeat forecasts that are already in the output.")
 @click.option("--overwrite", is_flag=True, help="Replace output files that this command did not write.")
 @click.option("--plot", is_flag=True, help="Draw a chart of each forecast, NAME.png.")
@@ -130,7 +136,7 @@ def device(text: str) -> str:
 def forecast(
     paths: tuple[str, ...], output: Path, kind: Kind | None, in_flight: int, timeout_s: float | None,
     lookback: int | None, sample_count: int | None, no_fallback: bool, fresh: bool, overwrite: bool,
-    plot: bool, as_json: bool, targets: tuple[str, ...],
+    plot: bool, as_json: bool, explain: bool, targets: tuple[str, ...],
     reading: ReadOptions, **given: Any,
 ) -> None:  # fmt: skip
     """Forecast candle files: CSV or Parquet, folders of them, or patterns.
@@ -146,9 +152,12 @@ def forecast(
     target = _target_of(output, kind, targets, reading)
     try:
         reader = FileReader(reading)
-        inputs = reader.sources(find_inputs(paths, output))
+        files = find_inputs(paths, output)
+        inputs = {} if explain else reader.sources(files)
     except InputError as error:
         raise click.UsageError(str(error)) from None
+    if explain:
+        raise SystemExit(_explain(reader, files.values()))
     if targets:
         _check_distinct(inputs)
     with ForecastClient(settings=settings) as client:
@@ -196,6 +205,18 @@ def _target_of(
     titles = (reading.id_column or ID_COLUMN, reading.columns.get(TIMES, TIMESTAMP_COLUMN))
     form = LongForm(targets, titles) if targets else None
     return ForecastTable(output, table_kind, form) if table_kind else ForecastFolder(output, kind or "csv")
+
+
+def _explain(reader: FileReader, files: Iterable[Path]) -> int:
+    """Print what is recognised in each file. Returns the exit status."""
+    status = 0
+    for file in files:
+        try:
+            click.echo("\n  ".join([f"{file}", *reader.open(file).explanation()]))
+        except CandleFileError as error:
+            click.echo(str(file_error(error)), err=True)
+            status = 1
+    return status
 
 
 def _check_distinct(inputs: Mapping[str, Source]) -> None:

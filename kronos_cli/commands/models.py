@@ -34,7 +34,7 @@ DATE_CHARS: Final = 10
 SHORT_CHARS: Final = 8
 """Shown characters of a commit or fingerprint."""
 LEGEND: Final = (
-    "tokenizer, predictor: best validation loss. over parent, over last value: reduction of the CRPS of the "
+    "tokenizer, predictor: best validation loss. over parent, over bootstrap: reduction of the CRPS of the "
     "close on held-out candles, or in the backtest of the calibration; 80 % held: closes there in the 80 % "
     "interval, before it."
 )
@@ -190,7 +190,7 @@ def models_table(
         "model", "parent", "created", "data", names=["model", "parent"], texts=["created", "data"]
     )
     how_good = simple_table(
-        "model", "tokenizer", "predictor", "over parent", "over last value", "80 % held", names=["model"]
+        "model", "tokenizer", "predictor", "over parent", "over bootstrap", "80 % held", names=["model"]
     )  # fmt: skip
     calibrated = simple_table("model", "calibrated for", "from", "until", "fitted", names=["model"])
     damaged = []
@@ -233,7 +233,7 @@ def _quality(metadata: Metadata) -> list[str]:
     losses = [_at(metadata.metrics, stage, "best_loss") for stage in ("tokenizer", "predictor")]
     judged = _at(metadata.evaluation, "models")
     ours = next(iter(judged.values()), None) if isinstance(judged, Mapping) else None
-    percents = [_at(ours, "against", over, "difference") for over in ("start", "last_value")]
+    percents = [_at(ours, "against", over, "difference") for over in ("start", "bootstrap")]
     held, forms = _at(ours, "scores", "coverage", "0.8"), ["{:.4g}"] * 2 + ["{:+.1f} %"] * 2 + ["{:.0%}"]
     shown = zip([*losses, *percents, held], forms, strict=True)
     return [form.format(value) if isinstance(value, int | float) else "" for value, form in shown]

@@ -20,7 +20,7 @@ PRIORITY: Final = click.Choice(["high", "normal", "low"])
 DEFAULT_MAX_CONTEXT: Final = 512
 OF_FILES: Final = [field.name for field in fields(ReadOptions) if field.name != "columns"]
 
-SECTIONS: Final = dict.fromkeys(["columns", *OF_FILES], "Reading the files") | dict.fromkeys(
+SECTIONS: Final = dict.fromkeys(["columns", *OF_FILES, "explain"], "Reading the files") | dict.fromkeys(
     ["no_fallback", "priority", "deadline_s", "timeout_s", "in_flight"], "Sending the jobs"
 )
 """Headings of options that few users need, by the options' names."""

@@ -57,8 +57,8 @@ def queues(dead: bool, purge_dead: bool, return_large: bool, yes: bool, as_json:
 def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREFIX) -> dict[str, Any]:
     """Count the jobs and workers of each queue.
 
-    ``delayed`` jobs wait for their time; that of ``due`` ones has come. ``estimated_wait_s`` is for a new job
-    of normal priority, at the rate of the last minute. It is None if there is no rate.
+    ``delayed`` jobs wait for their time; ``due`` are those whose time has come. ``estimated_wait_s`` is for a
+    new job of normal priority, at the rate of the last minute. It is None if there is no rate.
     """
     states, workers = queue_states(redis, max_queue_jobs, names.all), live_workers(redis)
     queues = []

@@ -135,7 +135,7 @@ def model_text(worker: AnyWorkerStatus) -> Text:
 
 
 def engines_text(worker: AnyWorkerStatus) -> str:
-    """The engines of its models, each once."""
+    """The engines of a worker's models, each named once."""
     models = () if isinstance(worker, FinetuneWorkerStatus) else worker.models
     return ", ".join(dict.fromkeys(model.engine for model in models if model.engine is not None))
 

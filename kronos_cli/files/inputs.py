@@ -17,6 +17,7 @@ from kronos_client.core.options import ForecastOptions
 from kronos_model.bars.files.find import SUFFIXES, distinct_names, files_below, without_suffix
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
+from kronos_model.bars.files.table import names_instruments
 from kronos_model.errors import CandleFileError, InputError
 
 NO_PART_OF_THE_FORECAST: Final = ("device", "allow_fallback", "priority", "deadline_s")
@@ -94,11 +95,16 @@ def _files_of(text: str) -> list[tuple[str, Path]]:
 
 @dataclass(frozen=True, eq=False)
 class ForecastWork:
-    """A file with its forecast's name, its candles, and the fingerprint of candles and options."""
+    """A file with its forecast's name, its candles, and the fingerprint of candles and options.
+
+    Attributes:
+        timezone: of the options, else the one that the file names.
+    """
 
     name: str
     source: Source
     lookback: Lookback
+    timezone: str | None
     fingerprint: str
 
     @property
@@ -125,14 +131,18 @@ class FileReader:
         return self._last
 
     def sources(self, files: Mapping[str, Path]) -> dict[str, Source]:
-        """Each forecast's source, by its name. A file with an instrument column has one for each."""
-        if self._options.id_column is None:
-            return {name: Source(file) for name, file in files.items()}
+        """Each forecast's source, by its name. A file with several instruments has one for each."""
         found: dict[str, Source] = {}
         for name, file in files.items():
             try:
-                instruments = self.open(file).instruments
+                # Other files are read once, when their turn comes.
+                may_name = (
+                    len(files) == 1 or self._options.id_column or names_instruments(file, self._options)
+                )
+                instruments = self.open(file).instruments if may_name else ("",)
             except CandleFileError:  # reported when its turn comes
+                instruments = ("",)
+            if instruments == ("",):
                 found[name] = Source(file)
                 continue
             names = numbered(f"{name}/{_safe(instrument)}" for instrument in instruments)
@@ -158,11 +168,13 @@ def read_work(
         # The message keeps the path, since the file is the user's own.
         raise file_error(error) from None
     candles = lookback.candles
-    covered = {option: value for option, value in options.items() if option not in NO_PART_OF_THE_FORECAST}
+    timezone = options.get("timezone") or lookback.timezone
+    given = {**options, "timezone": timezone}
+    covered = {option: value for option, value in given.items() if option not in NO_PART_OF_THE_FORECAST}
     digest = hashlib.sha256(json.dumps(covered, sort_keys=True).encode())
     for title in candles:
         column = candles[title]
         is_text = title == "timestamps"
         digest.update(f"\n{title}\n".encode())
         digest.update("\n".join(column).encode() if is_text else column.to_numpy("<f8").tobytes())
-    return ForecastWork(name, source, lookback, digest.hexdigest())
+    return ForecastWork(name, source, lookback, timezone, digest.hexdigest())

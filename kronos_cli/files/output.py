@@ -37,7 +37,7 @@ def forecast_record(name: str, source: Source, job_id: str, result: ForecastResu
     """The forecast of one series with its origin, as JSON-compatible values."""
     series = result.series[0]
     origin = result.model_dump(mode="json", include={"model", "device", "device_warning", "engine"})
-    fields = {"timestamps", "mean", "quantiles", "events", "statistics"}
+    fields = {"timestamps", "timezone", "mean", "quantiles", "events", "statistics"}
     bars = series.model_dump(mode="json", include=fields)
     origin |= {"warnings": result.all_warnings(), "seed": series.seed}
     place = {"series": name, "file": str(source.file), "instrument": source.instrument, "job_id": job_id}
@@ -117,7 +117,7 @@ class ForecastFolder:
     """A folder with one file per forecast, and a journal with the fingerprint of each.
 
     With the journal a stopped run continues: a forecast from the same candles and options is not repeated.
-    And a file that no run of this command wrote is not replaced. A line has ``output`` and ``fingerprint``.
+    A file that no run of this command wrote is not replaced. Each line has ``output`` and ``fingerprint``.
     A null fingerprint is a claim, written before the file, because a run may be killed between the two.
 
     Use it in a ``with`` block, in one process at a time. A file is complete or does not exist. If the journal
@@ -214,7 +214,7 @@ class ForecastTable(ForecastFolder):
         self._table_kind, self._form = kind, form
 
     def claim(self, files: Mapping[str, Sequence[Path]], *, overwrite: bool = False) -> None:
-        """Claim also the table, which no run wrote if there never was a forecast."""
+        """Claim the table too. If the folder never had a forecast, no run wrote the table that is there."""
         if not overwrite and not any(self._made_from.values()) and self.path.is_file():
             raise OutputExists(self.path)
         super().claim(files, overwrite=overwrite)

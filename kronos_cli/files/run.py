@@ -122,8 +122,9 @@ class ForecastRun:
         with _handled_by(signal.default_int_handler, signal.SIGTERM), self.output:
             self.output.claim({name: self._charts(name) for name in self.inputs}, overwrite=self.overwrite)
             outcomes: Any = self.client.forecast_many(  # closing it early cancels the running jobs
-                ((work, work.candles) for work in self._works(show)), in_order=False, forget=True,
-                max_in_flight=self.max_in_flight, timeout_s=self.timeout_s, **self.options,
+                ((work, work.candles, {"timezone": work.timezone}) for work in self._works(show)),
+                in_order=False, forget=True, max_in_flight=self.max_in_flight, timeout_s=self.timeout_s,
+                **self.options,
             )  # fmt: skip
             try:
                 with progress, closing(outcomes):
@@ -149,8 +150,8 @@ class ForecastRun:
             except JobError as error:
                 self.tally.fail(source.file, error)
                 continue
-            if work.lookback.warning is not None:
-                self.tally.warn(source.file, work.lookback.warning)
+            for text in work.lookback.warnings:
+                self.tally.warn(source.file, text)
             if not self.fresh and self.output.has(name, work.fingerprint, self._charts(name)):
                 self.tally.num_unchanged += 1
                 self._up_to_date.add(name)
@@ -164,10 +165,11 @@ class ForecastRun:
             assert outcome.error is not None, "an outcome is a result or an error"
             self.tally.fail(work.file, job_error(outcome.error, work.lookback))
             return
+        (series,) = result.series
         for chart in self._charts(work.name):  # before the record, which states that all files exist
-            from kronos_client.contract.chart import draw_forecast  # matplotlib
+            from kronos_client.contract.chart import draw_chart  # matplotlib
 
-            draw_forecast(work.candles, result, chart, name=work.name)
+            draw_chart(work.candles, series, chart, name=work.name, note=result.origin(series))
         record = forecast_record(work.name, work.source, outcome.job_id, result)
         received: list[int] = []
         with _handled_by(lambda number, _: received.append(number), signal.SIGINT, signal.SIGTERM):
@@ -176,7 +178,6 @@ class ForecastRun:
             self._up_to_date.add(work.name)
         if received:
             raise KeyboardInterrupt
-        series = result.series[0]
         if series.events or series.statistics:  # without what takes memory
             bare = series.model_copy(update={"timestamps": (), "mean": {}, "quantiles": {}, "paths": None})
             self.tally.answers.append((work.name, bare))

@@ -1,4 +1,4 @@
-"""Crashed processes are started again, at most 5 times in 10 minutes each. Several workers of one command."""
+"""Starts crashed processes again, each at most 5 times in 10 minutes. Runs the workers of one command."""
 
 import logging
 import os
@@ -53,10 +53,10 @@ log = logging.getLogger(__name__)
 
 
 class WorkerProcesses:
-    """Processes. One that crashes is started again after a pause.
+    """Several workers. One that crashes is started again after a pause.
 
     Args:
-        starts: Each starts one of them.
+        starts: One function for each worker, which starts it.
     """
 
     def __init__(
@@ -69,16 +69,16 @@ class WorkerProcesses:
         self._starts = starts
         self._restarts = restarts
         self._pause_s = pause_s
-        self._start_at = dict.fromkeys(range(len(starts)), 0.0)  # by index, of those that do not run
+        self._start_at = dict.fromkeys(range(len(starts)), 0.0)  # by index, of workers that do not run
         self._running: dict[int, ChildProcess] = {}
         self._statuses = [0] * len(starts)
         self._received: deque[int] = deque()
         self._sent: set[int] = set()
 
     def run(self) -> int:
-        """Wait until all have ended, and return the worst exit status. Call it in the main thread.
+        """Wait until all workers have ended, and return the worst exit status. Call it in the main thread.
 
-        Raises LocalStackError if one cannot be started. The others have ended then.
+        Raises LocalStackError if a worker cannot be started. Then the others have ended.
         """
         # An ignored signal (nohup, a script's background job) stays ignored.
         numbers = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
@@ -106,7 +106,7 @@ class WorkerProcesses:
             self._running[index] = self._starts[index]()
 
     def _forward(self) -> None:
-        """Send received signals to all. After the first, none is started again."""
+        """Send received signals to all workers. After the first signal no worker is started again."""
         while self._received:
             self._sent.add(number := self._received.popleft())
             self._start_at.clear()
@@ -116,8 +116,8 @@ class WorkerProcesses:
 
     def _end(self, index: int) -> None:
         child = self._running.pop(index)
-        status = child.stop()  # ends what it left behind
-        if status < 0:  # a signal of ours that came before the process handled it is no error
+        status = child.stop()  # also ends the processes that it started
+        if status < 0:  # a signal that we sent before the process handled signals is no error
             self._statuses[index] = 0 if -status in self._sent else 128 - status
         else:
             self._statuses[index] = status

@@ -17,8 +17,16 @@ from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ModelInfo
-from kronos_model.evaluation.calibration import MIN_WINDOWS, Correction, corrected, fit_correction
-from kronos_model.evaluation.report import without_steps
+from kronos_model.evaluation.calibration import (
+    MIN_WINDOWS,
+    Correction,
+    corrected,
+    fit_correction,
+    pinball_loss,
+)
+from kronos_model.evaluation.naive import BOOTSTRAP, NAIVE_TITLES
+from kronos_model.evaluation.report import Improvement, compared, improvement, without_steps
+from kronos_model.evaluation.scores import LEVELS as SCORED
 
 CHECKED_SHARE: Final = 1 / 3
 """Share of windows, the latest, on which a fit to the earlier ones is checked."""
@@ -49,14 +57,18 @@ class _Windows:
     anchor: NDArray[np.float64]
     scale: NDArray[np.float64]
     begins: NDArray[np.str_]
+    groups: NDArray[np.int64]
+    baseline: NDArray[np.float64]
+    """The bootstrap's loss of the close; NaN in a backtest of 0.1.0."""
 
     def __len__(self) -> int:
         return len(self.begins)
 
     def part(self, windows: slice | NDArray[np.int64]) -> "_Windows":
         """Some of the windows."""
-        each = self.actual[windows], self.anchor[windows], self.scale[windows], self.begins[windows]
-        return _Windows(self.quantiles[:, windows], *each)
+        by_window = {name: values for name, values in vars(self).items() if name != "quantiles"}
+        each: dict[str, Any] = {name: values[windows] for name, values in by_window.items()}
+        return _Windows(self.quantiles[:, windows], **each)
 
     def fit(self) -> Correction:
         return fit_correction(LEVELS, self.quantiles, self.actual, self.anchor, self.scale)
@@ -113,13 +125,18 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
 def _read(file: Path, model: str, column: str, horizon: int) -> _Windows:
     """The windows of a model in which the column has a scale."""
     titles = ["timestamp", *(f"{column}_{part}" for part in PARTS)]
+    titles += ["group", "bootstrap_loss"] if "bootstrap_loss" in pq.read_schema(file).names else []
     table = pq.read_table(file, columns=titles, filters=[("model", "==", model)])
     begins = np.array(table["timestamp"].to_pylist()[::horizon])
     anchor, scale, actual, *quantiles = (
-        table[title].to_numpy().astype(np.float64).reshape(-1, horizon) for title in titles[1:]
+        table[f"{column}_{part}"].to_numpy().astype(np.float64).reshape(-1, horizon) for part in PARTS
+    )
+    groups, baseline = (
+        table[title].to_numpy()[::horizon] if title in titles else np.full(len(begins), fill)
+        for title, fill in (("group", 0), ("bootstrap_loss", np.nan))
     )
     order = np.argsort(begins, kind="stable")
-    windows = _Windows(np.stack(quantiles), actual, anchor[:, 0], scale[:, 0], begins)
+    windows = _Windows(np.stack(quantiles), actual, anchor[:, 0], scale[:, 0], begins, groups, baseline)
     return windows.part(order[np.isfinite(windows.scale[order])])
 
 
@@ -129,10 +146,12 @@ def _check(columns: Mapping[ColumnName, _Windows]) -> str:
     close, num_late = held.pop("close"), round(len(columns["close"]) * CHECKED_SHARE)
     if close is None:
         return "The windows are too few to check the calibration on the latest of them."
+    by = compared(NAIVE_TITLES[BOOTSTRAP], close.against.as_dict())
+    first = f"the close's quantiles are {by}. The" if np.isfinite(close.against.mean) else "the"
     others = [f"{column} {100 * shares.after:.0f} %" for column, shares in held.items() if shares is not None]
     return (
-        f"Fitted to the {len(columns['close']) - num_late} earlier windows, the 80 % interval held "
-        f"{100 * close.after:.0f} % of the closes of the {num_late} later ones, instead of "
+        f"Fitted to the {len(columns['close']) - num_late} earlier windows and tried on the {num_late} later "
+        f"ones, {first} 80 % interval held {100 * close.after:.0f} % of the closes, instead of "
         f"{100 * close.before:.0f} %, and was {100 * abs(close.widening - 1):.0f} % "
         f"{'wider' if close.widening >= 1 else 'narrower'}. Of the model's own quantiles it keeps "
         f"{100 * close.weight:.0f} %." + (f" It held of the {', '.join(others)}." if others else "")
@@ -140,12 +159,16 @@ def _check(columns: Mapping[ColumnName, _Windows]) -> str:
 
 
 class _Held(NamedTuple):
-    """Shares held by the 80 % interval before and after, the width after over that before, and the weight."""
+    """Shares held by the 80 % interval before and after, the width after over that before, and the weight.
+
+    ``against`` is the improvement of the pinball loss after over the bootstrap's.
+    """
 
     before: float
     after: float
     widening: float
     weight: float
+    against: Improvement
 
 
 def _held_later(windows: _Windows) -> _Held | None:
@@ -159,8 +182,12 @@ def _held_later(windows: _Windows) -> _Held | None:
     held, held_after = (
         np.mean((low <= late.actual) & (late.actual <= high)) for low, high in (before, after)
     )
+    own = late.quantiles[[LEVELS.index(level) for level in SCORED]]
+    calibrated = corrected(SCORED, own, LEVELS, fit, late.anchor, late.scale)
+    loss = pinball_loss(SCORED, calibrated, late.actual).mean(axis=(0, 2))
+    by = improvement(loss / late.scale, late.baseline / late.scale, late.groups)
     width, width_after = (((high - low) / late.scale[:, None]).mean() for low, high in (before, after))
-    return _Held(float(held), float(held_after), float(width_after / width) if width else 1.0, fit.weight)
+    return _Held(float(held), float(held_after), float(width_after / width) if width else 1.0, fit.weight, by)
 
 
 def _refusal(message: str, field: str | None = None) -> JobError:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_client.contract.backtest import check_models
+from kronos_client.contract.backtest import MAX_COST_BPS, check_models
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import Instrument
 from kronos_model.evaluation.windows import Windows, WindowTimes, spread, window_times
@@ -20,7 +20,7 @@ from kronos_model.seeds import MAX_SEED
 WINDOWS_PER_JOB: Final = 4
 """Enough to share a job's overhead; few enough to lose little when a run is stopped."""
 DEFAULT_WINDOWS: Final = 40
-LEAST: Final = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2, "seed": 0}
+LEAST: Final = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2, "seed": 0, "top": 1}
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class BacktestOptions:
         start, end: Only windows whose forecast bars lie between these times, as the files write them, or,
             if they have a zone, as instants; a day is its midnight.
         models: Names as jobs have them; None is the workers' own.
+        top: Instruments on each side of the portfolio that the report follows, if they are several.
+        cost_bps: Costs of its trades, in hundredths of a per cent of what is bought or sold.
     """
 
     lookback: int
@@ -48,6 +50,8 @@ class BacktestOptions:
     start: date | None = None
     end: date | None = None
     models: tuple[str | None, ...] = (None,)
+    top: int = 5
+    cost_bps: float = 10.0
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -87,6 +91,7 @@ class BacktestPlan:
                 raise _refusal(name, f"must be a whole number, not {value!r}", ErrorCode.BAD_TYPE)
             if value < least:
                 raise _refusal(name, f"must be at least {least}, not {value}")
+        _check_cost(options.cost_bps)
         if options.seed > MAX_SEED:
             raise _refusal("seed", f"must be at most {MAX_SEED}, not {options.seed}")
         for name, time in options.times.items():
@@ -142,8 +147,12 @@ class BacktestPlan:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the options and of all bars that are read."""
-        digest = hashlib.sha256(json.dumps(self.options.as_dict(), sort_keys=True).encode())
+        """A digest of the options of the forecasts and of all bars that are read."""
+        # Options of the portfolio change no forecast.
+        asked = {
+            key: value for key, value in self.options.as_dict().items() if key not in ("top", "cost_bps")
+        }
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode())
         for instrument in self.instruments:
             digest.update(f"\n{instrument.name}\n".encode())
             digest.update(np.ascontiguousarray(instrument.bars, dtype="<f4").tobytes())
@@ -173,6 +182,13 @@ class BacktestPlan:
             about = {"name": instrument.name, "bars": len(instrument), "first": first, "last": last}
             described.append(about | {"windows": count})
         return described
+
+
+def _check_cost(cost_bps: float) -> None:
+    if isinstance(cost_bps, bool) or not isinstance(cost_bps, int | float):
+        raise _refusal("cost_bps", f"must be a number, not {cost_bps!r}", ErrorCode.BAD_TYPE)
+    if not 0 <= cost_bps <= MAX_COST_BPS:
+        raise _refusal("cost_bps", f"must be from 0 to {MAX_COST_BPS}, not {cost_bps}")
 
 
 def _refusal(name: str, why: str, code: ErrorCode = ErrorCode.BAD_VALUE) -> JobError:

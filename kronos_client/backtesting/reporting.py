@@ -3,7 +3,7 @@
 import html
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, cycle
 from pathlib import Path
 from string import Template
@@ -22,8 +22,10 @@ from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.bars.columns import CLOSE, as_columns
 from kronos_model.evaluation.calibration import references
 from kronos_model.evaluation.naive import NAIVE_TITLES, NUM_SAMPLES, infer_season, why_not_seasonal
+from kronos_model.evaluation.portfolio import PORTFOLIOS, ReturnWindows, portfolio_line, portfolio_report
 from kronos_model.evaluation.report import WindowBatch, make_report
 from kronos_model.evaluation.scores import INTERVALS
+from kronos_model.evaluation.windows import Array
 from kronos_model.forecast import path_quantiles
 
 if TYPE_CHECKING:
@@ -42,23 +44,30 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
     season = infer_season(*(instrument.wall for instrument in plan.instruments))
     no_season = why_not_seasonal(plan.options.lookback, season)
     season = None if no_season else season
+    options, times = plan.options, plan.times.select(windows)
+    losses, returns = list[Array](), list[list[Array]]()
     scores = make_report(
-        _scored(run, on_batch), plan.times.select(windows), season=season, seed=plan.options.seed
+        _scored(run, on_batch, returns), times, season=season, seed=options.seed, bootstrap_losses=losses
     )
+    portfolio = _portfolio(run, returns)
+    for name, model in scores["models"].items():
+        model["verdict"] += [] if portfolio is None else [portfolio_line(portfolio, name)]
     for model, name in enumerate(names):
         if caution := run.store.about(f"caution {model}", None):
             scores["models"][name]["verdict"].append(caution)
     num_left_out = len(plan.windows) - len(windows)
     report = {
-        "asked": plan.options.as_dict(),
+        "asked": options.as_dict(),
         "instruments": plan.describe_instruments(),
         "left_out": {"windows": num_left_out, "errors": dict(run.failed), "files": dict(plan.skipped)},
         "remarks": list(plan.remarks),
         "model_info": {name: run.store.about(f"model {model}", None) for model, name in enumerate(names)},
         "no_seasonal": no_season,
+        "portfolio": portfolio,
+        "no_portfolio": None if portfolio else NO_PORTFOLIO,
     } | scores
     with disk_errors(folder), atomic_write(folder / "forecasts.parquet") as staging:
-        tables = _tables(run, on_batch)
+        tables = _tables(run, on_batch, {"group": times.groups, "bootstrap_loss": losses[0]})
         first = next(tables)
         with pq.ParquetWriter(staging, first.schema) as writer:
             for table in chain([first], tables):
@@ -70,7 +79,9 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
     return report
 
 
-def _scored(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[WindowBatch]:
+def _scored(
+    run: "BacktestRun", on_batch: Callable[[], object], returns: list[list[Array]]
+) -> Iterator[WindowBatch]:
     plan = run.plan
     for windows in _batches(run, on_batch):
         closes = np.stack([plan.window(window).bars[:, CLOSE] for window in windows]).astype(np.float64)
@@ -79,11 +90,30 @@ def _scored(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[Wind
             name: np.stack([*run.store.closes(model, windows)]).astype(np.float64)
             for model, name in enumerate(run.names())
         }
+        medians = [np.median(of_model, axis=1) for of_model in samples.values()]
+        momentum = past[:, -1] / past[:, 0] - 1
+        returns.append([momentum, *(each / past[:, -1:] - 1 for each in (actual, *medians))])
         yield WindowBatch(past, actual, samples)
 
 
-def _tables(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[pa.Table]:
-    """One row for each model, window and forecast bar."""
+def _portfolio(run: "BacktestRun", returns: Sequence[Sequence[Array]]) -> dict[str, Any] | None:
+    """The portfolio by the returns of all batches: of momentum, actual, and each model's median."""
+    plan, windows = run.plan, run.common_windows
+    momentum, actual, *predicted = (np.concatenate(each) for each in zip(*returns, strict=True))
+    return portfolio_report(
+        ReturnWindows(
+            dict(zip(run.names(), predicted, strict=True)), actual, momentum,
+            plan.windows.instrument_index[windows], plan.times.begins[windows],
+            np.array([plan.window(window).instants[-1] for window in windows]),
+        ),
+        top=plan.options.top, cost_bps=plan.options.cost_bps, lags=plan.times.lags, seed=plan.options.seed,
+    )  # fmt: skip
+
+
+def _tables(
+    run: "BacktestRun", on_batch: Callable[[], object], of_windows: Mapping[str, NDArray[Any]]
+) -> Iterator[pa.Table]:
+    """One row for each model, window and forecast bar; ``of_windows`` are columns by window, (W,)."""
     plan, lookback, horizon = run.plan, run.plan.options.lookback, run.plan.options.horizon
     for model, name in enumerate(run.names()):
         for windows in _batches(run, on_batch):
@@ -97,6 +127,8 @@ def _tables(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[pa.T
                 "step": np.tile(np.arange(1, horizon + 1, dtype=np.int32), len(windows)),
                 "close_mean": np.stack([*run.store.closes(model, windows)]).mean(axis=1),
             }
+            at = np.searchsorted(run.common_windows, windows)
+            columns |= {title: np.repeat(values[at], horizon) for title, values in of_windows.items()}
             references_of_bars = (np.repeat(each[:, None], horizon, axis=1) for each in references(past))
             quantiles = np.stack([*run.store.quantiles(model, windows)], axis=1)
             parts = np.stack([*references_of_bars, actual, *quantiles]).astype(np.float32)  # (P, W, H, 6)
@@ -117,6 +149,9 @@ def _batches(run: "BacktestRun", on_batch: Callable[[], object]) -> Iterator[Seq
 
 MODEL_COLOURS: Final = ("#3d5a98", "#e07a5f", "#2a9d8f", "#8a5a9e")
 RISING, FALLING, INK, FAINT = "#2a9d8f", "#e07a5f", "#2b2d35", "#9aa0ac"
+DASHES: Final = ("-", "--", ":", "-.", (0, (5, 1)), "--", ":")
+STYLES: Final = dict(zip((*NAIVE_TITLES.values(), *PORTFOLIOS.values()), DASHES, strict=True))
+"""Of the lines of what a model must beat."""
 SHOWN_WINDOWS: Final = 3
 """The best and the worst windows that are drawn, of the first model."""
 SHOWN_LOOKBACK_BARS: Final = 60
@@ -128,7 +163,16 @@ CAPTION: Final = (
     "lower is better."
 )
 
-SCORES: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+Columns = Mapping[str, Callable[[Mapping[str, Any]], Any]]
+"""Of a table: what each shows of a row's figures."""
+
+NO_PORTFOLIO: Final = "no three instruments have windows that begin at the same time: use --stride"
+PORTFOLIO_CAPTION: Final = (
+    "Long the top {top} by predicted return, short the bottom {top}, for a horizon at a time: {num_periods} "
+    "periods, costs of {cost_bps:g} bps. Rank IC over {num_times} times; its t by Newey and West."
+)
+
+SCORES: Final[Columns] = {
     "CRPS, scaled": lambda scores: scores["crps_scaled"],
     "wQL": lambda scores: scores["wql"],
     "MASE": lambda scores: scores["mase"],
@@ -140,6 +184,15 @@ SCORES: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
     "volatility error": lambda scores: scores["volatility_error"],
     "IC": lambda scores: scores["ic"],
     "rank IC": lambda scores: scores["rank_ic"],
+}
+PORTFOLIO: Final[Columns] = {
+    "rank IC at the end": lambda view: view["rank_ic"][-1],
+    "t": lambda view: view["rank_ic_t"][-1],
+    "hits": lambda view: _percent(view["hit_rate"]),
+    "return a period": lambda view: _percent(view["return"], 2),
+    "before costs": lambda view: _percent(view["return_before_costs"], 2),
+    "turnover": lambda view: view["turnover"],
+    "largest drawdown": lambda view: _percent(view["max_drawdown"]),
 }
 
 
@@ -167,12 +220,24 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> Non
     for name, model in models.items():
         lines = "".join(map(_verdict_line, model["verdict"]))
         parts.append(f"<h2>{html.escape(name)}</h2><ul>{lines}</ul>")
-    parts += ["<h2>Scores</h2>", _score_table(report)]
+    ahead = range(1, options.horizon + 1)
+    rows = [(name, {**model, **model["scores"]}) for name, model in models.items()]
+    rows += [(NAIVE_TITLES[name], scores) for name, scores in report["naive"].items()]
+    parts += ["<h2>Scores</h2>", _table(CAPTION, SCORES, rows)]
+    if (view := report["portfolio"]) is not None:
+        held = view["models"] | {PORTFOLIOS[name]: naive for name, naive in view["naive"].items()}
+        rank_ic, equity = ({name: one[of] for name, one in held.items()} for of in ("rank_ic", "equity"))
+        times = np.array(view["equity_times"], dtype="datetime64[s]")
+        parts += ["<h2>Portfolio</h2>", _table(PORTFOLIO_CAPTION.format(**view), PORTFOLIO, held.items())]
+        parts += ["<div class=charts>", _drawn(_draw_lines, "Rank IC by bar ahead", ahead, rank_ic)]
+        parts += [_drawn(_draw_lines, "Equity after costs", times, equity), "</div>"]
     parts += ["<h2>Calibration</h2><div class=charts>", _drawn(_draw_reliability, models)]
     parts += [_drawn(_draw_pit, models), "</div><h2>By horizon</h2><div class=charts>"]
-    parts += [_drawn(_draw_coverage, models), _drawn(_draw_error, models | report["naive"]), "</div>"]
-    losses, windows = window_losses(run), run.common_windows
-    order = np.argsort(losses)[: np.isfinite(losses).sum()]  # NaN last
+    parts += [_drawn(_draw_coverage, models)]
+    losses = {name: scores["by_horizon"]["crps_scaled"] for name, scores in rows}
+    parts += [_drawn(_draw_lines, "CRPS, scaled, by bar ahead", ahead, losses), "</div>"]
+    errors, windows = window_losses(run), run.common_windows
+    order = np.argsort(errors)[: np.isfinite(errors).sum()]  # NaN last
     for title, chosen in (("Best", order[:SHOWN_WINDOWS]), ("Worst", order[::-1][:SHOWN_WINDOWS])):
         parts.append(f"<h2>{title} windows of {html.escape(run.names()[0])}</h2><div class=charts>")
         parts += [_drawn(_draw_window, run, windows[index]) for index in chosen]
@@ -201,30 +266,28 @@ def _verdict_line(text: str) -> str:
     return f"<li class={kind!r}>{html.escape(text)}</li>"
 
 
-def _score_table(report: Mapping[str, Any]) -> str:
-    rows = [(name, model["scores"]) for name, model in report["models"].items()]
-    rows += [(NAIVE_TITLES[name], scores) for name, scores in report["naive"].items()]
-    head = "".join(f"<th scope=col>{title}</th>" for title in ("", *SCORES))
+def _table(caption: str, columns: Columns, rows: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
+    head = "".join(f"<th scope=col>{title}</th>" for title in ("", *columns))
     body = ""
     for name, scores in rows:
-        cells = "".join(f"<td>{_cell(of(scores))}</td>" for of in SCORES.values())
+        cells = "".join(f"<td>{_cell(of(scores))}</td>" for of in columns.values())
         body += f"<tr><th scope=row>{html.escape(name)}</th>{cells}</tr>\n"
-    return f"<div class=scroll><table><caption>{CAPTION}</caption><tr>{head}</tr>\n{body}</table></div>"
+    return f"<div class=scroll><table><caption>{caption}</caption><tr>{head}</tr>\n{body}</table></div>"
 
 
 def _cell(value: Any) -> str:
     return "–" if value is None else value if isinstance(value, str) else f"{value:.3g}"
 
 
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{100 * share:.0f}\u00a0%"
+def _percent(share: float | None, digits: int = 0) -> str | None:
+    return None if share is None else f"{100 * share:.{digits}f}\u00a0%"
 
 
 def _drawn(draw: Callable[..., None], *args: Any) -> str:
-    """A chart as SVG text, without the declaration that a file of its own has."""
+    """A chart as SVG text, without the XML declaration that only a separate file needs."""
     text = io.StringIO()
-    # The same report is the same file, and a name may have dollar signs.
-    with rc_context({"svg.hashsalt": "kronos", "text.parse_math": False}):
+    # Equal reports give equal files (hashsalt). A dollar sign in a name starts no formula (parse_math).
+    with rc_context({"svg.hashsalt": "kronos", "text.parse_math": False, "date.converter": "concise"}):
         figure = Figure(figsize=(4.6, 3.1), layout="constrained")
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
@@ -261,14 +324,13 @@ def _draw_coverage(axes: Axes, models: Mapping[str, Any]) -> None:
     axes.set(title="Held by the 80 % interval", xlabel="bars ahead", ylim=(0, 1))
 
 
-def _draw_error(axes: Axes, forecasters: Mapping[str, Any]) -> None:
+def _draw_lines(axes: Axes, title: str, at: Sequence[Any], lines: Mapping[str, Any]) -> None:
+    """Lines by their names: models in colours, what they must beat faint."""
     colours = cycle(MODEL_COLOURS)
-    styles = dict(zip(NAIVE_TITLES, ("-", "--", ":", "-."), strict=True))
-    for name, forecaster in forecasters.items():
-        losses = np.array(forecaster["by_horizon"]["crps_scaled"], dtype=np.float64)  # NaN for None
-        look: Any = {"color": FAINT if name in styles else next(colours), "linestyle": styles.get(name, "-")}
-        axes.plot(range(1, len(losses) + 1), losses, label=NAIVE_TITLES.get(name, name), **look)
-    axes.set(title="CRPS, scaled", xlabel="bars ahead")
+    for name, values in lines.items():
+        look: Any = {"color": FAINT if name in STYLES else next(colours), "linestyle": STYLES.get(name, "-")}
+        axes.plot(at, np.array(values, dtype=np.float64), label=name, **look)  # NaN for None
+    axes.set(title=title)
 
 
 def _draw_window(axes: Axes, run: "BacktestRun", window: int) -> None:

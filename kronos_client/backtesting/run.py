@@ -22,7 +22,7 @@ from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.options import BacktestArguments, ForecastOptions, check_options
 from kronos_client.core.series import readable
 from kronos_model.bars.columns import COLUMNS, Instrument, as_columns
-from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
+from kronos_model.bars.files.options import NO_OPTIONS, VALUE, ReadOptions
 from kronos_model.bars.timestamps import write_times
 from kronos_model.checkpoints.names import bundled_names, did_you_mean, full_name
 from kronos_model.errors import CandleFileError
@@ -268,16 +268,13 @@ def _fitting(
         text = f"the lookback is {room // 2} bars instead of {lookback}"
         remarks.append(f"{text}, for which fewer than half of the instruments are long enough")
         lookback = room // 2  # the other half is for several windows
-    is_long = [len(one) >= lookback + horizon for one in candles.instruments]
-    if not any(is_long):
-        return candles, lookback
-    kept = [one for one, fits in zip(candles.instruments, is_long, strict=True) if fits]
-    short = {
-        one.name: f"it has {len(one)} bars, and a window takes {lookback + horizon}"
-        for one, fits in zip(candles.instruments, is_long, strict=True)
-        if not fits
-    }
-    return BacktestInput(kept, {**candles.skipped, **short}, remarks), lookback
+    needed = lookback + horizon
+    kept = [one for one in candles.instruments if len(one) >= needed]
+    short = {one.name: len(one) for one in candles.instruments if len(one) < needed}
+    why = {name: f"it has {number} bars, and a window takes {needed}" for name, number in short.items()}
+    if not kept:
+        return candles, lookback  # the plan says so
+    return BacktestInput(kept, {**candles.skipped, **why}, remarks), lookback
 
 
 def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInput:
@@ -300,6 +297,7 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInp
         with TemporaryDirectory() as folder:
             files = [f"{folder}/{name}.parquet" for name in names]
             for file, frame in zip(files, candles.values(), strict=True):
+                frame = frame if hasattr(frame, "to_parquet") else frame.to_frame(VALUE)  # a series of values
                 frame.to_parquet(file)
             instruments, report = read_instruments(files, reading)
         named = [replace(each, name=names.get(each.name, each.name)) for each in instruments]
@@ -320,6 +318,7 @@ def find_lookback(
     found = []
     for name in models:
         known = _announced(workers, name) or _on_disk(name, registry)
+        known = known or _announced(workers, full_name(name or ""))
         if known.get("max_context") is None:
             holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
             spelling = "check its spelling and version, " if name else ""

@@ -18,6 +18,7 @@ from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.finetuning.config_parts import ReadConfig
 
 MAX_MODELS: Final = 8
+MAX_COST_BPS: Final = 1000
 
 
 def read_moment(text: str) -> date:
@@ -64,6 +65,8 @@ class BacktestJob(WireModel):
     horizon: Count = Field(default=24, description="bars to forecast in each window")
     samples: Annotated[Count, Field(ge=2)] = Field(default=30, description="paths of each window")
     seed: Seed = Field(default=0, description="of all sampling")
+    top: Count = Field(default=5, description="instruments on each side of the report's portfolio")
+    cost_bps: float = Field(default=10, ge=0, le=MAX_COST_BPS, description="of its trades, in basis points")
     start: Moment | None = Field(
         default=None, description="only windows whose forecast begins at this date or time, or later"
     )
@@ -75,12 +78,12 @@ class BacktestJob(WireModel):
     priority: Priority = Field(default="normal", description="of this job; its forecasts have low priority")
 
     device: ClassVar[str] = "auto"
-    """Any worker for finetuning can run it: the forecasts are computed by others."""
+    """Any worker for finetuning can run the job, because forecast workers compute the forecasts."""
     allow_fallback: ClassVar[bool] = True
 
     @property
     def moments(self) -> dict[str, date | None]:
-        """``start`` and ``end``."""
+        """``start`` and ``end``, as dates or times."""
         given = {"start": self.start, "end": self.end}
         return {name: text and read_moment(text) for name, text in given.items()}  # type: ignore[misc]
 

@@ -29,7 +29,7 @@ _BASE64: Final = SchemaValidator(bytes_schema(), CoreConfig(val_json_bytes="base
 
 
 class EncodedColumn(str):
-    """A column in base64, with its values: its own process checks a job without decoding them."""
+    """A column in base64, with its values. The process that made it checks its job without decoding it."""
 
     values: NDArray[np.float32]
 
@@ -48,7 +48,7 @@ def decode_base64(text: str) -> bytes:
     if len(text) % 4 == 0 and "-" not in text and "_" not in text:
         try:
             return bytes(_BASE64.validate_strings(text))  # type: ignore[arg-type]
-        except ValidationError:  # also of bits that Python ignores
+        except ValidationError:  # perhaps for spare bits that are not zero, which Python ignores
             pass
     return base64.b64decode(text, validate=True)
 

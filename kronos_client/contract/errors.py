@@ -1,5 +1,6 @@
-"""Every error code that a job can end with, and the one exception that carries it, also from pydantic."""
+"""The error codes that a job can end with, the exception that carries one, and pydantic's errors as such."""
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
@@ -129,12 +130,20 @@ class JobError(Exception):
         field = f"{prefix}{error.field}" if error.field is not None else prefix.rstrip(".") or None
         return cls(error.code, without_paths(error.message), field, without_paths(error.details))
 
+    def renamed(self, field: str) -> "JobError":
+        """The same error with another name for its field, also in the message.
+
+        A plain word, such as ``model``, is replaced only where the message begins with it.
+        """
+        begin = "^" if str(self.field).isalpha() else r"(?<![\w.])"
+        name = rf"{begin}{re.escape(str(self.field))}(?!\w)"
+        return JobError(self.code, re.sub(name, lambda _: field, self.message), field, self.details)
+
 
 _CODES: Final = {
     "extra_forbidden": ErrorCode.UNKNOWN_FIELD,
     "missing": ErrorCode.MISSING_FIELD,
     "invalid_key": ErrorCode.BAD_TYPE,
-    "string_pattern_mismatch": ErrorCode.INVALID_DEVICE,
 }
 """Codes of pydantic's kinds of errors. Our own kinds have the names of codes."""
 _EXPECTED: Final = {
@@ -145,19 +154,25 @@ _EXPECTED: Final = {
     "too_long": "an array of at most {max_length}",
     "string_too_short": "a string of at least {min_length} characters",
     "string_too_long": "a string of at most {max_length} characters",
-    "string_pattern_mismatch": "auto, cpu, cuda, cuda:N or mps",  # only the device has a pattern
+    "string_pattern_mismatch": "auto, cpu, cuda, cuda:N or mps",
 }
-"""Texts for what pydantic words as Python has it. Its others begin with ``Input should be``."""
+"""JSON's words where pydantic's messages use Python's. The others begin with ``Input should be``."""
 _ROWS: Final = (("timestamps",), ("future_timestamps",))
 """Fields that have one entry a bar."""
+
+
+def code_of(kind: str) -> ErrorCode:
+    """The code for a kind of pydantic's errors, or for a kind of ours."""
+    code = ErrorCode.BAD_TYPE if kind.endswith(("_type", "_parsing")) else ErrorCode.BAD_VALUE
+    return ErrorCode.__members__.get(kind.upper(), _CODES.get(kind, code))
 
 
 def refusal(error: ValidationError) -> JobError:
     """The JobError for the first problem that pydantic found."""
     first = error.errors(include_url=False)[0]
     kind, context, value = first["type"], first.get("ctx", {}), first["input"]
-    code = ErrorCode.BAD_TYPE if kind.endswith("_type") else ErrorCode.BAD_VALUE
-    code = ErrorCode.__members__.get(kind.upper(), _CODES.get(kind, code))
+    # In a job only the device has a pattern.
+    code = ErrorCode.INVALID_DEVICE if kind == "string_pattern_mismatch" else code_of(kind)
     field = dotted(first["loc"]) or "job"
     if code == ErrorCode.UNKNOWN_FIELD:
         return JobError(code, f"{field} is not a field of the job: remove it or check its spelling", field)

@@ -15,12 +15,15 @@ from kronos_client.contract.errors import ErrorCode, JobError, refusal
 from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput, WireModel
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import SCHEMA_VERSION
+from kronos_model.bars.calendar.offsets import offset_warning
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.columns import (
     COLUMNS,
+    ONE_VALUE,
     FloatArray,
     Instrument,
     check_candles,
+    has_one_value,
     impossible_warning,
     time_features,
     to_bars,
@@ -45,6 +48,7 @@ class PreparedSeries:
         stamps, future_stamps: time features of the wall clock as written, (T, 5) and (H, 5).
         future_timestamps: the H times in the form of the input.
         timestamps_from: how these were found, in words.
+        timezone: the IANA zone on whose clock all times are, if the job names it.
         seed: for this series' draws.
         warnings: remarks for people who read the forecast.
     """
@@ -56,6 +60,7 @@ class PreparedSeries:
     future_timestamps: tuple[str, ...]
     timestamps_from: str
     seed: int
+    timezone: str | None = None
     warnings: tuple[str, ...] = ()
 
     def last(self, num_bars: int) -> "PreparedSeries":
@@ -165,9 +170,9 @@ def _read_series(
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
         lookback, given = _read_timestamps(series, zone)
-        columns, lookback, remarks = filled.settled(lookback, job.missing)
+        columns, lookback, remarks = filled.settled(lookback, job.missing, zone)
         if given is not None:
-            future = Inferred(given, "the job")
+            future = Inferred(given, "the job", is_on_clock=True)
         elif series.calendar is not None:
             from kronos_model.bars.calendar.named import follow_calendar  # seldom needed
 
@@ -176,6 +181,14 @@ def _read_series(
             future = infer_future(lookback, job.horizon, zone)
     except KronosError as error:
         raise JobError.from_kronos(error, prefix=prefix) from None
+    if has_one_value(columns):
+        for index, event in enumerate(job.output.events):
+            if event.column != "close":
+                text = (
+                    f"{event.text!r} asks for the {event.column}, but {ONE_VALUE.lower()}: ask for the close"
+                )
+                raise JobError(ErrorCode.BAD_VALUE, text, f"output.events.{index}")
+        remarks = [*remarks, f"{ONE_VALUE}. Only the close of the forecast means something."]
     return columns, lookback, remarks, future
 
 
@@ -183,7 +196,9 @@ def _prepare_series(
     series: SeriesInput, prefix: str, job: ForecastJob, seed: int, limits: Limits
 ) -> PreparedSeries:
     columns, lookback, remarks, future = _read_series(series, prefix, job, limits)
-    texts = (*remarks, impossible_warning(columns, lookback.texts), future.warning)
+    is_on_clock = series.timezone is not None or future.is_on_clock
+    offsets = None if is_on_clock else offset_warning(lookback, future.timestamps)
+    texts = (*remarks, impossible_warning(columns, lookback.texts), future.warning, offsets)
     bars = to_bars(columns)
     stamps = time_features(np.concatenate([lookback.wall, future.timestamps.wall]))
     bars.flags.writeable = stamps.flags.writeable = False
@@ -194,6 +209,7 @@ def _prepare_series(
         future_stamps=stamps[len(bars) :],
         future_timestamps=future.timestamps.texts,
         timestamps_from=future.rule,
+        timezone=series.timezone,
         seed=seed,
         warnings=tuple(text for text in texts if text is not None),
     )

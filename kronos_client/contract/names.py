@@ -1,6 +1,6 @@
 """What apps and workers share: names of tasks, queues and keys in Redis, and ids of jobs.
 
-Clients refuse other ids. A worker answers BAD_MESSAGE under them, where Redis can have such a key.
+Clients refuse a job whose id is not valid. A worker answers it with BAD_MESSAGE if Redis can store that.
 """
 
 import uuid
@@ -17,7 +17,8 @@ BACKTEST_TASK: Final = "kronos.backtest"
 STATUS_TASK: Final = "kronos.status"
 
 LOAD_MODEL_COMMAND: Final = "kronos_load_model"
-"""A command of Celery's remote control. It takes ``model``, and ``ask``, the id of a repeated request."""
+"""A command of Celery's remote control. It takes ``model``, and ``ask``, an id. Requests with one id are one
+request that is repeated until it has its answer."""
 
 CONTROL_EXCHANGE: Final = "kronos"
 """Celery's ``control_exchange`` of workers and Flower. ``KRONOS_QUEUE_PREFIX`` stands before it."""
@@ -118,7 +119,7 @@ def is_job_id(value: object) -> TypeGuard[str]:
 
 
 def can_be_answered(value: object) -> TypeGuard[str]:
-    """Whether an error can be stored under this id, whether or not it is a job's."""
+    """Whether an error can be stored under this id, even if it is not valid as the id of a job."""
     try:
         return isinstance(value, str) and len(value.encode()) > 0
     except UnicodeEncodeError:  # half of a character

@@ -1,7 +1,7 @@
 """A forecast's result, which a job with state SUCCESS holds."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
@@ -175,6 +175,7 @@ class SeriesForecast(ResultModel):
     timestamps_from: str | None = Field(
         default=None, description="the job, the calendar, or what was inferred from the lookback"
     )
+    timezone: str | None = Field(default=None, description="IANA time zone of the timestamps; as in the job")
     mean: dict[ColumnName, Values] = Field(description="mean over the paths, H values a column")
     quantiles: dict[str, dict[ColumnName, Values]] = Field(description="by level, as 0.1, then by column")
     paths: dict[ColumnName, Paths] | None = Field(
@@ -190,13 +191,9 @@ class SeriesForecast(ResultModel):
     )
     warnings: Texts = Field(default=(), description="for people, about this series")
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        yield "id", self.id
-        yield "bars", len(self.timestamps)
-        if self.timestamps:
-            yield "last", self.timestamps[-1]
-            yield "mean_close", round(self.mean.get("close", (math.nan,))[-1], 6)
-        yield "quantiles", list(self.quantiles)
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        ends = {"last": self.timestamps[-1], "mean_close": self.mean["close"][-1]} if self.timestamps else {}
+        return ({"id": self.id, "bars": len(self.timestamps)} | ends).items()
 
     def _repr_html_(self) -> str:
         from kronos_client.contract.notebook import series_html
@@ -224,10 +221,10 @@ class SeriesForecast(ResultModel):
         return chart.plot(candles, self, note)
 
     def frame(self, *, quantiles: bool = False) -> "pd.DataFrame":
-        """The mean as a DataFrame indexed by time; needs pandas.
+        """The mean as a DataFrame indexed by time, in the job's time zone; needs pandas.
 
-        With ``quantiles`` also each of them, in columns such as ``close_q0.1``. Timestamps with changing
-        offsets (daylight saving) are converted to UTC, as pandas requires.
+        With ``quantiles`` also each of them, in columns such as ``close_q0.1``. Without a zone, timestamps
+        with changing offsets are converted to UTC, as pandas requires.
         """
         import pandas as pd  # apps that read plain numbers do not need it
 
@@ -235,6 +232,8 @@ class SeriesForecast(ResultModel):
             index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps)), name="timestamps")
         except ValueError:
             index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps), utc=True), name="timestamps")
+        if self.timezone is not None and index.tz is not None:
+            index = index.tz_convert(self.timezone)
         levels = self.quantiles if quantiles else {}
         columns = forecast_columns(self.id, self.timestamps, self.mean, levels, {})
         return pd.DataFrame(dict(list(columns.items())[2:]), index=index)
@@ -284,11 +283,9 @@ class ForecastResult(ResultModel):
         default=(), description="for people, about the whole job; each series has its own"
     )
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        yield "model", self.model.id
-        yield "device", self.device
-        yield "series", f"{len(self.series)} of {len(self.series[0].timestamps) if self.series else 0} bars"
-        yield "warnings", len(self.all_warnings())
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        counts = {"series": len(self.series), "warnings": len(self.all_warnings())}
+        return ({"model": self.model.id, "device": self.device} | counts).items()
 
     def _repr_html_(self) -> str:
         from kronos_client.contract.notebook import result_html
@@ -388,6 +385,7 @@ def series_result(
         id=series.id,
         timestamps=series.future_timestamps[: forecast.paths.shape[1]],
         timestamps_from=series.timestamps_from,
+        timezone=series.timezone,
         mean=mean,
         quantiles=dict(zip(map(quantile_key, levels), quantiles, strict=True)),
         paths=_by_column(forecast.paths.transpose(2, 0, 1).tolist()) if output.paths else None,

@@ -20,10 +20,10 @@ LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
 def forecast_payload(
     candles: CandleSource, *, limits: Limits | None = None, **options: Unpack[ForecastOptions]
 ) -> dict[str, Any]:
-    """Make a job as JSON has it. The contract checks its values later.
+    """Make a job of plain JSON values. The contract checks them later.
 
     Args:
-        limits: To which longer series are cut, and the default of ``sample_count`` is lowered.
+        limits: Longer series are cut to them, and the default of ``sample_count`` is lowered to them.
 
     Raises:
         JobError: Candles, timestamps or ids cannot be read.
@@ -33,7 +33,7 @@ def forecast_payload(
     given: dict[str, Any] = {**options}
     own = {name: given.pop(name, None) for name in SERIES_OPTIONS}
     limits = limits or Limits()
-    series = job_series(candles, max_bars=limits.max_bars, **own)
+    series = job_series(candles, max_bars=limits.max_bars, missing=given.get("missing"), **own)
     if "quantiles" in given:
         with readable("quantiles", "quantiles"):
             given["quantiles"] = [float(level) for level in given["quantiles"]]

@@ -1,4 +1,4 @@
-"""AsyncHandle and JobHandle: an enqueued job in an event loop, and without one. LoopThread runs it."""
+"""An enqueued job: AsyncHandle in an event loop, JobHandle without one, which uses that of a LoopThread."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class AsyncHandle(Generic[State, Result]):
         return await self._result(stored, forget=forget)
 
     async def _result(self, stored: Stored, *, forget: bool) -> Result:
-        """The result in the last state that was read, which is no outcome if the client was closed."""
+        """The result in the last state that was read. Without one, the client was closed: RuntimeError."""
         result = self._kind.result_of(stored)
         if result is None:
             raise closed(self.id)
@@ -278,7 +278,7 @@ BacktestHandle: TypeAlias = JobHandle[BacktestState, "BacktestResult"]
 
 
 def closed(job_id: str) -> RuntimeError:
-    """What a caller gets that waited for a job as its client was closed."""
+    """The error for a caller that waited for a job when its client was closed."""
     return RuntimeError(f"the client was closed while it waited for the job {job_id}")
 
 

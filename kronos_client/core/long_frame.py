@@ -112,7 +112,7 @@ class LongFrame:
         times = self._df[self._timestamp_column]
         if parts and pd.api.types.is_datetime64_any_dtype(times):
             read = pd.to_datetime(frame[self._timestamp_column], format="ISO8601", utc=True)
-            frame[self._timestamp_column] = read.dt.tz_convert(getattr(times.dtype, "tz", None))
+            frame[self._timestamp_column] = read.dt.tz_convert(times.dt.tz)
         if parts:
             frame[self._id_column] = frame[self._id_column].astype(self._df[self._id_column].dtype)
         frame.attrs = {"errors": self._errors, "warnings": self._warnings}

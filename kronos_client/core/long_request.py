@@ -12,6 +12,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.core.forecast_request import plain
+from kronos_client.core.frames import plain_candles
 from kronos_client.core.options import BacktestJobOptions, DataSource, FinetuneOptions, check_options
 from kronos_client.core.series import named_sources, readable, series_payload, within
 from kronos_model.bars.files.options import ReadOptions
@@ -25,7 +26,7 @@ ConfigSource = FinetuneConfig | Mapping[str, Any] | str | PathLike[str]
 def finetune_payload(
     config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
 ) -> dict[str, Any]:
-    """Make a finetuning job as JSON has it.
+    """Make a finetuning job of plain JSON values.
 
     Raises:
         JobError: The config cannot be used, or the data cannot be read.
@@ -52,10 +53,12 @@ def data_payload(data: DataSource) -> dict[str, Any]:
         return {"path": [str(path) for path in data]}
     instruments = []
     with readable("the candles", "data"):
-        names, sources = named_sources(data)
+        names, sources = named_sources(plain_candles(data))
     for index, (name, source) in enumerate(zip(names, sources, strict=True)):
         with within(f"data.instruments.{index}"):
-            instruments.append(series_payload(source, name))
+            payload = series_payload(source, name)
+            payload.pop("timezone", None)  # nothing is inferred from them
+            instruments.append(payload)
     return {"instruments": instruments}
 
 
@@ -83,7 +86,7 @@ def _content(config: ConfigSource, *, needs_path: bool) -> dict[str, Any]:
 
 
 def backtest_payload(data: DataSource, **options: Unpack[BacktestJobOptions]) -> dict[str, Any]:
-    """Make a backtest as JSON has it. The contract checks its values later.
+    """Make a backtest of plain JSON values. The contract checks them later.
 
     Raises:
         JobError: The data cannot be read.

@@ -5,7 +5,7 @@ from datetime import date
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, Literal, TypedDict, TypeVar, get_args
+from typing import Any, Final, Literal, TypedDict, TypeVar, get_args, is_typeddict
 
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
 from kronos_client.contract.names import ContextPolicy, Priority
@@ -34,7 +34,7 @@ class ForecastOptions(TypedDict, total=False):
             to the longest of its training; the result has the number.
         missing: What happens to bars without prices (NaN, or zero without volume). "error" refuses them,
             "drop" leaves them out, "ffill" gives them the close before, and adds bars that are not there.
-        timezone: IANA zone that inferred timestamps follow.
+        timezone: IANA zone that inferred timestamps follow; by default that of the candles' times.
         temperature: Below 1 calmer, above 1 wilder.
         top_k: Only the k most likely tokens; 0 for all.
         top_p: Only the most likely tokens of this total probability; below 1, intervals are too narrow.
@@ -174,6 +174,8 @@ class WindowChoice(TypedDict, total=False):
         horizon: Bars to forecast (24).
         samples: Paths of each forecast.
         seed: Of all sampling (0).
+        top: Instruments on each side of the portfolio (5), if there are several at common times.
+        cost_bps: Its costs of each trade (10), in hundredths of a per cent of what is bought or sold.
         start, end: Only windows whose forecast bars lie between these times.
         models: Names of models, by default the workers' own alone.
     """
@@ -184,6 +186,8 @@ class WindowChoice(TypedDict, total=False):
     horizon: int
     samples: int
     seed: int
+    top: int
+    cost_bps: float
     start: date | None
     end: date | None
     models: str | Sequence[str | None] | None
@@ -230,16 +234,13 @@ _DEFAULTS: Final = {
     for name, field in model.model_fields.items()
     if field.default is not None
 } | {"sample_count": SAMPLE_COUNT}
-_PARTS: Final = (
-    LongOptions, ManyOptions, ForecastOptions, FinetuneOptions, BacktestJobOptions, BacktestArguments,
-    WindowChoice, SendingOptions,
-)  # fmt: skip
 
 
 def with_options(options: type) -> Callable[[Method], Method]:
     """Show each option of a TypedDict in the signature and the docstring of a method with ``**options``."""
     names = options.__annotations__
-    parts = [part for part in _PARTS if part.__annotations__.keys() <= names.keys()]
+    parts = [kind for kind in globals().values() if is_typeddict(kind)]
+    parts = [part for part in parts if part.__annotations__.keys() <= names.keys()]
     texts = [cleandoc(part.__doc__ or "").partition("Attributes:\n")[2] for part in parts]
 
     def show(method: Method) -> Method:
@@ -250,7 +251,7 @@ def with_options(options: type) -> Callable[[Method], Method]:
             for name, kind in names.items()
         ]
         method.__signature__ = shown.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        method.__doc__ = "\n".join([cleandoc(method.__doc__ or ""), "", "Options:", *texts])
+        method.__doc__ = "\n".join([cleandoc(method.__doc__ or ""), "", "Options:", *filter(None, texts)])
         return method
 
     return show

@@ -6,7 +6,7 @@ Whatever an app's own objects raise when they are read becomes one coded error.
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone, tzinfo
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
+from kronos_client.core.frames import plain_candles
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
+from kronos_model.bars.files.options import VALUE
+from kronos_model.bars.files.vendors import VALUES
+from kronos_model.bars.missing import Missing
+from kronos_model.bars.timestamps import iana_name
 
 MAX_REASON_CHARS: Final = 200
 
@@ -58,6 +63,8 @@ CandleSource = Any
 """A pandas or polars DataFrame, or a mapping, with the price columns, volume, amount and timestamps.
 
 Or a list of records, one for each bar: mappings with a number for each column, as from a JSON or CSV reader.
+Or a pandas Series, or a column ``value``, ``y`` or ``target``, with one value a bar. Frames of the vendors in
+``docs/use/files.md`` have their titles.
 """
 
 
@@ -76,7 +83,7 @@ def series_payload(
 
     The case of column names does not matter, nor does a further level of them, such as yfinance's tickers.
     Timestamps come from the argument, else from a column named in ``TIME_COLUMNS``, else from a DataFrame's
-    DatetimeIndex. Strings stay as they are.
+    DatetimeIndex. Strings stay as they are. Times with an IANA zone give it to the series.
 
     Raises:
         JobError: Timestamps or columns cannot be read; nothing else is raised. The contract checks values.
@@ -98,7 +105,9 @@ def series_payload(
         columns: dict[str, Any] = {
             name: _numbers(candles[names[name]], name) for name in COLUMNS if name in names
         }
-    texts = _texts(_find_timestamps(candles, names) if timestamps is None else timestamps)
+        if not columns.keys() & {*PRICE_COLUMNS} and (found := VALUES.found_in([*names])):  # one value a bar
+            columns |= dict.fromkeys(PRICE_COLUMNS, _numbers(candles[names[found[VALUE]]], found[VALUE]))
+    texts, zone = _times(_find_timestamps(candles, names) if timestamps is None else timestamps)
     num_bars = max(map(len, columns.values()), default=len(texts))
     for name, values in (*columns.items(), ("timestamps", texts)):  # before a series is cut to its end
         if (length := len(values)) != num_bars:
@@ -109,8 +118,8 @@ def series_payload(
     for name, values in columns.items():
         payload[name] = encode_column(values[newest])
     if future_timestamps is not None:
-        payload["future_timestamps"] = _texts(future_timestamps)
-    for name, value in (("calendar", calendar), ("timezone", timezone)):
+        payload["future_timestamps"] = _times(future_timestamps)[0]
+    for name, value in (("calendar", calendar), ("timezone", zone if timezone is None else timezone)):
         if value is not None:
             payload[name] = value
     return payload
@@ -156,7 +165,7 @@ def _columns_of(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _find_timestamps(candles: CandleSource, names: Mapping[str, Any]) -> Any:
-    for name in TIME_COLUMNS:
+    for name in (*TIME_COLUMNS, "ds"):
         if name in names:
             return candles[names[name]]
     index: Any = getattr(candles, "index", None)
@@ -188,22 +197,35 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         raise JobError(ErrorCode.BAD_TYPE, message, name) from None
 
 
-def _texts(timestamps: Any) -> list[str]:
+def _times(timestamps: Any) -> tuple[list[str], str | None]:
+    """The times as texts, and the name of their one zone, if it has one."""
     is_one = isinstance(timestamps, str) or getattr(timestamps, "ndim", 1) != 1
     if is_one or not isinstance(timestamps, Iterable):
         message = f"timestamps must be a list, not {type(timestamps).__name__}"
         raise JobError(ErrorCode.BAD_TYPE, message, "timestamps")
-    dtype = getattr(timestamps, "dtype", None)
+    dtype: Any = getattr(timestamps, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind == "M":
-        return _numpy_texts(np.asarray(timestamps))
+        return _numpy_texts(np.asarray(timestamps)), None
     if not isinstance(dtype, np.dtype) and hasattr(dtype, "tz"):  # pandas' times with a zone
         times: Any = getattr(timestamps, "dt", timestamps)
         wall, instants = (np.asarray(naive(None)) for naive in (times.tz_localize, times.tz_convert))
         if not np.isnat(wall).any():
             offsets = (wall - instants).astype("timedelta64[us]").tolist()
             ends = {offset: _offset(offset) for offset in set(offsets)}
-            return [text + ends[offset] for text, offset in zip(_numpy_texts(wall), offsets, strict=True)]
-    return [_text(value) for value in timestamps]
+            texts = [text + ends[offset] for text, offset in zip(_numpy_texts(wall), offsets, strict=True)]
+            return texts, _name_of_zone(dtype.tz)
+    values = list(timestamps)
+    zones = {id(zone): zone for zone in (getattr(value, "tzinfo", None) for value in values)}
+    names = {_name_of_zone(zone) for zone in zones.values()}
+    return [_text(value) for value in values], names.pop() if len(names) == 1 else None
+
+
+def _name_of_zone(zone: tzinfo | None) -> str | None:
+    """The IANA name of a zone of zoneinfo, pytz or dateutil; None for offsets and names unknown here."""
+    given = [getattr(zone, attribute, None) for attribute in ("key", "zone", "_filename")]
+    given += ["UTC"] if str(zone) in ("UTC", "tzutc()") else []
+    name = next((name for name in given if isinstance(name, str)), "")
+    return iana_name(name.rpartition("zoneinfo/")[2])
 
 
 def _offset(offset: timedelta) -> str:
@@ -239,6 +261,7 @@ def job_series(
     calendar: str | None = None,
     timezone: str | None = None,
     max_bars: int | None = None,
+    missing: Missing | None = None,
 ) -> list[dict[str, Any]]:
     """The series of a job, from one source, a list of sources, or sources by their ids.
 
@@ -248,6 +271,7 @@ def job_series(
         JobError: Names the field at fault.
     """
     with readable("the candles"):
+        candles = plain_candles(candles, missing or "error", has_times=timestamps is not None)
         names, sources = named_sources(candles)
     several = len(sources) != 1 or sources[0] is not candles
 

@@ -81,7 +81,7 @@ CANCELLED_PREFIX: Final = f"{KEY_PREFIX}cancelled:"
 """Sorted sets by list: ``lua/cancelled.lua`` documents them."""
 
 SEPARATOR: Final = "\x06\x16"
-"""kombu's, between the parts of a name."""
+"""kombu's separator between the parts of a name."""
 PRIORITY_STEPS: Final = (0, 3, 6, 9)
 """The lowest of Celery's priority numbers in each list; 0 is served first.
 
@@ -199,7 +199,7 @@ OUR_TASK: Final = rb'"task": ?"kronos\.'
 
 
 def foreign_bindings(redis: Redis, queues: Collection[str]) -> list[str]:
-    """Descriptions of bindings of these queues that another app made, which has queues of the same names."""
+    """Describe the bindings of these queues that another app made: it has queues of the same names."""
     found = []
     for exchange in (CELERY_QUEUE, *queues):
         for member in sorted(_read(redis, "SMEMBERS", f"_kombu.binding.{exchange}")):

@@ -34,7 +34,7 @@ def output_folder(model_folder: Path, job_id: str) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One writer of the model folder at a time. Raises OSError if the lock file cannot be written."""
+    """Hold the model folder's lock: one writer at a time. Raises OSError if its file cannot be written."""
     with (folder / ".lock").open("a") as file:
         with suppress(OSError):  # a network folder without locks
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -36,6 +36,9 @@ SMALLEST_PRICE: Final = float(np.finfo(np.float32).tiny)
 LARGEST: Final = {"amount": MAX_MAGNITUDE**2}
 """The largest value of a column, if not ``MAX_MAGNITUDE``: an amount is a volume times a price."""
 
+ONE_VALUE: Final = "Each bar has one value, which is its open, high, low and close"
+RATES: Final = "the model reads prices, so rates and other values of 0 or below cannot be forecast"
+
 FloatArray = NDArray[np.float32]
 
 
@@ -71,6 +74,7 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
     for code, name, at_fault, defect in defects_of(columns):
         if at_fault.any():
             row = int(np.argmax(at_fault))
+            defect += f": {RATES}" if code == "NON_POSITIVE_PRICE" and has_one_value(columns) else ""
             raise column_error(code, name, f", row {row}: {float(columns[name][row])!r} {defect}", row=row)
 
 
@@ -103,6 +107,14 @@ def impossible_prices(
     for name in ("open", "close"):
         yield IMPOSSIBLE, name, columns[name] > columns["high"], "is above the high of the same bar"
         yield IMPOSSIBLE, name, columns[name] < columns["low"], "is below the low of the same bar"
+
+
+def has_one_value(columns: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether open, high, low and close are equal in every bar of two or more: a series of closes."""
+    close = columns["close"]
+    return len(close) > 1 and all(
+        np.array_equal(columns[name], close, equal_nan=True) for name in PRICE_COLUMNS
+    )
 
 
 def impossible_warning(columns: Mapping[str, NDArray[Any]], times: Sequence[str]) -> str | None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import tzinfo
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.sessions import DAY, SHORTEST_BREAK, bridge_outages, common_spacing
-from kronos_model.bars.calendar.spacing import MIN_BARS
+from kronos_model.bars.calendar.spacing import MIN_BARS, SECOND, offset_at
 from kronos_model.bars.columns import PRICE_COLUMNS, Instrument, as_columns, check_shape
 from kronos_model.bars.timestamps import Timestamps, write_like
 from kronos_model.errors import CandleError
@@ -64,11 +65,13 @@ class Filled:
         is_unknown = np.any(others, axis=0) & ~is_gone if others else is_gone[:0]
         return cls(_without_move(filled, sources, is_gone), is_gone, int(is_unknown.sum()))
 
-    def settled(self, timestamps: Timestamps, how: Missing) -> tuple[Columns, Timestamps, list[str]]:
+    def settled(
+        self, timestamps: Timestamps, how: Missing, zone: tzinfo | None = None
+    ) -> tuple[Columns, Timestamps, list[str]]:
         """The bars and times to forecast from, and warnings with the number of missing bars.
 
         With "drop" missing bars are left out. With "ffill" those after the first price stay, and bars that
-        are not there are added: see ``bridge_outages``. With "error" these are counted.
+        are not there are added, on the zone's clock: see ``bridge_outages``. With "error" these are counted.
         """
         num_gone, num_bars = int(np.count_nonzero(self.is_gone)), len(self.is_gone)
         columns, num_left_out = self.columns, 0
@@ -90,10 +93,10 @@ class Filled:
             )
             warnings.append(text)
         clock = timestamps.clock
-        instants = clock if how == "drop" else _without_outages(clock)
+        instants = clock if how == "drop" else _without_outages(clock, timestamps.wall)
         if num_absent := len(instants) - len(clock):
             if how == "ffill":
-                columns, timestamps = _add_outages(columns, timestamps, instants)
+                columns, timestamps = _add_outages(columns, timestamps, instants, zone)
                 text = f"Bars that were not there: {num_absent}. They were added with the close before them."
             else:
                 first = timestamps.texts[int(np.argmax(instants[: len(clock)] != clock)) - 1]
@@ -114,7 +117,7 @@ def filled_instrument(instrument: Instrument) -> tuple[Instrument, int]:
     sources = np.maximum.accumulate(np.where(is_gone, -1, np.arange(len(is_gone))))
     kept = sources >= 0
     clock = instrument.instants[kept].astype("datetime64[us]").astype(np.int64)
-    instants = _without_outages(clock)
+    instants = _without_outages(clock, instrument.wall[kept])
     before = np.searchsorted(clock, instants, side="right") - 1
     ahead = instants - clock[before]
     is_new = is_gone[kept][before] | (ahead > 0)
@@ -130,24 +133,30 @@ def filled_instrument(instrument: Instrument) -> tuple[Instrument, int]:
     return filled, int(is_new.sum())
 
 
-def _without_outages(clock: NDArray[np.int64]) -> NDArray[np.int64]:
+def _without_outages(clock: NDArray[np.int64], wall: NDArray[np.datetime64]) -> NDArray[np.int64]:
     """Bar times (µs) with those that are missing between others of a day."""
     spacing = common_spacing(clock) if len(clock) >= MIN_BARS else DAY
-    return clock if spacing >= DAY else bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing))
+    if spacing >= DAY:
+        return clock
+    local = wall.astype("datetime64[us]").astype(np.int64)
+    return bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing), local)
 
 
 def _add_outages(
-    columns: Columns, timestamps: Timestamps, instants: NDArray[np.int64]
+    columns: Columns, timestamps: Timestamps, instants: NDArray[np.int64], zone: tzinfo | None
 ) -> tuple[Columns, Timestamps]:
     """The same with bars at all ``instants``."""
     clock = timestamps.clock
     sources = np.searchsorted(clock, instants, side="right") - 1
     ahead = instants - clock[sources]
     before = timestamps[sources]
-    wall = before.wall + ahead
-    written = write_like(timestamps.texts[-1], wall, before.offsets_s)
+    wall, offsets_s = before.wall + ahead, before.offsets_s
+    if zone is not None and offsets_s is not None:
+        offsets_s = np.array([offset_at(at, zone) for at in (instants // SECOND).tolist()])
+        wall = (instants + offsets_s * SECOND).astype("datetime64[us]")
+    written = write_like(timestamps.texts[-1], wall, offsets_s)
     texts = tuple(new if added else old for new, added, old in zip(written, ahead, before.texts, strict=True))
-    return _without_move(columns, sources, ahead > 0), Timestamps(texts, wall, before.offsets_s)
+    return _without_move(columns, sources, ahead > 0), Timestamps(texts, wall, offsets_s)
 
 
 def _without_move(columns: Columns, sources: NDArray[np.int64], is_new: NDArray[np.bool_]) -> Columns:

@@ -6,6 +6,7 @@ never converted. Instants (wall clock minus offset) serve only for order and spa
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import lru_cache
@@ -124,17 +125,18 @@ def load_timezone(name: str) -> ZoneInfo:
     raise TimestampError(text, code="TIMEZONE_UNKNOWN", field="timezone")
 
 
+def iana_name(name: str) -> str | None:
+    """The name of an IANA zone that is known here; None for any other text, such as ``+08:00``."""
+    with suppress(TimestampError):
+        return load_timezone(name).key
+    return None
+
+
 def offset_s(wall: datetime, zone: tzinfo) -> int:
     """The zone's seconds east of UTC at a wall-clock time; ``fold`` 1 means the later of a repeated hour."""
     offset = wall.replace(tzinfo=zone).utcoffset()
     assert offset is not None, "a zone has an offset for every time"
     return int(offset.total_seconds())
-
-
-def exists_in(zone: tzinfo | None, wall: datetime) -> bool:
-    """Whether a wall-clock time exists in the zone, if any: clocks that go forward skip some times."""
-    # In such a gap, and only there, the offset before the change is the smaller one.
-    return zone is None or offset_s(wall, zone) >= offset_s(wall.replace(fold=1), zone)
 
 
 def write_like(
@@ -258,13 +260,22 @@ def _check_order(stamps: Timestamps, field: str) -> None:
 
 def _check_offsets(stamps: Timestamps, zone: tzinfo, field: str) -> None:
     assert stamps.offsets_s is not None
-    times: list[datetime] = stamps.wall.tolist()
-    for row, (time, written) in enumerate(zip(times, stamps.offsets_s.tolist(), strict=True)):
-        if written == offset_s(time, zone) or written == offset_s(time.replace(fold=1), zone):
-            continue
-        text = f"{stamps.texts[row]!r} does not have {zone}'s offset: the time features are taken from the "
-        text += "clock as written, so write the timestamps in that zone or leave 'timezone' out"
-        raise _at_fault("TIMEZONE_MISMATCH", field, row, text)
+    written, weeks = stamps.offsets_s, stamps.wall.astype("datetime64[W]").astype(np.int64)
+    # No clock changes twice within a week: the ends of each week and of equal offsets within it are enough.
+    ends = np.append((written[1:] != written[:-1]) | (weeks[1:] != weeks[:-1]), True)
+    rows = np.flatnonzero(ends | np.append(True, ends[:-1]))
+    if all(_has_offset(stamps, row, zone) for row in rows.tolist()):
+        return
+    row = next(row for row in range(len(stamps)) if not _has_offset(stamps, row, zone))
+    text = f"{stamps.texts[row]!r} does not have {zone}'s offset: the time features are taken from the "
+    text += "clock as written, so write the timestamps in that zone or leave 'timezone' out"
+    raise _at_fault("TIMEZONE_MISMATCH", field, row, text)
+
+
+def _has_offset(stamps: Timestamps, row: int, zone: tzinfo) -> bool:
+    assert stamps.offsets_s is not None
+    time, written = stamps.wall[row].item(), int(stamps.offsets_s[row])
+    return written in (offset_s(time, zone), offset_s(time.replace(fold=1), zone))
 
 
 def _at_fault(code: str, field: str, row: int, text: str) -> TimestampError:

@@ -2,7 +2,8 @@
 
 In the order in which a series meets them (what decides imports no torch):
 
-- ``build``: makes an engine for a loaded model; ``choice``: native kernels or PyTorch.
+- ``build``: makes an engine for a loaded model; ``choice``: native kernels or PyTorch; ``memory``: how many
+  paths fit.
 - ``generation``: a series that was submitted, and its handle; ``sequence``: some of its paths while they run.
 - ``engine``: the loop; each step schedules, computes and updates; ``reports``: times and load.
 - ``scheduling``: decides what a step computes.

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from kronos_model.engine.generation import Generation, SeriesRequest, as_kronos_error
 from kronos_model.engine.reports import EngineKind, EngineLoad, HostMark, Mark, PhaseTimer, StepReport
-from kronos_model.engine.scheduling.allocation import Suspension
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.scheduling.scheduler import Scheduler
+from kronos_model.engine.scheduling.slots import Suspension
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError, is_out_of_memory
 

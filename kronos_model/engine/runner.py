@@ -32,8 +32,8 @@ from kronos_model.engine.prefill.inputs import (
 )
 from kronos_model.engine.prefill.packed import PackedSegment
 from kronos_model.engine.prefill.tokens import TokenCoder
-from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH, Suspension
 from kronos_model.engine.scheduling.path_table import Batch
+from kronos_model.engine.scheduling.slots import PLACES_PER_PATH, Suspension
 from kronos_model.engine.sequence import TO_BARS, Chunk, Phase, Sequence
 from kronos_model.engine.transformer.attention import has_kernel
 from kronos_model.engine.transformer.kv_cache import ChunkSegment, PromptSegment

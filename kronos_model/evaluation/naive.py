@@ -2,7 +2,8 @@
 
 Points are textbook forecasts (Hyndman and Athanasopoulos, Forecasting: Principles and Practice, 3rd edition,
 section 5.2). To each point, changes over as many bars are added that are drawn from the lookback's own: no
-law of distribution is assumed. The random walk chains single returns of the lookback, so it has paths.
+law of distribution is assumed. The random walk chains single returns of the lookback, so it has paths; it
+keeps the lookback's drift, which ``bootstrap.py`` takes away.
 """
 
 from collections.abc import Mapping
@@ -17,9 +18,11 @@ NUM_SAMPLES: Final = 200
 MIN_CHANGES: Final = 10
 """The fewest changes of the close over some bars to draw from."""
 
+BOOTSTRAP: Final = "bootstrap"
 LAST_VALUE: Final = "last_value"
 RANDOM_WALK: Final = "random_walk"
 NAIVE_TITLES: Final = {
+    BOOTSTRAP: "a drift-free bootstrap of the lookback",
     LAST_VALUE: "repeating the last value",
     "drift": "the lookback's trend",
     "seasonal_naive": "repeating the last season",
@@ -28,7 +31,7 @@ NAIVE_TITLES: Final = {
 
 
 def naive_samples(past: Array, horizon: int, season: int | None, seed: int) -> Mapping[str, Array]:
-    """``NUM_SAMPLES`` closes of each naive forecast by its name, (W, S, H), from lookbacks (W, T).
+    """``NUM_SAMPLES`` closes of each further naive forecast by its name, (W, S, H), from lookbacks (W, T).
 
     ``seasonal_naive`` is there if ``season`` is given; see ``why_not_seasonal``.
     """
@@ -40,9 +43,7 @@ def naive_samples(past: Array, horizon: int, season: int | None, seed: int) -> M
     samples = {LAST_VALUE: last + changes, "drift": last + slope * np.arange(1, horizon + 1) + changes}
     if season is not None:
         samples["seasonal_naive"] = past[:, None, num_bars - season + np.arange(horizon) % season] + changes
-    with np.errstate(invalid="ignore", divide="ignore"):
-        returns = np.diff(np.log(past), axis=1)
-    returns = np.where(np.isfinite(returns), returns, 0.0)
+    returns = np.diff(np.log(past), axis=1)
     drawn = rng.integers(returns.shape[1], size=(num_windows, NUM_SAMPLES, horizon))
     steps = np.take_along_axis(returns[:, None], drawn, axis=2)
     samples[RANDOM_WALK] = last * np.exp(np.cumsum(steps, axis=2))

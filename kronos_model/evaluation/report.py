@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from kronos_model.evaluation.naive import NAIVE_TITLES, RANDOM_WALK, naive_samples
+from kronos_model.evaluation.bootstrap import bootstrap_draws
+from kronos_model.evaluation.naive import BOOTSTRAP, NAIVE_TITLES, RANDOM_WALK, naive_samples
 from kronos_model.evaluation.scores import INTERVALS, ScoreTotals, finite_or_none
 from kronos_model.evaluation.windows import MIN_GROUPS, Array, WindowTimes
 
@@ -21,6 +22,8 @@ GOOD_COVERAGE: Final = (0.75, 0.85)
 """Acceptable coverage of an 80 % interval; the verdict calls others too narrow or too wide."""
 MIN_PATHS: Final = 9
 """Fewer have no interval between two of them that holds 80 % of further paths."""
+MIN_TIMES: Final = 8
+"""Fewer times have no test."""
 MIN_WINDOWS: Final = 30
 FEW_WINDOWS: Final = "{} windows are few: ask for 30 or more to see differences."
 Outcome = Literal["better", "worse", "unclear"]
@@ -42,7 +45,12 @@ class WindowBatch:
 
 
 def make_report(
-    batches: Iterable[WindowBatch], times: WindowTimes, *, season: int | None, seed: int
+    batches: Iterable[WindowBatch],
+    times: WindowTimes,
+    *,
+    season: int | None,
+    seed: int,
+    bootstrap_losses: list[Array] | None = None,
 ) -> dict[str, Any]:
     """Score all models and the naive forecasts on the same windows.
 
@@ -50,17 +58,24 @@ def make_report(
         times: of all windows.
         season: bars of the seasonal forecast's season, or None to leave it out.
         seed: of the naive forecasts' draws.
+        bootstrap_losses: gets the bootstrap's pinball losses of the windows, (W,).
     """
     totals: dict[str, ScoreTotals] = {}
     horizon, first, names = 1, 0, []
     for batch in batches:
         horizon, names = batch.actual.shape[1], list(batch.samples)
         naive = naive_samples(batch.past, horizon, season, seed + first)
-        for name, samples in [*batch.samples.items(), *naive.items()]:
-            has_paths = name in batch.samples or name == RANDOM_WALK
+        num_paths = max(samples.shape[1] for samples in batch.samples.values())
+        bootstrap = bootstrap_draws(batch.past, num_paths, horizon, seed + first)
+        draws: dict[str, Iterable[Array]] = {BOOTSTRAP: bootstrap}
+        draws |= {name: [samples] for name, samples in (*batch.samples.items(), *naive.items())}
+        for name, of_name in draws.items():
+            has_paths = name in (*batch.samples, BOOTSTRAP, RANDOM_WALK)
             mine = totals.setdefault(name, ScoreTotals(horizon, has_paths=has_paths))
-            mine.add(samples, batch.actual, batch.past)
+            mine.add(of_name, batch.actual, batch.past)
         first += len(batch.actual)
+    if bootstrap_losses is not None:
+        bootstrap_losses.append(totals[BOOTSTRAP].by_window("quantile_loss"))
     models: dict[str, Any] = {}
     for name in names:
         against = {
@@ -102,10 +117,7 @@ def compare(ours: ScoreTotals, theirs: ScoreTotals, times: WindowTimes) -> dict[
         return {"difference": None, "low": None, "high": None, "verdict": "unclear", "dm": None}
     by = improvement(our_loss[is_scaled], their_loss[is_scaled], times.groups[is_scaled])
     return {
-        "difference": finite_or_none(by.mean),
-        "low": finite_or_none(by.low),
-        "high": finite_or_none(by.high),
-        "verdict": by.outcome,
+        **by.as_dict(),
         "dm": diebold_mariano((our_loss - their_loss)[is_scaled], times.begins[is_scaled], lags=times.lags),
     }
 
@@ -118,26 +130,34 @@ def diebold_mariano(
     Diebold and Mariano, Comparing predictive accuracy, JBES 13 (1995), with the correction for few windows of
     Harvey, Leybourne and Newbold, International Journal of Forecasting 13 (1997). The instruments'
     differences at one time count as one, their mean. ``lags``: how many earlier times overlap a window's
-    future. The weights of their covariances fall to 0 (Newey and West, Econometrica 55, 1987), which keeps
-    the variance positive.
-
-    None for fewer than 8 times, or if all differences are equal.
+    future; see ``standard_error``. None for fewer than ``MIN_TIMES``, or if all differences are equal.
     """
     by_time, index = np.unique(times, return_inverse=True)
     series = np.bincount(index, weights=differences) / np.bincount(index)
     number = len(by_time)
-    if number < 8 or not np.ptp(series):
+    if (error := standard_error(series, lags)) is None:
         return None
-    lags = min(lags, number // 2)
-    centred = series - series.mean()
-    variance = centred @ centred
-    for lag in range(1, lags + 1):
-        variance += 2 * (1 - lag / (lags + 1)) * (centred[lag:] @ centred[:-lag])
-    statistic = series.mean() / math.sqrt(variance / number**2)
-    ahead = lags + 1
+    statistic = series.mean() / error
+    ahead = min(lags, number // 2) + 1
     statistic *= math.sqrt(max(number + 1 - 2 * ahead + ahead * (ahead - 1) / number, 1) / number)
     p_value = 2 * stdtr(number - 1, -abs(statistic))
     return {"statistic": float(statistic), "p_value": float(p_value)}
+
+
+def standard_error(series: Array, lags: int) -> float | None:
+    """The standard error of the mean of a series (N,) whose values depend on ``lags`` earlier ones.
+
+    The weights of their covariances fall to 0, which keeps the variance positive: Newey and West,
+    A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance matrix,
+    Econometrica 55 (1987). None for fewer than ``MIN_TIMES`` values, or if all are equal.
+    """
+    if len(series) < MIN_TIMES or not np.ptp(series):
+        return None
+    centred, lags = series - series.mean(), min(lags, len(series) // 2)
+    variance = centred @ centred
+    for lag in range(1, lags + 1):
+        variance += 2 * (1 - lag / (lags + 1)) * (centred[lag:] @ centred[:-lag])
+    return math.sqrt(variance) / len(series)
 
 
 def verdict(against: Mapping[str, Any]) -> list[str]:
@@ -151,7 +171,7 @@ def verdict(against: Mapping[str, Any]) -> list[str]:
         first = f"Not shown to be better than {_listed(unclear)}."
     else:
         first = f"Better than {_listed([*titles.values()])} on these candles."
-    return [first, *(_compared(BASELINES.get(name, name), by) for name, by in against.items())]
+    return [first, *(f"{compared(BASELINES.get(name, name), by)}." for name, by in against.items())]
 
 
 def coverage_line(coverage: Mapping[str, float], totals: ScoreTotals, times: WindowTimes) -> str:
@@ -174,17 +194,18 @@ def coverage_line(coverage: Mapping[str, float], totals: ScoreTotals, times: Win
     return f"{line}: {'' if is_clear else 'perhaps '}too {'narrow' if covered < low else 'wide'}."
 
 
-def _compared(other: str, by: Mapping[str, Any]) -> str:
+def compared(other: str, by: Mapping[str, Any]) -> str:
+    """A comparison, as ``Improvement.as_dict`` has it, in words."""
     if by["difference"] is None:
-        return f"Not comparable with {other}."
+        return f"Not comparable with {other}"
     if by["low"] == by["high"] == 0:
-        return f"The same as {other}."
+        return f"The same as {other}"
     size = f"{abs(by['difference']):.1f} % {'better' if by['difference'] >= 0 else 'worse'}"
     if by["low"] is None:
-        return f"{size} than {other}, on too few windows to be sure."
+        return f"{size} than {other}, on too few windows to be sure"
     bounds = f"95 % interval {by['low']:+.1f} to {by['high']:+.1f} %"
     sure = "" if by["verdict"] != "unclear" else ", which is no clear difference"
-    return f"{size} than {other} ({bounds}{sure})."
+    return f"{size} than {other} ({bounds}{sure})"
 
 
 def _listed(names: list[str]) -> str:
@@ -207,6 +228,11 @@ class Improvement(NamedTuple):
         if self.low > 0:
             return "better"
         return "worse" if self.high < 0 else "unclear"
+
+    def as_dict(self) -> dict[str, Any]:
+        """As a report has it."""
+        bounds = {"difference": self.mean, "low": self.low, "high": self.high}
+        return {name: finite_or_none(value) for name, value in bounds.items()} | {"verdict": self.outcome}
 
 
 def improvement(ours: Array, theirs: Array, groups: NDArray[np.int64]) -> Improvement:

@@ -4,7 +4,7 @@ Arrays are float64: sampled closes (W, S, H), actual closes (W, H), lookbacks (W
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -101,8 +101,18 @@ class ScoreTotals:
         self._ranks: NDArray[np.int64] | None = None  # (S + 1,)
         self._by_window: dict[str, list[Array]] = {}
 
-    def add(self, samples: Array, actual: Array, past: Array) -> None:
-        """Add W windows, in the order in which ``by_window`` is to return them."""
+    def add(self, draws: Iterable[Array], actual: Array, past: Array) -> None:
+        """Add W windows, in the order in which ``by_window`` is to return them.
+
+        Of several draws of samples, each (W, S, H), the scores are means.
+        """
+        each = [self._add(samples, actual, past) for samples in draws]
+        for name in each[0]:
+            mean = np.mean([one[name] for one in each], axis=0)
+            self._by_window.setdefault(name, []).append(mean)
+
+    def _add(self, samples: Array, actual: Array, past: Array) -> Mapping[str, Array]:
+        """Add to the sums, and return the values by window."""
         scale = one_bar_change(past)  # (W,)
         scores = score_paths(samples, actual, past)
         for name in ("crps", "error", *(f"width_{share}" for share in INTERVALS)):
@@ -117,15 +127,14 @@ class ScoreTotals:
         self._ranks = ranks if self._ranks is None else self._ranks + ranks
         last, median = past[:, -1], np.median(samples[..., -1], axis=1)
         errors = volatility_error(samples, actual, past) if self._has_paths else scale * np.nan
-        each = {
+        return {
             "crps_scaled": scores["crps_scaled"].mean(axis=1),
+            "quantile_loss": scores["quantile_loss"].mean(axis=1),
             "predicted_return": median / last - 1,
             "actual_return": actual[:, -1] / last - 1,
             "volatility_error": errors,
             "inside_0.8": scores["inside_0.8"].mean(axis=1),
         }
-        for name, values in each.items():
-            self._by_window.setdefault(name, []).append(values)
 
     @property
     def num_samples(self) -> int:
@@ -192,18 +201,23 @@ def information_coefficients(
     Pearson's and Spearman's (Grinold and Kahn, Active Portfolio Management, 2nd edition, 2000, chapter 6).
     Times with fewer than ``MIN_INSTRUMENTS``, or at which all returns are equal, are left out.
     """
-    order = np.argsort(times, kind="stable")
-    starts = np.flatnonzero(np.diff(times[order])) + 1
     found: dict[str, list[float]] = {"ic": [], "rank_ic": []}
-    for group in np.split(order, starts):
+    for group in at_common_times(times):
         ours, theirs = predicted[group], actual[group]
-        if len(group) < MIN_INSTRUMENTS or not np.ptp(ours) or not np.ptp(theirs):
+        if not np.ptp(ours) or not np.ptp(theirs):
             continue
         from scipy.stats import pearsonr, rankdata  # takes as long as pandas; one instrument needs none
 
         found["ic"].append(float(pearsonr(ours, theirs).statistic))
         found["rank_ic"].append(float(pearsonr(rankdata(ours), rankdata(theirs)).statistic))
     return {name: sum(values) / len(values) if values else None for name, values in found.items()}
+
+
+def at_common_times(times: NDArray[np.datetime64]) -> list[NDArray[np.int64]]:
+    """The indices of the windows at each time (W,) that has ``MIN_INSTRUMENTS`` or more, in order."""
+    order = np.argsort(times, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(times[order])) + 1)
+    return [group for group in groups if len(group) >= MIN_INSTRUMENTS]
 
 
 def _ratio(total: float, count: float) -> float | None:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import fields
 
-from kronos_model.bars.columns import COLUMNS, Instrument
+from kronos_model.bars.columns import Instrument
 from kronos_model.bars.files.instruments import read_instruments
-from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.files.options import MAPPED, ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.errors import BadRow, CandleFileError, NoPrices, TrainingDataError
 from kronos_model.finetuning.config_parts import DataConfig, ReadConfig
@@ -33,7 +33,7 @@ def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[l
         elif isinstance(error, BadRow):
             field = f"{prefix}drop_bad_rows"
             message += f"; {field} leaves such rows out"
-        elif error.field in (TIMES, *COLUMNS):
+        elif error.field in MAPPED:
             field = f"{prefix}columns.{error.field}"
             message += f", or name the column in {field}"
         elif error.field is not None:

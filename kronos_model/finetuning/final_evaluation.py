@@ -13,10 +13,11 @@ from kronos_model.engine.choice import EngineChoice
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
 from kronos_model.errors import TrainingDiverged, TrainingStopped
-from kronos_model.evaluation.naive import infer_season, why_not_seasonal
+from kronos_model.evaluation.naive import BOOTSTRAP, infer_season, why_not_seasonal
 from kronos_model.evaluation.report import START, WindowBatch, make_report, without_steps
 from kronos_model.evaluation.windows import WindowArrays, spread, window_arrays, window_times
 from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.next_step import next_step
 from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.split import Split, why_not_compared
 from kronos_model.finetuning.starting_point import StartingPoint, untouched_pair, with_revisions
@@ -74,14 +75,16 @@ def evaluate_on_test(
     split: Split,
     device: torch.device,
     *,
+    losses: Sequence[float],
     listener: Listener,
     should_stop: Callable[[], bool],
     engine: EngineChoice = "auto",
 ) -> dict[str, Any] | None:
     """The report on the trained pair, its start and naive forecasts, on windows of the test part.
 
-    It is that of a backtest, without the scores by bar ahead; ``verdict`` is the trained pair's. None without
-    a test part, or if the config turns it off. Raises TrainingStopped if ``should_stop`` returns true.
+    It is that of a backtest, without the scores by bar ahead; ``verdict`` is the trained pair's, and
+    ``next_step`` what to try if it is not better, for which ``losses`` has the last stage's curve. None
+    without a test part, or if the config turns it off. Raises TrainingStopped if ``should_stop`` is true.
     """
     data, sampled = config.data, config.evaluation
     if (reason := why_not_compared(split, config)) is not None:
@@ -124,13 +127,17 @@ def evaluate_on_test(
         season=None if no_season else season,
         seed=config.seed,
     )
+    ours = report["models"][FINETUNED]
+    advice = next_step(ours, report["naive"][BOOTSTRAP], losses, config)
+    ours["verdict"] += filter(None, [advice])
     evaluation = {
         "lookback": lookback,
         "horizon": horizon,
         "season": season,
         "no_seasonal": no_season,
         **without_steps(report),
-        "verdict": report["models"][FINETUNED]["verdict"],
+        "next_step": advice,
+        "verdict": ours["verdict"],
     }
     summary = "\n".join(evaluation["verdict"])
     listener({"event": "evaluation", "evaluation": evaluation, "summary": summary})

@@ -51,6 +51,13 @@ class MetricsFile:
         with disk_errors(self._path), atomic_write(self._path) as staging:
             staging.write_text("".join(kept), encoding="utf-8")
 
+    def validation_losses(self, stage: str) -> list[float]:
+        """The losses after each epoch of a stage."""
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        entries = map(json.loads, lines)  # without an incomplete line: ``remove_after`` came first
+        epochs = (one for one in entries if (one["event"], one.get("stage")) == ("epoch", stage))
+        return [epoch["validation_loss"] for epoch in epochs]
+
     def __call__(self, event: Event) -> None:
         if event.get("evaluation") or event.get("is_logged"):
             entry = {name: value for name, value in event.items() if name != "is_logged"}

@@ -181,6 +181,7 @@ class _Run:
                 self.config,
                 self.models,
                 *data,
+                losses=self.metrics.validation_losses(self.config.stages[-1]),
                 listener=self._send,
                 should_stop=self.should_stop,
                 engine=self.engine,

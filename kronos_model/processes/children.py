@@ -26,7 +26,7 @@ NUM_TAIL_LINES: Final = 200
 MAX_TAIL_CHARS: Final = 4096
 """Characters of a line that the tail keeps."""
 MAX_LINE_CHARS: Final = 2**28
-# Reads the child's process id, then waits for the end of its standard input: it comes when the process at
+# Reads the child's process id, then waits for the end of its standard input, which comes when the process at
 # the other end is gone for any reason. $1: seconds between SIGTERM and SIGKILL.
 _GUARD = """
 read -r child || exit 0

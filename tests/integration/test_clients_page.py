@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from kronos_cli.stack.local_redis import LocalRedis
@@ -175,13 +176,15 @@ def test_node_gets_forecasts_and_coded_errors(worker, redis, folder, node_module
 
 def test_the_fakes_result_has_the_form_of_a_workers(worker, client):
     """Everything but the numbers."""
-    history = candles(seed=1, bars=60).as_dict()
+    times = pd.date_range("2024-03-28 14:00", periods=60, freq="h", tz="Europe/Berlin", name="date")
+    history = pd.DataFrame(candles(seed=1, bars=60).columns, index=times)
     options = {"pred_len": 5, "sample_count": 3, "seed": 7, "paths": True, "device": "cuda", "job_id": "twin"}
     real = client.forecast([history, history], timeout_s=WAIT_S, **options)
     made_up = FakeForecastClient().forecast([history, history], timeout_s=WAIT_S, **options)
     assert form(made_up.model_dump(mode="json")) == form(real.model_dump(mode="json"))
     for one, other in zip(made_up.series, real.series, strict=True):
         assert (one.id, one.timestamps, one.seed) == (other.id, other.timestamps, other.seed)
+        assert one.frame().index.equals(pd.date_range(times[-1], periods=6, freq="h", name="timestamps")[1:])
     assert (made_up.device_warning, made_up.warnings) == (real.device_warning, real.warnings)
 
 

@@ -48,11 +48,11 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     (inline,) = job["data"]["instruments"]
     assert (inline["id"], inline["timestamps"], inline["close"]) == ("bars.csv", DAYS, CLOSES)
     assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
-    assert page.inner_text("#tested-what") == "12 windows of 2 instruments: 48 bars read, 3 forecast."
+    assert page.inner_text("#tested-what") == "24 windows of 3 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():
         assert all(line in page.inner_text("#verdicts") for line in (name, *model["verdict"]))
     rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
-    assert [row[0] for row in rows] == [own, other, "Repeating the last close"]
+    assert [row[0] for row in rows] == [own, other, "a drift-free bootstrap"]
     assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.0%}".replace(
         "%", " %"
     )
@@ -66,8 +66,13 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
 
 def test_a_link_shows_a_backtest_and_a_key_fetches_its_report(answered: RoutedVisit):
     answered.answers[f"{ADDRESS}/report"] = lambda route: route.fulfill(body="<!doctype html>")
+    report = RESULT["report"]
+    naive = {name: scores for name, scores in report["naive"].items() if name != "bootstrap"}  # as in 0.1.0
+    earlier = RESULT | {"report": report | {"naive": naive}}
+    answered.answers[f"{ADDRESS}/events"] = end(state="done", result=earlier)
     page = answered.open(f"#{ADDRESS}")
     page.wait_for_selector("#tested")
+    assert "repeating the last close" in page.inner_text("#backtest-scores")
     page.evaluate("sessionStorage.setItem('kronos.api-key', 'a key')")
     with page.expect_download() as download:
         page.click("#whole-report")

@@ -83,11 +83,11 @@ def with_file(visit: RoutedVisit, **fields: Any) -> "Page":
     return page
 
 
-def forecast(visit: RoutedVisit) -> "Page":
+def forecast(visit: RoutedVisit, **changed: Any) -> "Page":
     visit.answers |= {
         "forecasts": {"id": "one", "queue": "cpu"},
         ADDRESS: {"state": "done"},
-        f"{ADDRESS}/events": end(state="done", result=RESULT),
+        f"{ADDRESS}/events": end(state="done", result=RESULT | changed),
     }
     page = with_file(visit)
     page.click("#run")
@@ -232,10 +232,25 @@ def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
     page.click("#numbers summary")
     row = page.locator("#numbers tbody tr").first.inner_text().split("\t")
     assert row == ["2024-03-05", "11.50", "10.50", "11.50", "11.00", "0.50"]
-    assert page.inner_text("#made-by .badge") == "demo: synthetic candles, not for trading"
     assert "mean path" in page.inner_text("#key-of-chart")
     page.check("#candles")
     assert "mean of the paths" in page.inner_text("#key-of-chart")
+
+
+def test_what_must_be_known_of_a_model_stands_beside_its_name_once(routed: RoutedVisit):
+    caution = "kronos-tiny was trained on synthetic candles: for trying the service, not for trading."
+    page = forecast(routed, warnings=[caution, "Another."])
+    assert page.inner_text("#made-by .badge") == caution
+    assert page.inner_text("#job-warning") == "Another."
+
+
+def test_a_model_without_a_backtest_is_called_so(routed: RoutedVisit):
+    untested = "No backtest of this model is recorded here."
+    routed.answers["models"] = {"models": [{"id": "desk@1", "caution": untested}]}
+    page = forecast(routed, model={"id": "desk", "revision": "1"})
+    assert page.inner_text("#made-by .badge") == untested
+    page.select_option("#model", "desk@1")
+    assert page.inner_text("#model-note") == untested
 
 
 def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
@@ -271,11 +286,15 @@ def test_a_calibrated_model_offers_to_correct_the_ranges(routed: RoutedVisit):
     calibration = {"lookback": 3, "horizon": 2, "num_windows": 60, "last": "2024-02-01T00:00:00"}
     models = [WORKER["models"][0] | {"calibration": calibration}]
     routed.answers["workers"] = {"workers": [WORKER | {"models": models}], "queues": {}}
-    routed.answers["candles"] = CONTENT | {"warnings": ["Without prices: 1 of 6 bars. They are left out."]}
+    about = {"explanation": ["form: Nasdaq", "close: column Close/Last"]}
+    warnings = ["Without prices: 1 of 6 bars. They are left out."]
+    routed.answers["candles"] = CONTENT | {"warnings": warnings} | about
     page = with_file(routed)
     assert page.inner_text("#file-name").endswith(
         "2024-03-06. Without prices: 1 of 6 bars. They are left out."
     )
+    page.click("#file-explanation summary")
+    assert page.inner_text("#file-explanation p").splitlines() == about["explanation"]
     page.check("#calibrated")
     note = "From 60 forecasts of the past, the last of 2024-02-01: at most 2 bars ahead, from 3 bars."
     assert page.inner_text("#calibration-note") == note

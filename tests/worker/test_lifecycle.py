@@ -22,7 +22,7 @@ from worker.inference.pools import WaitingThreadsPool
 from worker.inference.probe import ProbeError
 from worker.inference.shutdown import end_worker
 from worker.monitoring.metrics import JobMetrics
-from worker.process import WorkerProcess, current_process
+from worker.process import WorkerProcess
 
 IGNORED = [
     ("--pool", "prefork"),
@@ -135,7 +135,7 @@ def test_the_process_loads_and_its_device_is_its_queue(monkeypatch, queue):
     lifecycle.set_up("node@host", worker)
     assert worker.selected == [queue]
     assert process.calls == ["node@host", "start"]
-    assert current_process() is process
+    assert WorkerProcess.current() is process
     frozen: list[bool] = []
     monkeypatch.setattr(lifecycle, "gc", SimpleNamespace(collect=dict, freeze=lambda: frozen.append(True)))
     lifecycle.announce_ready()
@@ -217,7 +217,7 @@ def test_a_finetuning_worker_asks_for_its_device_and_loads_nothing(finetuning, m
     forecasting, worker = use(monkeypatch, FakeProcess()), FakeWorker()
     tried(monkeypatch, {"device": "cuda:0", "warning": None, "description": {}, "num_gpus": 1})
     lifecycle.set_up("node@host", worker)
-    process = current_process()
+    process = WorkerProcess.current()
     assert (worker.selected, forecasting.calls) == (["gpu.finetune"], [])
     assert (worker.capacity, worker.claims) == (process.capacity, process.claims)
     # After a lost connection Celery counts only the jobs taken since, and would take a second one.

@@ -13,6 +13,7 @@ from redis import Redis
 
 from kronos_client import celery_app
 from kronos_client.redis.connection import connect
+from worker.celery_types import Consumer
 
 MIN_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 2.0
@@ -43,7 +44,7 @@ class Connection(celery_app.Connection):
 class Client(Redis):
     """A client whose pipelines are no transactions: a full Redis refuses every command in one."""
 
-    def pipeline(self, transaction: Any = False, shard_hint: Any = None) -> Any:
+    def pipeline(self, transaction: bool = False, shard_hint: Any = None) -> Any:
         return super().pipeline(transaction, shard_hint)
 
 
@@ -61,7 +62,7 @@ class ConnectionPause(bootsteps.StartStopStep):
 
     _stopped_at = float("-inf")
 
-    def stop(self, consumer: Any) -> None:
+    def stop(self, consumer: Consumer) -> None:
         """Celery calls it when a connection failed, and at the end."""
         is_running = consumer.blueprint.state == bootsteps.RUN  # type: ignore[attr-defined]
         until = time.monotonic() + random.uniform(MIN_PAUSE_S, MAX_PAUSE_S)

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from celery.exceptions import BackendError
 from kombu.exceptions import OperationalError
@@ -197,7 +197,7 @@ class MessageConsumer:
             if num_paths > self._asked.max_small_paths and not rooms_now().have_room(
                 delivery.source, num_paths
             ):
-                self.deliveries.set_aside(delivery.tag)
+                self.deliveries.move_to_large(delivery.tag)
                 return num_paths
             if needs_thread(message.arguments) and not rooms_now().has_thread:
                 self.deliveries.put_back(delivery.tag, NO_THREAD_DELAY_S)
@@ -251,10 +251,9 @@ class MessageConsumer:
 
 def _job_id(raw: bytes) -> str | None:
     try:
-        job_id: Any = read_message(raw, TASKS).payload["headers"]["id"]
+        return str(read_message(raw, TASKS).payload["headers"]["id"])
     except BadMessage as error:
         return error.job_id
-    return str(job_id)
 
 
 class Rounds:

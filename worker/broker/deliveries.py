@@ -93,9 +93,9 @@ class Deliveries:
         self._keys = [*keys, TAKEN_KEY]
         self.timeout_s = timeout_s
         self._max_bytes = max_bytes
-        self._run_take, self._run_put_back, self._run_set_aside, self._run_restore = (
+        self._run_take, self._run_put_back, self._run_move_to_large, self._run_restore = (
             redis.register_script(read_script(name, SCRIPTS))
-            for name in ("take", "requeue", "set_aside", "restore")
+            for name in ("take", "requeue", "move_to_large", "restore")
         )
 
     def take_all(
@@ -137,9 +137,9 @@ class Deliveries:
         if self._watch is not None:
             self._watch.attach(hub)
 
-    def set_aside(self, tag: str) -> None:
+    def move_to_large(self, tag: str) -> None:
         """Move a message to the second list of its list, for a worker with room for a large job."""
-        self._run_set_aside(keys=self._keys, args=[tag, LARGE_PREFIX])
+        self._run_move_to_large(keys=self._keys, args=[tag, LARGE_PREFIX])
 
     def put_back(self, tag: str, delay_s: float = 0.0) -> None:
         """Have a message delivered again: at once and before all others of its list, or after a delay."""

@@ -24,6 +24,7 @@ from kronos_client.contract.columns import decode_base64
 from kronos_client.contract.names import MAX_ID_CHARS, can_be_answered, is_job_id
 from kronos_client.redis.message import kwargsrepr
 from kronos_model.text import printable
+from worker.celery_types import Body
 
 MAX_CONTAINERS: Final = 100_000
 """JSON arrays and objects in a message. Parsed empty ones take 30 times the memory of their text."""
@@ -62,7 +63,7 @@ class TaskMessage:
     """
 
     payload: dict[str, Any]
-    arguments: list[Any]
+    arguments: Body
     eta: float | None
     expires: float | None
 
@@ -79,8 +80,7 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
     job_id = headers.get("id", properties.get("correlation_id"))
     try:
         body = _body(envelope, headers, properties)
-        is_v1 = "task" not in headers and isinstance(body, dict)
-        if is_v1:
+        if "task" not in headers and isinstance(body, dict):
             headers, body = body, [body.get("args", []), body.get("kwargs", {}), {}]
             job_id = headers.get("id")
         task = headers.get("task")
@@ -91,10 +91,10 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
             raise BadMessage(f"there is no task {_text(task)!r} here; {hint}")
         if not is_job_id(headers.get("id")):
             raise BadMessage(f"its id is not a printable text of 1 to {MAX_ID_CHARS} characters")
-        _check_arguments(body)
-        reprs = {"argsrepr": "()", "kwargsrepr": _text(kwargsrepr(body[1]))}
+        arguments = _arguments(body)
+        reprs = {"argsrepr": "()", "kwargsrepr": _text(kwargsrepr(arguments[1]))}
         payload = {
-            "body": body,
+            "body": arguments,
             "content-encoding": "binary",
             "headers": _checked(headers) | reprs,
             "properties": {
@@ -102,7 +102,7 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
                 "reply_to": _text(properties.get("reply_to")),
             },
         }
-        return TaskMessage(payload, body, _moment(headers, "eta"), _moment(headers, "expires"))
+        return TaskMessage(payload, arguments, _moment(headers, "eta"), _moment(headers, "expires"))
     except BadMessage as error:
         raise BadMessage(str(error), job_id if can_be_answered(job_id) else None) from None
 
@@ -117,7 +117,7 @@ def too_large(ends: bytes, num_bytes: int, max_bytes: int) -> BadMessage:
     return BadMessage(reason, job_id if can_be_answered(job_id) else None)
 
 
-def _parse(text: bytes, what: str) -> Any:
+def _parse(text: bytes, what: str) -> object:
     """Parse JSON in UTF-8 only, as kombu does. Python would accept other encodings."""
     codes = np.frombuffer(text, np.uint8)
     num_opened = np.count_nonzero(codes | 0x20 == ord("{"))  # "[" becomes "{" too
@@ -139,13 +139,13 @@ def _depth(text: bytes) -> int:
     return max(accumulate(steps, initial=0))
 
 
-def _object(value: object, what: str) -> dict[str, Any]:
+def _object(value: object, what: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise BadMessage(f"{what} is not a JSON object")
     return value
 
 
-def _body(envelope: Mapping[str, Any], headers: Mapping[str, Any], properties: Mapping[str, Any]) -> Any:
+def _body(envelope: dict[str, object], headers: dict[str, object], properties: dict[str, object]) -> object:
     if headers.get("compression"):
         raise BadMessage("its body is compressed; send it as it is")
     if envelope.get("content-type") != "application/json":
@@ -162,8 +162,8 @@ def _body(envelope: Mapping[str, Any], headers: Mapping[str, Any], properties: M
     return _parse(body, "its body")
 
 
-def _check_arguments(body: Any) -> None:
-    """Check that the body is ``[args, kwargs, embed]``, and that Celery can use all of ``embed``."""
+def _arguments(body: object) -> Body:
+    """The body, once it is ``[args, kwargs, embed]`` and Celery can use all of ``embed``."""
     if not isinstance(body, list) or len(body) != 3:
         raise BadMessage("its body is not [args, kwargs, embed]")
     args, kwargs, embed = body
@@ -178,6 +178,7 @@ def _check_arguments(body: Any) -> None:
             is_fine = name == "chord" and (value is None or _is_signature(value))
         if not is_fine:
             raise BadMessage(f"its {_text(name)!r} is not a Celery task signature")
+    return body
 
 
 def _is_signature(value: object) -> bool:
@@ -190,9 +191,9 @@ def _is_signature(value: object) -> bool:
     )
 
 
-def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
+def _checked(headers: dict[str, object]) -> dict[str, object]:
     """The headers for Celery. ``ignore_result`` is left out: every result is stored."""
-    checked: dict[str, Any] = {"lang": "py", "task": headers["task"], "id": headers["id"]}
+    checked: dict[str, object] = {"lang": "py", "task": headers["task"], "id": headers["id"]}
     for name in IDS:
         value = headers.get(name)
         if value is not None and not is_job_id(value):
@@ -209,7 +210,7 @@ def _checked(headers: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _time_limit_s(headers: Mapping[str, Any]) -> float | None:
+def _time_limit_s(headers: dict[str, object]) -> float | None:
     """The shorter of Celery's hard and soft time limits; 0 and null are none."""
     limits = headers.get("timelimit") or [None, None]
     if not isinstance(limits, list) or not all(map(_is_time_limit, limits)):

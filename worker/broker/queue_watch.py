@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 UNTRACKED_INTERVAL_S: Final = 0.05
 """Seconds between two polls if Redis sends no invalidation messages."""
 AGAIN_S: Final = 0.05
-"""Seconds after a take that emptied a list until the next one, unless Redis names another change before."""
+"""Seconds from a take that emptied a list to the next take, unless Redis names another change before."""
 
 
 class QueueWatch:
-    """Calls ``notify`` whenever one of these keys may have changed, but for a take that left nothing there.
+    """Calls ``notify`` whenever one of these keys may have changed, but by a take that left its list empty.
 
     For use on the thread of Celery's event loop, which reads the connection as soon as it is attached. It is
     made by the first take, and after a loss by the next one.
@@ -123,7 +123,7 @@ class QueueWatch:
             connection.disconnect()
             self._notify()  # the take connects again, or raises what Celery's consumer handles
 
-    def _on_push(self, push: Any) -> Any:
+    def _on_push(self, push: list[Any]) -> list[Any]:
         """Redis names keys that changed together, or none if the database was flushed."""
         changed = set(self._keys if push[1] is None else self._keys.intersection(push[1]))
         if self._emptied in changed and self._hub is not None:

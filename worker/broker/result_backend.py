@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import states
+from celery.app.task import Context
 from celery.backends.redis import RedisBackend
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -19,7 +20,7 @@ from worker.broker.outcomes import Outcomes
 log = logging.getLogger(__name__)
 
 
-def tag_of(request: Any) -> str:
+def tag_of(request: object) -> str:
     """The tag of a request's delivery, which names its claim; empty if there is none."""
     return str((getattr(request, "properties", None) or {}).get("delivery_tag", ""))
 
@@ -34,7 +35,7 @@ class CodedRedisBackend(RedisBackend):
     outcomes: Outcomes
     """The process's own, which it sets: Celery's client waits for each silent connection in turn."""
 
-    def on_task_call(self, producer: Any, task_id: str) -> None:
+    def on_task_call(self, producer: object, task_id: str) -> None:
         """Nothing. Celery would subscribe to the result of every job that it sends.
 
         A waiting caller subscribes first and then reads the stored state, so it misses nothing.
@@ -64,8 +65,8 @@ class CodedRedisBackend(RedisBackend):
         self,
         task_id: str,
         exc: BaseException,
-        traceback: Any = None,
-        request: Any = None,
+        traceback: object = None,
+        request: Context | None = None,
         *args: Any,
         **kwargs: Any,
     ) -> None:
@@ -75,19 +76,19 @@ class CodedRedisBackend(RedisBackend):
         cannot be sent, the result is stored, and only what follows the job fails.
         """
         result = getattr(request, "finished", None)
-        if result is not None and (request.callbacks or request.chain):
+        if request is not None and result is not None and (request.callbacks or request.chain):
             log.error("job %s: its callbacks or chain could not be sent: %s", task_id, coded(exc))
             warning = f"The job's callbacks or chain could not be sent: {type(exc).__name__}."
             content = result | {"warnings": [*result["warnings"], warning]}
             self.store_result(task_id, content, states.SUCCESS, request=request)
-            request.has_ended = True
+            request.update(has_ended=True)
         super().mark_as_failure(task_id, coded(exc), None, request, *args, **kwargs)
 
     def mark_as_revoked(
         self,
         task_id: str,
         reason: str = "",
-        request: Any = None,
+        request: Context | None = None,
         store_result: bool = True,
         state: str = states.FAILURE,
     ) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK
 from kronos_client.redis.message import horizon_of
@@ -22,6 +22,7 @@ from kronos_client.redis.queues import (
     rank_of,
 )
 from kronos_model.engine.scheduling.shares import CLASS_RATIO, FairQueue
+from worker.celery_types import Body
 
 NUM_CLASSES: Final = len(CELERY_PRIORITIES)
 STEPS_OF_RANK: Final = [
@@ -128,7 +129,7 @@ class ServiceOrder:
         return float(CLASS_RATIO ** -sum(self._has_work[rank + 1 :]))
 
 
-def cost_of(task: str, payload: Any) -> int:
+def cost_of(task: str, payload: Body) -> int:
     """What a job counts among the classes: its bars, over all paths; 1 if it is not a forecast."""
     if task != FORECAST_TASK:
         return 1
@@ -137,12 +138,12 @@ def cost_of(task: str, payload: Any) -> int:
     return min(num_paths_of(payload) * max(1, num_bars or 1), MAX_COST)
 
 
-def needs_thread(payload: Any) -> bool:
+def needs_thread(payload: Body) -> bool:
     """Whether the job in a message body has callbacks or a chain."""
     return any((payload[2] or {}).values())
 
 
-def num_paths_of(payload: Any) -> int:
+def num_paths_of(payload: Body) -> int:
     """Sample paths of the job in a message body ``[args, kwargs, embed]``; 1 if it is not a job."""
     try:
         job = payload[1]["job"]

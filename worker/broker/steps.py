@@ -5,7 +5,7 @@ import threading
 import time
 import uuid
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 import kombu
 from celery import bootsteps
@@ -18,6 +18,7 @@ from worker.broker.connecting import redis_of
 from worker.broker.consuming import rounds
 from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import call_soon
+from worker.celery_types import Consumer
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 MAX_INTERVAL_S: Final = 1.0
 EVENTS_INTERVAL_S: Final = 0.05
 MAX_EVENTS: Final = 500
-"""In one message, sent after ``EVENTS_INTERVAL_S`` at the latest while Celery's event loop runs."""
+"""Events in one message, which is sent after ``EVENTS_INTERVAL_S`` at the latest while Celery's loop runs."""
 AFTER: Final = ("celery.worker.consumer.tasks:Tasks",)
 
 
@@ -35,7 +36,7 @@ class TransportCheck(bootsteps.StartStopStep):
     requires = AFTER
     _is_checked = False
 
-    def start(self, consumer: Any) -> None:
+    def start(self, consumer: Consumer) -> None:
         if self._is_checked:
             return
         if (problem := problem_of(consumer.app.connection_for_read())) is not None:
@@ -51,10 +52,9 @@ def problem_of(connection: kombu.Connection) -> str | None:
     """Why a worker must not take messages by this connection: it consumes a queue that does not exist."""
     queue = kombu.Queue(f"kronos.check.{uuid.uuid4().hex}")
     with connection:
-        channel: Any = connection.channel()
+        channel = connection.channel()
         kombu.Consumer(channel, [queue], on_message=log.debug, auto_declare=False).consume()
-        transport_: Any = connection.transport
-        transport_.cycle.on_poll_start()
+        connection.transport.cycle.on_poll_start()  # type: ignore[attr-defined]
         if not isinstance(channel, transport.Channel) or not isinstance(channel.qos, transport.QoS):
             return f"the channel is a {type(channel).__module__}.{type(channel).__qualname__}"
         if channel.num_takes != 1 or channel._queue_cycle.consume(1):
@@ -67,7 +67,7 @@ class EventBuffer(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer.events:Events",)
 
-    def start(self, consumer: Any) -> None:
+    def start(self, consumer: Consumer) -> None:
         hub, self._is_due = consumer.hub, False
 
         def flush() -> None:
@@ -93,15 +93,15 @@ class ClaimRenewal(bootsteps.StartStopStep):
 
     requires = AFTER
 
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
+    def __init__(self, parent: Consumer, **kwargs: object) -> None:
         super().__init__(parent, **kwargs)
         self._timeout_s = float(get_settings().visibility_timeout_s)
         self._thread = threading.Thread(target=self._keep, name="kronos-claims", daemon=True)
         self._renewal_due = 0.0
         self._claims: Claims
-        self._consumer: Any
+        self._consumer: Consumer
 
-    def start(self, consumer: Any) -> None:
+    def start(self, consumer: Consumer) -> None:
         self._consumer, self._claims = consumer, consumer.controller.claims
         if not self._thread.is_alive():
             self._thread.start()
@@ -135,18 +135,18 @@ class QueueWatcher(bootsteps.StartStopStep):
 
     requires = AFTER
 
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
+    def __init__(self, parent: Consumer, **kwargs: object) -> None:
         super().__init__(parent, **kwargs)
         settings = get_settings()
         self._queues = settings.queue_names.of_role(settings.role)
         self._redis = redis_of(settings.redis_url.get_secret_value())
 
-    def start(self, consumer: Any) -> None:
+    def start(self, consumer: Consumer) -> None:
         messages = transport.message_consumer()
         messages.wake_by(lambda: call_soon(consumer.hub))
         messages.deliveries.attach(consumer.hub)
         for binding in foreign_bindings(self._redis, self._queues):
             log.warning("%s, perhaps by another app; then set KRONOS_QUEUE_PREFIX", binding)
 
-    def stop(self, consumer: Any) -> None:
+    def stop(self, consumer: Consumer) -> None:
         transport.message_consumer().deliveries.attach(None)

@@ -69,7 +69,7 @@ class QoS(redis.QoS):
     here: the script that stores the outcome removes the message, and if it did not, it is delivered again.
     """
 
-    channel: Any
+    channel: "Channel"
 
     def can_consume(self) -> bool:
         return bool(self.rooms())
@@ -79,7 +79,7 @@ class QoS(redis.QoS):
         has_room = super().can_consume() and backend().outcomes.has_room
         return self.channel.rooms() if has_room else NO_ROOM
 
-    def append(self, message: Any, delivery_tag: str) -> None:
+    def append(self, message: object, delivery_tag: str) -> None:
         virtual.QoS.append(self, message, delivery_tag)  # Redis noted it when it was taken
 
     def ack(self, delivery_tag: str) -> None:
@@ -96,7 +96,7 @@ class QoS(redis.QoS):
         finally:
             self.ack(delivery_tag)
 
-    def restore_visible(self, *_args: Any, **_kwargs: Any) -> None:
+    def restore_visible(self, *_args: object, **_kwargs: object) -> None:
         """Nothing: ``ClaimRenewal`` does it. Celery calls this on its event loop, which a job may block."""
 
 
@@ -106,12 +106,12 @@ class Channel(redis.Channel):
     QoS = QoS
     qos: Any
     _queue_cycle: Any
-    _disconnect_pools: Any
-    _close_clients: Any
+    _disconnect_pools: Callable[[], None]
+    _close_clients: Callable[[], None]
     # A closing channel must not requeue jobs that still run here: they would be computed twice.
     do_restore = False
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         self._scripted: dict[str, None] = {}  # ordered
         self.rooms: Callable[[], Rooms] = lambda: ALL_ROOM
         self.num_takes = 0
@@ -136,7 +136,7 @@ class Channel(redis.Channel):
     def _get_client(self) -> type[Client]:
         return Client
 
-    def _queue_bind(self, exchange: str, *binding: Any) -> None:
+    def _queue_bind(self, exchange: str, *binding: object) -> None:
         """Note a binding in Redis, if it takes it: senders note it too, and no worker reads it."""
         try:
             super()._queue_bind(exchange, *binding)  # type: ignore[misc]
@@ -202,9 +202,9 @@ class Transport(redis.Transport):
 
     Channel = Channel
     connection_errors = (*redis.Transport.connection_errors, RedisError, OperationalError)
-    cycle: Any
+    cycle: Poller
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.cycle = Poller()
 

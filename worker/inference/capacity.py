@@ -9,32 +9,36 @@ import time
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from celery import bootsteps
 from celery.worker import state
+from celery.worker.request import Request
 
 from kronos_client.redis.queues import rank_of
 from kronos_model.engine.reports import EngineLoad, StepReport
 from kronos_model.engine.scheduling.shares import CLASS_RATIO
 from worker.broker.service_order import NUM_CLASSES, Large, Room, Rooms, needs_thread, num_paths_of
+from worker.celery_types import Consumer
 
 MAX_HELD_BYTES: Final = 64 * 2**20
-"""Messages of the jobs held, for the lowest class. A parsed message may take ten times as much memory."""
+"""Bytes of held messages from which no more jobs of the lowest class are taken. Parsed, they may take
+ten times as much memory."""
 RESERVED_BYTES: Final = MAX_HELD_BYTES // 4
-"""In addition, for each higher class."""
+"""So many bytes more for each higher class."""
 MAX_JOBS_PER_SLOT: Final = 2
-"""More than 1: a job whose result is being stored is still held, but uses no slot."""
+"""More than 1, because a job whose result is being stored is still held, but uses no slot."""
 SMALL_JOBS_PER_WORKER: Final = 8
-"""A small job has at most one of so many equal parts of the slots."""
+"""A job is small if its paths need at most the slots divided by this."""
 MAX_CALLBACK_JOBS: Final = 8
-"""Jobs with callbacks or a chain. Each has a thread."""
+"""The most held jobs with callbacks or a chain. Each has a thread."""
 LATE_S: Final = 0.2
-"""Other workers have this time to take a job before a full one does, after a small job a part of it."""
+"""A full worker waits so long before it takes another job, because other workers may take it first. After a
+small job it waits a part of this."""
 
 
 def max_held_jobs(max_jobs: int) -> int:
-    """Jobs of all classes, for ``max_jobs`` of the lowest: each higher class has an eighth more."""
+    """The most held jobs of all classes, if the lowest has ``max_jobs``. Each higher class adds an eighth."""
     return max_jobs + (NUM_CLASSES - 1) * max(1, max_jobs // 8)
 
 
@@ -71,9 +75,12 @@ class Capacity:
     not, jobs are taken one at a time, as long as none of them has to wait.
 
     A full worker still takes jobs of a higher class than those that fill it. It takes others too, since its
-    engine is fair, but only those that no other worker took within ``LATE_S``: small jobs for half the slots;
-    large ones for all, where each counts as half of them at most; one more large job that is overdue; and of
-    each class its share while the next higher one has jobs.
+    engine is fair, but only those that no other worker took within ``LATE_S``:
+
+    - small jobs, until they would fill half of the slots;
+    - large jobs, until they would fill all slots, where each counts as half of the slots at most;
+    - one more large job if it is overdue;
+    - jobs of each class, up to its share of the slots while the next higher class has jobs.
 
     Args:
         loads: Returns what each engine holds.
@@ -85,7 +92,7 @@ class Capacity:
         self._max_jobs = max_jobs
         self._lock = threading.Lock()
         self._held: dict[str, _Held] = {}  # by job id
-        self._full_since: float | None = None  # or since the last job that was taken while full
+        self._full_since: float | None = None  # later: when it last took a job while full
         self._late_ranks: set[int] = set()  # whose jobs are taken only because no other worker took them
         self._max_small_paths = 1
         self._next_wake = 0.0
@@ -154,7 +161,7 @@ class Capacity:
     def _num_classes(self, num_jobs: list[int], num_bytes: list[int]) -> int:
         """The number of classes, from the highest, that may get another job by the limits on jobs and bytes.
 
-        The jobs of a class and all lower ones leave a part to the higher ones.
+        Each class has a part that jobs of lower classes cannot use.
         """
         for rank in range(NUM_CLASSES):
             num_reserved = rank * max(1, self._max_jobs // 10)  # the inverse of max_held_jobs()
@@ -205,14 +212,14 @@ class CapacityStep(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
-    def start(self, consumer: Any) -> None:
+    def start(self, consumer: Consumer) -> None:
         """Called at every (re)connection: the channel is a new one, but the jobs are still held."""
         self._capacity = capacity = consumer.controller.capacity
         consumer.task_consumer.channel.rooms = partial(capacity.rooms, state.requests)
         consumer.on_task_message.add(self._take)
         capacity.wake_by(lambda: consumer.hub.call_soon(lambda: None))
 
-    def _take(self, request: Any) -> None:
+    def _take(self, request: Request) -> None:
         message = request.message
         rank = rank_of((request.delivery_info or {}).get("priority"))
         given = (request.id, num_paths_of(message.body), message.properties["num_bytes"], rank)

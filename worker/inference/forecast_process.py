@@ -1,7 +1,7 @@
 """A forecasting worker's process: one device, and models on it that one thread runs."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -74,7 +74,7 @@ class ForecastProcess(WorkerProcess):
         """The engines' loads. While a step seems to hang, they are unknown, and no job is taken."""
         return [] if self.server.watchdog.is_stalled else list(self.server.engine_thread.loads.values())
 
-    def _hello(self) -> dict[str, Any]:
+    def _hello(self) -> dict[str, object]:
         """What the isolated process needs to give the same results as this process."""
         server = self.server
         return {

@@ -6,13 +6,14 @@ When a GPU worker is ready again, CPU workers leave the gpu queue.
 
 import logging
 import time
-from typing import Any
 
 from celery import bootsteps
+from kombu.asynchronous.timer import Entry
 from redis.exceptions import RedisError
 
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, is_gpu_ready, live_workers
 from worker.broker.connecting import redis_of
+from worker.celery_types import Consumer
 from worker.settings import get_settings
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ class GpuFailover(bootsteps.StartStopStep):
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
-    def __init__(self, parent: Any, **kwargs: Any) -> None:
+    def __init__(self, parent: Consumer, **kwargs: object) -> None:
         super().__init__(parent, **kwargs)
         settings = get_settings()
         self._redis = redis_of(settings.redis_url.get_secret_value())
@@ -32,21 +33,21 @@ class GpuFailover(bootsteps.StartStopStep):
         self._grace_s = settings.gpu_grace_s
         self._last_ready = time.monotonic()
         self._standing_in = False
-        self._timer: Any = None
+        self._timer: Entry | None = None
 
-    def start(self, consumer: Any) -> None:
+    def start(self, consumer: Consumer) -> None:
         """Called at every (re)connection, when the consumer has its queues."""
         if self._cpu_queue not in consumer.app.amqp.queues.consume_from:
             return
         self._standing_in = self._gpu_queue in consumer.app.amqp.queues.consume_from
         self._timer = consumer.timer.call_repeatedly(ANNOUNCEMENT_INTERVAL_S, self._check, (consumer,))
 
-    def stop(self, consumer: Any) -> None:
+    def stop(self, consumer: Consumer) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _check(self, consumer: Any) -> None:
+    def _check(self, consumer: Consumer) -> None:
         try:
             is_ready = is_gpu_ready(live_workers(self._redis), self._names)
         except RedisError as error:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from celery.exceptions import Ignore
 
@@ -69,7 +69,7 @@ class IsolatedRun:
         process: "ForecastProcess",
         job_id: str,
         tag: str,
-        job: Mapping[str, Any],
+        job: object,
         receipt: Receipt,
         queue: str,
         deadline_s: float | None,
@@ -79,7 +79,7 @@ class IsolatedRun:
         self._process, self._job_id, self._tag = process, job_id, tag
         self._late_at = math.inf if deadline_s is None else time.monotonic() + deadline_s + LATE_GRACE_S
         self._progress: ForecastProgress | None = None
-        self._outcome: Future[dict[str, Any]] = Future()
+        self._outcome: Future[dict[str, object]] = Future()
         self._outcome.add_done_callback(lambda _: on_change())
         process.capacity.admitted(job_id)  # it takes no slots of this process
         given = (job, receipt, queue)
@@ -92,7 +92,7 @@ class IsolatedRun:
             raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
         return self._outcome.done()
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> dict[str, object]:
         """The result as JSON, or the error."""
         return self._outcome.result()
 
@@ -113,13 +113,13 @@ class IsolatedRun:
 
     close = cancel
 
-    def _run(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> None:
+    def _run(self, job: object, receipt: Receipt, queue: str) -> None:
         try:
             self._outcome.set_result(self._compute(job, receipt, queue))
         except Exception as error:  # noqa: BLE001  ``ForecastAttempt.fail`` handles all
             self._outcome.set_exception(error)
 
-    def _compute(self, job: Mapping[str, Any], receipt: Receipt, queue: str) -> dict[str, Any]:
+    def _compute(self, job: object, receipt: Receipt, queue: str) -> dict[str, object]:
         """The result. The job's record counts the processes that died with it."""
         job_store = self._process.job_store
         try:
@@ -157,7 +157,7 @@ class Isolation:
     def __init__(
         self,
         max_jobs: int,
-        hello: Callable[[], Mapping[str, Any]],
+        hello: Callable[[], Mapping[str, object]],
         is_draining: Callable[[], bool],
         start: Callable[[], JsonChild] = start_child,
     ) -> None:
@@ -166,13 +166,13 @@ class Isolation:
         self._turn = threading.Lock()
         self._last_s = 0.0
         self._hello, self._is_draining, self._start = hello, is_draining, start
-        self._told: Mapping[str, Any] = {}
+        self._told: Mapping[str, object] = {}
         self._is_stopped = False
         self._child: JsonChild | None = None
 
     def compute(
-        self, job_id: str, job: Mapping[str, Any], receipt: Receipt, queue: str, run: IsolatedRun
-    ) -> dict[str, Any]:
+        self, job_id: str, job: object, receipt: Receipt, queue: str, run: IsolatedRun
+    ) -> dict[str, object]:
         """Compute a job, as it came, in the child. Returns the worker's own result, as JSON.
 
         Raises:

@@ -10,16 +10,15 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import closing
-from typing import Any, Final
+from typing import Final
 
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.redis.job_store import Receipt
 from kronos_model.devices.resolution import resolve_device
 from kronos_model.errors import DeviceError, KronosError, OutOfMemory
-from kronos_model.processes.json_child import JsonParent
+from kronos_model.processes.json_child import Event, JsonParent
 from worker.broker.result_backend import coded
 from worker.inference.executor import Computation
 from worker.inference.isolation import EXIT_IDLE
@@ -35,7 +34,7 @@ MAX_SLOTS: Final = 64
 """Few: the worker's own engines use the memory. A job of more paths runs in rounds, with the same result."""
 
 
-def load_server(settings: WorkerSettings, hello: Mapping[str, Any]) -> ModelServer:
+def load_server(settings: WorkerSettings, hello: Event) -> ModelServer:
     """Load the worker's models a second time, so that results are the same.
 
     Raises:
@@ -53,7 +52,7 @@ def load_server(settings: WorkerSettings, hello: Mapping[str, Any]) -> ModelServ
     return server
 
 
-def compute(server: ModelServer, worker: JsonParent, message: Mapping[str, Any]) -> dict[str, Any]:
+def compute(server: ModelServer, worker: JsonParent, message: Event) -> dict[str, object]:
     """Compute a job. Returns its result as JSON, or raises JobError."""
     job, receipt = ForecastJob.model_validate(message["job"]), Receipt(**message["receipt"])
     given = (server, message["job_id"], job, receipt, message["queue"])
@@ -67,7 +66,7 @@ def compute(server: ModelServer, worker: JsonParent, message: Mapping[str, Any])
         return computation.result().model_dump(mode="json")
 
 
-def run(worker: JsonParent, hello: Mapping[str, Any]) -> None:
+def run(worker: JsonParent, hello: Event) -> None:
     """Load the models, then compute jobs until the worker ends or sends none for a while."""
     try:
         server = load_server(get_settings(), hello)

@@ -222,7 +222,7 @@ class ModelCache:
         if isinstance(outcome, JobError):
             if self._loader.is_device_lost():
                 self._engine_thread.die(f"the device failed while model {entry.name} was being loaded")
-                return  # those that wait for the model see that the thread has died
+                return  # the jobs that wait for the model see that the thread has died
             self._loader.reclaim()
             with self._lock:  # the next job that names the model tries again
                 if self._further.get(wanted) is entry:

@@ -16,7 +16,8 @@ from kronos_model.checkpoints.names import SHORT_NAMES, caution_about, full_name
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
-from kronos_model.engine.build import build_engine, default_slots, num_slots_on
+from kronos_model.engine.build import build_engine
+from kronos_model.engine.memory import default_slots, num_slots_on
 from kronos_model.errors import CheckpointError, KronosError, OutOfMemory
 from kronos_model.model_pair import DEFAULT_MODEL, CheckpointPair, default_max_context, load_pair
 from worker.inference.engine_thread import ModelEngine

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, Final
 
 import click
@@ -26,9 +27,9 @@ class WaitingThreadsPool(ThreadsPool):
     The result backend, which is called next, cancels a job that was revoked with ``terminate``.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
-        self._results: set[Any] = set()
+        self._results: set[Future[object]] = set()
 
     def on_apply(self, *args: Any, **kwargs: Any) -> Any:
         # Celery replaces ``execute_using_pool`` of requests, but passes one of their methods.
@@ -67,7 +68,7 @@ class WaitingThreadsPool(ThreadsPool):
     def terminate_job(self, pid: object, signal: object = None) -> None:
         """Nothing: a thread cannot be killed."""
 
-    def _done(self, future: Any, report: Callable[[Any], object] | None) -> None:
+    def _done(self, future: Future[object], report: Callable[[ExceptionInfo], object] | None) -> None:
         """Report an error outside of Celery's tracer, so that it ends the job. Celery would drop it."""
         error = None if future.cancelled() else future.exception()
         if error is not None and report is not None:

@@ -4,7 +4,6 @@ It reads one message with the arguments of ``report_on``, and sends one event, `
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from worker.inference.probe import ALL
 from worker.settings import WorkerSettings, explain, get_settings
 
 
-def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> dict[str, Any]:
+def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> dict[str, object]:
     """The resolved device with ``warning`` and ``description``, or ``error``.
 
     ``skipped`` says why ``auto`` did not choose the GPU, if there is one.
@@ -33,7 +32,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
             raise RuntimeError(f"{device} gives wrong results: 1 · 1 + 1 · 1 is not 2 there")
     except (KronosError, RuntimeError) as error:
         return {"requested": name, "error": _text(error)}
-    report = {
+    report: dict[str, object] = {
         "requested": name,
         "device": str(device),
         "warning": warning,
@@ -50,7 +49,7 @@ def device_report(name: str, settings: WorkerSettings, *, with_slots: bool) -> d
         return report | {"slots": None, "slots_error": _text(error)}
 
 
-def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
+def model_report(name: str, settings: WorkerSettings) -> dict[str, object]:
     """The worker's model after it loaded there, or ``error`` and its ``code``. Nothing is compiled for it."""
     try:
         device, _ = resolve_device(name)
@@ -71,7 +70,7 @@ def model_report(name: str, settings: WorkerSettings) -> dict[str, Any]:
 
 def report_on(
     devices: Sequence[str], settings: WorkerSettings, *, with_slots: bool, with_model: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Report on devices, and on the model.
 
     Args:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from pydantic import BaseModel
 
@@ -17,7 +17,7 @@ COPIED: Final = ("device", "device_warning", "engine", "queue", "worker", "timin
 def log_job(task: str, job_id: str, outcome: object, node: str, device: str) -> None:
     """Log a job that ended with this result, a model or as JSON, or error."""
     how = "failed" if isinstance(outcome, JobError) else "done"
-    fields: dict[str, Any] = {"job_id": job_id, "task": task, "outcome": how}
+    fields: dict[str, object] = {"job_id": job_id, "task": task, "outcome": how}
     fields |= {"worker": node, "device": device}
     if isinstance(outcome, BaseModel):
         outcome = outcome.model_dump(mode="json", include={*COPIED, "model"})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from billiard.einfo import ExceptionInfo
-from celery import Task, signals, states
+from celery import signals, states
 from celery.exceptions import Ignore, Reject
 from celery.worker.request import Request
 
@@ -21,6 +21,7 @@ from worker.broker import transport
 from worker.broker.claims import Claim
 from worker.broker.outcomes import store_health
 from worker.broker.result_backend import tag_of
+from worker.celery_types import AnyTask
 from worker.process import WorkerProcess, current
 
 log = logging.getLogger(__name__)
@@ -58,22 +59,20 @@ logging.getLogger("celery.app.trace").addFilter(without_traceback)
 class ClaimedRequest(Request):
     """Celery's request (5.7) for a job that runs under a claim."""
 
-    _context: Any
-
     def info(self, safe: bool = True) -> Any:
         """The answer to Celery's ``inspect``, with the short form of the arguments, without candles."""
         return super().info(safe=True)
 
-    def on_failure(self, exc_info: Any, *args: Any, **kwargs: Any) -> Any:
+    def on_failure(self, exc_info: ExceptionInfo, *args: bool, **kwargs: bool) -> None:
         """Celery calls it also for rejected jobs."""
         error = getattr(exc_info.exception, "exc", exc_info.exception)  # billiard wraps it
         if isinstance(error, Requeued) and error.delay_s > 0:
             transport.message_consumer().delay(self.message.delivery_tag, error.delay_s)
-        return super().on_failure(exc_info, *args, **kwargs)
+        super().on_failure(exc_info, *args, **kwargs)
 
 
 @signals.task_postrun.connect
-def end_claim(task_id: str, task: "Task[Any, Any]", **_: Any) -> None:
+def end_claim(task_id: str, task: AnyTask, **_: object) -> None:
     """Drop the claim: the outcome is stored, or this attempt stores none."""
     if task.name in TASK_ROLES and current.process is not None:
         current.process.claims.drop(tag_of(task.request))
@@ -106,7 +105,7 @@ class Attempt:
     ``request`` is Celery's context of the delivery.
     """
 
-    _process: Any
+    _process: WorkerProcess
 
     def __init__(self, request: Any, process: WorkerProcess) -> None:
         self._process, self._request = process, request
@@ -160,7 +159,7 @@ class Attempt:
         return Requeued(reason, delay_s=delay_s)
 
 
-def job_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def job_of(args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     """The job, which must be the only argument ``job``. Raises JobError otherwise."""
     unknown = sorted(set(kwargs) - {"job"})
     if args or unknown:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from celery.worker.control import Panel
 
@@ -13,10 +13,10 @@ log = logging.getLogger(__name__)
 NOT_LOGGED: Final = {"election", "enable_events", "heartbeat"}
 """Control commands that change no work. Flower sends ``enable_events`` every 5 s."""
 
-_add_consumer: Final[Callable[..., dict[str, Any]]] = Panel.data["add_consumer"]
+_add_consumer: Final[Callable[..., dict[str, object]]] = Panel.data["add_consumer"]
 
 
-def add_consumer(state: Any, queue: Any, **_: Any) -> dict[str, Any]:
+def add_consumer(state: object, queue: object, **_: object) -> dict[str, object]:
     """Take jobs from the other queue of the worker's role too. Both may be served on any device."""
     settings = get_settings()
     queues = settings.queue_names.of_role(settings.role)
@@ -26,10 +26,10 @@ def add_consumer(state: Any, queue: Any, **_: Any) -> dict[str, Any]:
     return _add_consumer(state, queue)
 
 
-def logged(name: str, command: Callable[..., Any]) -> Callable[..., Any]:
+def logged(name: str, command: Callable[..., object]) -> Callable[..., object]:
     """The control command with a line in the log before it runs: some end the worker."""
 
-    def run(state: Any, **arguments: Any) -> Any:
+    def run(state: object, **arguments: object) -> object:
         log.info("control command %s, arguments %.500r", name, arguments)
         return command(state, **arguments)
 

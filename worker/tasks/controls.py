@@ -13,8 +13,8 @@ from celery.worker.control import control_command
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
+from worker.inference.forecast_process import ForecastProcess
 from worker.inference.model_cache import CacheEntry, ModelCache
-from worker.process import current_process
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class LoadRequests:
     def __init__(self) -> None:
         self._asked: OrderedDict[str, tuple[CacheEntry, float]] = OrderedDict()
 
-    def answer(self, models: ModelCache, name: str, ask: str) -> dict[str, Any]:
+    def answer(self, models: ModelCache, name: str, ask: str) -> dict[str, object]:
         """The state of the load; the first call starts it."""
         if ask not in self._asked:
             if sum(not entry.loading.done() for entry, _ in self._asked.values()) >= MAX_LOADING:
@@ -67,17 +67,17 @@ class LoadRequests:
 _requests = LoadRequests()
 
 
-def failed(error: JobError) -> dict[str, Any]:
+def failed(error: JobError) -> dict[str, object]:
     """An answer with an error."""
     fields = ("code", "message", "field", "details")
     return {"state": "failed", "error": dict(zip(fields, error.args, strict=True))}
 
 
 @control_command(name=LOAD_MODEL_COMMAND, args=[("model", str), ("ask", str)], signature="MODEL ASK")
-def load_model(state: Any, model: Any = None, ask: Any = None) -> dict[str, Any]:
+def load_model(state: object, model: Any = None, ask: Any = None) -> dict[str, object]:
     """Load a model that jobs may name. Returns at once; ``state`` is loading, ready or failed."""
     if not all(isinstance(text, str) and 1 <= len(text) <= MAX_ID_CHARS for text in (model, ask)):
         return failed(JobError(ErrorCode.BAD_VALUE, "model and ask must be short texts", "model"))
-    process = current_process()
+    process = ForecastProcess.current()
     answer = _requests.answer(process.server.models, model, ask)
     return {"device": str(process.device), "device_warning": process.device_warning, **answer}

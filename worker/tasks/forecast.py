@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import cache, partial
 from typing import Any, Final
 
-from celery import Task, states
+from celery import states
 from celery.app.task import Context
 from celery.exceptions import Ignore
 from celery.worker import state
@@ -33,11 +33,12 @@ from worker.broker.claims import Claim
 from worker.broker.outcomes import store_health
 from worker.broker.result_backend import coded
 from worker.broker.service_order import needs_thread
+from worker.celery_types import AnyTask, Body
 from worker.inference.engine_thread import EngineDied, JobRun
 from worker.inference.executor import Computation
 from worker.inference.forecast_process import ForecastProcess
 from worker.inference.isolation import IsolatedRun
-from worker.process import RETRY_DELAY_S, Jobs, RetryLater, current_process
+from worker.process import RETRY_DELAY_S, Jobs, RetryLater
 from worker.tasks.attempt import JOB_TASK, Attempt, ClaimedRequest, Requeued, einfo_of, job_of
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,7 @@ task_log = logging.getLogger("celery.app.trace")
 CHECK_INTERVAL_S: Final = 1.0
 MAX_AT_ONCE: Final = 64
 
-Outcome = ForecastResult | dict[str, Any] | JobError
+Outcome = ForecastResult | dict[str, object] | JobError
 """The isolated process gives its result as JSON."""
 
 
@@ -70,11 +71,11 @@ class ForecastAttempt(Attempt):
         self,
         jobs: "ForecastJobs",
         context: Any,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
         *,
         request: Any = None,
-        waiter: Future[dict[str, Any]] | None = None,
+        waiter: Future[dict[str, object]] | None = None,
     ) -> None:
         super().__init__(context, jobs.process)
         self._jobs = jobs
@@ -304,7 +305,7 @@ class ForecastJobs(Jobs):
             log.warning("the jobs' progress could not be stored: %s", error)
 
 
-def _go_on(attempt: ForecastAttempt, call: Callable[..., object], *args: Any) -> None:
+def _go_on(attempt: ForecastAttempt, call: Callable[..., object], *args: object) -> None:
     """Make a call for one job. An error ends this job, and a defect in its end does not harm the others."""
     try:
         try:
@@ -318,7 +319,7 @@ def _go_on(attempt: ForecastAttempt, call: Callable[..., object], *args: Any) ->
 @cache
 def forecast_jobs() -> ForecastJobs:
     """The forecast jobs of this process."""
-    process = current_process()
+    process = ForecastProcess.current()
     process.jobs = jobs = ForecastJobs(process)
     return jobs
 
@@ -326,8 +327,8 @@ def forecast_jobs() -> ForecastJobs:
 class ForecastRequest(ClaimedRequest):
     """Celery's request (5.7) for a forecast."""
 
-    request_dict: dict[str, Any]
-    _payload: Any
+    request_dict: dict[str, object]
+    _payload: Body
 
     def hand_over(self) -> bool:
         """Have the job computed without a thread; False if it needs one. The pool calls it."""
@@ -340,9 +341,9 @@ class ForecastRequest(ClaimedRequest):
 
 
 @app.task(name=FORECAST_TASK, **JOB_TASK | {"Request": ForecastRequest})
-def forecast(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def forecast(self: AnyTask, /, *args: object, **kwargs: object) -> dict[str, object]:
     """Wait for one job, which has callbacks or a chain. Returns its result as JSON, or raises JobError."""
-    jobs, waiter = forecast_jobs(), Future[dict[str, Any]]()
+    jobs, waiter = forecast_jobs(), Future[dict[str, object]]()
     jobs.add(ForecastAttempt(jobs, self.request, args, kwargs, waiter=waiter))
     result = waiter.result()
     self.request.update(finished=result)  # for the result backend

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from celery import Task
 from celery.exceptions import Ignore
 from redis.exceptions import RedisError
 
@@ -21,7 +20,8 @@ from kronos_model.atomic_write import NO_ROOM
 from worker.app import app
 from worker.broker.outcomes import store_health
 from worker.broker.result_backend import coded
-from worker.process import RETRY_DELAY_S, RetryLater, current_process
+from worker.celery_types import AnyTask
+from worker.process import RETRY_DELAY_S, RetryLater
 from worker.tasks.attempt import JOB_TASK, Attempt, Requeued, job_of
 from worker.training.backtest_run import BacktestJobRun
 from worker.training.finetune_process import FinetuneProcess
@@ -42,10 +42,10 @@ class LongAttempt(Attempt):
         super().__init__(request, process)
         self._make_run = make_run
         self._run: LongRun | None = None
-        self._reported: dict[str, Any] | None = None
+        self._reported: dict[str, object] | None = None
         self._reported_at = float("-inf")
 
-    def answer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def answer(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """The task's answer: a result, or one of the exceptions that Celery handles."""
         job = kwargs.get("job")
         try:
@@ -96,15 +96,15 @@ class LongAttempt(Attempt):
 
 
 @app.task(name=FINETUNE_TASK, **JOB_TASK)
-def finetune(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def finetune(self: AnyTask, /, *args: object, **kwargs: object) -> dict[str, object]:
     """Train and register one model. Returns its result as JSON, or raises JobError.
 
     If the job itself is not at fault, it goes back to the queue, and another worker continues it.
     """
-    return LongAttempt(self.request, current_process(), FinetuneRun).answer(args, kwargs)
+    return LongAttempt(self.request, FinetuneProcess.current(), FinetuneRun).answer(args, kwargs)
 
 
 @app.task(name=BACKTEST_TASK, **JOB_TASK)
-def backtest(self: "Task[Any, Any]", /, *args: Any, **kwargs: Any) -> dict[str, Any]:
+def backtest(self: AnyTask, /, *args: object, **kwargs: object) -> dict[str, object]:
     """Run one backtest; otherwise as ``finetune``."""
-    return LongAttempt(self.request, current_process(), BacktestJobRun).answer(args, kwargs)
+    return LongAttempt(self.request, FinetuneProcess.current(), BacktestJobRun).answer(args, kwargs)

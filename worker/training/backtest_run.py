@@ -35,7 +35,7 @@ BYTES_PER_INSTRUMENT: Final = 400
 """The most of an instrument in a report, roughly."""
 STAGE: Final = "backtest"
 """The stage of training that the worker's status shows."""
-OPTIONS: Final = {"models", "windows", "stride", "lookback", "horizon", "samples", "seed"}
+OPTIONS: Final = {"models", "windows", "stride", "lookback", "horizon", "samples", "seed", "top", "cost_bps"}
 """Fields of the job that are options of the backtest."""
 
 
@@ -51,7 +51,7 @@ class BacktestJobRun(LongRun):
     )
     _job: BacktestJob
 
-    def _work(self) -> dict[str, Any]:
+    def _work(self) -> dict[str, object]:
         self._count_start()
         self._note(num_starts=self._notes.num_starts + 1)
         try:
@@ -61,7 +61,7 @@ class BacktestJobRun(LongRun):
                 raise self._handed_back(error) from error
             raise
 
-    async def _stoppable(self) -> dict[str, Any]:
+    async def _stoppable(self) -> dict[str, object]:
         """Run the backtest. If it must stop, its forecasts under way are cancelled."""
         async with AsyncForecastClient(settings=self.process.settings) as client:
             work = asyncio.create_task(self._backtest(client))
@@ -74,7 +74,7 @@ class BacktestJobRun(LongRun):
                     raise
             return await work
 
-    async def _backtest(self, client: AsyncForecastClient) -> dict[str, Any]:
+    async def _backtest(self, client: AsyncForecastClient) -> dict[str, object]:
         # Nothing else runs in this loop while candles are read and the report is made.
         workers = await self._forecast_workers(client)
         self._report("reading")

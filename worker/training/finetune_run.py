@@ -5,7 +5,7 @@ import math
 import os
 import time
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import (
@@ -62,7 +62,7 @@ class FinetuneRun(LongRun):
     _child_warning: str | None = None
     _data_warnings: tuple[str, ...] = ()
 
-    def _earlier_result(self) -> dict[str, Any] | None:
+    def _earlier_result(self) -> dict[str, object] | None:
         if (content := self._folder.read(RESULT_FILE)) is None:
             return None
         try:
@@ -84,7 +84,7 @@ class FinetuneRun(LongRun):
         self._device = process.device
         self._notes = write_inputs(job, self._notes, self._folder, process)
 
-    def _work(self) -> dict[str, Any]:
+    def _work(self) -> dict[str, object]:
         """Train, by one process after another while each saves before it is killed. Register the model."""
         killed_at_ns: int | None = None
         locked_until = time.monotonic() + LOCK_WAIT_S
@@ -183,7 +183,7 @@ class FinetuneRun(LongRun):
         facts = {name: event.get(name) for name in STATUS_FIELDS}
         self.process.training = TrainingStatus(job_id=self.job_id, name=self._job.name, **facts)
 
-    def _register(self, done: Event) -> dict[str, Any]:
+    def _register(self, done: Event) -> dict[str, object]:
         metadata = without_links(done["metadata"], self._job, self._notes)
         model = self.process.registry.register(
             self._folder.root / done["checkpoint"],

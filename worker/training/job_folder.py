@@ -89,7 +89,7 @@ class JobFolder:
             return None
         return content if isinstance(content, dict) else None
 
-    def write(self, name: str, content: Mapping[str, Any]) -> None:
+    def write(self, name: str, content: Mapping[str, object]) -> None:
         with atomic_write(self.root / name) as staging:
             staging.write_text(json.dumps(content), encoding="utf-8")
 
@@ -174,7 +174,7 @@ class JobFolder:
         _remove(self._best)
         staging.rename(self._best)
 
-    def _max_context(self) -> dict[str, int]:
+    def _max_context(self) -> dict[str, object]:
         """``max_context`` as in a completed run's metadata; empty if only the hub has it."""
         with suppress(KronosError):  # the checkpoint also loads without it
             config = parse_config(self.read(CONFIG_FILE) or {})

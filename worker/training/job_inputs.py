@@ -163,7 +163,7 @@ def without_links(metadata: Mapping[str, Any], job: FinetuneJob, notes: JobNotes
     """A trained model's metadata, with the job's own names in place of links."""
     references = {f"{START_LINKS}/{reference}": reference for reference in notes.start.values()}
 
-    def named(parts: Mapping[str, Any]) -> dict[str, Any]:
+    def named(parts: Mapping[str, object]) -> dict[str, object]:
         # A part that is trained from scratch has a shape and no name.
         return {
             part: references.get(name, name) if isinstance(name, str) else name

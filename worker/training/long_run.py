@@ -38,7 +38,7 @@ class LongRun(ABC):
 
     process: FinetuneProcess
     job_id: str
-    payload: Any
+    payload: object
     fingerprint: str
     receipt: Receipt
     queue: str
@@ -49,7 +49,7 @@ class LongRun(ABC):
         self._began = time.monotonic()
         self._time_limit_s = min(self.time_limit_s, settings.finetune_time_limit_s or math.inf)
         self.is_cancelled = self.receipt.is_cancelled
-        self.progress: dict[str, Any] | None = None
+        self.progress: dict[str, object] | None = None
         self._is_resumed = False  # from what an earlier attempt saved
         self._folder = JobFolder(self.process.model_folder, self.job_id)
         self._job: Any = self.parse(self.payload, settings.limits())
@@ -57,7 +57,7 @@ class LongRun(ABC):
         given = (self.queue, self._job.priority, self._job.submitted_at, self.receipt)
         self.process.metrics.observe_job_wait(*given)
 
-    def run(self, claim: Claim) -> dict[str, Any]:
+    def run(self, claim: Claim) -> dict[str, object]:
         """Work until the job is done. Returns the result as JSON.
 
         Raises:
@@ -78,7 +78,7 @@ class LongRun(ABC):
             error = failure if isinstance(failure, JobError) else JobError.from_kronos(failure)
             raise self._failed(error) from None
 
-    def _earlier_result(self) -> dict[str, Any] | None:
+    def _earlier_result(self) -> dict[str, object] | None:
         """The result of a worker that died before it stored the job's outcome."""
         return self._folder.read(RESULT_FILE)
 
@@ -86,14 +86,14 @@ class LongRun(ABC):
         """Check the job and write its files. An error leaves what earlier attempts saved."""
 
     @abstractmethod
-    def _work(self) -> dict[str, Any]:
+    def _work(self) -> dict[str, object]:
         """Do the job. Raises as ``run``, or KronosError."""
 
     @abstractmethod
     def _failed(self, error: JobError) -> JobError:
         """Remove what only a later attempt would need, and return the error for the sender."""
 
-    def _completed(self, kind: Callable[..., ResultModel], **fields: Any) -> dict[str, Any]:
+    def _completed(self, kind: Callable[..., ResultModel], **fields: object) -> dict[str, object]:
         """The job's result. A file has it too, for a worker that gets the job again."""
         elapsed_s = time.monotonic() - self._began
         times_s = {

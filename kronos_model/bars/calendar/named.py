@@ -28,9 +28,8 @@ from kronos_model.bars.calendar.spacing import (
     common_clock,
     infer_future,
     instants_of,
-    to_datetime,
 )
-from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s
+from kronos_model.bars.timestamps import Timestamps, offset_s
 from kronos_model.errors import TimestampError
 
 ALWAYS: Final = "24/7"
@@ -64,15 +63,16 @@ def follow_calendar(name: str, lookback: Timestamps, num_bars: int, zone: tzinfo
     rule = f"the calendar {name}"
     if name == ALWAYS:
         if clock is not None and is_daily:
-            ahead = days[-1] + np.arange(1, num_bars + 1)
-            return Inferred(at_walls(lookback, ahead * DAY + clock, zone), rule)
+            every_day = count((int(days[-1]) + 1) * DAY + clock, DAY)
+            return Inferred(at_walls(lookback, every_day, num_bars, zone), rule)
         instants = instants_of(lookback, zone)
         spacing = common_spacing(instants)
         return Inferred(at_spacing(lookback, int(instants[-1]), spacing, num_bars, zone), rule)
     if name == WEEKDAYS:
         times = np.array([clock]) if clock is not None and is_daily else _times_of_day(wall)
-        found = (at for at in _on_weekdays(int(wall[-1]), times) if exists_in(zone, to_datetime(at)))
-        return Inferred(at_walls(lookback, np.fromiter(found, np.int64, num_bars), zone), rule)
+        spacing = 0 if is_daily else common_spacing(np.unique(wall))
+        walls = _on_weekdays(int(wall[-1]), times)
+        return Inferred(at_walls(lookback, walls, num_bars, zone, spacing), rule)
     first, last = (int(lookback.wall[row].astype("datetime64[Y]").astype(int)) + 1970 for row in (0, -1))
     if first < FIRST_YEAR or last > LAST_YEAR:
         raise CannotInfer(f"the calendar {name} does not reach to {first if first < FIRST_YEAR else last}")
@@ -80,8 +80,8 @@ def follow_calendar(name: str, lookback: Timestamps, num_bars: int, zone: tzinfo
     exchange = load_exchange(name, newest, last + 1 + num_bars // MIN_SESSIONS_PER_YEAR)
     if clock is not None and is_daily:
         _check_match(name, lookback, np.isin(days, exchange.days) | (days < exchange.days[0]))
-        ahead = exchange.days[exchange.days > days[-1]][:num_bars]
-        return Inferred(at_walls(lookback, _enough(ahead * DAY + clock, num_bars, name), zone), rule)
+        ahead = _enough(exchange.days[exchange.days > days[-1]] * DAY + clock, num_bars, name)
+        return Inferred(at_walls(lookback, ahead.tolist(), num_bars, zone), rule)
     return _intraday(name, exchange, lookback, num_bars, zone)
 
 
@@ -102,15 +102,16 @@ def _intraday(
     ]
     bars = max(ways, key=lambda way: _overlap(way, recent))
     _check_match(name, lookback, ~is_recent | bars.contain(instants), len(recent))
-    future = _enough(bars.after(int(instants[-1]), num_bars), num_bars, name)
+    future = _enough(bars.after(int(instants[-1]), num_bars), num_bars, name).tolist()
     rule = f"the calendar {name}"
     if lookback.offsets_s is None:
-        return Inferred(at_instants(lookback, future, clock), f"{rule}, on the clock of {clock}")
+        times = at_instants(lookback, future, num_bars, clock)
+        return Inferred(times, f"{rule}, on the clock of {clock}")
     last_wall = lookback.wall[-1].item()
     if zone is None and offset_s(last_wall, exchange.zone) != int(lookback.offsets_s[-1]):
-        shifted = future + int(lookback.offsets_s[-1]) * SECOND
-        return Inferred(at_walls(lookback, shifted, None), rule)
-    return Inferred(at_instants(lookback, future, clock), rule)
+        shifted = (at + int(lookback.offsets_s[-1]) * SECOND for at in future)
+        return Inferred(at_walls(lookback, shifted, num_bars, None), rule)
+    return Inferred(at_instants(lookback, future, num_bars, clock), rule, is_on_clock=True)
 
 
 def _overlap(bars: SessionBars, recent: NDArray[np.int64]) -> float:

@@ -19,7 +19,7 @@ also needs a lookback of more than a week: 400 bars of one minute are less than 
 
 from bisect import bisect_left
 from calendar import day_name
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
 from typing import Final, TypeVar
@@ -136,20 +136,25 @@ def common_spacing(clock: NDArray[np.int64]) -> int:
 
 
 def bridge_outages(
-    clock: NDArray[np.int64], spacing: int, shortest_break: int = SHORTEST_BREAK
+    clock: NDArray[np.int64],
+    spacing: int,
+    shortest_break: int = SHORTEST_BREAK,
+    wall: NDArray[np.int64] | None = None,
 ) -> NDArray[np.int64]:
     """Bar times (µs), with occasionally missing bars filled in.
 
     A gap of less than a day is bridged if other days have a bar at each of the missing times. It is also
     bridged if it is shorter than any break, and no other day of the lookback could show whether it recurs.
+    Times of day are those of ``wall``, if the clock is another one: breaks stay at their local time.
     """
+    wall = clock if wall is None else wall
     gaps = clock[1:] - clock[:-1]
     wide = np.flatnonzero(gaps > spacing)
     if not len(wide):
         return clock
     gaps = gaps[wide]
-    times_of_day = np.sort(clock % DAY)
-    is_seen = _are_among(times_of_day, (clock[wide] + spacing) % DAY)
+    times_of_day = np.sort(wall % DAY)
+    is_seen = _are_among(times_of_day, (wall[wide] + spacing) % DAY)
     is_likely = is_seen | (gaps - spacing < shortest_break)
     if not np.count_nonzero(is_likely):
         return clock
@@ -160,7 +165,7 @@ def bridge_outages(
     num_added = 0
     for index in wide[is_candidate & is_likely].tolist():
         missing = np.arange(clock[index] + spacing, clock[index + 1], spacing)
-        are_seen = _are_among(times_of_day, missing % DAY)
+        are_seen = _are_among(times_of_day, (missing + wall[index] - clock[index]) % DAY)
         if are_seen.all() if are_seen[0] else _is_passed_once(clock, missing[0]):
             added.append(missing)
             num_added += len(missing)
@@ -185,32 +190,22 @@ def _is_passed_once(clock: NDArray[np.int64], at: int) -> bool:
     return not np.any(clock[after] - clock[after - 1] < DAY)
 
 
-def session_walls(
-    wall: NDArray[np.int64], num_bars: int, exists: Callable[[int], bool]
-) -> tuple[NDArray[np.int64], str | None]:
-    """The ``num_bars`` wall-clock times after a lookback with breaks, and a warning or None.
+def session_walls(wall: NDArray[np.int64]) -> tuple[Iterator[int], int, Weekdays | None]:
+    """The wall-clock times after a lookback with breaks, their spacing, and the weekdays of day sessions.
 
     Args:
         wall: the lookback's wall-clock times, (T,), like all times here in µs since 1970.
-        exists: whether a wall-clock time exists in the lookback's time zone.
 
-    Raises CannotInfer.
+    Raises CannotInfer, also while the times are read.
     """
-    wall = np.unique(wall[wall > wall[-1] - MAX_HISTORY])  # as clocks go back, an hour comes twice
+    last = int(wall[-1])
+    wall = np.unique(wall[wall > last - MAX_HISTORY])  # as clocks go back, an hour comes twice
     spacing = _spacing_within_day(wall)
     wall = bridge_outages(wall, spacing)
     if np.any((np.diff(wall) == spacing) & (np.diff(wall // DAY) > 0)):
-        walls = filter(exists, _around_the_clock(wall, spacing))
-        return np.fromiter(walls, np.int64, num_bars), None
+        return _around_the_clock(wall, last, spacing), spacing, None
     weekdays = Weekdays.from_days(np.unique(wall // DAY))
-    walls = filter(exists, _day_sessions(wall, spacing, weekdays.with_weekend_closed()))
-    times = np.fromiter(walls, np.int64, num_bars)
-    if not weekdays.assumes_weekend_between(int(wall[-1]) // DAY, int(times[-1]) // DAY):
-        return times, None
-    return times, (
-        "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
-        "and Sunday as closed. If that is wrong, give the future times or a longer lookback."
-    )
+    return _day_sessions(wall, last, spacing, weekdays.with_weekend_closed()), spacing, weekdays
 
 
 def _spacing_within_day(wall: NDArray[np.int64]) -> int:
@@ -221,10 +216,9 @@ def _spacing_within_day(wall: NDArray[np.int64]) -> int:
     return int(distances[counts.argmax()])
 
 
-def _day_sessions(wall: NDArray[np.int64], spacing: int, weekdays: Weekdays) -> Iterator[int]:
+def _day_sessions(wall: NDArray[np.int64], last: int, spacing: int, weekdays: Weekdays) -> Iterator[int]:
     """The bar times of the open days, starting after the last bar."""
     times = _bar_times(wall, spacing).tolist()
-    last = int(wall[-1])
     days = chain([last // DAY], weekdays.after(last // DAY))
     return (day * DAY + at for day in days for at in times if day * DAY + at > last)
 
@@ -250,11 +244,11 @@ def _bar_times(wall: NDArray[np.int64], spacing: int) -> NDArray[np.int64]:
     return np.asarray(times[is_open])
 
 
-def _around_the_clock(wall: NDArray[np.int64], spacing: int) -> Iterator[int]:
+def _around_the_clock(wall: NDArray[np.int64], last: int, spacing: int) -> Iterator[int]:
     """The times, on the lookback's spacing, at which its history expects a bar."""
     if len(wall) < MIN_SHARE_OF_DAY * (DAY // spacing):
         raise CannotInfer("the lookback shows a break but not a whole day")
-    newest = last = int(wall[-1])
+    newest = last
     steps = np.arange(last, last + DAY, spacing)
     times = np.unique(np.concatenate([wall, steps]) % DAY).tolist()
     history = _History(wall)

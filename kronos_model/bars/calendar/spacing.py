@@ -5,10 +5,11 @@ within the day, sessions. One missing bar, or a day off, does not hide a rule. F
 predicted. If no rule fits, or the lookback does not show enough for the request, an error is raised.
 """
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import count
+from datetime import datetime, timedelta, tzinfo
+from itertools import chain, count, islice
 from typing import Final
 
 import numpy as np
@@ -27,10 +28,12 @@ from kronos_model.bars.calendar.sessions import (
     session_walls,
     weekday_of,
 )
-from kronos_model.bars.timestamps import Timestamps, exists_in, offset_s, write_like
+from kronos_model.bars.timestamps import Timestamps, offset_s, write_like
 
+Rule = Callable[[NDArray[np.int64], int], NDArray[np.int64] | None]
 SECOND: Final = DAY // 86_400
 LAST_TIME: Final = int(np.datetime64("9999-12-31T23:59:59.999999").astype(np.int64))
+FIRST_S, LAST_S = (int(np.datetime64(day, "s").astype(np.int64)) for day in ("0001-01-02", "9999-12-31"))
 HOUR: Final = DAY // 24
 MID_WEEKEND: Final = (FRIDAY_NOON + DAY, FRIDAY_NOON + 2 * DAY)
 """A market that closes for the weekend is closed throughout this time."""
@@ -43,6 +46,13 @@ MAX_EXCEPTIONS: Final = 0.1
 MAX_DAYS_OFF: Final = 0.25
 """Share of a daily lookback's trading days that may be missing: holidays cluster."""
 
+MAX_REPEATED: Final = 3 * 3600
+"""Bars of a naive lookback that may be left out, as clocks go back: three hours of one-second bars."""
+WEEKEND_ASSUMED: Final = (
+    "The lookback does not reach over a weekend: Monday to Friday are taken as trading days, Saturday "
+    "and Sunday as closed. If that is wrong, give the future times or a longer lookback."
+)
+
 
 @dataclass(frozen=True)
 class Inferred:
@@ -51,11 +61,13 @@ class Inferred:
     Attributes:
         rule: how they were found, in words.
         warning: set if they rest on an assumption that may be wrong.
+        is_on_clock: whether their offsets are right without a zone, and not only the last bar's.
     """
 
     timestamps: Timestamps
     rule: str
     warning: str | None = None
+    is_on_clock: bool = False
 
 
 def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None) -> Inferred:
@@ -80,23 +92,27 @@ def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Infer
     is_daily = bool((days[1:] > days[:-1]).all())
     if is_daily and (clock := common_clock(wall)) is not None:
         for find, name in RULES:
-            future_days = find(days, num_bars)
-            if future_days is not None:
-                if future_days[-1] > LAST_TIME // DAY:
+            ahead = find(days, num_bars)
+            if ahead is not None:
+                if ahead[-1] > LAST_TIME // DAY:
                     raise OverflowError
-                return Inferred(at_walls(lookback, future_days * DAY + clock, zone), name)
+                each = chain(ahead.tolist(), _one_more(find, days, num_bars))
+                return Inferred(at_walls(lookback, (at * DAY + clock for at in each), num_bars, zone), name)
     instants = instants_of(lookback, zone)
-    spacing = _constant_spacing(instants)
+    spacing = _constant_spacing(instants, wall)
     if spacing is None and np.ptp(wall - instants):  # offsets that change
-        spacing = _constant_spacing(wall)
+        spacing = _constant_spacing(wall, wall)
     if spacing is not None:
         future = at_spacing(lookback, int(instants[-1]), spacing, num_bars, zone)
         return Inferred(future, "the lookback's spacing, without breaks", _warn_of_breaks(lookback, future))
     if is_daily:
         raise CannotInfer("the bars are days apart, but not evenly")
-    times, warning = session_walls(wall, num_bars, lambda at: exists_in(zone, to_datetime(at)))
+    walls, spacing, weekdays = session_walls(wall)
+    future = at_walls(lookback, walls, num_bars, zone, spacing)
     rule = "the lookback's times of day and weekdays; holidays are not known"
-    return Inferred(at_walls(lookback, times, zone), rule, warning)
+    newest = int(future.wall[-1].astype(np.int64)) // DAY
+    is_assumed = weekdays is not None and weekdays.assumes_weekend_between(int(days[-1]), newest)
+    return Inferred(future, rule, WEEKEND_ASSUMED if is_assumed else None)
 
 
 def _by_month(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None:
@@ -147,6 +163,13 @@ def _by_day(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None:
     return np.fromiter(weekdays.after(int(days[-1])), np.int64, num_bars)
 
 
+def _one_more(find: Rule, days: NDArray[np.int64], num_bars: int) -> Iterator[int]:
+    """The day after the next ``num_bars``, for a zone that skips one of these."""
+    ahead = find(days, num_bars + 1)
+    assert ahead is not None, "the rule fits"
+    yield int(ahead[-1])
+
+
 def common_clock(wall: NDArray[np.int64]) -> int | None:
     """The time of day that daily bars share; the newest bar's if another zone's summer time shifts it."""
     clocks = wall % DAY
@@ -166,9 +189,9 @@ def _common_step(values: NDArray[np.int64]) -> int | None:
     return step
 
 
-def _constant_spacing(clock: NDArray[np.int64]) -> int | None:
+def _constant_spacing(clock: NDArray[np.int64], wall: NDArray[np.int64]) -> int | None:
     spacing = common_spacing(clock)
-    bridged = bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing))  # at least a single bar
+    bridged = bridge_outages(clock, spacing, max(SHORTEST_BREAK, 2 * spacing), wall)  # at least a single bar
     return spacing if (bridged[1:] - bridged[:-1] == spacing).all() else None
 
 
@@ -209,52 +232,85 @@ def instants_of(lookback: Timestamps, zone: tzinfo | None) -> NDArray[np.int64]:
     return np.asarray(lookback.wall.astype(np.int64) - offsets_us)
 
 
-def at_walls(lookback: Timestamps, times: NDArray[np.int64], zone: tzinfo | None) -> Timestamps:
-    """At these wall-clock times (µs since 1970), with the zone's offsets or the lookback's last one."""
-    if lookback.offsets_s is None or zone is None:
-        return _written(lookback, times)
-    newest = int(lookback.clock[-1])
-    offsets_s = []
-    for at in times.tolist():
-        wall = to_datetime(at)
-        offset = offset_s(wall, zone)
-        if at - offset * SECOND <= newest:  # the second of two hours as clocks go back
-            offset = offset_s(wall.replace(fold=1), zone)
-        newest = at - offset * SECOND
-        offsets_s.append(offset)
-    return _written(lookback, times, offsets_s)
+def at_walls(
+    lookback: Timestamps, walls: Iterable[int], num_bars: int, zone: tzinfo | None, spacing: int = 0
+) -> Timestamps:
+    """At the first ``num_bars`` of these wall-clock times (µs since 1970), ascending.
+
+    Without a zone they have the lookback's last offset. On a zone's clock, a time that a day skips becomes
+    the first instant after it. Bars ``spacing`` apart are a session: from its first local time to its last
+    one they follow each other in real time, whatever the clock does.
+    """
+    if zone is None:
+        return _written(lookback, np.fromiter(walls, np.int64, num_bars))
+    return at_instants(lookback, _in_real_time(lookback, walls, zone, spacing), num_bars, zone)
+
+
+def _in_real_time(lookback: Timestamps, walls: Iterable[int], zone: tzinfo, spacing: int) -> Iterator[int]:
+    before, newest = int(lookback.wall[-1].astype(np.int64)), int(instants_of(lookback[-1:], zone)[-1])
+    for wall in walls:
+        is_next, before = wall - before == spacing, wall
+        if (found := _instants_at(wall, zone)) is None:
+            continue
+        opening = [at for at in found if at > newest][:1]
+        for at in range(newest + spacing, found[1] + 1, spacing) if is_next else opening:
+            newest = at
+            yield at
+
+
+def _instants_at(wall: int, zone: tzinfo) -> tuple[int, int] | None:
+    """The first and the last instant of a wall-clock time, in µs since 1970. They differ as clocks go back.
+
+    For a time that the clock skips, both are the first instant after it. None if it skips the whole day, as
+    Samoa's did when the country crossed the date line.
+    """
+    time = to_datetime(wall)
+    early, late = offset_s(time, zone), offset_s(time.replace(fold=1), zone)
+    if early >= late:
+        return wall - early * SECOND, wall - late * SECOND
+    if (late - early) * SECOND >= DAY:
+        return None
+    # In such a gap, and only there, the offset before the change is the smaller one.
+    skipped = range(wall // SECOND - late, wall // SECOND - early)
+    change = skipped.start + bisect_left(skipped, True, key=lambda at: offset_at(at, zone) != early)
+    return change * SECOND, change * SECOND
+
+
+def offset_at(instant_s: int, zone: tzinfo) -> int:
+    """The zone's seconds east of UTC at an instant."""
+    known = min(max(instant_s, FIRST_S), LAST_S)  # a day within those of Python's dates
+    offset = datetime.fromtimestamp(known, zone).utcoffset()
+    assert offset is not None, "a zone has an offset for every time"
+    return int(offset.total_seconds())
 
 
 def at_spacing(
     lookback: Timestamps, last: int, spacing: int, num_bars: int, zone: tzinfo | None
 ) -> Timestamps:
-    """Constant spacing by instant, without a break, after ``last``, an instant of ``instants_of``.
-
-    Hours that daylight saving skips are skipped; an hour that repeats appears twice if bars have offsets.
-    """
+    """Constant spacing by instant, without a break, after ``last``, an instant of ``instants_of``."""
     if last + spacing * num_bars > LAST_TIME:
         raise OverflowError
     if zone is None:
         newest = int(lookback.wall[-1].astype(np.int64))
         return _written(lookback, newest + np.arange(1, num_bars + 1) * spacing)
-    walls, offsets_s = [lookback.wall[-1].item()], []
-    for at in count(last + spacing, spacing):
-        local = to_datetime(at).replace(tzinfo=UTC).astimezone(zone)
-        wall = local.replace(tzinfo=None)
+    return at_instants(lookback, count(last + spacing, spacing), num_bars, zone)
+
+
+def at_instants(lookback: Timestamps, instants: Iterable[int], num_bars: int, zone: tzinfo) -> Timestamps:
+    """At the first ``num_bars`` of these instants (µs since 1970 in UTC), ascending, on the zone's clock.
+
+    An hour that repeats appears twice if bars have offsets, else once.
+    """
+    walls, offsets_s = [int(lookback.wall[-1].astype(np.int64))], list[int]()
+    for instant in islice(instants, num_bars + MAX_REPEATED):
+        offset = offset_at(instant // SECOND, zone)
+        wall = instant + offset * SECOND
         if lookback.is_aware or wall > walls[-1]:
             walls.append(wall)
-            offsets_s.append(offset_s(local, zone))
-        if len(offsets_s) == num_bars:
-            break
-    times = np.array(walls[1:], dtype="datetime64[us]").astype(np.int64)
-    return _written(lookback, times, offsets_s)
-
-
-def at_instants(lookback: Timestamps, instants: NDArray[np.int64], zone: tzinfo) -> Timestamps:
-    """At these instants (µs since 1970 in UTC), on the zone's clock."""
-    local = [to_datetime(at).replace(tzinfo=UTC).astimezone(zone) for at in instants.tolist()]
-    wall = np.array([at.replace(tzinfo=None) for at in local], dtype="datetime64[us]").astype(np.int64)
-    return _written(lookback, wall, [offset_s(at.replace(tzinfo=None), zone) for at in local])
+            offsets_s.append(offset)
+            if len(offsets_s) == num_bars:
+                return _written(lookback, np.array(walls[1:]), offsets_s)
+    raise CannotInfer("an hour repeats as clocks go back, and the times have no offsets")
 
 
 def _written(

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pandas.tseries.api import guess_datetime_format
 
-from kronos_model.bars.timestamps import FIRST_TIME, ISO_8601, write_like
+from kronos_model.bars.timestamps import FIRST_TIME, ISO_8601, iana_name, write_like
 from kronos_model.errors import CandleFileError
 
 DATE_FORMAT: Final = "date_format"
@@ -27,6 +27,7 @@ _UNITS_US: Final = {9: 1e6, 10: 1e6, 13: 1e3, 16: 1, 19: 1e-3}
 _WITH_OFFSET: Final = (
     r"^(?P<local>.*:[0-9]{2}(?:[.][0-9]+)?) ?(?P<offset>Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 )
+_WITH_ZONE: Final = r"^(?P<local>.*[0-9Z]) ?\[?(?P<zone>[A-Z][A-Za-z]+/[A-Za-z0-9_+/-]+)\]?$"
 _HALF_OF_DAY: Final = re.compile(r"(?i) ?[ap]m$")
 _HAS_TIME_OF_DAY: Final = r"[0-9]:[0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
@@ -138,12 +139,14 @@ class Clock:
         instants: in UTC if the times have offsets or a zone, else the wall clock, (T,) datetime64[us].
         is_aware: whether the times have offsets or a zone; None if no cell could be read.
         written: the column of ISO 8601 texts; None if the file has times of another form.
+        zone: the IANA zone that the file names for them.
     """
 
     wall: NDArray[np.datetime64]
     instants: NDArray[np.datetime64]
     is_aware: bool | None
     written: Any = None
+    zone: str | None = None
 
     def texts(self, rows: NDArray[np.int64]) -> list[str]:
         """These times as ISO 8601: as written, if they are."""
@@ -174,6 +177,12 @@ def read_clock(column: pa.ChunkedArray, date_format: str | None = None) -> Clock
     if not pa.types.is_string(column.type):
         nowhere = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[us]")
         return Clock(nowhere, nowhere, None)
+    if _any_matches(column.slice(0, MAX_GUESSES), _WITH_ZONE):
+        return _in_named_zone(column, date_format)
+    return _from_texts(column, date_format)
+
+
+def _from_texts(column: pa.ChunkedArray, date_format: str | None) -> Clock:
     if date_format is not None:
         times = read_formatted(column, date_format, len(column))
         assert times is not None, "a form is given"
@@ -234,7 +243,29 @@ def _from_times(column: pa.ChunkedArray) -> Clock:
         times = pd.DatetimeIndex(instants).tz_localize("UTC").tz_convert(zone)
     except (LookupError, ValueError, OSError):  # OSError: the name is a folder of the zone database
         raise ClockError(f"times in {zone[:60]!r}, which is no IANA time zone") from None
-    return Clock(_microseconds(times.tz_localize(None)), instants, _awareness(instants, True))
+    wall = _microseconds(times.tz_localize(None))
+    return Clock(wall, instants, _awareness(instants, True), zone=iana_name(zone))
+
+
+def _in_named_zone(column: pa.ChunkedArray, date_format: str | None) -> Clock:
+    """Times that each end in a zone's name, such as ``20240618 09:35:00 US/Eastern``."""
+    parts = pc.extract_regex(column, _WITH_ZONE)
+    names = pc.unique(pc.struct_field(parts, "zone")).drop_null().to_pylist()
+    if len(names) > 1:
+        raise ClockError(f"times in {names[0]} and in {names[1]}: write one file for each zone")
+    zone = iana_name(names[0])
+    if zone is None:
+        raise ClockError(f"times in {names[0][:60]!r}, which is no IANA time zone")
+    texts = pc.if_else(pc.or_(pc.is_valid(parts), pc.equal(column, "")), pc.struct_field(parts, "local"), "x")
+    clock = _from_texts(pc.replace_substring_regex(pc.fill_null(texts, ""), " +", " "), date_format)
+    if clock.is_aware is not False:
+        return replace(clock, zone=zone)
+    wall = clock.wall[:: -1 if clock.wall[0] > clock.wall[-1] else 1]
+    is_again = np.append(False, wall[1:] <= np.maximum.accumulate(wall)[:-1])  # as clocks go back
+    local = pd.DatetimeIndex(wall).tz_localize(zone, ambiguous=~is_again, nonexistent="NaT")
+    times = (_microseconds(each) for each in (local.tz_localize(None), local.tz_convert(None)))
+    wall, instants = (each[:: -1 if clock.wall[0] > clock.wall[-1] else 1] for each in times)
+    return Clock(wall, instants, True, zone=zone)
 
 
 def _read_iso(column: pa.ChunkedArray) -> WrittenTimes:

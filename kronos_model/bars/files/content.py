@@ -69,6 +69,9 @@ def read_text(path: Path) -> bytes:
             packed_bytes = len(content)
     if content.startswith(_UTF_16):
         content = content.decode("utf-16", "replace").encode()
+    elif content.endswith(b"\0"):
+        text = f"{path} ends in zeros: it was not written or downloaded to its end"
+        raise CandleFileError(f"{text}: get it again")
     check_lines(path, content, packed_bytes)
     return content.removeprefix(codecs.BOM_UTF8)
 
@@ -94,5 +97,6 @@ def _unpacked(path: Path, file: IO[bytes]) -> tuple[bytes, int]:
     except zlib.error:
         raise damaged from None
     if member is not None:
-        raise damaged
+        text = f"{path} is a damaged gzip file, cut before its end: get it again"
+        raise CandleFileError(text) if unpacked else damaged
     return bytes(unpacked), packed_bytes

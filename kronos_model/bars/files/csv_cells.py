@@ -9,10 +9,10 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.files.content import read_text
 from kronos_model.bars.files.header import HEADER_ROWS, Cells, Header, ReadHeader
+from kronos_model.bars.files.vendors import ENCODINGS, PLAIN
 from kronos_model.errors import CandleFileError
 
 # While Arrow reads a CSV file it handles SIGINT and SIGTERM itself, and loses some: Ctrl-C had no effect.
@@ -31,6 +32,8 @@ SEPARATORS: Final = (",", ";", "\t", "|")
 REPLACED: Final = "\ufffd"
 """Python's replacement for bytes that are not UTF-8."""
 CHUNK_ROWS: Final = 65_536
+HEAD_BYTES: Final = 2**20
+"""From so much of a longer file without titles the order of its columns is proved."""
 
 Row = tuple[int, list[str]]
 """The line on which a row begins, and its cells."""
@@ -42,10 +45,27 @@ def read_csv(path: Path, read_header: ReadHeader) -> Cells:
     Blank rows do not count. Cells that a row lacks are empty. If columns share a title, the first is read.
 
     Raises:
-        CandleFileError: it is empty or too large, its quotes do not match, or a used cell is not UTF-8.
+        CandleFileError: it is empty or too large, its quotes do not match, or a used cell is neither UTF-8
+            nor in the encoding of a vendor whose titles the file has.
         OSError, csv.Error: it cannot be read.
     """
     content = read_text(path)
+    cells = _read_text(path, content, read_header)
+    if content.endswith((b"\n", b"\r")):
+        return cells
+    last = len(cells.numbers) - 1
+    if cells.overlong.get(last, len(cells.header.titles)) < len(cells.header.titles):
+        text = "the last line is cut: the file was not written or downloaded to its end"
+    else:
+        text = (
+            "the last line has no line end: if the file was not written or downloaded to its end, its last "
+        )
+        text += "number may be too short"
+    return replace(cells, notes=(text,))
+
+
+def _read_text(path: Path, content: bytes, read_header: ReadHeader) -> Cells:
+    """The cells of a text in UTF-8, or in the encoding of a vendor whose titles are in it."""
     separator = _separator_of(content)
     rows = _numbered_rows(path, content, separator)
     first = list(islice(rows, HEADER_ROWS + 1))
@@ -54,18 +74,38 @@ def read_csv(path: Path, read_header: ReadHeader) -> Cells:
     try:
         header = read_header([[cell.strip() for cell in row] for _, row in first])
     except CandleFileError:
-        if REPLACED in "".join(first[0][1]):
+        if REPLACED not in "".join(first[0][1]):
+            raise
+        if (decoded := _decoded(content, separator, read_header)) is None:
             raise _not_utf_8(path, first[0][0]) from None
-        raise
+        return _read_text(path, decoded, read_header)
     first = first[header.num_rows :]
+    if header.vendor is None and len(content) > HEAD_BYTES:
+        end = content.rfind(b"\n", 0, HEAD_BYTES) + 1
+        head = _read_plain(content[:end], separator, first[0][0] - 1, header)
+        header = header if head is None else read_header([], replace(head, separator=separator))
     cells = _read_plain(content, separator, first[0][0] - 1, header) if first else None
     if cells is None:
-        cells = _read_rows(chain(first, rows), header)
+        cells = _read_rows(chain(first, rows), header, is_cut=not content.endswith((b"\n", b"\r")))
         columns = cells.columns.values()
         found = [pc.index(pc.match_substring(column, REPLACED), True).as_py() for column in columns]
         if at_fault := [row for row in found if row >= 0]:
             raise _not_utf_8(path, int(cells.numbers[min(at_fault)]))
     return replace(cells, separator=separator)
+
+
+def _decoded(content: bytes, separator: str, read_header: ReadHeader) -> bytes | None:
+    """The text in UTF-8 whose titles are those of a vendor in its own encoding; None without one."""
+    line = content.lstrip().splitlines()[0]
+    for encoding in ENCODINGS:
+        titles = next(csv.reader([line.decode(encoding, "replace")], delimiter=separator))
+        try:
+            vendor = read_header([[title.strip() for title in titles]]).vendor or PLAIN
+        except CandleFileError:
+            continue
+        if vendor.encoding == encoding:
+            return content.decode(encoding, "replace").encode()
+    return None
 
 
 def _separator_of(content: bytes) -> str:
@@ -143,7 +183,11 @@ def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) 
     columns = {
         name: pc.utf8_trim_whitespace(table.column(str(place))) for name, place in header.places.items()
     }
-    keep = pc.invert(reduce(pc.and_, (pc.equal(column, "") for column in columns.values())))
+    is_blank: Any = pa.scalar(True)
+    for column in columns.values():
+        if not pc.any(is_blank := pc.and_(is_blank, pc.equal(column, ""))).as_py():
+            break  # the column of times alone has no empty cell in most files
+    keep = pc.invert(is_blank)
 
     def count() -> NDArray[np.int64]:
         if content.count(b"\n", 0, -1) + 1 == num_lines + len(table):  # no line is blank
@@ -155,15 +199,16 @@ def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) 
 
     if not pc.all(keep).as_py():
         columns = {name: column.filter(keep) for name, column in columns.items()}
-    return Cells(header.used_titles, columns, "line", count)
+    return Cells(header, columns, "line", count)
 
 
-def _read_rows(rows: Iterable[Row], header: Header) -> Cells:
+def _read_rows(rows: Iterable[Row], header: Header, *, is_cut: bool) -> Cells:
+    """All rows. If the text may be cut, a last one with too few cells counts as one with too many."""
     chunks: dict[str, list[pa.Array]] = {name: [] for name in header.places}
     width, places = len(header.titles), header.places.values()
     numbers: list[int] = []
     overlong: dict[int, int] = {}
-    rows = iter(rows)
+    rows, last = iter(rows), width
     while some := list(islice(rows, CHUNK_ROWS)):
         kept = []
         for line, row in some:
@@ -174,13 +219,16 @@ def _read_rows(rows: Iterable[Row], header: Header) -> Cells:
                 continue
             numbers.append(line)
             kept.append(row if len(row) >= width else row + [""] * (width - len(row)))
+            last = len(row) or width
         for name, place in header.places.items():
             chunks[name].append(pa.array([row[place] for row in kept], pa.string()))
+    if is_cut and last < width:
+        overlong[len(numbers) - 1] = last
     columns = {
         name: pc.utf8_trim_whitespace(pa.chunked_array(arrays, pa.string()))
         for name, arrays in chunks.items()
     }
-    return Cells(header.used_titles, columns, "line", lambda: np.array(numbers, dtype=np.int64), overlong)
+    return Cells(header, columns, "line", lambda: np.array(numbers, dtype=np.int64), overlong)
 
 
 def _not_utf_8(path: Path, line: int) -> CandleFileError:

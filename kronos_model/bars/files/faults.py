@@ -11,10 +11,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import IMPOSSIBLE, PRICE_COLUMNS, defects_of, impossible_prices
-from kronos_model.bars.files.header import INSTRUMENT, TIME_OF_DAY, Cells, shown
+from kronos_model.bars.columns import (
+    IMPOSSIBLE,
+    ONE_VALUE,
+    PRICE_COLUMNS,
+    RATES,
+    defects_of,
+    impossible_prices,
+)
+from kronos_model.bars.files.arrangement import blank_cells
+from kronos_model.bars.files.header import Cells, shown
 from kronos_model.bars.files.options import TIMES, ReadOptions
-from kronos_model.bars.files.table import CandleTable, blank_cells
+from kronos_model.bars.files.table import CandleTable
+from kronos_model.bars.files.vendors import INSTRUMENT, TIME_OF_DAY
 from kronos_model.bars.missing import is_missing
 from kronos_model.errors import BadRow, NoPrices
 
@@ -79,9 +88,11 @@ def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int)
     number, reason = int(cells.numbers[row]), REASONS[fault - 1]
     name, text = TIMES, "there is {} where a time like 2024-06-18 11:15:00 is needed"
     if reason == TOO_MANY_CELLS:
-        text = (
-            f"{path}, {cells.unit} {number}: there are {cells.overlong[row]} cells, more than in the header"
-        )
+        num_cells, num_titles = cells.overlong[row], len(cells.header.titles)
+        text = f"{path}, {cells.unit} {number}: there are {num_cells} cells, more than in the header"
+        if num_cells < num_titles:
+            text = f"{path}, {cells.unit} {number}: this last line is cut, after {num_cells} of {num_titles} "
+            text += "cells: the file was not written or downloaded to its end, get it again"
         return BadRow(text, details={cells.unit: number})
     if reason == NO_INSTRUMENT:
         name, text = INSTRUMENT, "there is {} where the name of an instrument is needed"
@@ -101,6 +112,8 @@ def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int)
     title = cells.titles[name]
     found_there = "nothing" if cell == "" or pd.isna(cell) else f"'{shown(str(cell))}'"
     message = f"{path}, {cells.unit} {number}, column {shown(title)}: {text.format(found_there)}"
+    if reason == REASON_OF_CODE["NON_POSITIVE_PRICE"] and cells.header.is_value:
+        message += f": {RATES}"
     is_gone = _without_prices(cells, table, np.where(np.arange(len(table)) == row, fault, 0))[row]
     return (NoPrices if is_gone else BadRow)(message, field=title, details={cells.unit: number})
 
@@ -131,6 +144,8 @@ class Findings:
         if table.codes is not None:
             self.of_none.update(counts_of(faults[table.codes < 0]))
         is_impossible = reduce(np.logical_or, (found for _, _, found, _ in impossible_prices(table.columns)))
+        notes = [*cells.notes, *([ONE_VALUE] if cells.header.is_value else [])]
+        self.warnings += [f"{path}: {note}" for note in notes]
         if len(rows := np.flatnonzero(is_impossible & (faults == 0))):
             error = fault_of(path, cells, table, int(rows[0]), _fault(REASON_OF_CODE[IMPOSSIBLE]))
             self.warnings.append(f"{error.message}; {len(rows):,} of its bars have such prices")

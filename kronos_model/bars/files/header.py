@@ -13,34 +13,40 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import AMOUNT, COLUMNS, PRICE_COLUMNS, TIME_COLUMNS, VOLUME
-from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
+from kronos_model.bars.files.options import TIMES, VALUE, ReadOptions
+from kronos_model.bars.files.vendors import (
+    INSTRUMENT,
+    PLAIN,
+    SIDE_BY_SIDE,
+    SYMBOL,
+    TIME_OF_DAY,
+    TIME_TITLES,
+    VALUES,
+    VENDORS,
+    Vendor,
+    recognise,
+)
 from kronos_model.errors import CandleFileError
 from kronos_model.text import printable
 
 MAX_SHOWN_CHARS: Final = 300
-TIME_OF_DAY: Final = "time"
-"""The column of times of day, if ``TIMES`` has only dates."""
-INSTRUMENT: Final = "instrument"
-SYMBOL: Final = "symbol"
-"""A column that may name each row's instrument, if the options do not say which one does."""
 SYMBOL_TITLES: Final = ("unique_id", "item_id", "symbol", "ticker", "instrument", "code")
 HEADER_ROWS: Final = 3
 """The most rows before the first bar."""
 UNNAMED_INDEX: Final = ("__index_level_0__", "", "Unnamed: 0")
 """Titles of pandas' unnamed index: in Parquet, in CSV, and in CSV that was read and written again."""
-TIME_TITLES: Final = (*TIME_COLUMNS, "open_time", "open time", "ds")
-TITLES: Final = {
-    COLUMNS[VOLUME]: ("volume", "tickvol", "vol"),  # MetaTrader has two; that of ticks is never blank
-    COLUMNS[AMOUNT]: ("amount", "quote_asset_volume", "quote_volume"),
-}
-"""Titles of vendors for one column, the likeliest first."""
-KLINES: Final = (
-    "open_time", "open", "high", "low", "close", "volume", "close_time", "quote_asset_volume", "count",
-    "taker_buy_volume", "taker_buy_quote_volume", "ignore",
-)  # fmt: skip
-"""The columns of Binance's files, which may have no header."""
-_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9.,]*")
+YFINANCE: Final = (
+    *PRICE_COLUMNS,
+    "adj close",
+    "volume",
+    "dividends",
+    "stock splits",
+    "capital gains",
+    "repaired?",
+)
+"""The titles in one row of a file of yfinance, whose other row has the tickers."""
+_NUMBER: Final = re.compile(r"[+-]?[0-9][0-9.,]*(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -49,21 +55,33 @@ class Header:
 
     Attributes:
         titles: of all columns, without spaces and angle brackets around them.
-        places: the positions of the used columns, by our names.
+        places: the positions of the used columns, by our names; of all columns, if their order is to be
+            proved; by ticker and name, if ``tickers`` stand side by side.
         num_rows: rows before the first bar.
+        vendor: whose form it is; None if the titles are numbers, and the values must prove the order.
+        tickers: the instruments that stand side by side.
+        names_instruments: whether the column ``SYMBOL`` may name several instruments.
     """
 
     titles: Sequence[str]
     places: Mapping[str, int]
     num_rows: int = 1
+    vendor: Vendor | None = PLAIN
+    tickers: Sequence[str] = ()
+    names_instruments: bool = False
+
+    @property
+    def is_value(self) -> bool:
+        """Whether each bar has one value."""
+        return self.vendor is not None and self.vendor.is_value
 
     @property
     def used_titles(self) -> dict[str, str]:
         return {name: self.titles[place] for name, place in self.places.items()}
 
 
-ReadHeader = Callable[[Sequence[Sequence[str]]], Header]
-"""Reads the header in the first rows of a file."""
+ReadHeader = Callable[..., Header]
+"""Reads the header in the first rows of a file; with its first cells, proves the order of columns instead."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,20 +89,27 @@ class Cells:
     """The used columns of a file, in the order of its rows.
 
     Attributes:
-        titles: the file's title of each column, by our names.
+        header: the meaning of the file's columns.
         columns: pyarrow arrays of T cells, by our names. Texts have no spaces around them.
         unit: the unit of row numbers in errors: lines of a CSV file from 1, rows of a Parquet file from 0.
         count: returns the line or row of each, (T,).
         overlong: the number of cells of each row with more cells than the header. Its own cells are empty.
         separator: what stands between the cells of a CSV file.
+        notes: warnings about the file as a whole.
     """
 
-    titles: Mapping[str, str]
+    header: Header
     columns: Mapping[str, Any]
     unit: Literal["line", "row"]
     count: Callable[[], NDArray[np.int64]]
     overlong: Mapping[int, int] = field(default_factory=dict)
     separator: str | None = None
+    notes: Sequence[str] = ()
+
+    @property
+    def titles(self) -> dict[str, str]:
+        """The file's title of each column, by our names."""
+        return self.header.used_titles
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
@@ -100,39 +125,72 @@ def shown(text: str) -> str:
 def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions) -> Header:
     """The header in a file's first rows.
 
-    The column of times is the first of ``TIME_TITLES`` that the file has, else pandas' unnamed index. A
-    column ``time`` belongs to ``date``.
+    The column of times is the vendor's, else the first of ``TIME_TITLES`` that the file has, else pandas'
+    unnamed index. A column ``time`` belongs to ``date``. Columns without titles are called 1, 2, 3 and so on.
 
     Raises:
-        CandleFileError: a column is missing, or several differ in case only. ``field`` is our name for it.
+        CandleFileError: a column is missing, several differ in case only, or the titles fit two vendors.
+            ``field`` is our name for it.
     """
     titles, num_rows = [_plain(title) for title in rows[0]], 1
-    if len(rows[0]) == len(KLINES) and all(map(_NUMBER.fullmatch, rows[0])):
-        titles, num_rows = list(KLINES), 0
-    elif sum(map(bool, map(_NUMBER.fullmatch, rows[0]))) >= len(PRICE_COLUMNS):
-        raise CandleFileError(f"{path} has no header, line 1 holds numbers: add a line with the titles")
-    elif len(rows) > 1 and rows[1] and _plain(rows[1][0]).lower() in ("ticker", ""):
-        titles, num_rows = _without_tickers(path, titles, rows)
+    tickers: Sequence[str] = ()
+    if sum(map(bool, map(_NUMBER.fullmatch, titles))) >= len(PRICE_COLUMNS):
+        titles, num_rows = [str(place) for place in range(1, len(titles) + 1)], 0
+        if not options.columns and all(len(vendor.order) != len(titles) for vendor in VENDORS):
+            raise unproved(path)
+        if not options.columns:
+            return Header(titles, {title: place for place, title in enumerate(titles)}, 0, None)
+    elif len(rows) > 1 and len(rows[1]) == len(titles) > 1:
+        titles, tickers, num_rows = _without_tickers(titles, rows)
+    if len(several := list(dict.fromkeys(tickers))) < 2:
+        return _header(path, titles, num_rows, options)
+    places, places_of = {TIMES: 0}, {ticker: [0] for ticker in several}
+    for place, ticker in enumerate(tickers, 1):
+        places_of[ticker].append(place)
+    for ticker, own in places_of.items():
+        found = _header(path, [titles[place] for place in own], num_rows, options).places
+        places |= {f"{ticker} {name}": own[place] for name, place in found.items() if name in COLUMNS}
+    return Header(titles, places, num_rows, SIDE_BY_SIDE, tuple(several))
+
+
+def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptions) -> Header:
+    given = dict(options.columns) | ({} if options.id_column is None else {INSTRUMENT: options.id_column})
+    try:
+        vendor, found = recognise([title.lower() for title in titles], given)
+    except CandleFileError as error:
+        raise CandleFileError(f"{path} has {error.message}", field=error.field) from None
     places: dict[str, int] = {}
-    for name in (TIMES, *COLUMNS, INSTRUMENT):
-        wanted = options.id_column if name == INSTRUMENT else options.columns.get(name)
-        if wanted is not None:
-            exact = _plain(wanted)
-            place = titles.index(exact) if exact in titles else _find(path, titles, exact, name)
-            if place is None:
-                text = f"{path} has no column {wanted!r} for {name}; it has {_listed(titles)}"
-                raise CandleFileError(text, field=name)
-            places[name] = place
-        elif name == TIMES:
-            places |= _find_times(path, titles)
-        elif name != INSTRUMENT and (found := _find_first(path, titles, TITLES.get(name, (name,)), name)):
-            places[name] = found[1]
-    if INSTRUMENT not in places and (found := _find_first(path, titles, SYMBOL_TITLES, INSTRUMENT)):
-        places[SYMBOL] = found[1]
+    for name, title in (found | given).items():
+        exact = _plain(title)
+        is_exact = name in given and exact in titles
+        place = titles.index(exact) if is_exact else _find(path, titles, exact, name)
+        if place is None:
+            text = f"{path} has no column {title!r} for {name}; it has {_listed(titles)}"
+            raise CandleFileError(text, field=name)
+        places[name] = place
+    if TIMES not in places:
+        places |= _find_times(path, titles)
+    if VALUE in places:
+        vendor = vendor if vendor.is_value else VALUES
+        places |= dict.fromkeys(PRICE_COLUMNS, places[VALUE])
+    names_instruments = SYMBOL in places and INSTRUMENT not in places
+    if not {SYMBOL, INSTRUMENT} & {*places} and (
+        symbol := _find_first(path, titles, SYMBOL_TITLES, INSTRUMENT)
+    ):
+        places[SYMBOL] = symbol[1]
     if missing := [name for name in PRICE_COLUMNS if name not in places]:
         text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(titles)}"
         raise CandleFileError(f"{text}: rename the columns that hold them", field=missing[0])
-    return Header(titles, places, num_rows)
+    order = (TIMES, TIME_OF_DAY, *COLUMNS, INSTRUMENT if INSTRUMENT in places else SYMBOL)
+    used = {name: places[name] for name in order if name in places}
+    return Header(titles, used, num_rows, vendor, names_instruments=names_instruments)
+
+
+def unproved(path: Path) -> CandleFileError:
+    """The error about a file without titles, whose values do not prove which column is which."""
+    text = f"{path} has no header, line 1 holds numbers, and the values do not prove the order of the "
+    text += "columns: add a line with the titles, or name each column by its number, timestamps=1, open=2"
+    return CandleFileError(text, field=TIMES)
 
 
 def _plain(title: str) -> str:
@@ -140,20 +198,22 @@ def _plain(title: str) -> str:
 
 
 def _without_tickers(
-    path: Path, titles: Sequence[str], rows: Sequence[Sequence[str]]
-) -> tuple[list[str], int]:
-    """The titles of a file whose second row names the ticker of each column, as yfinance writes it."""
-    tickers = [cell for cell in rows[1][1:] if cell]
-    if not tickers or any(map(_NUMBER.fullmatch, tickers)):
-        return list(titles), 1
-    if len(several := dict.fromkeys(tickers)) > 1:
-        text = f"{path} has several tickers side by side, {_listed(list(several))}"
-        raise CandleFileError(f"{text}: write one file for each, or all below each other, df.stack(level=1)")
+    titles: list[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], Sequence[str], int]:
+    """The titles of a file of yfinance, the ticker of each column but the first, and the number of rows."""
+    prices, tickers = titles[1:], [cell.strip() for cell in rows[1][1:]]
+    if all(each.lower() in YFINANCE for each in tickers):  # grouped by ticker
+        prices, tickers = tickers, prices
+    is_named = any(_plain(row[0]).lower() in ("ticker", "") for row in rows[:2])
+    if not (is_named and all(each.lower() in YFINANCE for each in prices) and all(tickers)):
+        return titles, (), 1
+    if any(map(_NUMBER.fullmatch, tickers)) or any(each.lower() in YFINANCE for each in tickers):
+        return titles, (), 1
     has_index_row = len(rows) > 2 and not any(rows[2][1:])
-    index = _plain(rows[2][0]) if has_index_row else _plain(titles[0])
+    index = _plain(rows[2][0]) if has_index_row else titles[0]
     if index.lower() not in TIME_TITLES:
         index = TIME_COLUMNS[-2]
-    return [index, *titles[1:]], 3 if has_index_row else 2
+    return [index, *prices], tickers, 3 if has_index_row else 2
 
 
 def _find_times(path: Path, titles: Sequence[str]) -> dict[str, int]:

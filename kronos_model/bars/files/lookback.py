@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from kronos_model.bars.files.explanation import explain
 from kronos_model.bars.files.faults import MAX_NAMED, counts_of, fault_of, find_faults
-from kronos_model.bars.files.header import INSTRUMENT, shown
+from kronos_model.bars.files.header import shown
 from kronos_model.bars.files.options import NO_OPTIONS, TIMES, ReadOptions
 from kronos_model.bars.files.report import describe
 from kronos_model.bars.files.table import read_table
+from kronos_model.bars.files.vendors import INSTRUMENT
 from kronos_model.bars.missing import Filled, Missing
-from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.bars.timestamps import load_timezone, parse_timestamps
 from kronos_model.errors import CandleFileError
 
 
@@ -26,22 +29,27 @@ class Lookback:
         name: the instrument; empty without an instrument column.
         candles: ``timestamps`` as ISO 8601 texts, in CSV the way the file has them if it has such, then the
             prices and, if the file has them, ``volume`` and ``amount`` as float64.
+        timezone: the IANA zone that the file names for its times.
         unit, numbers: the line or row of the file that each bar comes from, (T,).
         dropped: the rows that were left out, by reason.
         bad_rows: what is wrong with the first of these, as messages.
+        notes: warnings about the file as a whole.
     """
 
     name: str
     candles: pd.DataFrame
+    timezone: str | None
     unit: str
     numbers: NDArray[np.int64]
     dropped: Mapping[str, int]
     bad_rows: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
-    def warning(self) -> str | None:
-        """What was left out, in one line."""
-        return f"rows left out: {describe(self.dropped)}; {self.bad_rows[0]}" if self.dropped else None
+    def warnings(self) -> list[str]:
+        """What was left out, in one line, and the notes."""
+        left_out = [f"rows left out: {describe(self.dropped)}; {self.bad_rows[0]}"] if self.dropped else []
+        return [*left_out, *self.notes]
 
     def settled(self, how: Missing) -> tuple[pd.DataFrame, list[str]]:
         """The candles with missing bars filled or left out, and warnings with counts; see ``Filled``.
@@ -50,7 +58,8 @@ class Lookback:
         """
         given = {str(title): self.candles[title].to_numpy() for title in self.candles if title != TIMES}
         filled = Filled.from_columns(given, how)
-        columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how)
+        zone = None if self.timezone is None else load_timezone(self.timezone)
+        columns, times, warnings = filled.settled(parse_timestamps(self.candles[TIMES].tolist()), how, zone)
         return pd.DataFrame({TIMES: times.texts, **columns}), warnings
 
 
@@ -69,8 +78,16 @@ class CandleFile:
         self._cells, self._table = read_table(path, options)
         if not len(self._table):
             raise CandleFileError(f"{path} has a header and no rows")
+        codes, num = self._table.codes, len(self._table.names)
+        if codes is not None and num > 1 and np.bincount(codes[codes >= 0]).max() == 1:
+            text = f"{path} is too short for a forecast: it has one bar of each of its {num:,} instruments"
+            raise CandleFileError(f"{text}. Write the files of several days below each other")
         self._faults = find_faults(self._cells, self._table, options)
-        self.instruments = tuple(sorted(self._table.names)) if self._table.codes is not None else ("",)
+        self.instruments = tuple(sorted(self._table.names)) if codes is not None else ("",)
+
+    def explanation(self) -> list[str]:
+        """What was recognised in the file, which column became what, and what was left out."""
+        return list(explain(self._cells, self._table, self._faults, self._options))
 
     def last(self, max_bars: int, instrument: str | None = None) -> Lookback:
         """The last bars of an instrument; by default of the first one.
@@ -98,23 +115,32 @@ class CandleFile:
         return Lookback(
             name,
             pd.DataFrame({TIMES: self._table.clock.texts(own), **columns}),
+            self._table.clock.zone,
             self._cells.unit,
             self._cells.numbers[own],
             dropped,
             tuple(self._error(row).message for row in bad[:MAX_NAMED].tolist()),
+            tuple(self._cells.notes),
         )
 
     def _rows_of(self, instrument: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The instrument's rows, and those that belong to none."""
-        codes = self._table.codes
-        if codes is None:
+        if self._table.codes is None:
             return np.arange(len(self._table)), np.arange(0)
         if instrument not in self._table.names:
             known = shown(", ".join(self.instruments))
             text = f"{self.path} has no instrument {shown(instrument)!r}; it has {known}"
             raise CandleFileError(text, field=INSTRUMENT)
-        code = self._table.names.index(instrument)
-        return np.flatnonzero(codes == code), np.flatnonzero(codes < 0)
+        parts = self._rows_by_code
+        return parts[1 + self._table.names.index(instrument)], parts[0]
+
+    @cached_property
+    def _rows_by_code(self) -> list[NDArray[np.int64]]:
+        """The rows of no instrument, then those of each."""
+        assert self._table.codes is not None, "the file has an instrument column"
+        order = np.argsort(self._table.codes, kind="stable")
+        ends = np.searchsorted(self._table.codes[order], np.arange(len(self._table.names)))
+        return np.split(order, ends)
 
     def _error(self, row: int) -> CandleFileError:
         return fault_of(self.path, self._cells, self._table, row, int(self._faults[row]))

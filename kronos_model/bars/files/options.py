@@ -9,7 +9,9 @@ from kronos_model.bars.missing import Missing
 from kronos_model.errors import CandleFileError
 
 TIMES: Final = "timestamps"
-MAPPED: Final = (TIMES, *COLUMNS)
+VALUE: Final = "value"
+"""The column of a file with one value a bar, which is open, high, low and close."""
+MAPPED: Final = (TIMES, *COLUMNS, VALUE)
 """Columns whose title in the file may be given."""
 
 

@@ -1,11 +1,10 @@
 """A candle file as numbers and times. No row is dropped, whatever its cells hold."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,73 +13,18 @@ from numpy.typing import NDArray
 from pandas.tseries.api import guess_datetime_format
 
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
-from kronos_model.bars.files.clock import Clock, ClockError, join_date_and_time, read_clock
+from kronos_model.bars.files.arrangement import arranged, blank_cells
+from kronos_model.bars.files.clock import DATE_FORMAT, Clock, ClockError, join_date_and_time, read_clock
 from kronos_model.bars.files.csv_cells import read_csv
 from kronos_model.bars.files.find import PARQUET_SUFFIXES
-from kronos_model.bars.files.header import INSTRUMENT, SYMBOL, TIME_OF_DAY, Cells, read_header, shown
+from kronos_model.bars.files.header import Cells, Header, ReadHeader, read_header, shown
+from kronos_model.bars.files.numbers import read_numbers
 from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.files.order import ordered
 from kronos_model.bars.files.parquet_cells import read_parquet
+from kronos_model.bars.files.vendors import INSTRUMENT, SYMBOL, TIME_OF_DAY
 from kronos_model.errors import CandleFileError
 from kronos_model.text import one_line
-
-DECIMAL: Final = "decimal"
-_SPACES: Final = "'’ \u00a0\u202f"
-"""Signs that only separate thousands."""
-
-
-def read_numbers(
-    columns: Mapping[str, pa.ChunkedArray], separator: str | None, decimal: str | None
-) -> dict[str, NDArray[np.float64]]:
-    """The numbers of text columns, NaN if a cell is none.
-
-    The decimal sign is the same in all columns: the one with which more cells are numbers. If that decides
-    nothing, as ``1,234`` is a number with both, it is a comma if semicolons separate the cells.
-
-    Raises:
-        CandleFileError: The decimal sign cannot be found.
-    """
-    try:
-        return {name: _as_floats(column) for name, column in columns.items()}
-    except pa.ArrowInvalid:  # not all are plain numbers: look at each, which takes several times as long
-        pass
-    sign = decimal or _decimal_of(columns, separator)
-    return {name: _read(column, sign) for name, column in columns.items()}
-
-
-def _decimal_of(columns: Mapping[str, pa.ChunkedArray], separator: str | None) -> str:
-    fits = partial(_count, columns)
-    num_dots, num_commas = fits(_number(".")), fits(_number(","))
-    if num_dots != num_commas:
-        return "." if num_dots > num_commas else ","
-    if not fits(","):
-        return "."
-    if separator in (";", ","):
-        return "," if separator == ";" else "."
-    text = "numbers such as 1,234, whose comma may separate decimals or thousands: give the decimal sign"
-    raise CandleFileError(text, field=DECIMAL)
-
-
-def _count(columns: Mapping[str, pa.ChunkedArray], pattern: str) -> int:
-    """The cells that match."""
-    matches = (pc.match_substring_regex(column, pattern) for column in columns.values())
-    return sum(pc.sum(each).as_py() or 0 for each in matches)
-
-
-def _number(decimal: str) -> str:
-    sign, group = re.escape(decimal), f"[{_SPACES}{'.' if decimal == ',' else ','}]"
-    whole = f"(?:[0-9]+|[0-9]{{1,3}}(?:{group}[0-9]{{3}})+)"
-    return f"^[+-]?(?:{whole}(?:{sign}[0-9]*)?|{sign}[0-9]+)(?:[eE][+-]?[0-9]+)?$"
-
-
-def _read(column: pa.ChunkedArray, decimal: str) -> NDArray[np.float64]:
-    is_number = pc.match_substring_regex(column, _number(decimal))
-    texts = pc.if_else(is_number, column, pa.scalar(None, column.type))
-    texts = pc.replace_substring_regex(texts, f"[{_SPACES}{'.' if decimal == ',' else ','}]", "")
-    return _as_floats(pc.replace_substring(texts, decimal, "."))
-
-
-def _as_floats(column: Any) -> NDArray[np.float64]:
-    return np.asarray(column.cast(pa.float64()).to_numpy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,17 +54,45 @@ def read_table(path: Path, options: ReadOptions) -> tuple[Cells, CandleTable]:
     Raises:
         CandleFileError: it cannot be read, a column is missing, or a column holds neither numbers nor times.
     """
+
+    def header_of(rows: Sequence[Sequence[str]], head: Cells | None = None) -> Header:
+        return (
+            read_header(path, rows, options) if head is None else ordered(path, head, options.decimal).header
+        )
+
+    cells = arranged(path, read_cells(path, header_of), options)
+    return cells, _to_table(path, cells, options)
+
+
+def read_cells(path: Path, read_header: ReadHeader) -> Cells:
+    """The cells of a file's columns. Raises CandleFileError for whatever its reader raises."""
     is_parquet = path.suffix.lower() in PARQUET_SUFFIXES
     read = read_parquet if is_parquet else read_csv
     try:
-        cells = read(path, partial(read_header, path, options=options))
+        return read(path, read_header)
     except (CandleFileError, MemoryError):
         raise
     except Exception as error:  # libraries raise errors of any type; one bad file must not stop the others
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         kind = "Parquet" if is_parquet else "CSV"
         raise CandleFileError(f"{path} cannot be read as {kind}: {shown(one_line(text))}") from error
-    return cells, _to_table(path, cells, options)
+
+
+class _HeaderRead(BaseException):
+    """Ends the reading of a file after its header."""
+
+
+def names_instruments(path: Path, options: ReadOptions) -> bool:
+    """Whether the file is of a form that may hold several instruments. Only its header is parsed."""
+    found: list[Header] = []
+
+    def read_only(rows: Sequence[Sequence[str]]) -> Header:
+        found.append(read_header(path, rows, options))
+        raise _HeaderRead
+
+    with suppress(_HeaderRead, CandleFileError):
+        read_cells(path, read_only)
+    return bool(found) and (found[0].names_instruments or bool(found[0].tickers))
 
 
 def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
@@ -130,7 +102,13 @@ def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
         text = f"{path} has {len(symbols)} instruments in its column {title}"
         raise CandleFileError(f"{text}: name that column, or write one file for each", field=INSTRUMENT)
     try:
-        clock = _read_times(cells, options.date_format)
+        try:
+            clock = _read_times(cells, options.date_format)
+        except ClockError as error:  # the vendor decides between day and month
+            vendor = cells.header.vendor
+            if error.field != DATE_FORMAT or vendor is None or vendor.date_format is None:
+                raise
+            clock = _read_times(cells, vendor.date_format)
         numbers = _read_columns(path, cells, options.decimal)
     except ClockError as error:
         if error.row is None:
@@ -176,14 +154,6 @@ def _blanks_as_zeros(column: pa.ChunkedArray) -> tuple[NDArray[np.bool_], pa.Chu
     if not pc.any(is_empty).as_py() or not (pa.types.is_string(column.type) or _is_number(column.type)):
         return is_empty.to_numpy(), column
     return is_empty.to_numpy(), pc.if_else(is_empty, pa.scalar(0).cast(column.type), column)
-
-
-def blank_cells(column: pa.ChunkedArray) -> Any:
-    """Which cells of a column are empty, an Arrow array of bools, (T,)."""
-    is_empty = pc.is_null(column, nan_is_null=True)
-    if not pa.types.is_string(column.type):
-        return is_empty
-    return pc.or_(is_empty, pc.fill_null(pc.equal(column, ""), True))
 
 
 def _is_number(kind: pa.DataType) -> bool:

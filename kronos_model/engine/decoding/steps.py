@@ -8,7 +8,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from kronos_model.engine.decoding.sampling import NoiseSource, RowParams, sample
+from kronos_model.engine.decoding.noise import NoiseSource
+from kronos_model.engine.decoding.sampling import RowParams, sample
 from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.sequence import Sequence

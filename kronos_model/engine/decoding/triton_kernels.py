@@ -12,14 +12,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kronos_model.engine.decoding import sampling
+from kronos_model.engine.decoding import noise
 from kronos_model.engine.decoding.sampling import RowParams
 
-_GAMMA = tl.constexpr(sampling.GAMMA)
-_FIRST_MULTIPLIER, _SECOND_MULTIPLIER = map(tl.constexpr, sampling.MULTIPLIERS)
-_NOT_UNIFORM_BITS = tl.constexpr(64 - sampling.UNIFORM_BITS)
-_UNIFORM_MASK = tl.constexpr((1 << sampling.UNIFORM_BITS) - 1)
-_UNIFORM_STEP = tl.constexpr(2.0**-sampling.UNIFORM_BITS)
+_GAMMA = tl.constexpr(noise.GAMMA)
+_FIRST_MULTIPLIER, _SECOND_MULTIPLIER = map(tl.constexpr, noise.MULTIPLIERS)
+_NOT_UNIFORM_BITS = tl.constexpr(64 - noise.UNIFORM_BITS)
+_UNIFORM_MASK = tl.constexpr((1 << noise.UNIFORM_BITS) - 1)
+_UNIFORM_STEP = tl.constexpr(2.0**-noise.UNIFORM_BITS)
 BLOCK_BARS = 64
 NUM_WARPS = 4
 

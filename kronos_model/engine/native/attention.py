@@ -7,6 +7,7 @@ whole blocks of 16 in which bars that it does not see count as zero: so its resu
 import numpy as np
 
 from kronos_model.engine.native.products import (
+    BARS_AHEAD,
     IS_WIDE,
     MAX_ROWS,
     MAX_WIDTH,
@@ -36,8 +37,6 @@ from kronos_model.engine.native.vectors import (
 MAX_GROUP_ROWS = 32
 """Rows that read shared bars at once."""
 MIN_EXPONENT = np.float32(-87.0)
-AHEAD = 24
-"""How many bars earlier keys and values are fetched into the cache."""
 
 
 @compiled
@@ -72,10 +71,9 @@ def attend(cache, layer, head, k, v, rows, first, last, q, out, scratch):
         _score_own(q, at, k, v, own, size, num_own, scratch, place + num_shared)
         _hide(scratch, place + num_shared, num_own, spans.own_first - own_begin, seen)
         share = _exponents(scratch, place, num_shared + num_own)
-        for element in range(0, size, MAX_WIDTH * LANES):
-            width = min(MAX_WIDTH, (size - element) // LANES)
-            value = own + element
-            average_one(width, scratch, place + num_shared, v, value, size, seen, out, at + element)
+        for element in range(at, at + size, LANES):
+            store(out, element, repeat(np.float32(0)))
+        _average_row(scratch, place + num_shared, v, own, size, seen, out, at)
         scratch[row - first] = share  # the products are no longer needed
     if num_shared:
         value = shared + begin * size
@@ -113,11 +111,22 @@ def _score_shared(q, at, num_rows, size, scratch, place):
 @compiled
 def _average_shared(scratch, scores, v, value, size, count, out, at, num_rows):
     """Add the shared values, times their exponents, to what all rows have of their own."""
+    if num_rows == 1:
+        _average_row(scratch, scores, v, value, size, count, out, at)
+        return
     for first in range(0, num_rows, MAX_ROWS):
         number = min(MAX_ROWS, num_rows - first)
         weights, target = scores + first * ROW_SIZE, at + first * ROW_SIZE
         for element in range(0, size, LANES):
             average(number, scratch, weights, v, value + element, size, count, out, target + element)
+
+
+@compiled
+def _average_row(weights, place, v, value, size, count, out, at):
+    """The same for one row, up to 64 elements at once."""
+    for element in range(0, size, MAX_WIDTH * LANES):
+        width = min(MAX_WIDTH, (size - element) // LANES)
+        average_one(width, weights, place, v, value + element, size, count, out, at + element)
 
 
 @compiled
@@ -142,9 +151,9 @@ def _score_own(q, at, k, v, own, size, num_own, scratch, place):
     for bar in range(0, num_own, 4):
         key = own + bar * size
         for line in range(0, 4 * size, LANES):
-            ahead = bar + AHEAD
+            ahead = bar + BARS_AHEAD
             if ahead < num_own:
-                prefetch(k, key + AHEAD * size + line, 3)
+                prefetch(k, key + BARS_AHEAD * size + line, 3)
             else:
                 prefetch(v, own + (ahead - num_own) * size + line, 3)
         query = load(q, at)

@@ -28,6 +28,8 @@ MAX_ROWS = 14 if IS_WIDE else 6
 """Rows that are computed at once: as many as registers hold the sums of."""
 AHEAD = 48
 """How many inputs earlier weights are fetched into the cache."""
+BARS_AHEAD = 24
+"""How many bars earlier keys and values are."""
 
 
 def by_number(make, last, first=1):
@@ -89,11 +91,13 @@ average = by_number(_average, MAX_ROWS)
 def _average_one(width):
     @compiled
     def average_one(_, weights, at, values, place, size, count, out, out_at):
-        """The same for one row and ``width`` times 16 elements, from zero."""
-        sums = zeros(width)
+        """The same for one row and ``width`` times 16 elements."""
+        sums = load_rows(out, out_at, 0, 1, width)
         for number in range(count):
-            value = load_rows(values, place + number * size, 0, 1, width)
-            sums = add_outer(sums, weights, at + number, 0, value)
+            bar = place + number * size
+            for vector in range(width):
+                prefetch(values, bar + BARS_AHEAD * size + vector * LANES, 3)
+            sums = add_outer(sums, weights, at + number, 0, load_rows(values, bar, 0, 1, width))
         store_rows(sums, out, out_at, 0, width)
 
     return average_one

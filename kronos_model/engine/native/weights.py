@@ -43,10 +43,10 @@ class NativeWeights:
             layer["gate"], _ = self._matrix(Affine(torch.stack(parts, dim=1).flatten(0, 2), None))
             layer["ffn_out"], layer["ffn_out_bias"] = self._matrix(weights.w2)
         dependency = DependencyWeights.from_model(model, head_dim)
-        s2_head = Affine.of(model.head.proj_s2).after_scale(dependency.norm_scale)
+        s2_head = Affine.from_linear(model.head.proj_s2).after_scale(dependency.norm_scale)
         rotary = cast(TransformerBlock, model.transformer[0]).self_attn.rotary
         matrices = {
-            "s1_head": self._matrix(Affine.of(model.head.proj_s1)),
+            "s1_head": self._matrix(Affine.from_linear(model.head.proj_s1)),
             "dependency_kv": self._matrix(dependency.k, dependency.v),
             "dependency_out": self._matrix(dependency.out),
             "s2_head": self._matrix(s2_head),

@@ -38,12 +38,12 @@ class TokenCoder:
         self._device = tokenizer.head.weight.device
         self._packs = packs
         self._quantizer = tokenizer.tokenizer
-        self._embed = FusedLinear(Affine.of(tokenizer.embed))
+        self._embed = FusedLinear(Affine.from_linear(tokenizer.embed))
         self._encoder = BlockStack(tokenizer.encoder)
-        self._quant_embed = FusedLinear(Affine.of(tokenizer.quant_embed))
-        self._post_quant_embed = FusedLinear(Affine.of(tokenizer.post_quant_embed))
+        self._quant_embed = FusedLinear(Affine.from_linear(tokenizer.quant_embed))
+        self._post_quant_embed = FusedLinear(Affine.from_linear(tokenizer.post_quant_embed))
         self._decoder = BlockStack(tokenizer.decoder)
-        self._head = FusedLinear(Affine.of(tokenizer.head))
+        self._head = FusedLinear(Affine.from_linear(tokenizer.head))
         self._no_cache = self._encoder.new_cache(1, 0, device=self._device)
 
     def encoder_cache(self, num_bars: int) -> KVCache:

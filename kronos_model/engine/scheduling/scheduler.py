@@ -1,7 +1,7 @@
 """Decides what a step computes: which sequences decode, and which chunks of other work. No torch.
 
 The engine adds requests, schedules a step, updates the scheduler with what was computed, and finishes
-requests that end. Slots are shared out fairly between jobs (``allocation``). Chunks go to the job that had
+requests that end. Slots are shared out fairly between jobs (``slots``). Chunks go to the job that had
 the fewest bars in chunks, of the highest class first, and in turn within a job. In each eighth step the next
 class is first.
 """
@@ -17,9 +17,9 @@ import numpy as np
 
 from kronos_model.engine.generation import Generation
 from kronos_model.engine.reports import EngineLoad
-from kronos_model.engine.scheduling.allocation import Allocation, Suspension
 from kronos_model.engine.scheduling.path_table import Batch, PathTable, cut
 from kronos_model.engine.scheduling.shares import CLASS_RATIO, QUANTUM_BARS, Jobs
+from kronos_model.engine.scheduling.slots import Allocation, Suspension
 from kronos_model.engine.sequence import TO_BARS, Chunk, Phase, Sequence
 
 log = logging.getLogger(__name__)

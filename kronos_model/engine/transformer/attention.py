@@ -65,14 +65,13 @@ def _bias(mask: Tensor, q: Tensor, num_keys: int) -> Tensor:
 
 
 def _attend_in_halves(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, is_causal: bool) -> "Mixed":
-    """The same as ``attend``: batches, else queries, in two halves, one after the other."""
+    """The same as ``attend``, in two halves: of the batches, or if there is one batch, of its queries."""
     dim = 0 if len(q) > 1 else 2
     keys, values = ((x, x) if dim else x.chunk(2) for x in (k, v))
     masks = (mask, mask) if mask is None or mask.shape[dim] == 1 else mask.chunk(2, dim)
-    halves = [
-        attend(*half, is_causal=is_causal) for half in zip(q.chunk(2, dim), keys, values, masks, strict=True)
-    ]
-    return Mixed(torch.cat([one.out for one in halves], dim), torch.cat([one.weight for one in halves], dim))
+    halves = zip(q.chunk(2, dim), keys, values, masks, strict=True)
+    outs, weights = zip(*(attend(*half, is_causal=is_causal) for half in halves), strict=True)
+    return Mixed(torch.cat(outs, dim), torch.cat(weights, dim))
 
 
 def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
@@ -88,7 +87,7 @@ def attend_together(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
 
 @cache
 def _any_number_is_alike() -> bool:
-    """Whether a query's result is the same among 4 and 8: so with MKL's AVX-512 kernels, not with AVX2's."""
+    """Whether a query has one result among 4 and among 8: with MKL's AVX-512 kernels, not with AVX2's."""
     q, k, v = torch.randn(3, 1, 2, 8, 64, generator=torch.Generator().manual_seed(0))
     return torch.equal(attend(q[:, :, 4:], k, v).out, attend(q, k, v).out[:, :, 4:])
 
@@ -101,7 +100,7 @@ def attend_by_group(q: Tensor, k: Tensor, v: Tensor) -> "Mixed":
     if has_kernel(q.device):
         return attend(q, k.expand(len(q), *k.shape), v.expand(len(q), *v.shape))
     together = attend(q.transpose(0, 1).flatten(1, 2).unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
-    outs, weights = (torch.unflatten(one[0], 1, (len(q), -1)) for one in (together.out, together.weight))
+    outs, weights = (torch.unflatten(x[0], 1, (len(q), -1)) for x in (together.out, together.weight))
     return Mixed(outs.transpose(0, 1), weights.transpose(0, 1))
 
 

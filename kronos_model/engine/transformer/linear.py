@@ -11,8 +11,7 @@ come to gigabytes. So rows are padded to one of a few numbers. oneDNN adds up al
 row's product does not depend on other rows.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,13 +27,6 @@ MIN_PRODUCTS_OF_AMX = 64
 """oneDNN does not use AMX for fewer rows times inputs."""
 NUM_EXACT_ROWS = 16
 """Up to this number no row is added; above it, at most one for every eight."""
-THEN: Final[dict[str, Callable[[Tensor, Any], Tensor]]] = {
-    "none": lambda product, _: product,
-    "swish": lambda product, _: F.silu(product),
-    "mul": torch.mul,
-    "add": torch.add,
-}
-"""What is done to a product, by the names that oneDNN has for it."""
 
 
 class Affine(NamedTuple):
@@ -44,7 +36,7 @@ class Affine(NamedTuple):
     bias: Tensor | None
 
     @classmethod
-    def of(cls, linear: nn.Linear) -> "Affine":
+    def from_linear(cls, linear: nn.Linear) -> "Affine":
         return cls(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
 
     def after_scale(self, scale: Tensor) -> "Affine":
@@ -80,59 +72,44 @@ def _padded_heads(x: Tensor, num_heads: int, head_dim: int) -> Tensor:
 class FusedLinear:
     """One product for several layers of the same input: (N, in) → (N, sum of outs), both in ``dtype``.
 
-    Holds its own copy of the weights as they were at construction. What is done to the product is part of it
-    where oneDNN multiplies.
+    Holds its own copy of the weights as they were at construction. ``swish`` applies x · sigmoid(x) to the
+    product. oneDNN does that itself, because ``F.silu`` rounds a number by its place in the batch.
     """
 
-    def __init__(self, *layers: Affine, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, *layers: Affine, dtype: torch.dtype = torch.float32, swish: bool = False) -> None:
         if len({layer.bias is None for layer in layers}) != 1:
             raise ValueError("layers with and without a bias cannot be fused")
         weight = torch.cat([layer.weight for layer in layers]).to(dtype)
         biases = [layer.bias for layer in layers if layer.bias is not None]
         self._dtype = dtype
         self._bias = torch.cat(biases).to(dtype) if biases else None
+        self._has_swish = swish
         self._rows = row_bounds(weight.shape[1], dtype)
         reordered = _reorder(weight, self._rows.hint)
         self._is_reordered = reordered is not None
         self._weight = weight if reordered is None else reordered
 
-    def added_to(self, x: Tensor, total: Tensor) -> Tensor:
-        """The product added to a float32 total (N, sum of outs)."""
-        return self(x, "add", total) if self._dtype is torch.float32 else total + self(x)
-
-    def __call__(self, x: Tensor, then: str = "none", other: Tensor | None = None) -> Tensor:
-        """The product, and what is done to it (``THEN``) with ``other`` (N, sum of outs) in ``dtype``.
-
-        oneDNN multiplies at most ``_rows.most`` rows at once.
-        """
+    def __call__(self, x: Tensor) -> Tensor:
+        """The product. oneDNN multiplies at most ``_rows.most`` rows at once."""
         x, most = x.to(self._dtype), self._rows.most
         if not self._is_reordered:
-            return THEN[then](F.linear(x, self._weight, self._bias), other)
+            product = F.linear(x, self._weight, self._bias)
+            return F.silu(product) if self._has_swish else product
         if x.shape[0] <= most:
-            return self._part(x, then, other)
-        product = x.new_empty(x.shape[0], self._weight.shape[0])
-        for first in range(0, x.shape[0], most):
-            rows = slice(first, first + most)
-            product[rows] = self._part(x[rows], then, None if other is None else other[rows])
-        return product
+            return self._part(x)
+        return torch.cat([self._part(part) for part in torch.split(x, most)])
 
-    def _part(self, x: Tensor, then: str, other: Tensor | None) -> Tensor:
+    def _part(self, x: Tensor) -> Tensor:
         num_rows = x.shape[0]
         num_added = num_rows_for(max(num_rows, self._rows.least)) - num_rows
         if num_added:
             x = F.pad(x, (0, 0, 0, num_added))
-            other = None if other is None else F.pad(other, (0, 0, 0, num_added))
-        product = _multiply(x, self._weight, self._bias, then, other)
-        return product[:num_rows] if num_added else product
+        return _multiply(x, self._weight, self._bias, "swish" if self._has_swish else "none")[:num_rows]
 
 
-def _multiply(x: Tensor, reordered: Tensor, bias: Tensor | None, then: str, other: Tensor | None) -> Tensor:
+def _multiply(x: Tensor, reordered: Tensor, bias: Tensor | None, then: str = "none") -> Tensor:
     # Without its overload's name, PyTorch writes an error message about the first one for each call.
-    product: Tensor
-    if other is None:
-        product = torch.ops.mkldnn._linear_pointwise.default(x, reordered, bias, then, [], "")
-    else:
-        product = torch.ops.mkldnn._linear_pointwise.binary(x, other, reordered, bias, then)
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(x, reordered, bias, then, [], "")
     return product
 
 
@@ -177,7 +154,7 @@ def _reorder(weight: Tensor, rows_hint: int) -> Tensor | None:
         with torch.inference_mode():
             reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows_hint)
             probe = weight.new_zeros(1, weight.shape[1])
-            _multiply(probe, reordered, None, "none", None)
+            _multiply(probe, reordered, None)
     except (AttributeError, RuntimeError):  # this build lacks the operators, or they take other arguments
         return None
     return reordered

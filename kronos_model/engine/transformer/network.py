@@ -106,8 +106,8 @@ class TorchNetwork(Network):
         self._dependency_out = FusedLinear(layer.out, dtype=dtype)
         self._dependency_norm_scale = layer.norm_scale
         self._sibling_queries = layer.queries.to(self.kept_as)
-        self._s1_head = FusedLinear(Affine.of(model.head.proj_s1), dtype=dtype)
-        self._s2_head = FusedLinear(Affine.of(model.head.proj_s2), dtype=dtype)
+        self._s1_head = FusedLinear(Affine.from_linear(model.head.proj_s1), dtype=dtype)
+        self._s2_head = FusedLinear(Affine.from_linear(model.head.proj_s2), dtype=dtype)
 
     def fill(self, tokens: Tensor, calendar: Tensor, positions: Tensor, segments: Sequence[Segment]) -> None:
         k, v = self._keys_and_values(self._context(tokens, calendar, positions, segments))
@@ -270,17 +270,18 @@ class BlockWeights(NamedTuple):
         device = attention.q_proj.weight.device
         heads = attention.n_heads, cached_head_dim(device, attention.head_dim)
         order = _halves_side_by_side(attention.n_heads, attention.head_dim).to(device)
-        q, k = (Affine.of(layer).with_rows(order) for layer in (attention.q_proj, attention.k_proj))
+        q, k = (Affine.from_linear(layer).with_rows(order) for layer in (attention.q_proj, attention.k_proj))
         q = q.times(math.sqrt(heads[1] / attention.head_dim))
         q, k, v = (
             layer.after_scale(block.norm1.weight).with_heads(*heads)
-            for layer in (q, k, Affine.of(attention.v_proj))
+            for layer in (q, k, Affine.from_linear(attention.v_proj))
         )
-        out = Affine.of(attention.out_proj).after_heads(*heads)
+        out = Affine.from_linear(attention.out_proj).after_heads(*heads)
         w1, w3 = (
-            Affine.of(layer).after_scale(block.norm2.weight) for layer in (feed_forward.w1, feed_forward.w3)
+            Affine.from_linear(layer).after_scale(block.norm2.weight)
+            for layer in (feed_forward.w1, feed_forward.w3)
         )
-        return cls(heads, q, k, v, out, w1, w3, Affine.of(feed_forward.w2))
+        return cls(heads, q, k, v, out, w1, w3, Affine.from_linear(feed_forward.w2))
 
 
 class DependencyWeights(NamedTuple):
@@ -297,13 +298,13 @@ class DependencyWeights(NamedTuple):
         layer = model.dep_layer
         attention = layer.cross_attn
         heads = DEPENDENCY_HEADS, head_dim
-        k, v = (Affine.of(linear).with_heads(*heads) for linear in (attention.k_proj, attention.v_proj))
-        q = Affine.of(attention.q_proj).times(math.sqrt(head_dim / attention.head_dim)).with_heads(*heads)
+        q, k, v = map(Affine.from_linear, (attention.q_proj, attention.k_proj, attention.v_proj))
+        q = q.times(math.sqrt(head_dim / attention.head_dim)).with_heads(*heads)
         queries = F.linear(model.embedding.emb_s1.weight.detach(), q.weight, q.bias)
         return cls(
-            k,
-            v,
-            Affine.of(attention.out_proj).after_heads(*heads),
+            k.with_heads(*heads),
+            v.with_heads(*heads),
+            Affine.from_linear(attention.out_proj).after_heads(*heads),
             queries.view(-1, *heads),
             layer.norm.weight.detach().clone(),
         )
@@ -319,7 +320,8 @@ class _Block:
         self._dtype, self._kept_as = dtype, cache_dtype(device, dtype)
         self._qkv = FusedLinear(weights.q, weights.k, weights.v, dtype=dtype)
         self._out = FusedLinear(weights.out, dtype=dtype)
-        self._w1, self._w3 = FusedLinear(weights.w1, dtype=dtype), FusedLinear(weights.w3, dtype=dtype)
+        self._gate = FusedLinear(weights.w1, dtype=dtype, swish=True)
+        self._w3 = FusedLinear(weights.w3, dtype=dtype)
         self._w2 = FusedLinear(weights.w2, dtype=dtype)
 
     def project(self, x: Tensor, turns: Tensor) -> tuple[Tensor, ...]:
@@ -330,9 +332,9 @@ class _Block:
 
     def finish(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The block's output from its input x (N, d_model) and what attention gave (N, H, head_dim)."""
-        x = self._out.added_to(mixed.reshape(len(x), -1), x)
+        x = x + self._out(mixed.reshape(len(x), -1))
         normalised = normalise(x).to(self._dtype)
-        return self._w2.added_to(self._w3(normalised, "mul", self._w1(normalised, "swish")), x)
+        return x + self._w2(self._gate(normalised) * self._w3(normalised))
 
 
 def normalise(x: Tensor) -> Tensor:

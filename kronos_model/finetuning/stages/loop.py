@@ -291,7 +291,7 @@ class StageLoop:
             raise TrainingStopped("training was stopped on request: start it again to continue from here")
 
     def _any(self, is_so: bool) -> bool:
-        """Whether it is so in any process: all must stop, or save, at the same step."""
+        """Whether this holds in any process: all must stop, or save, at the same step."""
         if self._accelerator.num_processes == 1:
             return is_so
         if is_so:

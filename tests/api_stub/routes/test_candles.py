@@ -10,6 +10,7 @@ from kronos_model.bars.files.options import ReadOptions
 from tests.kronos_model.bars.files.candle_files import FOLDER
 
 URL = "/v1/candles"
+FILE_FORECASTS = "/v1/forecasts/file"
 CSV = {"Content-Type": "text/csv"}
 
 
@@ -33,6 +34,16 @@ def test_the_series_of_a_file_can_be_forecast(http, settings, jobs):
     assert http.post("/v1/forecasts", json=job).status_code == 202
     assert jobs.sent()[0]["series"][0]["id"] == "B"
     assert not list(settings.data_folder.glob("*"))
+
+
+def test_the_zone_that_a_file_names_is_that_of_the_job(http, jobs):
+    rows = [f"2024103{day} {hour:02}:00:00 US/Eastern,1,2,1,1" for day in (0, 1) for hour in range(24)]
+    content = "\n".join(["date,open,high,low,close", *rows])
+    found = http.post(URL, params={"name": "a.csv"}, content=content, headers=CSV).json()["series"]
+    assert (found["timezone"], found["timestamps"][0]) == ("US/Eastern", "2024-10-30T00:00:00-04:00")
+    assert http.post("/v1/forecasts", json={"series": [found], "pred_len": 90}).status_code == 202
+    assert http.post(f"{FILE_FORECASTS}?pred_len=90", content=content, headers=CSV).status_code == 202
+    assert [job["series"][0]["timezone"] for job in jobs.sent()] == ["US/Eastern"] * 2
 
 
 def test_a_form_that_cannot_be_found_names_the_parameter(http):
@@ -73,3 +84,16 @@ def test_it_needs_no_data_folder_and_takes_the_size_of_uploads(settings, http, m
     monkeypatch.setattr(candles, "read_upload", refuse)
     answer = http.post(URL, content=b" " * (2**24 + 1), headers=CSV)
     assert (answer.status_code, answer.json()["detail"]) == (422, "candles.csv was read")
+
+
+def test_forms_of_vendors_are_explained_and_what_is_odd_is_a_warning(http):
+    content = (FOLDER / "polygon_flat_file.csv").read_bytes()
+    answer = http.post(URL, params={"name": "a.csv", "instrument": "AA"}, content=content[:-1], headers=CSV)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert (found["series"]["id"], found["instruments"]) == ("AA", ["A", "AA"])
+    assert found["explanation"][0].startswith("form: Polygon (Massive) flat files")
+    assert found["warnings"][0].startswith("the last line has no line end")
+    content = (FOLDER / "two_vendors.csv").read_bytes()
+    problem = http.post(URL, params={"name": "a.csv"}, content=content, headers=CSV).json()
+    assert (problem["field"], "fit two forms" in problem["detail"]) == ("column", True)

@@ -1,5 +1,7 @@
 """Forecasts of uploaded files and of data sets."""
 
+import re
+
 import pytest
 
 from api_stub.routes import candles
@@ -23,7 +25,7 @@ def read(monkeypatch) -> list[tuple]:
 
     async def read_upload(path, name, options, code, bars):
         calls.append((path.read_text(), name, options.id_column, bars))
-        return {"series": {"id": "", **COLUMNS}, "dropped": {}, "bad_rows": []}
+        return {"series": {"id": "", **COLUMNS}, "dropped": {}, "bad_rows": [], "warnings": ["cut"]}
 
     monkeypatch.setattr(candles, "read_upload", read_upload)
     return calls
@@ -72,7 +74,8 @@ def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
     result = jobs.finish(job_id)
     answer = http.post(URL, params=query, content=TEXT, headers=key)
     assert answer.status_code == 200
-    assert answer.json() == http.get(f"/v1/forecasts/{job_id}").json() | {"dropped": {}, "bad_rows": []}
+    about_file = {"dropped": {}, "bad_rows": [], "file_warnings": ["cut"]}
+    assert answer.json() == http.get(f"/v1/forecasts/{job_id}").json() | about_file
     table = http.post(URL, params=query, content=TEXT, headers=key | {"Accept": "text/csv"})
     assert table.text.count("\n") == 1 + sum(len(one["timestamps"]) for one in result["series"])
     assert example("forecast-result")["series"][0]["id"] in table.text
@@ -107,4 +110,5 @@ def test_a_failed_forecast_is_answered_with_its_error(http, jobs, read):
 def test_an_invalid_request_names_its_parameter(http, jobs, read, query, headers, status, field):
     answer = http.post(URL, params=query, content=TEXT, headers=headers)
     assert (answer.status_code, answer.json()["field"]) == (status, field)
+    assert not re.search(r"\b(sampling|output)\.", answer.json()["detail"])
     assert jobs.sent() == []

@@ -36,7 +36,7 @@ def run(*args: object):
 def test_a_backtest_of_a_file_prints_the_verdict_and_leaves_the_report(client, file, tmp_path):
     output = tmp_path / "out"
     options = ["--windows", 8, "--lookback", 40, "--horizon", 5, "--samples", 6, "--model", "one"]
-    options += ["--columns", "close=Last"]
+    options += ["--columns", "close=Last", "--top", 3, "--cost-bps", 2]
     done = run(file, "--output", output, *options, "--from", "2024-03-01", "--to", "2024-09-30")
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[0] == "one, 8 windows:"
@@ -45,6 +45,7 @@ def test_a_backtest_of_a_file_prints_the_verdict_and_leaves_the_report(client, f
     assert f"Report: {output / 'report.html'}" in done.output
     asked = report["asked"]
     assert (asked["start"], asked["samples"], asked["horizon"]) == ("2024-03-01T00:00:00", 6, 5)
+    assert (asked["top"], asked["cost_bps"]) == (3, 2)
     assert len(client.jobs) == 2
     again = run(file, "--output", output, *options, "--from", "2024-03-01", "--to", "2024-09-30", "--json")
     assert json.loads(again.stdout) == report

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -61,6 +62,19 @@ def test_the_bundled_model_and_then_its_version_are_calibrated_once(registry, tm
     assert "40 bars read, 3 ahead" in listed
     [held] = [model["scores"]["coverage"]["0.8"] for model in second["evaluation"]["models"].values()]
     assert f"{held:.0%}" in listed
+
+
+def test_it_is_compared_with_the_bootstrap_first_unless_the_backtest_is_of_0_1_0(tmp_path):
+    folder = backtest(tmp_path / "new")
+    done = run(folder, "--name", "mine")
+    first = done.stdout.splitlines()[1].partition(". The 80 % interval held")[0]
+    begins = "Fitted to the 40 earlier windows and tried on the 20 later ones, the close's quantiles are "
+    assert first.startswith(begins)
+    assert "than a drift-free bootstrap of the lookback (95 % interval " in first
+    table = pq.read_table(folder / "forecasts.parquet").drop_columns(["group", "bootstrap_loss"])
+    pq.write_table(table, folder / "forecasts.parquet")
+    done = run(folder, "--name", "mine")
+    assert "and tried on the 20 later ones, the 80 % interval held" in done.stdout
 
 
 def test_what_cannot_be_calibrated_is_refused_with_one_line(registry, tmp_path):

@@ -91,7 +91,7 @@ def test_the_result_shows_model_verdict_and_each_warning_once() -> None:
         "device_warning": warning,
         "warnings": [warning, "few [bold]bars"],
     }
-    rows = rows_of(FinetuneResult.model_validate(content), width=120)
+    rows = rows_of(FinetuneResult.model_validate(content), width=160)
 
     assert ["Model", "crypto-hourly@3"] in [[name, rest.strip()] for name, rest in rows]
     first = next(index for index, (name, _) in enumerate(rows) if name == "Verdict")

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,11 @@ from rich.console import Console
 from kronos_cli.commands import forecast as command
 from kronos_cli.main import cli
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.schemas import example
 from kronos_client.core.many import ForecastOutcome
-from kronos_client.testing import FakeForecastClient, fake_worker
+from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
+from tests.kronos_model.bars.files.candle_files import FOLDER
 from tests.worker.inference.forecasts import result
-
-READY = fake_worker(model=example("worker-status")["model"])
-TRAINING = fake_worker("cpu.finetune")
 
 
 class PlayedClient:
@@ -32,7 +30,6 @@ class PlayedClient:
         self.asked: list[int] = []
         self.options: dict[str, Any] = {}
         self.errors: dict[int, BaseException] = {}
-        self.alive: list[dict[str, Any]] = [READY]
         self.is_closed = False
 
     def __call__(self, **_: Any) -> "PlayedClient":
@@ -44,13 +41,10 @@ class PlayedClient:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def workers(self) -> list[dict[str, Any]]:
-        return self.alive
-
     def forecast_many(self, items: Any, **options: Any) -> Iterator[ForecastOutcome]:
         self.options = options
         try:
-            for index, (key, frame) in enumerate(items):
+            for index, (key, frame, _) in enumerate(items):
                 self.asked.append(len(frame))
                 error = self.errors.get(len(frame))
                 if error is not None and not isinstance(error, JobError):
@@ -135,6 +129,39 @@ def test_changed_options_repeat_a_forecast(
     played.asked.clear()
     assert forecast("in", "--output", "out", *arguments).exit_code == 0
     assert played.asked == asked
+
+
+def test_what_is_recognised_is_explained_without_a_client(files: list[Path]) -> None:
+    shutil.copy(FOLDER / "nasdaq.csv", "in/n.csv")
+    Path("in/bad.csv").write_text("observation_date,A,B\n2024-06-18,1,2\n")
+    outcome = forecast("in/n.csv", "in/bad.csv", "--explain")
+    assert outcome.exit_code == 1
+    assert outcome.stdout.splitlines()[:3] == [
+        "in/n.csv",
+        "  form: Nasdaq (as in nasdaq.com/market-activity, historical data, 2026-11), by its titles",
+        "  timestamps: column Date",
+    ]
+    assert "several columns that may hold the values, a, b" in outcome.stderr
+    assert "--columns value=TITLE" in outcome.stderr
+
+
+def test_a_flat_file_of_many_tickers_is_a_job_for_each(played: PlayedClient, files: list[Path]) -> None:
+    lines = [
+        f"T{ticker},1,1.0,1.1,1.2,0.9,{1718668800 + 60 * bar}000000000,3"
+        for bar in range(30)
+        for ticker in range(300)
+    ]
+    header = "ticker,volume,open,close,high,low,window_start,transactions"
+    Path("in/flat.csv").write_text("\n".join([header, *lines, ""]))
+    outcome = forecast("in", "--output", "out", "--pred-len", "2")
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.stdout == "303 files: 303 forecast. out\n"
+    assert played.asked == [20, 21, 22, *[30] * 300]
+    assert Path("out/flat/T299.csv").exists()
+    Path("in/flat.csv").write_text("\n".join([header, *lines[:300], ""]))
+    outcome = forecast("in/flat.csv", "--output", "other")
+    assert "1 file: 0 forecast, 1 failed" in outcome.stdout
+    assert "has one bar of each of its 300 instruments" in outcome.stderr
 
 
 def test_changed_candles_repeat_a_forecast(played: PlayedClient, files: list[Path]) -> None:
@@ -311,13 +338,6 @@ def test_a_chart_that_cannot_be_written_is_one_line(played: PlayedClient, files:
     assert isinstance(outcome.exception, SystemExit)
 
 
-def test_a_missing_forecast_worker_is_reported(played: PlayedClient, files: list[Path]) -> None:
-    played.alive = [TRAINING]
-    assert "start one with: kronos worker" in forecast("in", "--output", "out").stderr
-    played.alive = [TRAINING, READY]
-    assert "start one" not in forecast("in", "--output", "out").stderr
-
-
 def test_options_say_how_files_are_read(played: PlayedClient, files: list[Path]) -> None:
     files[0].write_text("Day,Open,High,Low,Last\n5/6/2024,1,1,1,1\n6/6/2024,1,1,1,\n7/6/2024,1,1,1,1\n")
     named = ["--columns", "timestamps=Day", "--columns", "close=Last"]
@@ -419,6 +439,32 @@ def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], mo
     df.to_csv("in/other.csv", index=False)
     twice = forecast("in/other.csv", *long, *made, "both.csv")
     assert "I/0 is in 2 files" in twice.stderr
+
+
+def test_a_file_that_names_a_zone_is_forecast_on_its_clock(files: list[Path], monkeypatch) -> None:
+    fake = FakeForecastClient()
+    monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    times = pd.date_range("2013-03-05", "2013-03-09 23:00", freq="h", tz="America/New_York", name="date")
+    bars = pd.DataFrame(candles(seed=1, bars=len(times)).columns, index=times)
+    bars.to_parquet("in/a.parquet")
+    (bars := bars.set_index(times.strftime("%Y%m%d %H:%M:%S US/Eastern"))).to_csv("in/a.csv")
+    bars.set_index(pd.Index([time.isoformat() for time in times])).to_csv("in/b.csv", index_label="date")
+    later = pd.date_range("2013-03-10", periods=4, freq="h", tz="America/New_York")
+    told = {}
+    for name in ("a.parquet", "a.csv", "b.csv"):
+        outcome = forecast(f"in/{name}", "--output", "out", "--format", "json", "--pred-len", "4")
+        assert outcome.exit_code == 0, outcome.output
+        record = json.loads(Path("out", name.partition(".")[0] + ".json").read_text())
+        told[name] = record["timezone"], record["timestamps"] == [time.isoformat() for time in later]
+    assert told == {
+        "a.parquet": ("America/New_York", True),
+        "a.csv": ("US/Eastern", True),
+        "b.csv": (None, False),
+    }
+    assert "America/New_York has another one: give --timezone, if" in outcome.stderr
+    outcome = forecast("in/b.csv", "--output", "out", "--pred-len", "4", "--timezone", "America/New_York")
+    assert pd.read_csv("out/b.csv")["timestamp"].tolist() == [time.isoformat() for time in later]
+    assert "--timezone" not in outcome.stderr
 
 
 @pytest.mark.parametrize(

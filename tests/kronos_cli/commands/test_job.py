@@ -107,12 +107,12 @@ def test_a_waiting_job_has_its_place_and_about_how_long_it_takes(redis, store, d
     assert facts()["num_before"] == 2
 
 
-def test_a_large_job_that_was_set_aside(redis, deliveries):
+def test_a_large_job_that_was_move_to_large(redis, deliveries):
     submit(redis, *"bca")
     for _ in range(2):
         delivery = take_one(deliveries, [LIST])
         assert delivery is not None
-        deliveries.set_aside(delivery.tag)
+        deliveries.move_to_large(delivery.tag)
     assert facts("c") | {"where": "waiting", "num_before": 2} == facts("c")  # the one left, and b
     assert "waits in cpu (normal, large jobs), about 2 jobs before it" in shown("c")
     assert_facts(where="waiting", num_before=0)

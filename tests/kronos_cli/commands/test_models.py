@@ -21,7 +21,7 @@ METADATA = {
     "metrics": {"tokenizer": {"best_loss": 0.03125}, "predictor": {"best_loss": 4.5678}},
     "evaluation": {
         "models": {
-            "finetuned": {"against": {"start": {"difference": 3.14}, "last_value": {"difference": -0.27}}}
+            "finetuned": {"against": {"start": {"difference": 3.14}, "bootstrap": {"difference": -0.27}}}
         }
     },
 }

@@ -64,7 +64,7 @@ def test_json_has_the_origin_of_a_forecast(tmp_path: Path) -> None:
     kept = json.loads((tmp_path / "a.json").read_text())
     assert list(kept) == [
         "series", "file", "instrument", "job_id", "model", "device", "device_warning", "engine", "warnings",
-        "seed", "timestamps", "mean", "quantiles", "events", "statistics",
+        "seed", "timestamps", "timezone", "mean", "quantiles", "events", "statistics",
     ]  # fmt: skip
     assert (kept["seed"], kept["job_id"], kept["file"]) == (7, "job-1", "in/a.csv")
 

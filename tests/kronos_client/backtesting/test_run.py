@@ -111,6 +111,38 @@ def test_forecasts_are_a_table_with_what_followed(client, tmp_path):
     assert (table["close_mean"] < table["high_q0.95"]).all()
 
 
+def test_three_instruments_have_a_portfolio_and_two_the_reason(client, tmp_path):
+    options = OPTIONS | {"stride": 3}
+    candles = CANDLES | {"c": walk(3)}
+    report = client.backtest(candles, tmp_path, models=["one", "two"], cost_bps=0, **options)
+    view = report["portfolio"]
+    assert (view["top"], view["num_times"], view["num_periods"]) == (1, 12, 6)
+    assert set(view["models"]) == {"one", "two"}
+    one = view["models"]["one"]
+    assert one["rank_ic"][-1] == pytest.approx(report["models"]["one"]["scores"]["rank_ic"])
+    assert one["return"] == pytest.approx(one["return_before_costs"])
+    assert len(one["equity"]) == len(view["equity_times"]) == 7
+    last_bar = str(CANDLES["a"].index[-4])  # the last period begins three bars before the last window's
+    assert view["equity_times"][-1] == last_bar.replace(" ", "T")
+    assert report["models"]["one"]["verdict"][-1].startswith("Top 1 less bottom 1, after costs of 0 bps: ")
+    jobs = len(client.jobs)
+    dear = client.backtest(candles, tmp_path, models=["one", "two"], cost_bps=100, **options)
+    assert len(client.jobs) == jobs, "costs change no forecast"
+    assert dear["portfolio"]["models"]["one"]["return"] < one["return"]
+    pair = client.backtest(CANDLES, tmp_path / "pair", **options)
+    assert pair["portfolio"] is None
+    assert pair["no_portfolio"].startswith("no three instruments have windows")
+
+
+def test_a_backtest_that_was_stopped_before_there_were_portfolios_is_continued():
+    times = pd.date_range("2024-01-01", periods=60, freq="D", name="timestamps")
+    closes = np.arange(10.0, 70.0)
+    frame = pd.DataFrame({"open": closes, "high": closes, "low": closes, "close": closes}, index=times)
+    options = BacktestOptions(lookback=40, horizon=5, top=3, cost_bps=2.5)
+    digest = "217048d7062afe1858dcb612eea830af087dbc36ab29f960269e9c476193b751"
+    assert BacktestPlan(read_candles({"a": frame}).instruments, options).fingerprint == digest
+
+
 def test_other_options_or_candles_are_not_mixed_with_what_is_there(client, tmp_path):
     client.backtest(CANDLES, tmp_path, **OPTIONS)
     for candles, options in [(CANDLES, OPTIONS | {"seed": 1}), ({"a": walk(3), "b": walk(2)}, OPTIONS)]:
@@ -228,7 +260,8 @@ def test_futures_overlap_those_of_other_instruments():
     [
         ({"windows": 0}, "windows"), ({"samples": 1}, "samples"), ({"models": ("a", "a")}, "models"),
         ({"models": ()}, "models"), ({"models": ("drift",)}, "models"), ({"seed": -1}, "seed"),
-        ({"seed": 2**63}, "seed"), ({"start": datetime(2024, 3, 1, tzinfo=UTC)}, "start"),
+        ({"seed": 2**63}, "seed"), ({"top": 0}, "top"), ({"cost_bps": -1}, "cost_bps"),
+        ({"cost_bps": float("nan")}, "cost_bps"), ({"start": datetime(2024, 3, 1, tzinfo=UTC)}, "start"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be_used_are_refused(options, field):
@@ -239,7 +272,14 @@ def test_options_that_cannot_be_used_are_refused(options, field):
 
 @pytest.mark.parametrize(
     "options",
-    [{"windows": "12"}, {"horizon": 2.5}, {"horizon": None}, {"start": "2024-03-01"}, {"end": pd.NaT}],
+    [
+        {"windows": "12"},
+        {"cost_bps": "5"},
+        {"horizon": 2.5},
+        {"horizon": None},
+        {"start": "2024-03-01"},
+        {"end": pd.NaT},
+    ],
 )
 def test_options_of_another_type_are_refused(options):
     with pytest.raises(JobError) as refused:
@@ -351,6 +391,8 @@ def test_the_lookback_is_the_shortest_that_the_models_announce():
         find_lookback([worker], ["c"], 24)
     with pytest.raises(JobError, match=r"; did you mean kronos-tiny\?"):
         find_lookback([], ["kronos-tny"], 24)
+    published = fake_worker(models=(trained.model_dump() | {"id": "NeoQuasar/Kronos-small"},))
+    assert find_lookback([published], ["small"], 24) == 90
     assert find_lookback([], ["tiny"], 24) == find_lookback([], ["kronos-tiny"], 24)
 
 

@@ -36,6 +36,8 @@ INLINE = {"instruments": [{"id": "a", "timestamps": ["2024-01-01"], **PRICES}]}
         ({"horizon": 513}, "PRED_LEN_TOO_LONG", "horizon"),
         ({"lookback": 8193}, "LIMIT_EXCEEDED", "lookback"),
         ({"seed": -1}, "BAD_VALUE", "seed"),
+        ({"top": 0}, "BAD_VALUE", "top"),
+        ({"cost_bps": -1}, "BAD_VALUE", "cost_bps"),
         ({"start": "yesterday"}, "BAD_VALUE", "start"),
         ({"end": 5}, "BAD_TYPE", "end"),
     ],

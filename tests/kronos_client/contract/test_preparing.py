@@ -1,3 +1,4 @@
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,37 @@ def test_inferred_timestamps_follow_the_zone() -> None:
     assert one.future_timestamps == ("2024-03-10T03:00:00-04:00",)
 
 
+@pytest.mark.parametrize("start", ["0001-01-01T00:00:00", "9999-12-30T15:00:00", "9999-12-30T17:00:00"])
+@pytest.mark.parametrize("suffix", ["", "Z", "+00:00", "-14:00"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Pacific/Auckland"])
+def test_times_at_the_ends_of_the_calendar_are_read_or_refused(start, suffix, zone) -> None:
+    lookback = timestamps(30, start=start, suffix=suffix)
+
+    with suppress(JobError):
+        assert len(prepared(job(series(timestamps=lookback, timezone=zone)))[0].future_timestamps) == 5
+
+
+@pytest.mark.parametrize(
+    ("suffix", "options", "is_warned"),
+    [
+        ("-05:00", {}, True),
+        ("-05:00", {"calendar": "24/7"}, True),
+        ("-05:00", {"timezone": "America/New_York"}, False),
+        ("-05:00", {"future_timestamps": timestamps(5, start="2024-03-11T00:00:00", suffix="-04:00")}, False),
+        ("", {}, False),
+        ("Z", {}, False),
+    ],
+)
+def test_offsets_alone_give_a_warning_as_clocks_change(suffix, options, is_warned) -> None:
+    lookback = timestamps(30, start="2024-03-08T20:00:00", suffix=suffix)
+
+    (one,) = prepared(job(series(timestamps=lookback, **options)))
+
+    assert (
+        any("America/New_York has another one: give timezone" in text for text in one.warnings) == is_warned
+    )
+
+
 def test_a_guess_comes_with_a_warning_of_its_series_alone() -> None:
     short, given = prepared(
         job(series("XY", num_bars=10), series("Z", future_timestamps=timestamps(5, start="2024-02-01")))
@@ -121,6 +153,22 @@ def test_candles_that_no_market_prints_give_a_warning_that_names_the_first() -> 
         "2 bars have an open or close outside low to high: "
         f"at {one['timestamps'][3]}, close {one['close'][3]} is above the high of the same bar",
     )
+
+
+def test_one_value_a_bar_is_named_and_has_no_events_but_of_the_close() -> None:
+    rate = series() | {name: [4.25 + bar / 64 for bar in range(30)] for name in PRICE_COLUMNS}
+    wanted = job(rate) | {"output": {"events": ["close>last at end"]}}
+
+    (one,) = prepared(wanted)
+
+    assert one.warnings[0].startswith("Each bar has one value, which is its open, high, low and close.")
+    error = refusal_of(wanted | {"output": {"events": ["close>last at end", "high>=5 by end"]}})
+    assert (error.code, error.field) == ("BAD_VALUE", "output.events.1")
+    assert "asks for the high" in error.message
+    below = rate | {name: [-value for value in rate[name]] for name in PRICE_COLUMNS}
+    error = refusal_of(job(below))
+    assert (error.code, error.field) == ("NON_POSITIVE_PRICE", "series.0.open")
+    assert "rates and other values of 0 or below cannot be forecast" in error.message
 
 
 def test_seeds_follow_from_the_jobs() -> None:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.core.long_request import data_payload
 from kronos_client.core.series import job_series, series_payload
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
@@ -154,6 +156,67 @@ FIRST = datetime(2024, 3, 1, 9, 35)
 )
 def test_times_of_every_kind_are_written_as_iso_8601(given, written):
     assert series_payload(mapping(), "x", future_timestamps=given)["future_timestamps"] == written
+
+
+BERLIN = ZoneInfo("Europe/Berlin")
+HOURS = pd.date_range("2024-03-30 12:00", periods=5, freq="h")
+PYTZ = pytest.importorskip("pytz")
+
+
+@pytest.mark.parametrize(
+    ("times", "zone"),
+    [
+        (HOURS.tz_localize("Europe/Berlin"), "Europe/Berlin"),
+        (HOURS.tz_localize(PYTZ.timezone("Europe/Berlin")), "Europe/Berlin"),
+        (HOURS.tz_localize("dateutil/Europe/Berlin"), "Europe/Berlin"),
+        (pd.Series(HOURS.tz_localize("US/Eastern")), "US/Eastern"),
+        (
+            pd.Series(HOURS.tz_localize("Asia/Tokyo")).astype("timestamp[us, tz=Asia/Tokyo][pyarrow]"),
+            "Asia/Tokyo",
+        ),
+        (pl.Series(HOURS.to_list()).dt.replace_time_zone("America/New_York"), "America/New_York"),
+        ([time.replace(tzinfo=BERLIN) for time in HOURS.to_pydatetime()], "Europe/Berlin"),
+        ((PYTZ.timezone("Europe/Berlin").localize(time) for time in HOURS.to_pydatetime()), "Europe/Berlin"),
+        (HOURS.tz_localize("UTC"), "UTC"),
+        (HOURS.tz_localize("dateutil/UTC"), "UTC"),
+        (HOURS.tz_localize(PYTZ.utc), "UTC"),
+        (HOURS, None),
+        (HOURS.tz_localize("+08:00"), None),
+        (HOURS.tz_localize(PYTZ.FixedOffset(480)), None),
+        ([time.replace(tzinfo=timezone(timedelta(hours=1))) for time in HOURS], None),
+        ([HOURS[0].tz_localize("Europe/Paris"), *HOURS[1:].tz_localize(BERLIN)], None),  # not one zone
+        ([time.isoformat() for time in HOURS.tz_localize(BERLIN)], None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_zone_of_the_times_is_that_of_the_series(times, zone):
+    payload = series_payload(mapping(), "x", timestamps=times)
+    assert payload.get("timezone") == zone
+    assert len(payload["timestamps"]) == 5
+
+
+def test_the_zone_of_a_frame_is_sent_unless_another_is_given():
+    frame = pd.DataFrame(mapping()).drop(columns="timestamps").set_index(HOURS.tz_localize(BERLIN))
+    assert series_payload(frame, "x")["timezone"] == "Europe/Berlin"
+    assert series_payload(frame.reset_index(names="date"), "x")["timezone"] == "Europe/Berlin"
+    assert series_payload(frame, "x", timezone="Europe/Paris")["timezone"] == "Europe/Paris"
+    assert "timezone" not in data_payload(frame)["instruments"][0]
+
+
+@pytest.mark.parametrize("fit", [pd.DataFrame, pl.from_pandas], ids=["pandas", "polars"])
+def test_a_forecast_goes_on_in_the_frames_zone(fit):
+    """Over a change of clocks, in the result and in its frame."""
+    times = pd.date_range("2017-10-25", "2017-10-28 22:00", freq="h", tz="Europe/Berlin", name="timestamps")
+    bars = pd.DataFrame(candles(seed=1, bars=len(times)).columns, index=times)
+    client = FakeForecastClient()
+    (series,) = client.forecast(fit(bars.reset_index()), pred_len=5, sample_count=20).series
+    later = pd.date_range("2017-10-28 23:00", periods=5, freq="h", tz="Europe/Berlin", name="timestamps")
+    assert series.timestamps == tuple(time.isoformat() for time in later)
+    pd.testing.assert_index_equal(series.frame().index, later.as_unit("us"), check_freq=False)
+    long = bars.reset_index(names="ds").assign(unique_id="a")
+    for frame in (long, long.astype({"ds": "timestamp[us, tz=Europe/Berlin][pyarrow]"})):
+        found = client.predict_df(frame, pred_len=5, sample_count=20)["ds"]
+        assert (list(found), str(found.dt.tz)) == (list(later), "Europe/Berlin")
 
 
 @pytest.mark.parametrize("value", [1, 1.5, None, ("2024-03-01",)])

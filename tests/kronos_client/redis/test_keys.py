@@ -65,7 +65,7 @@ def test_keys_that_jobs_leave_have_their_line_and_its_type(redis, redis_server):
     store.request_cancel("a")
     store.end([Ending("b", '{"status": "SUCCESS"}', tags["b"]), Ending("c", "", tags["c"], "entry")])
     deliveries.put_back(tags["d"], 1000.0)
-    deliveries.set_aside(tags["e"])
+    deliveries.move_to_large(tags["e"])
     deliveries.restore_overdue()
     announce(redis, FinetuneWorkerStatus.model_construct(**announced))
     keys = [key for key in redis.scan_iter() if not key.startswith("_kombu.")]

@@ -1,10 +1,12 @@
 """Bars without prices, and bars that are not there."""
 
+from datetime import UTC, datetime, timedelta
+
 import numpy as np
 import pytest
 
 from kronos_model.bars.missing import Filled
-from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.bars.timestamps import load_timezone, parse_timestamps
 from kronos_model.errors import CandleError
 
 NAN = float("nan")
@@ -26,6 +28,31 @@ def settled(given: dict[str, np.ndarray], texts: list[str], how: str):
 
 
 GAPPED = columns(10, NAN, 12, 0, 14, volume=[5, NAN, 5, 0, 5])
+
+
+@pytest.mark.parametrize("first", ["2024-03-10T00:00-05:00", "2024-11-03T00:00-04:00"])
+def test_bars_that_are_added_are_on_the_zones_clock(first: str) -> None:
+    zone, start = load_timezone("America/New_York"), datetime.fromisoformat(first).astimezone(UTC)
+    texts = [(start + timedelta(hours=hour)).astimezone(zone).isoformat() for hour in range(-24, 9)]
+    filled = Filled.from_columns(columns(*range(1, 31)), "ffill")
+
+    bars, stamps, _ = filled.settled(parse_timestamps([*texts[:25], *texts[28:]]), "ffill", zone)
+
+    assert bars["close"].tolist()[24:] == [25, 25, 25, 25, 26, 27, 28, 29, 30]
+    assert list(stamps.texts) == texts
+    assert parse_timestamps(texts, zone=zone).instants.tolist() == stamps.instants.tolist()
+
+
+@pytest.mark.parametrize("change", ["2024-03-10T00:00-05:00", "2024-11-03T00:00-04:00"])
+def test_a_break_at_a_local_time_is_no_outage_as_clocks_change(change: str) -> None:
+    zone, start = load_timezone("America/New_York"), datetime.fromisoformat(change).astimezone(UTC)
+    clocks = [(start + timedelta(hours=hour)).astimezone(zone) for hour in range(-72, 72)]
+    texts = [clock.isoformat() for clock in clocks if clock.hour != 17]
+    filled = Filled.from_columns(columns(*range(1, len(texts) + 1)), "ffill")
+
+    _, stamps, warnings = filled.settled(parse_timestamps(texts), "ffill", zone)
+
+    assert (list(stamps.texts), warnings) == (texts, [])
 
 
 def test_filled_bars_have_the_close_before_and_no_volume() -> None:

@@ -12,7 +12,6 @@ from kronos_model.bars.timestamps import (
     _read_alike,
     _read_each,
     check_continues,
-    exists_in,
     load_timezone,
     parse_timestamps,
     write_like,
@@ -166,14 +165,6 @@ def test_an_unknown_zone_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["UTC", "Asia/Shanghai", "America/Argentina/Buenos_Aires", "Etc/GMT+5"])
 def test_iana_zones_are_known(name: str) -> None:
     assert str(load_timezone(name)) == name
-
-
-def test_hours_that_a_zone_skips_do_not_exist_in_it() -> None:
-    zone = load_timezone("Europe/Berlin")
-
-    assert not exists_in(zone, datetime(2024, 3, 31, 2, 30))
-    assert exists_in(zone, datetime(2024, 3, 31, 3, 0))
-    assert exists_in(zone, datetime(2024, 10, 27, 2, 30))
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,9 @@ import pytest
 import torch
 
 from kronos_model.engine import build
-from kronos_model.engine.build import (
-    build_engine,
-    default_chunk_bars,
-    default_slots,
-    memory_of_weights,
-    num_slots_on,
-    slot_bytes,
-)
-from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH
+from kronos_model.engine.build import build_engine, default_chunk_bars
+from kronos_model.engine.memory import default_slots, memory_of_weights, num_slots_on, slot_bytes
+from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.transformer import network
 from kronos_model.engine.transformer.kv_cache import KVCache
 from kronos_model.errors import OutOfMemory

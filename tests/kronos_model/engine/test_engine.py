@@ -10,9 +10,9 @@ from benchmarks.support.workload import series_request
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import Generation, SamplingParams, SeriesRequest
 from kronos_model.engine.reports import EngineLoad, StepReport
-from kronos_model.engine.scheduling.allocation import Suspension
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.scheduling.scheduler import STEPS_UNTIL_MORE
+from kronos_model.engine.scheduling.slots import Suspension
 from kronos_model.engine.sequence import Chunk, Phase, Sequence
 from kronos_model.errors import Cancelled, DeadlineExceeded, InputError, KronosError
 

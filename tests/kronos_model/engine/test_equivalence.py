@@ -18,7 +18,8 @@ from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.decoding import static_steps
 from kronos_model.engine.decoding.graphs import GraphCache
-from kronos_model.engine.decoding.sampling import counter_noise, draw
+from kronos_model.engine.decoding.noise import counter_noise
+from kronos_model.engine.decoding.sampling import draw
 from kronos_model.engine.decoding.static_steps import Kernels, Shape, StaticSteps, read_by_row, usual_shapes
 from kronos_model.engine.decoding.steps import EagerSteps
 from kronos_model.engine.engine import Engine

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import PRIORITIES, Generation, SeriesRequest
-from kronos_model.engine.scheduling import allocation
+from kronos_model.engine.scheduling import slots
 from kronos_model.engine.scheduling.scheduler import LOWER_CLASS_CHUNKS
 from kronos_model.engine.scheduling.shares import (
     CLASS_RATIO,
@@ -276,7 +276,7 @@ def test_a_holder_keeps_its_slot_until_it_is_a_quantum_ahead():
 
 
 def test_suspended_state_is_bounded_and_what_is_beyond_starts_over(monkeypatch):
-    monkeypatch.setattr(allocation, "MIN_KEPT", 0)
+    monkeypatch.setattr(slots, "MIN_KEPT", 0)
     runner = ScriptedRunner(num_slots=4)
     engine = Engine(runner)
     generations, kept = [], []

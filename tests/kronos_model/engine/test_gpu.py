@@ -11,9 +11,10 @@ import torch
 from benchmarks.decode import engine_run
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
-from kronos_model.engine.build import GPU_SLOTS, build_engine
+from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest
+from kronos_model.engine.memory import GPU_SLOTS
 from tests.kronos_model.engine.conftest import MAX_CONTEXT, assert_same_bars
 
 pytestmark = pytest.mark.gpu

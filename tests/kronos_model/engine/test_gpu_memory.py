@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kronos_model.engine import build
-from kronos_model.engine.build import GpuMemory, fitting_runner, run_largest_steps
+from kronos_model.engine import memory
 from kronos_model.engine.decoding.static_steps import StaticSteps
+from kronos_model.engine.memory import GpuMemory, fitting_runner, run_largest_steps
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.errors import OutOfMemory
 from tests.kronos_model.engine.conftest import MAX_CONTEXT
@@ -59,7 +59,7 @@ class FakeGpu:
 
 
 def num_slots_in(gpu: FakeGpu, budget_bytes: int, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(build, "run_largest_steps", gpu.run_largest_steps)
+    monkeypatch.setattr(memory, "run_largest_steps", gpu.run_largest_steps)
     runner = fitting_runner(
         gpu.make,
         50,

@@ -7,10 +7,10 @@ import torch
 
 from benchmarks.support.shapes import random_pair
 from benchmarks.support.workload import series_request
-from kronos_model.engine.build import slot_bytes
 from kronos_model.engine.decoding import static_steps
 from kronos_model.engine.decoding.static_steps import Kernels
 from kronos_model.engine.generation import Generation, SamplingParams
+from kronos_model.engine.memory import slot_bytes
 from kronos_model.engine.scheduling.path_table import PathTable
 from kronos_model.engine.sequence import Sequence
 from tests.kronos_model.engine.fake_cuda import Trace, fake_device, mps_kernels, runner_on, traces_of

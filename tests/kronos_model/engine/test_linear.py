@@ -23,7 +23,7 @@ def reordering(request, monkeypatch) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 2, 17, 130, 512, 513, 1100])
 def test_fused_layers_give_what_each_gives(reordering, rows, bias):
     layers = [nn.Linear(24, outs, bias=bias) for outs in (8, 24, 7)]
-    fused = FusedLinear(*map(Affine.of, layers))
+    fused = FusedLinear(*map(Affine.from_linear, layers))
     x = torch.randn(rows, 24)
     expected = torch.cat([layer(x) for layer in layers], dim=-1)
     torch.testing.assert_close(fused(x), expected, rtol=1e-5, atol=1e-6)
@@ -41,7 +41,7 @@ def test_rows_are_multiplied_in_few_numbers_of_them():
 def test_no_other_numbers_of_rows_reach_onednn(monkeypatch):
     if not torch.backends.mkldnn.is_available():
         pytest.skip("PyTorch was built without oneDNN: run it on x86-64")
-    fused, met = FusedLinear(Affine.of(nn.Linear(4, 4))), set()
+    fused, met = FusedLinear(Affine.from_linear(nn.Linear(4, 4))), set()
     multiply = linear._multiply
 
     def note(x, *more):
@@ -60,7 +60,7 @@ def test_operators_that_are_missing_leave_the_fallback(monkeypatch):
     monkeypatch.delattr(torch.ops.mkldnn, "_reorder_linear_weight")
     monkeypatch.setattr(type(torch.ops.mkldnn), "__getattr__", _missing)
     layer, x = nn.Linear(4, 4), torch.randn(3, 4)
-    torch.testing.assert_close(FusedLinear(Affine.of(layer))(x), layer(x))
+    torch.testing.assert_close(FusedLinear(Affine.from_linear(layer))(x), layer(x))
 
 
 def _missing(self: object, name: str) -> None:
@@ -69,21 +69,21 @@ def _missing(self: object, name: str) -> None:
 
 def test_layers_with_and_without_bias_are_not_fused():
     with pytest.raises(ValueError, match="bias"):
-        FusedLinear(Affine.of(nn.Linear(4, 4)), Affine.of(nn.Linear(4, 4, bias=False)))
+        FusedLinear(Affine.from_linear(nn.Linear(4, 4)), Affine.from_linear(nn.Linear(4, 4, bias=False)))
 
 
 @torch.inference_mode()
 def test_a_scale_and_an_order_of_outputs_can_be_folded_in():
     layer, scale, order = nn.Linear(6, 4), torch.rand(6), torch.tensor([2, 0, 3, 1])
     x = torch.randn(3, 6)
-    folded = FusedLinear(Affine.of(layer).after_scale(scale).with_rows(order))
+    folded = FusedLinear(Affine.from_linear(layer).after_scale(scale).with_rows(order))
     torch.testing.assert_close(folded(x), layer(x * scale)[:, order])
 
 
 @torch.inference_mode()
 def test_bfloat16_multiplies_rounded_inputs_by_rounded_weights(reordering):
     layer, x = nn.Linear(32, 8), torch.randn(5, 32)
-    ours = FusedLinear(Affine.of(layer), dtype=torch.bfloat16)(x)
+    ours = FusedLinear(Affine.from_linear(layer), dtype=torch.bfloat16)(x)
     assert ours.dtype is torch.bfloat16
     torch.testing.assert_close(ours.float(), layer(x), rtol=0.02, atol=0.02)
     assert not torch.equal(ours.float(), layer(x))
@@ -95,7 +95,7 @@ def test_bfloat16_multiplies_rounded_inputs_by_rounded_weights(reordering):
 def test_what_is_done_to_a_product_is_part_of_it(reordering, rows, dtype):
     layer, x = nn.Linear(32, 8), torch.randn(rows, 32)
     product, other = layer(x), torch.randn(rows, 8)
-    ours = FusedLinear(Affine.of(layer), dtype=dtype)
+    ours = FusedLinear(Affine.from_linear(layer), dtype=dtype)
     close = {} if dtype is torch.float32 else {"rtol": 0.02, "atol": 0.03}
     torch.testing.assert_close(ours(x, "swish").float(), F.silu(product), **close)
     torch.testing.assert_close(ours(x, "mul", other.to(dtype)).float(), product * other, **close)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.support.workload import series_request
-from kronos_model.engine.decoding import sampling
-from kronos_model.engine.decoding.sampling import NoiseSource, counter_noise
+from kronos_model.engine.decoding import noise
+from kronos_model.engine.decoding.noise import NoiseSource, counter_noise
 from kronos_model.engine.generation import Generation, SamplingParams
 from kronos_model.engine.sequence import Sequence
 
@@ -94,9 +94,9 @@ def test_sequences_of_a_generation_get_their_rows_in_whatever_order_they_go_on(m
 
 def test_a_sequence_skips_no_rows_that_another_has_drawn(monkeypatch):
     skipped: list[int] = []
-    skip = sampling._skip
+    skip = noise._skip
     monkeypatch.setattr(
-        sampling, "_skip", lambda generator, count: (skipped.append(count), skip(generator, count))
+        noise, "_skip", lambda generator, count: (skipped.append(count), skip(generator, count))
     )
     steps = expected(12, 12)
     first = sequence_of(4, sample_count=12)

@@ -1,12 +1,7 @@
 import pytest
 import torch
 
-from kronos_model.engine.decoding.sampling import (
-    RowParams,
-    filter_probabilities,
-    sample,
-    sort_descending,
-)
+from kronos_model.engine.decoding.sampling import RowParams, filter_probabilities, sample, sort_descending
 from kronos_model.engine.generation import SamplingParams
 
 CPU = torch.device("cpu")

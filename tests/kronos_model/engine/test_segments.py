@@ -14,8 +14,8 @@ from kronos_model.engine.decoding.static_steps import (
     read_by_row,
     shape_for,
 )
-from kronos_model.engine.scheduling.allocation import PLACES_PER_PATH
 from kronos_model.engine.scheduling.path_table import plan_own_reads, plan_prompt_reads
+from kronos_model.engine.scheduling.slots import PLACES_PER_PATH
 from kronos_model.engine.sequence import Sequence
 from kronos_model.engine.transformer.kv_cache import DecodeSegment, KVCache
 from tests.kronos_model.engine.conftest import MAX_CONTEXT, running_sequence, table_of, window_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kronos_model.engine.scheduling.allocation import SlotLedger
+from kronos_model.engine.scheduling.slots import SlotLedger
 
 
 def test_lowest_first_and_side_by_side():

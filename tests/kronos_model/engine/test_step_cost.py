@@ -15,8 +15,8 @@ from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.decoding.steps import SlotTokens
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.reports import EngineLoad
-from kronos_model.engine.scheduling.allocation import MAX_SUSPENDED_AT_ONCE
 from kronos_model.engine.scheduling.path_table import Batch
+from kronos_model.engine.scheduling.slots import MAX_SUSPENDED_AT_ONCE
 from tests.kronos_model.engine.test_engine import ScriptedRunner, request
 
 MAX_CONTEXT = 512

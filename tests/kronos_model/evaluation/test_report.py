@@ -39,12 +39,13 @@ def test_a_model_that_sees_the_future_is_better_and_a_bad_one_worse_than_naive()
     good, bad = report["models"]["cheating"], report["models"]["wild"]
     assert {by["verdict"] for by in good["against"].values()} == {"better"}
     assert good["verdict"][0] == (
-        "Better than repeating the last value, the lookback's trend and a random walk of the lookback's "
-        "returns on these candles."
+        "Better than a drift-free bootstrap of the lookback, repeating the last value, the lookback's trend "
+        "and a random walk of the lookback's returns on these candles."
     )
+    assert "than a drift-free bootstrap of the lookback (95 % interval " in good["verdict"][1]
     assert good["against"]["wild"]["dm"]["p_value"] < 0.001
     assert {by["verdict"] for by in bad["against"].values()} == {"worse"}
-    assert bad["verdict"][0].startswith("WORSE than repeating the last value, ")
+    assert bad["verdict"][0].startswith("WORSE than a drift-free bootstrap of the lookback, ")
     assert "too wide" in bad["verdict"][-1]
     assert report["num_windows"] == NUM_WINDOWS
 
@@ -55,9 +56,29 @@ def test_the_true_law_is_calibrated_and_two_samples_of_it_do_not_differ():
     assert one["against"]["other"]["verdict"] == "unclear"
     assert one["against"]["other"]["dm"]["p_value"] > 0.05
     assert one["scores"]["coverage"]["0.8"] == pytest.approx(0.8, abs=0.08)
-    assert set(report["naive"]) == {"last_value", "drift", "random_walk"}
+    assert list(report["naive"]) == ["bootstrap", "last_value", "drift", "random_walk"]
     assert report["naive"]["drift"]["volatility_error"] is None
     assert report["naive"]["random_walk"]["volatility_error"] < 0.5
+
+
+def test_the_drift_of_a_short_lookback_flatters_no_model():
+    batch = WindowBatch(PAST[:, -8:], ACTUAL, {"true law": walks(0.01)})
+    against = make_report([batch], TIMES, season=None, seed=0)["models"]["true law"]["against"]
+    assert against["random_walk"]["verdict"] == "better"
+    assert against["bootstrap"]["verdict"] == "unclear"
+
+
+def test_the_bootstrap_has_the_models_paths_and_the_mean_scores_of_ten_draws():
+    few, many = (
+        make_report([WindowBatch(PAST, ACTUAL, {"m": walks(0.01)[:, :num]})], TIMES, season=None, seed=0)
+        for num in (4, 30)
+    )
+    # The CRPS is fair to few paths, their quantiles are not.
+    assert few["naive"]["bootstrap"]["crps"] == pytest.approx(many["naive"]["bootstrap"]["crps"], rel=0.03)
+    assert few["naive"]["bootstrap"]["wql"] > 1.03 * many["naive"]["bootstrap"]["wql"]
+    held = many["naive"]["bootstrap"]["coverage"]["0.8"] * NUM_WINDOWS * HORIZON
+    assert held != pytest.approx(round(held), abs=1e-6), "a tenth of a count"
+    assert sum(many["naive"]["bootstrap"]["pit"]) == pytest.approx(1)
 
 
 def test_few_windows_or_paths_do_not_show_that_intervals_are_too_narrow():

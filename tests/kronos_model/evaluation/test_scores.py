@@ -46,7 +46,8 @@ def test_crps_quantile_loss_and_error_are_those_of_the_library():
 def test_calibrated_paths_have_flat_pit_and_nominal_coverage():
     totals = ScoreTotals(4, has_paths=True)
     for _ in range(20):
-        totals.add(*normal_windows(), PAST)
+        samples, actual = normal_windows()
+        totals.add([samples], actual, PAST)
     scores = totals.scores(np.arange(4000).astype("datetime64[D]"))
     assert scores["coverage"] == {
         share: pytest.approx(float(share), abs=0.015) for share in ("0.5", "0.8", "0.9")
@@ -58,7 +59,8 @@ def test_calibrated_paths_have_flat_pit_and_nominal_coverage():
 
 def test_narrow_paths_hold_too_little_and_pile_up_at_both_ends():
     totals = ScoreTotals(4, has_paths=True)
-    totals.add(*normal_windows(spread=0.3), PAST)
+    samples, actual = normal_windows(spread=0.3)
+    totals.add([samples], actual, PAST)
     scores = totals.scores(np.arange(200).astype("datetime64[D]"))
     assert scores["coverage"]["0.8"] < 0.5
     assert min(scores["pit"][0], scores["pit"][-1]) > 0.2

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kronos_model import Kronos, KronosTokenizer
-from kronos_model.checkpoints.source import is_trained
+from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.errors import (
     DeviceLost,
@@ -75,7 +75,7 @@ def test_the_result_is_a_checkpoint_with_metadata(finished, data):
     result, events, folder = finished
     pair = load_pair(result.checkpoint)
     assert pair.max_context == default_max_context(result.checkpoint) == 32
-    assert is_trained(result.checkpoint)
+    assert read_metadata(result.checkpoint)["trained"] is True
     metadata = json.loads((result.checkpoint / "metadata.json").read_text())
     assert metadata == result.metadata == events.of("done")[0]["metadata"]
     assert metadata["parent"]["model"] == metadata["parent"]["tokenizer"] == "from scratch"
@@ -86,9 +86,10 @@ def test_the_result_is_a_checkpoint_with_metadata(finished, data):
     assert metadata["data_fingerprint"].startswith("sha256:")
     assert metadata["evaluation"]["num_windows"] == 3
     ours = metadata["evaluation"]["models"]["finetuned"]
-    assert set(ours["against"]) == {"last_value", "drift", "random_walk"}
+    assert list(ours["against"]) == ["bootstrap", "last_value", "drift", "random_walk"]
     assert metadata["evaluation"]["no_seasonal"]  # the lookback is shorter than a day
     assert metadata["evaluation"]["verdict"] == ours["verdict"]
+    assert ours["verdict"][-1] == metadata["evaluation"]["next_step"] is not None
     # The weights are the best ones of each stage.
     for part, stage in (("model", "predictor"), ("tokenizer", "tokenizer")):
         best = (folder / stage / "best" / "model.safetensors").read_bytes()

@@ -101,7 +101,7 @@ class Service:
             self.redis.zincrby(KEYS.renewed, -3000, tag)
             self.deliveries.restore_overdue()
         elif what == "set aside":
-            self.deliveries.set_aside(tag)
+            self.deliveries.move_to_large(tag)
         elif what == "put back by 0.1.0":
             self.old_requeue(keys=[KEYS.unacked, KEYS.renewed, TAKEN_KEY], args=[tag, 0, TIMEOUT_S])
         else:

@@ -297,7 +297,7 @@ def test_too_large_messages_are_cut_among_others(redis, deliveries, large):
 def test_second_lists_give_what_has_waited_long_enough_without_the_moment(redis, deliveries):
     sent = send(redis, *"abcdefgh")
     for _ in sent:
-        deliveries.set_aside(take_one(deliveries, [NORMAL]).tag)
+        deliveries.move_to_large(take_one(deliveries, [NORMAL]).tag)
     for place in range(1, 4):  # the first three are older
         at, _, text = redis.lindex(LARGE, -place).partition("\n")
         redis.lset(LARGE, -place, f"{float(at) - 31:.6f}\n{text}")

@@ -37,10 +37,10 @@ def message(job_id: str) -> str:
     return f'{{"body": "…", "properties": {{"correlation_id": "{job_id}"}}}}'
 
 
-def set_aside(redis: Redis, deliveries: Deliveries, *job_ids: str) -> None:
+def move_to_large(redis: Redis, deliveries: Deliveries, *job_ids: str) -> None:
     for job_id in job_ids:
         redis.lpush(NORMAL, message(job_id))
-        deliveries.set_aside(take_one(deliveries, [NORMAL]).tag)
+        deliveries.move_to_large(take_one(deliveries, [NORMAL]).tag)
 
 
 def taken(deliveries: Deliveries, *lists: str, min_age_s: float = 0.0) -> list[bytes]:
@@ -53,13 +53,13 @@ def taken(deliveries: Deliveries, *lists: str, min_age_s: float = 0.0) -> list[b
 def test_a_repeated_command_moves_nothing(redis, deliveries):
     redis.lpush(NORMAL, message("a"))
     tag = take_one(deliveries, [NORMAL]).tag
-    deliveries.set_aside(tag)
-    deliveries.set_aside(tag)
+    deliveries.move_to_large(tag)
+    deliveries.move_to_large(tag)
     assert redis.llen(LARGE) == 1
 
 
 def test_a_job_that_comes_back_from_a_worker_is_next_on_its_second_list_and_overdue(redis, deliveries):
-    set_aside(redis, deliveries, "a", "b")
+    move_to_large(redis, deliveries, "a", "b")
     first = take_one(deliveries, [LARGE])
     redis.zincrby(KEYS.renewed, -TIMEOUT_S - 1, first.tag)
     assert deliveries.restore_overdue() == 1
@@ -73,12 +73,12 @@ def test_what_stands_before_a_message_of_a_first_list_is_its_own(redis, deliveri
     assert taken(deliveries, NORMAL, min_age_s=30) == [b"1.5\nx"]
 
 
-def test_a_job_that_is_set_aside_counts_in_the_queue_unless_it_is_cancelled(redis, deliveries):
+def test_a_job_that_is_move_to_large_counts_in_the_queue_unless_it_is_cancelled(redis, deliveries):
     admission = Admission(redis, result_ttl_s=60, max_queue_jobs=3)
     for job_id in ("a", "b", "c"):
         assert admit(admission, job_id)
         redis.lpop(NORMAL)
-        set_aside(redis, deliveries, job_id)
+        move_to_large(redis, deliveries, job_id)
     assert redis.hget(job_key("b"), "at") == f"list {LARGE}"
     assert queue_states(redis, 3)["cpu"].lengths == {"high": 0, "normal": 3, "low": 0}
     with pytest.raises(Exception, match="its limit is 3"):
@@ -132,7 +132,7 @@ def test_returned_jobs_are_found_where_they_are(redis, deliveries):
     for job_id in ("held", "later", "a", "b"):
         admit(admission, job_id)
         redis.lpop(NORMAL)
-        set_aside(redis, deliveries, job_id)
+        move_to_large(redis, deliveries, job_id)
     held, later = take_one(deliveries, [LARGE]), take_one(deliveries, [LARGE])
     deliveries.put_back(later.tag, 1000)
     admit(admission, "new")

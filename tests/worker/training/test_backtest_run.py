@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kronos_client.aio import AsyncForecastClient
@@ -52,12 +53,14 @@ class Client(FakeForecastClient):
         self._memory.enqueue = send  # type: ignore[method-assign]
 
 
-def digest(batches: Iterable[WindowBatch], *_: Any, **__: Any) -> dict[str, Any]:
+def digest(batches: Iterable[WindowBatch], *_: Any, bootstrap_losses: Any, **__: Any) -> dict[str, Any]:
     """In place of scores, which take longer than all else: the same for the same forecasts."""
     held = list(batches)
     content = [[one.past.tolist(), *(each.tolist() for each in one.samples.values())] for one in held]
     found = hashlib.sha256(repr(content).encode()).hexdigest()
-    return {"num_windows": sum(len(one.past) for one in held), "digest": found}
+    number = sum(len(one.past) for one in held)
+    bootstrap_losses.append(np.zeros(number))
+    return {"num_windows": number, "digest": found, "models": {}}
 
 
 @pytest.fixture
@@ -109,8 +112,10 @@ def refusal(run: BacktestJobRun) -> JobError:
 
 
 def test_a_result_has_the_report_and_its_files_stay(process, client):
-    run = a_run(process, models=["one", "two"])
+    fields = {"models": ["one", "two"], "top": 2, "cost_bps": 2.5}
+    run = a_run(process, **fields)
     result = go(run)
+    assert (result["report"]["asked"]["top"], result["report"]["asked"]["cost_bps"]) == (2, 2.5)
     assert result["report"] == json.loads((output(process) / "report.json").read_text())
     assert (result["queue"], result["worker"], result["num_attempts"]) == ("cpu.finetune", "f@host", 1)
     assert not result["resumed"]
@@ -122,7 +127,7 @@ def test_a_result_has_the_report_and_its_files_stay(process, client):
     assert (run.progress["forecasts_done"], run.progress["forecasts_total"]) == (24, 24)
     assert process.training.stage == "backtest"
     num_jobs = len(client.jobs)
-    assert go(a_run(process, models=["one", "two"])) == result  # delivered again
+    assert go(a_run(process, **fields)) == result  # delivered again
     assert len(client.jobs) == num_jobs
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kronos_model.bars.files.clock import Clock, ClockError, read_clock
-from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.bars.timestamps import load_timezone, parse_timestamps
 from kronos_model.errors import TimestampError
 
 
@@ -109,6 +109,46 @@ def test_a_zone_may_be_an_offset() -> None:
     assert texts_of(clock.instants) == ["2024-06-18T00:00:00"]
 
 
+@pytest.mark.parametrize(
+    ("form", "offsets"),
+    [
+        ("%Y%m%d %H:%M:%S US/Eastern", ("", "", "")),  # Interactive Brokers'
+        ("%Y-%m-%dT%H:%M{}[US/Eastern]", ("-04:00", "-05:00", "-05:00")),  # RFC 9557
+        ("%Y%m%d  %H:%M:%S US/Eastern", ("", "", "")),
+        ("%d.%m.%Y %H:%M US/Eastern", ("", "", "")),
+    ],
+)
+@pytest.mark.parametrize("step", [1, -1], ids=["oldest first", "newest first"])
+def test_texts_may_name_their_zone(form: str, offsets: tuple[str, ...], step: int) -> None:
+    """The hour that comes twice is the second one the second time."""
+    times = [datetime(2024, 11, 3, hour, 30) for hour in (1, 1, 2)]
+    texts = [time.strftime(form).format(offset) for time, offset in zip(times, offsets, strict=True)]
+    clock = clock_of(*texts[::step])
+
+    assert texts_of(clock.instants[::step]) == [f"2024-11-03T0{hour}:30:00" for hour in (5, 6, 7)]
+    assert texts_of(clock.wall[::step]) == [f"2024-11-03T0{hour}:30:00" for hour in (1, 1, 2)]
+    assert (clock.is_aware, clock.zone) == (True, "US/Eastern")
+    written = parse_timestamps(clock.texts(np.arange(len(texts))[::step]), zone=load_timezone("US/Eastern"))
+    assert np.array_equal(written.instants, clock.instants[::step])
+
+
+def test_a_zone_that_a_file_names_is_known() -> None:
+    kinds = {"Europe/Berlin": "Europe/Berlin", "UTC": "UTC", "+05:30": None}
+    for zone, expected in kinds.items():
+        assert clock_of(datetime(2024, 6, 18), kind=pa.timestamp("ms", zone)).zone == expected
+    skipped = clock_of("2024-03-31 02:30 Europe/Berlin", "2024-03-31 03:30 Europe/Berlin", "")
+    assert texts_of(skipped.instants) == ["NaT", "2024-03-31T01:30:00", "NaT"]
+    assert np.isnat(clock_of("2024-03-31 03:30 Europe/Berlin", "2024-03-31 04:30").wall).tolist() == [
+        False,
+        True,
+    ]
+    with pytest.raises(ClockError, match="times in Europe/Berlin and in Europe/Paris: write one file"):
+        clock_of("2024-03-31 03:30 Europe/Berlin", "2024-03-31 03:45 Europe/Paris")
+    with pytest.raises(ClockError, match="times in 'Mars/Base', which is no IANA"):
+        clock_of("2024-03-31 03:30 Mars/Base")
+    assert np.isnat(clock_of("1 A1/B1" * 5000).wall).all()
+
+
 @pytest.mark.parametrize("zone", ["Nowhere/At_All", "America", "../etc"])
 def test_an_unknown_zone_is_refused(zone: str) -> None:
     with pytest.raises(ClockError, match="no IANA time zone"):
@@ -117,3 +157,25 @@ def test_an_unknown_zone_is_refused(zone: str) -> None:
 
 def test_a_fraction_of_a_minute_is_no_time() -> None:
     assert texts_of(clock_of("2024-06-18T09:35.5", "2024-06-18T09:36").wall) == ["NaT", "2024-06-18T09:36:00"]
+
+
+@pytest.mark.parametrize("is_newest_first", [False, True])
+def test_times_with_the_name_of_their_zone_are_told_apart_as_clocks_go_back(is_newest_first: bool) -> None:
+    hours = ["00:30", "01:30", "01:30", "02:30"]
+    texts = [f"20241103  {hour}:00 US/Eastern" for hour in (hours[::-1] if is_newest_first else hours)]
+    clock = clock_of(*texts)
+
+    expected = [
+        f"2024-11-03T{hour}"
+        for hour in ("00:30:00-04:00", "01:30:00-04:00", "01:30:00-05:00", "02:30:00-05:00")
+    ]
+    assert sorted(clock.texts(np.arange(4)), key=expected.index) == expected
+    assert np.all(
+        np.diff(clock.instants[:: -1 if is_newest_first else 1]).astype("timedelta64[h]").astype(int) == 1
+    )
+    assert (clock.zone, clock.is_aware) == ("US/Eastern", True)
+
+
+def test_a_zone_that_is_none_is_refused() -> None:
+    with pytest.raises(ClockError, match="'Mars/Olympus', which is no IANA time zone"):
+        clock_of("20241103 01:30:00 Mars/Olympus")

@@ -1,0 +1,58 @@
+"""What to try after a run whose model is not better, from what the run measured. No torch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from kronos_model.evaluation.naive import BOOTSTRAP
+from kronos_model.evaluation.report import GOOD_COVERAGE, MIN_PATHS, START
+from kronos_model.finetuning.config import FinetuneConfig
+
+MIN_GAIN: Final = 0.02
+"""The least share by which the CRPS of the first bars ahead is lower, to call a shorter horizon better."""
+MIN_FALL: Final = 0.005
+"""The least share by which the validation loss fell in the last epoch, to call it still falling."""
+
+
+def next_step(
+    model: Mapping[str, Any], bootstrap: Mapping[str, Any], losses: Sequence[float], config: FinetuneConfig
+) -> str | None:
+    """The one thing to try next, with the reason; None if the model is better, or nothing shows what to try.
+
+    The rules go from what no training mends to what more or less of it may: a comparison that cannot tell,
+    intervals, the horizon, then the curve of the validation loss.
+
+    Args:
+        model: the trained model's part of a report, with ``by_horizon``.
+        bootstrap: that of the bootstrap.
+        losses: of validation, after each epoch of the last stage.
+    """
+    against = [model["against"][other] for other in (BOOTSTRAP, START) if other in model["against"]]
+    if all(by["verdict"] == "better" for by in against):
+        return None
+    if any(by["low"] is None for by in against):
+        why = "the windows are too few, or begin too close together, for an interval"
+        return f"Next, try more data to compare on, as by a larger data.test_fraction: {why}."
+    error, other, (low, high) = model["scores"]["mase"], bootstrap["mase"], GOOD_COVERAGE
+    held = model["scores"]["coverage"]["0.8"]
+    if config.evaluation.sample_count >= MIN_PATHS and not low <= held <= high and error <= other:
+        why = f"the 80 % interval held {100 * held:.0f} %, but the median errs no more than the bootstrap's"
+        return f"Next, try calibration alone (kronos calibrate): {why} (MASE {error:.3g}, {other:.3g})."
+    ours, theirs = (np.cumsum(each["by_horizon"]["crps_scaled"]) for each in (model, bootstrap))
+    changes = 100 * (ours / theirs - 1)
+    if changes.min() <= -100 * MIN_GAIN < changes[-1]:
+        bars = int(np.flatnonzero(changes <= -100 * MIN_GAIN)[-1]) + 1
+        why = f"CRPS against the bootstrap's {changes[bars - 1]:+.1f} %, over all bars {changes[-1]:+.1f} %"
+        return f"Next, try a shorter horizon, data.pred_len {bars}: {why}."
+    if not losses:
+        return None
+    stage, best, number = config.stages[-1], int(np.argmin(losses)) + 1, len(losses)
+    lowest = f"the validation loss was lowest after epoch {best} of {number}"
+    if 1 < best < number and getattr(config, stage).optimiser.schedule == "one_cycle":
+        return (
+            f"Next, try fewer epochs, {stage}.epochs {best}: {lowest}; the learning rate then falls earlier."
+        )
+    if number == 1 or losses[-1] < (1 - MIN_FALL) * min(losses[:-1]):
+        return f"Next, try more epochs, {stage}.epochs {2 * number}: the validation loss was still falling."
+    return f"Next, try more data: {lowest}, so these candles hold no more for this model to learn."

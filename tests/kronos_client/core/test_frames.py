@@ -1,0 +1,106 @@
+"""Frames as vendors' libraries make them are read as their files are."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from kronos_client.backtesting.run import read_candles
+from kronos_client.contract.columns import decode_column
+from kronos_client.contract.errors import JobError
+from kronos_client.core.long_request import data_payload
+from kronos_client.core.series import job_series
+from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER
+
+FRAMES: dict[str, dict[str, Any]] = {
+    "akshare.csv": {},
+    "tushare.csv": {"dtype": {"trade_date": str}},
+    "polygon_aggregates.csv": {},
+    "polygon_flat_file.csv": {},
+    "alpha_vantage.csv": {"index_col": 0},
+    "nasdaq.csv": {},
+    "investing_com.csv": {},
+    "one_value.csv": {},
+    "korean_broker.csv": {"encoding": "cp949", "thousands": ","},
+    "kraken.csv": {"header": None},
+    "ccxt.csv": {"header": None},
+    "yfinance_several_tickers.csv": {"header": [0, 1], "index_col": 0},
+    "yfinance_by_ticker.csv": {"header": [0, 1], "index_col": 0},
+}
+"""How pandas reads the samples as the frames that these vendors' libraries make."""
+
+
+def frame_of(name: str) -> pd.DataFrame:
+    frame = pd.read_csv(FOLDER / name, **FRAMES[name])
+    return frame.set_index(pd.to_datetime(frame.index)) if "yfinance" in name else frame
+
+
+@pytest.mark.filterwarnings("ignore:rows without a value")
+@pytest.mark.parametrize("name", FRAMES)
+def test_frames_of_vendors_are_read_as_their_files(name: str) -> None:
+    expected = EXPECTED[name]
+    found = job_series(frame_of(name))
+    assert [each["id"] for each in found] == expected.get("instruments", ["0"])
+    assert [text[:19] for text in found[0]["timestamps"]] == [text[:19] for text in expected["timestamps"]]
+    assert found[0].keys() - {"id", "timestamps"} == expected["columns"].keys()
+    for column, values in expected["columns"].items():
+        assert decode_column(found[0][column]).tolist() == np.float32(values).tolist()
+
+
+def test_volumes_that_mean_none_give_a_warning() -> None:
+    frame = pd.read_csv(FOLDER / "interactive_brokers_trades.csv")
+    frame["date"] = pd.date_range("2024-06-18 09:35", periods=3, freq="5min", tz="US/Eastern")
+    with pytest.warns(UserWarning, match="bars with the volume -1, by which Interactive Brokers means"):
+        (found,) = job_series(frame)
+    assert decode_column(found["volume"]).tolist() == [1200, 0, 1500]
+    assert (found["timestamps"][0], found["timezone"]) == ("2024-06-18T09:35:00-04:00", "US/Eastern")
+
+
+TIMES = pd.to_datetime(["2024-06-18", "2024-06-19", "2024-06-20"])
+
+
+@pytest.mark.parametrize(
+    "candles",
+    [
+        pd.Series([4.25, 4.5, 4.75], index=TIMES),
+        pd.Series([4.25, 4.5, 4.75], index=TIMES).to_frame("DGS10"),
+        pd.DataFrame({"ds": TIMES, "y": [4.25, 4.5, 4.75]}),
+        pl.DataFrame({"date": ["2024-06-18", "2024-06-19", "2024-06-20"], "target": [4.25, 4.5, 4.75]}),
+        {"timestamps": TIMES, "value": [4.25, 4.5, 4.75]},
+        [
+            {"date": day, "close": 1.0 + n, "open": 1.0, "high": 9.0, "low": 0.5}
+            for n, day in enumerate(TIMES)
+        ],
+    ],
+)
+def test_one_value_a_bar_is_open_high_low_and_close(candles: Any) -> None:
+    (found,) = job_series(candles)
+    expected = [1.0, 2.0, 3.0] if isinstance(candles, list) else [4.25, 4.5, 4.75]
+    assert decode_column(found["close"]).tolist() == expected
+    assert (found["open"] == found["high"] == found["low"] == found["close"]) is not isinstance(candles, list)
+
+
+def test_series_by_name_and_in_lists_are_several(recwarn: pytest.WarningsRecorder) -> None:
+    rate = pd.Series([4.25, np.nan, 4.75], index=TIMES)
+    assert [each["id"] for each in job_series({"DGS10": rate, "DGS2": rate})] == ["DGS10", "DGS2"]
+    assert {len(each["timestamps"]) for each in job_series([rate, rate])} == {2}
+    assert str(recwarn[0].message) == "rows without a value, left out: 1"
+    several = {"US": frame_of("yfinance_by_ticker.csv"), "DE": frame_of("akshare.csv")}
+    assert [each["id"] for each in data_payload(several)["instruments"]] == ["US AAPL", "US MSFT", "DE"]
+
+
+def test_what_is_ambiguous_in_a_frame_is_refused() -> None:
+    frame = pd.read_csv(FOLDER / "two_vendors.csv")
+    with pytest.raises(JobError, match="fit two forms, plain columns, with close in close and Investing"):
+        job_series(frame)
+    with pytest.raises(JobError, match=r"the frame has no header, .* do not prove the order"):
+        job_series(pd.read_csv(FOLDER / "ccxt_order_unproved.csv", header=None))
+
+
+def test_a_backtest_reads_frames_of_vendors_and_series() -> None:
+    read = read_candles({"A": frame_of("akshare.csv"), "B": pd.Series([4.25, 4.5, 4.75], index=TIMES)})
+    assert [each.name for each in read.instruments] == ["A", "B"]
+    assert read.instruments[1].bars[:, :4].tolist() == [[value] * 4 for value in (4.25, 4.5, 4.75)]
+    assert "Each bar has one value" in read.remarks[0]
