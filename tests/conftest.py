@@ -43,10 +43,12 @@ gc.disable()
 collect_nothing_at_exit()
 
 
-# How long an example takes decides nothing. `--faults` draws new examples, else all runs have the same ones.
+# How long an example takes decides nothing. `--faults` draws many new ones, else all runs have the same few.
 NO_REASON = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-settings.register_profile("same", deadline=None, suppress_health_check=NO_REASON, derandomize=True)
-settings.register_profile("new", settings.get_profile("same"), derandomize=False)
+settings.register_profile(
+    "same", deadline=None, suppress_health_check=NO_REASON, derandomize=True, max_examples=50
+)
+settings.register_profile("new", settings.get_profile("same"), derandomize=False, max_examples=300)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,6 +1,7 @@
 """What the packages promise as a whole: their exports, what they import, and what they never do."""
 
 import ast
+import functools
 import gc
 import importlib
 import os
@@ -200,6 +201,7 @@ def test_a_job_is_built_checked_and_enqueued_without_torch_pandas_and_celery():
             assert redis.llen(f"{CPU_QUEUE}\x06\x163") == 1
 
 
+@functools.cache
 def brought_by_no_more_than(extra: str) -> tuple[str, ...]:
     """The packages here that an installation with this extra would lack."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

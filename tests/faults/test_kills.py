@@ -79,7 +79,7 @@ def await_full(
                 and num_queued(redis) >= num_waiting
             ):
                 return worker, fresh
-        time.sleep(0.01)
+        time.sleep(0.05)
     held = {worker.node: accounts.in_hand(worker.node) for worker in fleet.running}
     found = {node: (len(jobs), len(jobs - accounts.lost_before(jobs))) for node, jobs in held.items()}
     raise AssertionError(

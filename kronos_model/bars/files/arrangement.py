@@ -24,7 +24,7 @@ def arranged(path: Path, cells: Cells, options: ReadOptions) -> Cells:
         CandleFileError: the file has no titles, and its values do not prove which column is which.
     """
     if cells.header.vendor is None:
-        cells = ordered(path, cells, options.decimal)
+        cells = ordered(path, cells)
     if cells.header.tickers:
         cells = _below_each_other(cells)
     vendor = cells.header.vendor

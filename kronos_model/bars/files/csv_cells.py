@@ -9,10 +9,10 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ SEPARATORS: Final = (",", ";", "\t", "|")
 REPLACED: Final = "\ufffd"
 """Python's replacement for bytes that are not UTF-8."""
 CHUNK_ROWS: Final = 65_536
+NO_LINE_END: Final = "the last line has no line end: the file may be cut, and its last number too short"
 HEAD_BYTES: Final = 2**20
 """From so much of a longer file without titles the order of its columns is proved."""
 
@@ -50,18 +51,8 @@ def read_csv(path: Path, read_header: ReadHeader) -> Cells:
         OSError, csv.Error: it cannot be read.
     """
     content = read_text(path)
-    cells = _read_text(path, content, read_header)
-    if content.endswith((b"\n", b"\r")):
-        return cells
-    last = len(cells.numbers) - 1
-    if cells.overlong.get(last, len(cells.header.titles)) < len(cells.header.titles):
-        text = "the last line is cut: the file was not written or downloaded to its end"
-    else:
-        text = (
-            "the last line has no line end: if the file was not written or downloaded to its end, its last "
-        )
-        text += "number may be too short"
-    return replace(cells, notes=(text,))
+    is_whole = content.endswith((b"\n", b"\r"))
+    return replace(_read_text(path, content, read_header), notes=() if is_whole else (NO_LINE_END,))
 
 
 def _read_text(path: Path, content: bytes, read_header: ReadHeader) -> Cells:
@@ -183,11 +174,7 @@ def _read_plain(content: bytes, separator: str, num_lines: int, header: Header) 
     columns = {
         name: pc.utf8_trim_whitespace(table.column(str(place))) for name, place in header.places.items()
     }
-    is_blank: Any = pa.scalar(True)
-    for column in columns.values():
-        if not pc.any(is_blank := pc.and_(is_blank, pc.equal(column, ""))).as_py():
-            break  # the column of times alone has no empty cell in most files
-    keep = pc.invert(is_blank)
+    keep = pc.invert(reduce(pc.and_, (pc.equal(column, "") for column in columns.values())))
 
     def count() -> NDArray[np.int64]:
         if content.count(b"\n", 0, -1) + 1 == num_lines + len(table):  # no line is blank

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.bars.files.clock import read_clock
 from kronos_model.bars.files.header import Cells, Header, unproved
-from kronos_model.bars.files.numbers import read_numbers
 from kronos_model.bars.files.vendors import TIME_OF_DAY, VENDORS, Vendor
-from kronos_model.errors import CandleFileError
 
 NUM_ROWS: Final = 8_192
 """Rows that are looked at, from the first."""
@@ -29,11 +27,11 @@ Numbers = dict[int, NDArray[np.float64]]
 """The columns of numbers by their place, (T,) each."""
 
 
-def ordered(path: Path, cells: Cells, decimal: str | None) -> Cells:
+def ordered(path: Path, cells: Cells) -> Cells:
     """The columns by our names. Raises CandleFileError if the values do not prove which is which."""
     columns = list(cells.columns.values())
     first = [column.slice(0, NUM_ROWS).cast(pa.string()) for column in columns]
-    proved = [vendor for vendor in VENDORS if _proves(vendor, first, cells.separator, decimal)]
+    proved = [vendor for vendor in VENDORS if _proves(vendor, first)]
     if len(proved) != 1:
         raise unproved(path)
     places = {name: place for place, name in enumerate(proved[0].order) if name}
@@ -42,7 +40,7 @@ def ordered(path: Path, cells: Cells, decimal: str | None) -> Cells:
     return replace(cells, header=header, columns={name: columns[place] for name, place in places.items()})
 
 
-def _proves(vendor: Vendor, columns: Sequence[Any], separator: str | None, decimal: str | None) -> bool:
+def _proves(vendor: Vendor, columns: Sequence[Any]) -> bool:
     """Whether the file has the vendor's columns, and its values fit no other order of them."""
     if len(vendor.order) != len(columns):
         return False
@@ -55,13 +53,13 @@ def _proves(vendor: Vendor, columns: Sequence[Any], separator: str | None, decim
         return False
     instants = read_clock(times).instants.astype(np.int64)
     forward = slice(None, None, -1 if instants[0] > instants[-1] else 1)
-    given = {str(place): each for place, each in enumerate(columns) if place >= num_times or are_times[1]}
+    first = num_times if num_times > 1 else 0
     try:
-        found = read_numbers(given, separator, decimal)
-    except CandleFileError:
+        floats = [column.cast(pa.float64()).to_numpy()[forward] for column in columns[first:]]
+    except pa.ArrowInvalid:
         return False
-    numbers = {int(place): each[forward] for place, each in found.items()}
-    if (np.diff(instants[forward]) < 0).any() or not np.isfinite(np.stack([*numbers.values()])).all():
+    numbers = dict(enumerate(map(np.asarray, floats), first))
+    if (np.diff(instants[forward]) < 0).any() or not np.isfinite(floats).all():
         return False
     ends = [place for place in numbers if place and are_times[1 + place]]  # of bars, such as Binance's
     if any(vendor.order[place] or (numbers[place] < numbers[0]).any() for place in ends):

@@ -1,10 +1,12 @@
 """A candle file as numbers and times. No row is dropped, whatever its cells hold."""
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,13 +20,71 @@ from kronos_model.bars.files.clock import DATE_FORMAT, Clock, ClockError, join_d
 from kronos_model.bars.files.csv_cells import read_csv
 from kronos_model.bars.files.find import PARQUET_SUFFIXES
 from kronos_model.bars.files.header import Cells, Header, ReadHeader, read_header, shown
-from kronos_model.bars.files.numbers import read_numbers
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.order import ordered
 from kronos_model.bars.files.parquet_cells import read_parquet
 from kronos_model.bars.files.vendors import INSTRUMENT, SYMBOL, TIME_OF_DAY
 from kronos_model.errors import CandleFileError
 from kronos_model.text import one_line
+
+DECIMAL: Final = "decimal"
+_SPACES: Final = "'’ \u00a0\u202f"
+"""Signs that only separate thousands."""
+
+
+def read_numbers(
+    columns: Mapping[str, pa.ChunkedArray], separator: str | None, decimal: str | None
+) -> dict[str, NDArray[np.float64]]:
+    """The numbers of text columns, NaN if a cell is none.
+
+    The decimal sign is the same in all columns: the one with which more cells are numbers. If that decides
+    nothing, as ``1,234`` is a number with both, it is a comma if semicolons separate the cells.
+
+    Raises:
+        CandleFileError: The decimal sign cannot be found.
+    """
+    try:
+        return {name: _as_floats(column) for name, column in columns.items()}
+    except pa.ArrowInvalid:  # not all are plain numbers: look at each, which takes several times as long
+        pass
+    sign = decimal or _decimal_of(columns, separator)
+    return {name: _read(column, sign) for name, column in columns.items()}
+
+
+def _decimal_of(columns: Mapping[str, pa.ChunkedArray], separator: str | None) -> str:
+    fits = partial(_count, columns)
+    num_dots, num_commas = fits(_number(".")), fits(_number(","))
+    if num_dots != num_commas:
+        return "." if num_dots > num_commas else ","
+    if not fits(","):
+        return "."
+    if separator in (";", ","):
+        return "," if separator == ";" else "."
+    text = "numbers such as 1,234, whose comma may separate decimals or thousands: give the decimal sign"
+    raise CandleFileError(text, field=DECIMAL)
+
+
+def _count(columns: Mapping[str, pa.ChunkedArray], pattern: str) -> int:
+    """The cells that match."""
+    matches = (pc.match_substring_regex(column, pattern) for column in columns.values())
+    return sum(pc.sum(each).as_py() or 0 for each in matches)
+
+
+def _number(decimal: str) -> str:
+    sign, group = re.escape(decimal), f"[{_SPACES}{'.' if decimal == ',' else ','}]"
+    whole = f"(?:[0-9]+|[0-9]{{1,3}}(?:{group}[0-9]{{3}})+)"
+    return f"^[+-]?(?:{whole}(?:{sign}[0-9]*)?|{sign}[0-9]+)(?:[eE][+-]?[0-9]+)?$"
+
+
+def _read(column: pa.ChunkedArray, decimal: str) -> NDArray[np.float64]:
+    is_number = pc.match_substring_regex(column, _number(decimal))
+    texts = pc.if_else(is_number, column, pa.scalar(None, column.type))
+    texts = pc.replace_substring_regex(texts, f"[{_SPACES}{'.' if decimal == ',' else ','}]", "")
+    return _as_floats(pc.replace_substring(texts, decimal, "."))
+
+
+def _as_floats(column: Any) -> NDArray[np.float64]:
+    return np.asarray(column.cast(pa.float64()).to_numpy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,20 +116,18 @@ def read_table(path: Path, options: ReadOptions) -> tuple[Cells, CandleTable]:
     """
 
     def header_of(rows: Sequence[Sequence[str]], head: Cells | None = None) -> Header:
-        return (
-            read_header(path, rows, options) if head is None else ordered(path, head, options.decimal).header
-        )
+        return read_header(path, rows, options) if head is None else ordered(path, head).header
 
-    cells = arranged(path, read_cells(path, header_of), options)
+    cells = _read_cells(path, header_of, options)
     return cells, _to_table(path, cells, options)
 
 
-def read_cells(path: Path, read_header: ReadHeader) -> Cells:
+def _read_cells(path: Path, read_header: ReadHeader, options: ReadOptions) -> Cells:
     """The cells of a file's columns. Raises CandleFileError for whatever its reader raises."""
     is_parquet = path.suffix.lower() in PARQUET_SUFFIXES
     read = read_parquet if is_parquet else read_csv
     try:
-        return read(path, read_header)
+        return arranged(path, read(path, read_header), options)
     except (CandleFileError, MemoryError):
         raise
     except Exception as error:  # libraries raise errors of any type; one bad file must not stop the others
@@ -91,7 +149,7 @@ def names_instruments(path: Path, options: ReadOptions) -> bool:
         raise _HeaderRead
 
     with suppress(_HeaderRead, CandleFileError):
-        read_cells(path, read_only)
+        _read_cells(path, read_only, options)
     return bool(found) and (found[0].names_instruments or bool(found[0].tickers))
 
 

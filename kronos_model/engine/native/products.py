@@ -12,7 +12,8 @@ from kronos_model.engine.native.vectors import LANES, add_outer, load_rows, pref
 IS_CACHED = bool(config.CACHE_DIR)
 """Without a folder Numba would choose one that nobody checked."""
 OPTIONS = {"error_model": "numpy", "nogil": True}
-compiled = njit(**OPTIONS)
+# Only kernels call these. Wrappers for Python and C are a third of the compilation.
+compiled = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **OPTIONS)
 
 PANEL = 32
 """Outputs of a panel."""

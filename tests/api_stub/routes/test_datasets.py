@@ -19,6 +19,7 @@ from pydantic import SecretStr
 from api_stub.main import create_app
 from api_stub.uploads import body, dataset_folder, file_process
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.synthetic import candles
 from tests.api_stub.conftest import ADDRESS
@@ -37,6 +38,16 @@ def table() -> pd.DataFrame:
 @pytest.fixture(scope="module")
 def csv(table: pd.DataFrame) -> bytes:
     return table.to_csv(index=False).encode()
+
+
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads files in this process: a new one imports pandas each time."""
+
+    async def read_upload(path, name, options, code):
+        return read_instruments([str(path)], options)[1].short()
+
+    monkeypatch.setattr(dataset_folder, "read_upload", read_upload)
 
 
 def left_behind(settings) -> list[str]:
@@ -84,6 +95,7 @@ def test_a_file_is_replaced_only_on_request(http, settings, csv):
     assert (settings.data_folder / "a.csv").read_bytes() == changed
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_mounted_bucket_without_hard_links_keeps_a_taken_name_too(http, settings, csv, monkeypatch):
     def refuse(source, target):
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -244,12 +256,14 @@ def test_files_are_read_one_after_another(settings, csv, monkeypatch):
     assert most == 1
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_suffix_becomes_lower_case(http, settings, csv):
     answer = http.post(URL, params={"name": "AAPL.CSV"}, content=csv, headers=CSV)
     assert (answer.status_code, answer.json()["name"]) == (201, "AAPL.csv")
     assert [path.name for path in settings.data_folder.iterdir()] == ["AAPL.csv"]
 
 
+@pytest.mark.usefixtures("read_here")
 def test_an_upload_does_not_write_through_a_link(http, settings, csv, tmp_path):
     settings.data_folder.mkdir()
     outside = tmp_path / "outside.csv"
@@ -301,6 +315,7 @@ def test_without_a_data_folder_there_is_no_upload(settings, csv):
         assert http.get(URL).status_code == 422
 
 
+@pytest.mark.usefixtures("read_here")
 def test_leftovers_of_a_crash_are_removed_by_a_later_upload(http, settings, csv):
     old, new = (settings.data_folder / f".upload-{name}" for name in ("old", "new"))
     for folder in (old, new):
@@ -318,6 +333,7 @@ def test_too_many_uploads_are_answered_with_503(settings, csv, monkeypatch):
     assert (answer.status_code, answer.json()["code"]) == (503, "OVERLOADED")
 
 
+@pytest.mark.usefixtures("read_here")
 def test_one_key_cannot_hold_the_places_of_others(settings, csv):
     keys = "first-key-of-the-test,second-key-of-the-test"
     app = create_app(settings.model_copy(update={"api_keys": SecretStr(keys)}))

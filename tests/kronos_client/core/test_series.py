@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import pytz
 
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -160,14 +161,13 @@ def test_times_of_every_kind_are_written_as_iso_8601(given, written):
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOURS = pd.date_range("2024-03-30 12:00", periods=5, freq="h")
-PYTZ = pytest.importorskip("pytz")
 
 
 @pytest.mark.parametrize(
     ("times", "zone"),
     [
         (HOURS.tz_localize("Europe/Berlin"), "Europe/Berlin"),
-        (HOURS.tz_localize(PYTZ.timezone("Europe/Berlin")), "Europe/Berlin"),
+        (HOURS.tz_localize(pytz.timezone("Europe/Berlin")), "Europe/Berlin"),
         (HOURS.tz_localize("dateutil/Europe/Berlin"), "Europe/Berlin"),
         (pd.Series(HOURS.tz_localize("US/Eastern")), "US/Eastern"),
         (
@@ -176,18 +176,17 @@ PYTZ = pytest.importorskip("pytz")
         ),
         (pl.Series(HOURS.to_list()).dt.replace_time_zone("America/New_York"), "America/New_York"),
         ([time.replace(tzinfo=BERLIN) for time in HOURS.to_pydatetime()], "Europe/Berlin"),
-        ((PYTZ.timezone("Europe/Berlin").localize(time) for time in HOURS.to_pydatetime()), "Europe/Berlin"),
+        ((pytz.timezone("Europe/Berlin").localize(time) for time in HOURS.to_pydatetime()), "Europe/Berlin"),
         (HOURS.tz_localize("UTC"), "UTC"),
         (HOURS.tz_localize("dateutil/UTC"), "UTC"),
-        (HOURS.tz_localize(PYTZ.utc), "UTC"),
+        (HOURS.tz_localize(pytz.utc), "UTC"),
         (HOURS, None),
         (HOURS.tz_localize("+08:00"), None),
-        (HOURS.tz_localize(PYTZ.FixedOffset(480)), None),
+        (HOURS.tz_localize(pytz.FixedOffset(480)), None),
         ([time.replace(tzinfo=timezone(timedelta(hours=1))) for time in HOURS], None),
         ([HOURS[0].tz_localize("Europe/Paris"), *HOURS[1:].tz_localize(BERLIN)], None),  # not one zone
         ([time.isoformat() for time in HOURS.tz_localize(BERLIN)], None),
     ],
-    ids=str,
 )  # fmt: skip
 def test_the_zone_of_the_times_is_that_of_the_series(times, zone):
     payload = series_payload(mapping(), "x", timestamps=times)

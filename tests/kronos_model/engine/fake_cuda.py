@@ -202,7 +202,8 @@ def runner_on(
 def mps_kernels() -> frozenset[str]:
     """The operators that PyTorch computes on MPS, by its own list."""
     file = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native" / "native_functions.yaml"
-    entries = {one["func"].partition("(")[0]: one for one in yaml.safe_load(file.read_text())}
+    listed = yaml.CSafeLoader(file.read_text()).get_single_data()
+    entries = {one["func"].partition("(")[0]: one for one in listed}
 
     def is_there(entry: dict[str, Any]) -> bool:
         if "structured_delegate" in entry:

@@ -46,6 +46,20 @@ def dtype(request) -> torch.dtype:
     return request.param
 
 
+in_pairs = pytest.mark.parametrize(
+    ("threads", "kind", "dtype"),
+    [
+        (1, "native", torch.float32),
+        (2, "native", torch.bfloat16),
+        (2, "torch", torch.float32),
+        (1, "torch", torch.bfloat16),
+    ],
+    ids=["1-native-float32", "2-native-bfloat16", "2-torch-float32", "1-torch-bfloat16"],
+    indirect=["threads"],
+)
+"""Any two of them together; all three together are tried with any number of rows."""
+
+
 @pytest.fixture(scope="module")
 def small_pair() -> Pair:
     """One block with the head size of the published models."""
@@ -214,6 +228,7 @@ def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, kind,
             assert torch.equal(ours, theirs[8 * first : 8 * first + rows]), rows
 
 
+@in_pairs
 @pytest.mark.parametrize("lookback", [3, 65, 150, 230])
 def test_chunks_change_nothing(threads, small_pair, kind, dtype, lookback):
     """The window slides in the last two cases."""
@@ -224,6 +239,7 @@ def test_chunks_change_nothing(threads, small_pair, kind, dtype, lookback):
         assert_same_bits(chunked, whole)
 
 
+@in_pairs
 @pytest.mark.parametrize("sample_count", [5, 7])
 def test_rounds_change_nothing(threads, small_pair, kind, dtype, sample_count):
     request = series_request(2, 100, 6, SamplingParams(sample_count=sample_count, seed=4))
@@ -232,6 +248,7 @@ def test_rounds_change_nothing(threads, small_pair, kind, dtype, sample_count):
     assert_same_bits(in_rounds, at_once)
 
 
+@in_pairs
 def test_other_jobs_change_nothing(threads, kind, dtype):
     """The bundled model with jobs of other lengths and numbers of paths; in few slots, paths make room."""
     loaded = load_pair("kronos-tiny")
@@ -240,7 +257,7 @@ def test_other_jobs_change_nothing(threads, kind, dtype):
         series_request(0, 120, 24, SamplingParams(sample_count=num_paths, seed=1)) for num_paths in (1, 4)
     ]
     alone = [forecast(pair, kind, dtype, [request])[0] for request in ours]
-    for num_others, num_slots in ((4, 64), (14, 64), (5, 7)):
+    for num_others, num_slots in ((14, 64), (5, 7)):
         others = [
             series_request(
                 seed, 60 + 9 * seed, 5 + 2 * seed, SamplingParams(sample_count=1 + seed % 5, seed=seed)

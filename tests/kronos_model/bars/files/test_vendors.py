@@ -62,8 +62,7 @@ def test_an_explanation_names_columns_units_zone_and_what_is_left_out(tmp_path: 
     assert found.explanation()[-4:] == [
         "rows: 4",
         "rows left out: 1 unreadable time",
-        "the last line has no line end: if the file was not written or downloaded to its end, its last "
-        "number may be too short",
+        "the last line has no line end: the file may be cut, and its last number too short",
         "rows without a value, left out: 2",
     ]
     assert found.last(9).warnings[1:] == found.explanation()[-2:]
