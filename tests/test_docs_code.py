@@ -25,9 +25,11 @@ from tests.doc_blocks import PAGES, ROOT, Block, blocks_of, commands_of
 from tests.kronos_model.finetuning.tiny_runs import tiny_config, write_candles
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+RECIPES = [block.page for block in BLOCKS if block.page.startswith("docs/recipes/")]
 RUN_ELSEWHERE = {
     "docs/use/clients.md": "tests/integration/test_clients_page.py",  # all that have a title
     "docs/use/http.md": "tests/api_stub/test_documented_requests.py",  # all of curl
+    **dict.fromkeys(RECIPES, "tests/integration/test_recipes.py"),  # all that have a title
 }
 OF_TESTS = {"FAULT_EXAMPLES", "FAULT_CASE", "KRONOS_SOAK_S"}
 OF_LAUNCHER = {"test": {"--gpu", "--faults"}, "setup": {"--dev"}}
