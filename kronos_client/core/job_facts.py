@@ -78,7 +78,7 @@ class JobFacts:
 
 
 def read_job(redis: Redis, job_id: str) -> JobFacts:
-    """Read what Redis says about a job. Blocks. ``redis`` answers in bytes."""
+    """Read what Redis says about a job. Blocks."""
     state_key, unreadable = result_key(job_id), set[str]()
     of_job = [("HGETALL", job_key(job_id)), ("EXISTS", cancel_key(job_id)), ("TTL", state_key)]
     get_state = ("GETRANGE", state_key, 0, MAX_STATE_BYTES - 1)
@@ -168,7 +168,7 @@ def _ask(redis: Redis, unreadable: set[str], *commands: tuple[Any, ...]) -> list
     """The answers; None for a key that cannot be read, which is added to ``unreadable``."""
     with redis.pipeline(transaction=False) as pipe:
         for command in commands:
-            pipe.execute_command(*command)  # type: ignore[no-untyped-call]
+            pipe.execute_command(*command, **{NEVER_DECODE: True})  # type: ignore[no-untyped-call]
         answers = pipe.execute(raise_on_error=False)
     for position, answer in enumerate(answers):
         if isinstance(answer, NoPermissionError) or str(answer).startswith("WRONGTYPE"):
