@@ -18,7 +18,7 @@ from kronos_client.contract.names import DEAD_KEY, SHARED_KEY, Kind
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.job_facts import ListedJob, list_jobs
+from kronos_client.core.job_facts import JobFacts, ListedJob, list_jobs, read_job
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import NOTHING, Stored
 from kronos_client.redis.connection import reachable, unanswered
@@ -154,6 +154,12 @@ class Backend:
         """Delete the result of a job; returns whether there was one. Raises JobError BROKER_UNREACHABLE."""
         async with _answered(JOB_TIMEOUT_S, job_id):
             return await self.events.forget(job_id)
+
+    async def facts(self, job_id: str) -> JobFacts:
+        """Where a job is, and how long it takes. Raises JobError BROKER_UNREACHABLE."""
+        async with _answered(JOB_TIMEOUT_S, job_id):
+            read = partial(read_job, reads_dead=False)
+            return await self.ask(read, self.dispatcher.redis, job_id, job_id=job_id)
 
     async def list_jobs(
         self, kind: Kind, limit: int, until: float | None

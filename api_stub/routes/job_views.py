@@ -22,6 +22,9 @@ BACKTESTS: Final = "/v1/backtests"
 
 WAITING: Final = "why no worker takes it now, and the command that starts one"
 
+BEFORE: Final = "about how many jobs a worker takes before it, if `estimate` asks for it and it waits"
+LEFT: Final = "about how long it waits, or is computed, if `estimate` asks for it and it is known"
+
 Result = TypeVar("Result", ForecastResult, FinetuneResult, BacktestResult)
 Progress = TypeVar("Progress", FinetuneProgress, BacktestProgress)
 
@@ -71,12 +74,19 @@ class JobsView(BaseModel):
     next: str | None = Field(description=NEXT)
 
 
-class ForecastView(BaseModel):
-    """A forecast job."""
+class AnyJobView(BaseModel):
+    """What the views of all jobs have."""
 
     id: str
     state: State
     waiting: str | None = Field(default=None, description=WAITING)
+    jobs_before: int | None = Field(default=None, description=BEFORE)
+    seconds_left: float | None = Field(default=None, description=LEFT)
+
+
+class ForecastView(AnyJobView):
+    """A forecast job."""
+
     bars_done: int | None = Field(default=None, description="over all paths of all series, while it runs")
     bars_total: int | None = None
     result: ForecastResult | None = Field(
@@ -93,12 +103,9 @@ class ForecastView(BaseModel):
         return cls(**_fields(job_id, stored, ForecastResult), **bars, **fields)
 
 
-class FinetuneView(BaseModel):
+class FinetuneView(AnyJobView):
     """A finetuning job."""
 
-    id: str
-    state: State
-    waiting: str | None = Field(default=None, description=WAITING)
     progress: FinetuneProgress | None = Field(default=None, description="while it runs")
     result: FinetuneResult | None = Field(default=None, description="once it is done")
     error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
@@ -110,12 +117,9 @@ class FinetuneView(BaseModel):
         return cls(**_fields(job_id, stored, FinetuneResult), progress=progress)
 
 
-class BacktestView(BaseModel):
+class BacktestView(AnyJobView):
     """A backtest."""
 
-    id: str
-    state: State
-    waiting: str | None = Field(default=None, description=WAITING)
     progress: BacktestProgress | None = Field(default=None, description="while it runs")
     result: BacktestResult | None = Field(
         default=None, description="once it is done; GET …/report has its report as a file"

@@ -121,11 +121,20 @@ def _router(
 
     @router.get("/{job_id}", response_model=view, responses=as_tables if view is ForecastView else None)
     async def get(
-        job_id: AnyId, backend: BackendDependency, table: PreferredTable, response: Response
+        job_id: AnyId,
+        backend: BackendDependency,
+        table: PreferredTable,
+        response: Response,
+        estimate: Annotated[
+            bool, Query(description="whether to say how many jobs come before it, and how long it takes")
+        ] = False,
     ) -> BaseModel | Response:
         """The job's state and progress, and its result once it is done."""
         stored = await backend.read(job_id)
         found = view.from_stored(job_id, stored)
+        if estimate and not stored.has_ended:
+            facts = await backend.facts(job_id)
+            found.jobs_before, found.seconds_left = facts.num_before, facts.left_s
         if table is None or not isinstance(found, ForecastView):
             return found
         if found.result is not None:

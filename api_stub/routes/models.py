@@ -24,8 +24,8 @@ from kronos_client.contract.forecast import Device
 from kronos_client.contract.names import LOAD_MODEL_COMMAND, MAX_ID_CHARS
 from kronos_client.registry.model_registry import DamagedModel, ModelRegistry
 from kronos_client.registry.registered_model import RUNS
-from kronos_model.checkpoints.names import NO_BACKTEST, caution_about
-from kronos_model.checkpoints.source import read_json
+from kronos_model.checkpoints.names import NO_BACKTEST, bundled_names, caution_about
+from kronos_model.checkpoints.source import read_json, read_metadata
 from kronos_model.errors import CheckpointError, DiskFull, KronosError
 
 router = APIRouter(prefix="/v1/models", tags=["models"], dependencies=[Depends(json_only)])
@@ -54,6 +54,9 @@ class ModelView(BaseModel):
         default=False, description="whether the name of a registered model, without a version, means it"
     )
     damaged: str | None = Field(default=None, description="why it cannot be used")
+    lookback: int | None = Field(default=None, description="most bars of lookback in its training, if known")
+    min_lookback: int | None = Field(default=None, description="the fewest; without them always the most")
+    pred_len: int | None = Field(default=None, description="bars after the lookback in its training")
     caution: str | None = Field(
         default=None, description="that it is only for trying the service, or that no backtest is kept here"
     )
@@ -101,7 +104,9 @@ async def models(backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: C
     known: dict[str, ModelView] = {}
     for worker in workers:
         for place, model in enumerate(worker.models):
-            known.setdefault(model.id, ModelView(id=model.id, kind="further" if place else "own"))
+            view = ModelView(id=model.id, kind="further" if place else "own")
+            view.lookback, view.min_lookback = model.lookback, model.min_lookback
+            known.setdefault(model.id, view)
     for name in backend.settings.further_models:
         known.setdefault(name, ModelView(id=name, kind="further"))
     known |= {view.id: view for view in await backend.call(registered_models, backend.settings.model_folder)}
@@ -113,6 +118,8 @@ async def models(backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: C
     for view in known.values():
         untested = None if view.id in tested else NO_BACKTEST
         view.caution = caution_about(view.id, view.metadata or {}) or untested
+        for name, bars in _trained_on(view).items():
+            setattr(view, name, bars)
     page, following = page_of(list(known.values()), lambda model: model.id, limit, cursor)
     return ModelsView(models=page, next=following)
 
@@ -203,6 +210,16 @@ def _broadcast(settings: ApiSettings, model: str, ask: str, nodes: list[str]) ->
         for node, answer in reply.items()
         if isinstance(answer, dict) and answer.get("state") in ("ready", "loading", "failed")
     }
+
+
+bundled_metadata = lru_cache(read_metadata)
+
+
+def _trained_on(view: ModelView) -> dict[str, int]:
+    """The lengths of the windows of a registered or bundled model's training, as far as they are known."""
+    metadata = bundled_metadata(view.id) if view.id in bundled_names() else view.metadata or {}
+    names = ("lookback", "min_lookback", "pred_len")
+    return {name: metadata[name] for name in names if metadata.get(name) is not None}
 
 
 def _delete(folder: Path | None, model_id: str) -> None:

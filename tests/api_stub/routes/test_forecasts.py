@@ -69,8 +69,18 @@ def test_a_view_follows_a_job(http, jobs):
     assert answer.headers["x-job-id"] == job_id
     assert answer.json() == {
         "id": job_id, "state": "done", "bars_done": None, "bars_total": None, "result": result, "error": None,
-        "waiting": None,
+        "waiting": None, "jobs_before": None, "seconds_left": None,
     }  # fmt: skip
+
+
+def test_an_estimate_says_what_comes_before_a_job(http, jobs, ready_worker):
+    first, second = enqueue(http), enqueue(http)
+    for job_id, before in ((first, 0), (second, 1)):
+        assert http.get(f"{URL}/{job_id}?estimate=true").json()["jobs_before"] == before
+    assert http.get(f"{URL}/{first}?estimate=true").json()["seconds_left"] == 0
+    assert http.get(f"{URL}/{second}").json()["jobs_before"] is None
+    jobs.finish(second)
+    assert http.get(f"{URL}/{second}?estimate=true").json()["jobs_before"] is None
 
 
 def test_a_failed_job_has_its_error(http, jobs):

@@ -54,7 +54,7 @@ def test_each_model_says_what_its_user_must_know(http, settings, redis, tmp_path
         (tmp_path / "checkpoint" / file).write_text("x")
     registry = ModelRegistry(tmp_path / "models")
     for name, parent in (("mine", "kronos-tiny"), ("desk", "NeoQuasar/Kronos-small"), ("new", "elsewhere")):
-        metadata = {"max_context": 8, "parent": {"model": parent}}
+        metadata = {"max_context": 8, "parent": {"model": parent}, "lookback": 6, "pred_len": 2}
         registry.register(tmp_path / "checkpoint", name, job_id=name, fingerprint="f", metadata=metadata)
     for number, content in enumerate(('{"model_info": {"a": {"id": "desk", "revision": "1"}}}', "[]", "{")):
         report = output_folder(registry.folder, str(number)) / "report.json"
@@ -62,7 +62,10 @@ def test_each_model_says_what_its_user_must_know(http, settings, redis, tmp_path
         report.write_text(content)
     http.app.state.backend.settings = settings.model_copy(update={"model_folder": registry.folder})
     announce(redis, STATUS)
-    found = {one["id"]: one["caution"] for one in http.get("/v1/models").json()["models"]}
+    models = {one["id"]: one for one in http.get("/v1/models").json()["models"]}
+    windows = {name: (one["lookback"], one["pred_len"]) for name, one in models.items()}
+    assert (windows["mine@1"], windows["kronos-tiny"]) == ((6, 2), (416, 96))
+    found = {name: one["caution"] for name, one in models.items()}
     for name in (STATUS.models[0].id, "mine@1"):
         assert found[name].endswith("for trying the service, not for trading.")
     untested = "No backtest of this model is recorded here."
