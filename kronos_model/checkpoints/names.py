@@ -45,7 +45,7 @@ def parent_of(metadata: Mapping[str, Any]) -> Any:
 
 
 def comes_from_bundled(metadata: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint with this metadata was finetuned from a bundled one."""
+    """Whether a checkpoint with this metadata is a bundled one, or was finetuned from one."""
     return metadata.get("for_trying") is True or parent_of(metadata) in bundled_names()
 
 
@@ -56,5 +56,5 @@ def caution_about(name: str, metadata: Mapping[str, Any]) -> str | None:
     if name in bundled_names():
         return f"{name} was trained on synthetic candles: {FOR_TRYING}."
     if comes_from_bundled(metadata):
-        return f"{name} was finetuned from a model of synthetic candles: {FOR_TRYING}."
+        return f"{name} comes from a model of synthetic candles: {FOR_TRYING}."
     return None

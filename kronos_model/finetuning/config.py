@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
+from kronos_model.checkpoints.names import full_name
 from kronos_model.devices import DEVICE_PATTERN
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config_parts import (
@@ -141,7 +142,8 @@ class EvaluationConfig(ConfigModel):
 def _default_stages(fields: dict[str, Any]) -> tuple[StageName, ...]:
     """Both, or the predictor alone if training would spoil the tokenizer."""
     start = fields.get("start")  # missing if it is invalid
-    is_computed = start is not None and (start.tokenizer or start.model) == COMPUTED_TOKENIZER
+    source = None if start is None else start.tokenizer or start.model
+    is_computed = isinstance(source, str) and full_name(source) == COMPUTED_TOKENIZER
     return ("predictor",) if is_computed else ("tokenizer", "predictor")
 
 

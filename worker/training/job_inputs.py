@@ -10,7 +10,7 @@ from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
-from kronos_model.checkpoints.names import bundled_names, did_you_mean, full_name
+from kronos_model.checkpoints.names import bundled_names, comes_from_bundled, did_you_mean, full_name
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.config import DEFAULT_MODEL, FinetuneConfig
 from kronos_model.text import excerpt
@@ -84,6 +84,10 @@ def check_start(
         if model is None:
             raise _model_refusal(part, name, revision, listed)
         registered[part] = model
+    tokenizer = registered.get("model" if config.start.tokenizer is None else "tokenizer")
+    is_computed = tokenizer is not None and comes_from_bundled(tokenizer.metadata.model_dump())
+    if is_computed and "stages" not in config.model_fields_set:
+        config = config.model_copy(update={"stages": ("predictor",)})  # as from the bundled model itself
     return with_start(config, fields), registered
 
 

@@ -30,7 +30,7 @@ def test_a_misspelled_name_has_its_nearest():
     ("name", "metadata", "begin"),
     [
         ("kronos-tiny", {"trained": True}, "kronos-tiny was trained on synthetic candles"),
-        ("mine@1", {"parent": {"model": "kronos-tiny"}}, "mine@1 was finetuned from a model of synthetic"),
+        ("mine@1", {"parent": {"model": "kronos-tiny"}}, "mine@1 comes from a model of synthetic"),
         ("mine@2", {"parent": {"model": "mine@1"}, "for_trying": True}, "mine@2 was finetuned from"),
         ("folder", {"trained": False}, "folder is untrained"),
         ("NeoQuasar/Kronos-small", {}, None),

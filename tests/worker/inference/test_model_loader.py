@@ -289,7 +289,7 @@ def test_a_short_name_is_that_of_a_published_model_unless_a_registered_one_has_i
     registry.register(PARITY, "tiny", job_id="job-1", fingerprint="f", metadata=metadata)
     loaded = ModelLoader(own, CPU).load()
     assert loaded.name == "tiny@1"
-    assert loaded.caution.startswith("tiny@1 was finetuned from a model of synthetic candles: for trying")
+    assert loaded.caution.startswith("tiny@1 comes from a model of synthetic candles: for trying")
     assert "tiny is the registered model tiny@1 here, not kronos-tiny." in caplog.messages
 
 

@@ -166,3 +166,20 @@ def test_a_folder_of_the_settings_is_found_from_any_working_folder(settings, tmp
     (tmp_path / "own").mkdir()
     models = Worker(settings.model_copy(update={"model": "own"}), ModelRegistry(tmp_path))
     assert models.check(config("own"))[0].start.model == str(tmp_path / "own")
+
+
+def test_a_computed_tokenizer_is_trained_only_if_the_config_says_so(models):
+    """Training would spoil it: also that of a registered model that comes from the bundled one."""
+    models.registry.register(
+        BUNDLED, "copy", job_id="c", fingerprint="f", metadata={"max_context": 64, "for_trying": True}
+    )
+    given = {"data": {"path": "."}, "start": {"model": "copy"}}
+    both = ("tokenizer", "predictor")
+    assert [models.check(config(name))[0].stages for name in ("tiny", "copy", "mine", "owner/own")] == [
+        ("predictor",),
+        ("predictor",),
+        both,
+        both,
+    ]
+    assert models.check(config("owner/own", tokenizer="copy"))[0].stages == ("predictor",)
+    assert models.check(parse_config(given | {"stages": both}))[0].stages == both
