@@ -1,5 +1,7 @@
 /** The HTTP API: requests, errors, and a job's events as they come. */
 
+import { mebibytes } from "./format.js"
+
 const KEY_ITEM = "kronos.api-key"
 const RETRY_MS = 1500
 const SILENT_MS = 20_000 // without an answer; the API itself waits for Redis for less
@@ -42,10 +44,10 @@ async function send(method, path, { body, headers = {}, silentMs = SILENT_MS, re
     if (error.status === 401) onUnauthorized.forEach((listener) => listener())
     if (abort.signal.aborted) {
       const seconds = Math.round(patienceMs / 1000)
-      throw new Unreachable(`The API has not answered for ${seconds} s. It may be overloaded, or hang.`)
+      throw new Unreachable(`The service has not answered for ${seconds} s. It may have too much to do.`)
     }
     if (error.name !== "TypeError") throw error // a broken connection is a TypeError
-    throw new Unreachable("The API does not answer. Check that it runs and that the network works.")
+    throw new Unreachable("The service does not answer. Check your network. If that works, the service may be down.")
   } finally {
     clearTimeout(timer)
   }
@@ -58,7 +60,7 @@ async function problemOf(response) {
   } catch {
     // Not a problem document, but for example a proxy's page: only the status is known.
   }
-  const message = problem.detail ?? `The API answered ${response.status} ${response.statusText}`.trim()
+  const message = problem.detail ?? `The service answered ${response.status} ${response.statusText}`.trim()
   return new ApiError(message, { ...problem, status: response.status })
 }
 
@@ -83,8 +85,8 @@ export const uploads = { maxBytes: Infinity }
 /** Uploads a file. The API reads all of it before it answers, for at most three minutes. */
 export async function upload(path, file) {
   if (file.size > uploads.maxBytes) {
-    const [size, most] = [file.size, uploads.maxBytes].map((bytes) => (bytes / 2 ** 20).toFixed(1))
-    throw new ApiError(`${file.name} has ${size} MiB; the service takes at most ${most} (KRONOS_API_MAX_UPLOAD_BYTES).`)
+    const [size, most] = [file.size, uploads.maxBytes].map(mebibytes)
+    throw new ApiError(`${file.name} has ${size} MiB; the service takes at most ${most}.`)
   }
   return send("POST", path, {
     body: file, headers: { "Content-Type": "application/octet-stream" }, silentMs: 200_000,

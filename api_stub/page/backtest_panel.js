@@ -3,19 +3,22 @@
 import { get, key } from "./api.js"
 import { save } from "./downloads.js"
 import { badField, byId, fillRows, made, numberIn, showText } from "./elements.js"
+import { bars, count, figure, share, timeLeft } from "./format.js"
 import { waiting } from "./pool.js"
 import { SectionJob } from "./section_job.js"
+import { Settings } from "./settings.js"
 import { StepChart } from "./step_chart.js"
-import { bars, count, duration, reason } from "./texts.js"
+import { reason } from "./texts.js"
 import { verdictLines } from "./verdict.js"
 
 const AT_HAND = "file:" // no data set can have this name
 const COLOURS = ["accent", "mean"]
 const NAIVE = "last_value"
-const STAGES = { reading: "Reading the candles", waiting: "Waiting for a forecast worker", scoring: "Comparing with what followed" }
-
-const asPercent = (share) => share === null ? "–" : `${Math.round(share * 100)} %`
-const asNumber = (value) => value === null ? "–" : value.toPrecision(3)
+const STAGES = { reading: "Reading the candles", waiting: "Waiting for a worker", scoring: "Comparing with what followed" }
+const SETTINGS = {
+  model: "backtest-model", other: "backtest-other", windows: "backtest-windows", horizon: "backtest-horizon",
+  lookback: "backtest-lookback", missing: "backtest-missing", drop_bad_rows: "backtest-drop",
+}
 
 export class BacktestPanel {
   #candles = null
@@ -31,6 +34,7 @@ export class BacktestPanel {
       describe: (...now) => this.#describe(...now),
       show: ({ report }) => this.#report(report),
     })
+    this.settings = new Settings("backtest", SETTINGS)
     this.onCandles(null)
     byId("backtest-form").addEventListener("submit", (event) => this.#submit(event))
     byId("whole-report").addEventListener("click", (event) => this.#saveReport(event))
@@ -39,7 +43,7 @@ export class BacktestPanel {
   /** Offers the file that is open for a forecast. */
   onCandles(candles) {
     this.#candles = candles
-    const text = candles ? `${candles.name}, open above` : "the file that is open above: none yet"
+    const text = candles ? `${candles.name}, open under Forecast` : "the file under Forecast: none is open yet"
     this.datasets.further.set("backtest-data", [[AT_HAND, text]])
     this.datasets.show()
   }
@@ -50,7 +54,7 @@ export class BacktestPanel {
     showText(byId("testing-problem"), null)
     const isMissing = byId("backtest-data").value === AT_HAND && !this.#candles
     const isSame = byId("backtest-other").value && byId("backtest-other").value === byId("backtest-model").value
-    const bad = isMissing ? "Open a file of candles above, or choose one in the data folder."
+    const bad = isMissing ? "Open a file under Forecast first, or choose one that the service stores."
       : isSame ? "Compare with another model, or with none." : badField(byId("backtest-form"))
     showText(byId("backtest-form-problem"), bad)
     if (bad) return
@@ -87,30 +91,28 @@ export class BacktestPanel {
     byId("not-tested").hidden = false
   }
 
-  #describe(now, queue, isSilent) {
-    if (now.state !== "running") return waiting(now, queue)
+  #describe(now, place, isSilent) {
+    if (now.state !== "running") return waiting(now, place)
     if (isSilent) {
       return { text: "The worker that ran this is gone. Another worker will go on where it was.", share: null }
     }
     const { progress } = now
     if (progress?.stage !== "forecasting") return { text: STAGES[progress?.stage] ?? STAGES.reading, share: null }
     const { forecasts_done: done, forecasts_total: total, seconds_left: left } = progress
-    const parts = [`${count(done)} of ${count(total)} forecasts`]
-    if (left !== null) parts.push(`about ${duration(left)} left`)
-    return { text: parts.join(", "), share: total ? done / total : null }
+    return { text: `${count(done)} of ${count(total)} forecasts`, share: total ? done / total : null, rest: timeLeft(left) }
   }
 
   #report({ models, naive, asked, num_windows: windows, instruments, left_out: leftOut }) {
     const names = Object.keys(models)
     const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
-    showText(byId("tested-what"), `${count(windows)} windows of ${of}: ${bars(asked.lookback)} read, ` +
-      `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} windows failed.` : ""))
+    showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +
+      `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""))
     byId("verdicts").replaceChildren(...names.map((name) => made(
       "div", {}, made("h3", {}, name), ...verdictLines(models[name].verdict))))
     const rows = [...names.map((name) => [name, models[name].scores]), ["Repeating the last close", naive[NAIVE]]]
     fillRows(byId("backtest-scores").tBodies[0], rows.map(([name, scores]) => [
-      name, asNumber(scores.crps_scaled), ...["0.5", "0.8", "0.9"].map((level) => asPercent(scores.coverage[level])),
-      asPercent(scores.direction_accuracy),
+      name, figure(scores.crps_scaled), ...["0.5", "0.8", "0.9"].map((level) => share(scores.coverage[level])),
+      share(scores.direction_accuracy),
     ]))
     byId("not-tested").hidden = true
     byId("tested").hidden = false // charts take the width of what is shown
@@ -121,7 +123,7 @@ export class BacktestPanel {
       ({ crps_scaled: errors }) => errors)
     draw("Closes inside the 80 % range, by bar ahead", [...lines, { text: "80 %, as it should be", colour: "soft",
       values: { coverage: { 0.8: Array(asked.horizon).fill(0.8) } } }], ({ coverage }) => coverage["0.8"],
-      { type: "custom", formatter: asPercent, minMove: 0.01 })
+      { type: "custom", formatter: share, minMove: 0.01 })
     byId("whole-report").href = `v1/backtests/${encodeURIComponent(this.job.id)}/report`
   }
 
@@ -148,5 +150,5 @@ function draw(title, lines, valuesOf, format) {
     valuesOf(values).map((value, bar) => ({ time: bar + 1, ...(value === null ? {} : { value }) }))))
   chart.describe("")
   chart.figure.setAttribute("aria-label", `${title}. ${lines.map(({ text, values }) => (
-    `${text}: ${asNumber(valuesOf(values)[0])} to ${asNumber(valuesOf(values).at(-1))}`)).join("; ")}`)
+    `${text}: ${figure(valuesOf(values)[0])} to ${figure(valuesOf(values).at(-1))}`)).join("; ")}`)
 }

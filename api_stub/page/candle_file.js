@@ -2,7 +2,9 @@
 
 import { ApiError, Unreachable, upload } from "./api.js"
 import { byId, offer, showText } from "./elements.js"
-import { bars, count, reason } from "./texts.js"
+import { bars, count, timesOf } from "./format.js"
+import { showChanged } from "./settings.js"
+import { reason } from "./texts.js"
 
 const MAX_BARS = 16_384 // lookback and held-out bars
 const FORM = ["id-column", "instrument", "date-format", "decimal"]
@@ -28,6 +30,7 @@ export class Candles {
 
 export class CandleFile {
   #file = null
+  #asked = "" // how the open file was read
   #reading = 0 // counts, so that only the last file's answer is shown
 
   /** Calls `onCandles` with the bars of each file that is opened. */
@@ -39,6 +42,12 @@ export class CandleFile {
       if (this.#file) this.#open([this.#file])
     })
     for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, (event) => this.#onDrag(event))
+  }
+
+  /** Reads the open file once more, if the form says to read it in another way. */
+  reread() {
+    showChanged("file-form")
+    if (this.#file && this.#asked !== String(this.#query(this.#file.name))) this.#open([this.#file])
   }
 
   /** A file may be dropped anywhere. By default, the browser would leave the page for it. */
@@ -70,7 +79,8 @@ export class CandleFile {
     showText(byId("file-name"), `Reading ${file.name}…`)
     try {
       if (others.length) throw new ApiError("Open one file: a forecast is made from one file at a time.")
-      const answer = await upload(`candles?${this.#query(file.name)}`, file)
+      this.#asked = String(this.#query(file.name))
+      const answer = await upload(`candles?${this.#asked}`, file)
       if (reading !== this.#reading) return
       const { id, timestamps, ...columns } = answer.series
       const isOne = answer.instruments.length === 0
@@ -102,8 +112,9 @@ export class CandleFile {
 
   #show(candles, { dropped, warnings }) {
     const left = Object.entries(dropped).map(([why, number]) => `${count(number)} ${why.replaceAll("_", " ")}`)
-    showText(byId("file-name"), `${candles.name}: ${bars(candles.length)}, ${candles.timestamps[0]} to ` +
-      candles.timestamps.at(-1) + (left.length ? `. Rows left out: ${left.join(", ")}` : "") + warnings.map((text) => `. ${text}`).join(""))
+    const time = timesOf(candles.timestamps, candles.timezone)
+    showText(byId("file-name"), `${candles.name}: ${bars(candles.length)}, ${time(candles.timestamps[0])} to ` +
+      time(candles.timestamps.at(-1)) + (left.length ? `. Rows left out: ${left.join(", ")}` : "") + warnings.map((text) => `. ${text}`).join(""))
     showText(byId("file-problem"), null)
     byId("file-help").hidden = true
     this.onCandles(candles)

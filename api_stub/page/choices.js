@@ -2,43 +2,50 @@
 
 import { byId, offer, showText } from "./elements.js"
 import { isForecasting, isGpu, isReady } from "./pool.js"
+import { deviceName } from "./texts.js"
 
 const BUNDLED = "kronos-tiny" // every worker has it
-const cautions = new Map()
+const known = new Map()
 
-/** Offers auto, cpu, cuda, and each GPU of the workers that pass `serves`. */
+/** Offers the fastest, the processor, any graphics card, and each one of the workers that pass `serves`. */
 export function offerDevices(select, workers, serves) {
   const gpus = new Map()
   for (const worker of workers.filter((worker) => serves(worker) && isGpu(worker))) {
-    const name = worker.device_description?.name
-    const state = isReady(worker) ? "" : `, ${worker.state}`
-    gpus.set(worker.device, `${worker.device}${name ? `: ${name}` : ""}${state}`)
+    const state = isReady(worker) ? "" : ", not ready"
+    gpus.set(worker.device, `${deviceName(worker.device, worker.device_description)}${state}`)
   }
   const none = [...gpus.keys()].some((device) => device.startsWith("cuda")) ? "any" : "none is ready now"
   const isGone = offer(select, [
-    ["auto", "auto: a GPU if one is ready"],
-    ["cpu", "cpu"],
-    ["cuda", `cuda: ${none}`],
+    ["auto", "the fastest that is ready"],
+    ["cpu", deviceName("cpu")],
+    ["cuda", `graphics card (GPU): ${none}`],
     ...[...gpus].sort(),
   ])
-  showText(byId(`${select.id}-gone`), isGone && `No worker has ${select.value} any more. It stays chosen.`)
+  showText(byId(`${select.id}-gone`), isGone && `${select.value} is no longer there. It stays chosen.`)
 }
 
 /** Offers the usable models to forecast with, to backtest and compare, and to start training from. */
 export function offerModels(models) {
-  for (const { id, caution: text } of models) cautions.set(id, text)
-  const ids = models.filter(({ damaged }) => !damaged).map(({ id }) => id)
-  const names = ids.map((id) => [id, id])
-  for (const list of ["model", "backtest-model"]) offer(byId(list), [["", "the worker's own"], ...names])
-  offer(byId("backtest-other"), [["", "none"], ...names])
-  offer(byId("start"), [...new Set([BUNDLED, ...ids])].map((id) => [id, id]))
+  for (const model of models) known.set(model.id, model)
+  const usable = models.filter(({ damaged }) => !damaged)
+  const names = usable.map(({ id }) => [id, id])
+  const own = [...new Set(usable.filter(({ kind }) => kind === "own").map(({ id }) => id))]
+  const standard = own.length ? `standard: ${own.join(" or ")}` : "the service's standard model"
+  for (const list of ["model", "backtest-model"]) offer(byId(list), [["", standard], ...names])
+  offer(byId("backtest-other"), [["", "no other model"], ...names])
+  offer(byId("start"), [...new Set([BUNDLED, ...usable.map(({ id }) => id)])].map((id) => [id, id]))
+}
+
+/** What the service says of a model: `lookback`, `min_lookback` and `pred_len` of its training, if they are known. */
+export function modelOf(id) {
+  return known.get(id) ?? {}
 }
 
 /** The chosen model as the workers announce it, with `id`, `max_context` and `lookback`; null if none has it. */
 export function chosenModel(workers, model, horizon) {
   const held = workers.filter(isForecasting).flatMap(({ models = [] }) => (model ? models : models.slice(0, 1)))
-  const known = held.filter(({ id, max_context }) => max_context && (!model || id === model))
-  return known.sort((one, other) => autoLookback(other, horizon) - autoLookback(one, horizon))[0] ?? null
+  const fitting = held.filter(({ id, max_context }) => max_context && (!model || id === model))
+  return fitting.sort((one, other) => autoLookback(other, horizon) - autoLookback(one, horizon))[0] ?? null
 }
 
 /** The bars that a model reads by itself. */
@@ -50,5 +57,5 @@ export function autoLookback({ lookback, min_lookback, max_context }, horizon) {
 
 /** What must be said of a model wherever it is named; null if nothing. */
 export function caution(id, revision = null) {
-  return cautions.get(`${id}@${revision}`) ?? cautions.get(id) ?? null
+  return (known.get(`${id}@${revision}`) ?? known.get(id))?.caution ?? null
 }

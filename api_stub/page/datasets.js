@@ -1,23 +1,36 @@
-/** The files in the data folder, offered wherever a job may name one. */
+/** The files that the service stores, offered wherever a job may name one. */
 
 import { get } from "./api.js"
 import { byId, offer, showText } from "./elements.js"
-import { reason } from "./texts.js"
+import { reason, words } from "./texts.js"
 
 export class Datasets {
   #isRead = false
+  #isNeeded = false
   #listed = []
   #uploaded = new Set()
+  /** Why the service stores no files, in words; null if it does. */
+  whyNone = null
 
   /**
    * @param selects The ids of the lists that offer the files.
+   * @param upload The id of the fieldset that uploads one, which is disabled if the service stores none.
    * @param problem The id of the element that shows why there are none.
+   * @param sections The ids of the sections that need the files. They are read once one of these is in view.
    */
-  constructor(pool, selects, problem) {
+  constructor(pool, { selects, upload, problem, sections }) {
     this.selects = selects
+    this.upload = upload
     this.problem = problem
     this.further = new Map() // by the id of a list, its other choices
     pool.onChange((state) => state && this.#read())
+    const seen = new IntersectionObserver((entries) => {
+      if (!entries.some(({ isIntersecting }) => isIntersecting)) return
+      this.#isNeeded = true
+      seen.disconnect()
+      if (pool.last) this.#read()
+    })
+    sections.forEach((id) => seen.observe(byId(id)))
   }
 
   /** Offers a file that was uploaded here, which an earlier list lacks. */
@@ -33,7 +46,7 @@ export class Datasets {
 
   /** Reads the list once. After a failure it is read again with the next update of the pool. */
   async #read() {
-    if (this.#isRead) return
+    if (this.#isRead || !this.#isNeeded) return
     this.#isRead = true
     try {
       const { datasets } = await get("datasets")
@@ -42,7 +55,9 @@ export class Datasets {
       showText(byId(this.problem), null)
     } catch (error) {
       this.#isRead = error.status >= 400 && error.status < 500 && error.status !== 429
-      showText(byId(this.problem), reason(error))
+      this.whyNone = error.code === "DATA_NOT_ALLOWED" ? words(error) : null
+      byId(this.upload).disabled = this.whyNone !== null
+      showText(byId(this.problem), this.whyNone ?? reason(error))
     }
   }
 }

@@ -1,5 +1,7 @@
 /** Helpers for the page's elements. They insert texts as texts, never as markup. */
 
+import { count } from "./format.js"
+
 export const byId = (id) => document.getElementById(id)
 
 /** A new element; `children` are elements and texts. */
@@ -38,7 +40,7 @@ export function showFacts(list, facts) {
 export function offer(select, choices) {
   const chosen = select.value
   const isGone = chosen !== "" && !choices.some(([value]) => value === chosen)
-  const offered = isGone ? [...choices, [chosen, `${chosen}, gone`]] : choices
+  const offered = isGone ? [...choices, [chosen, `${chosen}, no longer there`]] : choices
   const shown = JSON.stringify(offered)
   if (select.dataset.choices === shown) return isGone // a change would close an open list
   select.replaceChildren(...offered.map(([value, text]) => made("option", { value }, text)))
@@ -51,9 +53,10 @@ export function offer(select, choices) {
 export function badField(form) {
   const field = [...form.elements].find((element) => element.willValidate && !element.checkValidity())
   if (!field) return null
-  field.focus()
   const isAbove = field.validity.rangeOverflow && field.dataset.why
-  const problem = isAbove ? `at most ${field.max}, ${field.dataset.why}.` : field.validationMessage
+  const problem = isAbove ? `at most ${count(Number(field.max))}, ${field.dataset.why}.` : field.validationMessage
+  for (let part = field.closest("details"); part; part = part.parentElement.closest("details")) part.open = true
+  field.focus()
   return `${field.labels[0].textContent.trim()}: ${problem}`
 }
 

@@ -1,12 +1,24 @@
 /** The finetuning section: an upload, a form, a training job, its losses. */
 
 import { Unreachable, upload } from "./api.js"
+import { modelOf } from "./choices.js"
 import { badField, byId, made, numberIn, showText } from "./elements.js"
+import { bars, count, duration, timeLeft } from "./format.js"
 import { LossChart } from "./loss_chart.js"
 import { waiting } from "./pool.js"
 import { SectionJob } from "./section_job.js"
-import { bars, count, duration, reason } from "./texts.js"
+import { Settings, showChanged } from "./settings.js"
+import { deviceName, inWords, reason } from "./texts.js"
 import { verdictLines } from "./verdict.js"
+
+const SETTINGS = {
+  name: "finetune-name", start: "start", epochs: "epochs", device: "finetune-device", lookback: "train-lookback",
+  horizon: "train-horizon", learning_rate: "learning-rate", tokenizer_epochs: "tokenizer-epochs",
+  missing: "dataset-missing", drop_bad_rows: "dataset-drop",
+}
+const STAGES = {
+  evaluation: "Trying it on bars that it has not seen", predictor: "Training the model", tokenizer: "Training its tokenizer",
+}
 
 export class FinetunePanel {
   #charts = new Map()
@@ -24,13 +36,28 @@ export class FinetunePanel {
       describe: (...now) => this.#describe(...now),
       show: (result) => this.#report(result),
     })
+    this.settings = new Settings("finetune", SETTINGS, () => {
+      this.onModels()
+      showChanged("finetune-advanced")
+    })
+    byId("start").addEventListener("input", () => this.onModels())
     byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
     byId("finetune").addEventListener("drop", ({ dataTransfer: { files } }) => this.#upload(files[0]))
     byId("finetune-form").addEventListener("submit", (event) => this.#submit(event))
   }
 
+  /** Proposes what the model to start from was trained with. */
+  onModels() {
+    const { lookback, min_lookback: shortest, pred_len: horizon } = modelOf(byId("start").value)
+    byId("train-lookback").placeholder = lookback ? count(lookback) : "auto"
+    byId("train-horizon").placeholder = horizon ? count(horizon) : "auto"
+    const range = shortest && shortest !== lookback ? `${count(shortest)} to ` : ""
+    showText(byId("start-note"), lookback && `It learned to read ${range}${bars(lookback)}` +
+      (horizon ? `, and to look ${bars(horizon)} ahead. Your file needs more bars than both together.` : "."))
+  }
+
   async #upload(file) {
-    if (!file) return
+    if (!file || this.datasets.whyNone) return
     const [state, problem] = [byId("dataset-state"), byId("dataset-problem")]
     showText(problem, null)
     state.textContent = `Uploading ${file.name}…`
@@ -42,7 +69,7 @@ export class FinetunePanel {
       const dataset = await upload(address, file)
       const left = Object.values(dataset.dropped).reduce((sum, number) => sum + number, 0)
       state.textContent = `${dataset.name} is uploaded: ${bars(dataset.num_bars)}` +
-        (dataset.num_instruments > 1 ? ` of ${dataset.num_instruments} instruments.` : ".") +
+        (dataset.num_instruments > 1 ? ` of ${count(dataset.num_instruments)} instruments.` : ".") +
         (left ? ` Rows left out: ${count(left)}.` : "")
       this.datasets.add(dataset.name)
       byId("dataset").value = dataset.name
@@ -59,14 +86,15 @@ export class FinetunePanel {
   #jobOf() {
     const tokenizerEpochs = numberIn("tokenizer-epochs")
     const rate = { learning_rate: numberIn("learning-rate") }
-    const longest = numberIn("train-lookback")
+    const own = modelOf(byId("start").value)
+    const data = { missing: byId("dataset-missing").value, drop_bad_rows: byId("dataset-drop").checked }
+    const longest = numberIn("train-lookback") ?? own.lookback
+    const horizon = numberIn("train-horizon") ?? own.pred_len
+    // What is not known either is left out: then the service has defaults.
+    if (longest) data.lookback = { min: Math.min(own.min_lookback ?? Math.max(2, Math.ceil(longest / 4)), longest), max: longest }
+    if (horizon) data.pred_len = horizon
     const config = {
-      data: {
-        lookback: { min: Math.max(2, Math.ceil(longest / 4)), max: longest },
-        pred_len: numberIn("train-horizon"),
-        missing: byId("dataset-missing").value,
-        drop_bad_rows: byId("dataset-drop").checked,
-      },
+      data,
       start: { model: byId("start").value },
       stages: tokenizerEpochs ? ["tokenizer", "predictor"] : ["predictor"],
       predictor: { epochs: numberIn("epochs"), optimiser: rate },
@@ -85,7 +113,8 @@ export class FinetunePanel {
     event.preventDefault()
     if (this.job.isBusy) return
     showText(byId("training-problem"), null)
-    const bad = byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first."
+    const bad = this.datasets.whyNone ??
+      (byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first.")
     showText(byId("finetune-form-problem"), bad)
     if (bad) return
     const job = this.#jobOf()
@@ -106,8 +135,8 @@ export class FinetunePanel {
     this.#charts.clear()
   }
 
-  #describe(now, queue, isSilent) {
-    if (now.state !== "running") return waiting(now, queue)
+  #describe(now, place, isSilent) {
+    if (now.state !== "running") return waiting(now, place)
     if (isSilent) {
       const text = "The worker that trained this is gone. Another worker will go on from its last save."
       return { text, share: null }
@@ -116,11 +145,10 @@ export class FinetunePanel {
     if (!progress?.stage) return { text: "Reading the candles", share: null }
     const { stage, step, num_steps: steps, epoch, num_epochs: epochs, seconds_left: left, device } = progress
     this.#draw(progress)
-    const parts = [stage === "evaluation" ? "Evaluating on the held-out end" : `Training the ${stage}`]
-    if (epoch !== null) parts.push(`epoch ${epoch} of ${epochs}`)
-    if (device) parts.push(`on ${device}`)
-    if (left !== null) parts.push(`about ${duration(left)} left`)
-    return { text: parts.join(", "), share: steps ? (step ?? 0) / steps : null }
+    const parts = [STAGES[stage] ?? STAGES.predictor]
+    if (epoch !== null) parts.push(`pass ${count(epoch)} of ${count(epochs)}`)
+    if (device) parts.push(`on the ${deviceName(device)}`)
+    return { text: parts.join(", "), share: steps ? (step ?? 0) / steps : null, rest: timeLeft(left) }
   }
 
   #draw(progress) {
@@ -132,11 +160,11 @@ export class FinetunePanel {
   }
 
   #report({ model, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
-    showText(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean))].join(" "))
+    showText(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean).map(inWords))].join(" "))
     const use = made("button", { type: "button" }, "Forecast with it")
     use.addEventListener("click", () => this.onModel(model.id))
     byId("trained").replaceChildren(
-      made("p", {}, made("strong", {}, model.id), ` was trained on ${device} in ${duration(timings.training / 1000)}.`),
+      made("p", {}, made("strong", {}, model.id), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),
       ...verdictLines(verdict),
       made("div", { class: "row" }, use),
     )

@@ -4,12 +4,15 @@ import {
   CandlestickSeries, HistogramSeries, LineSeries, createChart,
 } from "./vendor/lightweight-charts/lightweight-charts.js"
 import { BandView, LinesView } from "./band_series.js"
+import { followSize } from "./chart_size.js"
 import { chartOptions, colour, withColours } from "./colours.js"
-import { decimalsOf } from "./texts.js"
-import { axisText, chartTimes, isAscending, isIntraday } from "./times.js"
+import { axisText, compact, digitsFor, digitsOf, price, timesOf } from "./format.js"
+import { chartTimes, isAscending, isIntraday } from "./times.js"
 
 const BARS_BEFORE = 3 // candles shown at first for each bar of the forecast
-const MAX_DIGITS = 8 // numbers with more have been computed, for example for dividends
+const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once
+const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
+const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
 
 export class ForecastChart {
@@ -18,16 +21,20 @@ export class ForecastChart {
   #times = []
   #at = null
   #drawn = null
+  #shows = "start" // what is fitted to the width: the start, or all; null once the user has moved or zoomed
+  #touchedAt = -Infinity
 
-  /** Calls `onValues` with the values of the bar under the pointer, or of the last bar. */
+  /** Calls `onValues` with the values of the bar under the pointer, or of the last bar, their decimals and times. */
   constructor(element, onValues) {
     this.element = element
     this.chart = createChart(element, {
       ...chartOptions(),
-      autoSize: true,
-      localization: { locale: "en-GB" },
+      localization: { timeFormatter: (time) => this.#timeText(time) },
       handleScroll: { vertTouchDrag: false }, // a vertical drag on a touch screen scrolls the page
-      timeScale: { fixLeftEdge: true, tickMarkFormatter: axisText, tickMarkMaxCharacterLength: 12 },
+      handleScale: { axisDoubleClickReset: { time: false, price: true } },
+      timeScale: {
+        fixLeftEdge: true, tickMarkFormatter: axisText, tickMarkMaxCharacterLength: 16, minBarSpacing: MIN_BAR_PX,
+      },
     })
     this.onValues = onValues
     const add = (name, kind, pane = 0) => {
@@ -48,9 +55,17 @@ export class ForecastChart {
     this.chart.subscribeCrosshairMove(({ time }) => this.#report(time))
     // The visible range in bars, counted from the first. Tests read these attributes.
     this.chart.timeScale().subscribeVisibleLogicalRangeChange((range) => {
+      if (performance.now() - this.#touchedAt < BY_HAND_MS) this.#shows = null
       Object.assign(element.dataset, { from: range?.from ?? "", to: range?.to ?? "" })
     })
     element.addEventListener("keydown", (event) => this.#onKey(event))
+    for (const name of BY_HAND) {
+      element.addEventListener(name, ({ buttons, type }) => {
+        if (buttons || type !== "pointermove") this.#touchedAt = performance.now()
+      }, { capture: true, passive: true })
+    }
+    element.addEventListener("dblclick", () => this.#show("start"))
+    this.resize = followSize(element, this.chart, () => this.#show(this.#shows))
     withColours(() => this.#paint())
   }
 
@@ -63,19 +78,25 @@ export class ForecastChart {
    * @param asCandles Whether the mean is drawn as candles instead of a line through its closes.
    */
   show(lookback, actual, forecast, asCandles) {
+    const before = this.#drawn
     this.#drawn = { lookback, actual, forecast, asCandles }
+    if (!before || subject(before) !== subject(this.#drawn)) this.#shows = "start"
     this.#fill()
     this.#report()
-    this.showAll()
-    if (forecast) {
-      const [now, horizon] = [lookback.length, forecast.timestamps.length]
-      const end = Math.min(this.#times.length, now + 2 * horizon)
-      this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - BARS_BEFORE * horizon), to: end + 1 })
-    }
+    this.resize()
+    this.#show(this.#shows)
   }
 
-  showAll() {
+  /** Fits to the width: "start" is the forecast with some bars before it, or else all bars; null changes nothing. */
+  #show(what) {
+    this.#shows = what
+    if (!this.#drawn || !what) return
+    const { lookback, forecast } = this.#drawn
     this.chart.timeScale().fitContent()
+    if (!forecast || what === "all") return
+    const [now, horizon] = [lookback.length, forecast.timestamps.length]
+    const end = Math.min(this.#times.length, now + 2 * horizon)
+    this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - BARS_BEFORE * horizon), to: end + 1 })
   }
 
   /** A picture of the visible chart below a title. */
@@ -120,13 +141,14 @@ export class ForecastChart {
       const paths = forecast.paths?.close.map((path) => path[index]) ?? null
       Object.assign(this.#points.get(timeOf.get(stamp)), { mean, quantiles, paths })
     })
+    this.time = timesOf(texts, lookback.timezone)
     this.digits = digitsOf(lookback.columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
-    const priceFormat = { type: "price", precision: this.digits, minMove: 10 ** -this.digits }
+    const priceFormat = { type: "custom", formatter: (value) => this.price(value), minMove: 10 ** -this.digits }
     for (const name of ["candles", "meanCandles", "mean", "outer", "inner", "paths"]) {
       this.#series[name].applyOptions({ priceFormat })
     }
     for (const name of ["volume", "meanVolume"]) {
-      this.#series[name].applyOptions({ priceFormat: { type: "volume" } })
+      this.#series[name].applyOptions({ priceFormat: { type: "custom", formatter: compact, minMove: 0.01 } })
     }
     this.chart.applyOptions({ timeScale: { timeVisible: isIntraday(this.#times), secondsVisible: false } })
     this.#paint()
@@ -195,12 +217,17 @@ export class ForecastChart {
   #report(time) {
     this.#at = time === undefined ? null : this.#times.indexOf(time)
     const point = this.#points.get(time ?? this.#times.at(-1))
-    if (point) this.onValues(point, this.digits)
+    if (point) this.onValues(point, this)
   }
 
-  /** A price with the decimals of the instrument; "" for undefined. */
+  /** A price with the decimals of the file; "" for undefined. */
   price(value) {
-    return value === undefined ? "" : value.toFixed(this.digits)
+    return price(value, this.digits)
+  }
+
+  #timeText(time) {
+    const point = this.#points.get(time)
+    return point ? this.time(point.text) : ""
   }
 
   #onKey(event) {
@@ -209,7 +236,7 @@ export class ForecastChart {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.#times.length) return
     if (move) this.#step(move)
     else if (zoom) this.#zoom(zoom)
-    else if (event.key === "0") this.showAll()
+    else if (event.key === "0") this.#show("all")
     else if (event.key === "Escape") this.#leave()
     else return
     event.preventDefault()
@@ -223,6 +250,7 @@ export class ForecastChart {
     const [price, series] = mean ? [mean.close, this.#series.mean] : [(bar ?? actual).close, this.#series.candles]
     const { from, to } = this.chart.timeScale().getVisibleLogicalRange()
     const shift = this.#at < from ? this.#at - from - 1 : this.#at > to ? this.#at - to + 1 : 0
+    if (shift) this.#shows = null
     if (shift) this.chart.timeScale().setVisibleLogicalRange({ from: from + shift, to: to + shift })
     this.chart.setCrosshairPosition(price, time, series)
     this.#report(time)
@@ -235,18 +263,14 @@ export class ForecastChart {
 
   #zoom(factor) {
     const { from, to } = this.chart.timeScale().getVisibleLogicalRange()
+    this.#shows = null
     const [middle, half] = [(from + to) / 2, Math.max(2, ((to - from) / 2) * factor)]
     this.chart.timeScale().setVisibleLogicalRange({ from: middle - half, to: middle + half })
   }
 }
 
-/** The decimal places of the file's prices; null if there are none, or more than prices are quoted with. */
-function digitsOf({ open = [], high = [], low = [], close = [] }) {
-  const digits = [open, high, low, close].flat().reduce((most, price) => Math.max(most, decimalsOf(price)), -1)
-  return digits < 0 || digits > MAX_DIGITS ? null : digits
-}
-
-/** Decimal places that show a ten-thousandth of a price, at least two. */
-function digitsFor(price) {
-  return Math.min(10, Math.max(2, Math.ceil(4 - Math.log10(Math.abs(price) || 1))))
+/** What a chart is about, as text: while it stays the same, the user's view of it stays too. */
+function subject({ lookback, actual, forecast }) {
+  const { name, length, timestamps } = lookback
+  return [name, length, timestamps[0], actual.length, Boolean(forecast)].join(" ")
 }

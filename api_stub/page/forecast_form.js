@@ -3,7 +3,7 @@
 import { HIGHER } from "./chances.js"
 import { autoLookback, caution, chosenModel } from "./choices.js"
 import { badField, byId, limit, numberIn, showText } from "./elements.js"
-import { bars, count } from "./texts.js"
+import { bars, count, timesOf } from "./format.js"
 
 const SAMPLES = 30 // as all clients
 const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
@@ -16,15 +16,15 @@ export class ForecastForm {
   #limits = LIMITS
 
   constructor() {
-    for (const id of ["horizon", "lookback", "model", "calibrated"]) byId(id).addEventListener("input", () => this.#explain())
-    this.#explain()
+    for (const id of ["horizon", "lookback", "model", "calibrated"]) byId(id).addEventListener("input", () => this.explain())
+    this.explain()
   }
 
   /** The workers and limits have been read. */
   onPool({ workers, limits }) {
     this.#workers = workers
     this.#limits = { ...LIMITS, ...limits }
-    this.#explain()
+    this.explain()
   }
 
   /** One line about the first field that cannot be used; null if all can. */
@@ -80,17 +80,18 @@ export class ForecastForm {
   }
 
   /** Limits the fields, and says why, in the chosen model's own numbers. */
-  #explain() {
+  explain() {
     const { max_bars: maxBars, max_sample_count: perSeries, max_paths: perJob } = this.#limits
     const model = this.#model
     const calibration = model?.calibration
     byId("calibration").hidden = !calibration
-    showText(byId("calibration-note"), calibration && `From ${count(calibration.num_windows)} forecasts of the past, the last ` +
-      `of ${calibration.last.slice(0, 10)}: at most ${bars(calibration.horizon)} ahead, from ${bars(calibration.lookback)}.`)
-    byId("lookback").placeholder = String(this.#autoLookback ?? "auto")
-    limit("horizon", model?.max_context ?? MAX_HORIZON, `all that ${model?.id ?? "any published model"} can see`)
-    limit("lookback", maxBars, "the service's limit for one series")
-    limit("samples", Math.min(perSeries, perJob), "the service's limit for one series")
+    showText(byId("calibration-note"), calibration && `Learned from ${count(calibration.num_windows)} earlier forecasts, the last on ` +
+      `${timesOf([calibration.last.slice(0, 10)])(calibration.last.slice(0, 10))}. It reads ${bars(calibration.lookback)}, and holds for ` +
+      `${bars(calibration.horizon)} ahead.`)
+    byId("lookback").placeholder = this.#autoLookback ? count(this.#autoLookback) : "auto"
+    limit("horizon", model?.max_context ?? MAX_HORIZON, `as far as ${model?.id ?? "any published model"} can look`)
+    limit("lookback", maxBars, "the service's limit for one forecast")
+    limit("samples", Math.min(perSeries, perJob), "the service's limit for one forecast")
     byId("samples").defaultValue = Math.min(SAMPLES, byId("samples").max) // what the user has typed stays
     showText(byId("model-note"), caution(byId("model").value || model?.id))
     showText(byId("limits-note"), model && limitsOf(model, numberIn("lookback"), numberIn("horizon") ?? 0))
@@ -99,12 +100,12 @@ export class ForecastForm {
 
 function limitsOf({ id, lookback, min_lookback: shortest, max_context: context }, asked, horizon) {
   const range = shortest && shortest !== lookback ? `${count(shortest)} to ` : ""
-  const trained = lookback ? ` was trained on lookbacks of ${range}${bars(lookback)} and` : ""
-  const own = `${id}${trained} sees at most ${bars(context)}, lookback and forecast together.`
+  const trained = lookback ? ` learned to read ${range}${bars(lookback)}, and` : ""
+  const own = `${id}${trained} has room for ${bars(context)}, those it reads and those ahead together.`
   const read = asked ?? autoLookback({ lookback, min_lookback: shortest, max_context: context }, horizon)
-  if (read > context) return `${own} Of ${count(read)} bars only the newest ${count(context)} are read; all of them scale the values.`
+  if (read > context) return `${own} Of your ${count(read)} bars it reads the newest ${count(context)}.`
   if (read + horizon <= context) return own
-  return `${own} From forecast bar ${count(context - read + 1)} on, each bar costs as much as the whole lookback.`
+  return `${own} From bar ${count(context - read + 1)} ahead on, the forecast gets slow.`
 }
 
 /** A valid id for a series, from the file's name: printable, at most 200 characters. */

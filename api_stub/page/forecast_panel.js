@@ -4,12 +4,25 @@ import { CandleFile, Candles } from "./candle_file.js"
 import { byId, showText } from "./elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
+import { bars, timeLeft } from "./format.js"
+import { Pace } from "./pace.js"
 import { isForecasting, mayCompute, waiting } from "./pool.js"
 import { SectionJob } from "./section_job.js"
-import { bars } from "./texts.js"
+import { Settings, isFree, propose, showChanged } from "./settings.js"
+
+const SETTINGS = {
+  model: "model", horizon: "horizon", lookback: "lookback", held_out: "held-out", samples: "samples",
+  temperature: "temperature", top_p: "top-p", seed: "seed", chances: "events", device: "device", fallback: "fallback",
+  calibrated: "calibrated", as_candles: "candles", paths: "paths",
+}
+const READING = {
+  columns: "columns", id_column: "id-column", date_format: "date-format", decimal: "decimal", missing: "missing",
+  drop_bad_rows: "drop-bad-rows",
+}
 
 export class ForecastPanel {
   #candles = null
+  #pace = new Pace()
 
   /** Calls `onCandles` with the candles of each file that is opened. */
   constructor(pool, recent, onCandles) {
@@ -33,22 +46,31 @@ export class ForecastPanel {
     })
     for (const id of ["held-out", "lookback"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))
+    this.settings = new Settings("forecast", { ...SETTINGS, ...READING }, () => this.#onSettings())
     byId("sample").addEventListener("click", () => this.#openSample())
     byId("forecast-form").addEventListener("submit", (event) => this.#submit(event))
   }
 
   async #openSample() {
     await this.file.openSample()
-    byId("held-out").value = byId("horizon").value
+    if (isFree("held-out")) propose("held-out", byId("horizon").value)
     this.#preview()
   }
 
   #open(candles) {
     this.#candles = candles
     this.onCandles(candles)
-    byId("held-out").value = 0
+    if (isFree("held-out")) propose("held-out", 0)
     byId("run").disabled = false
     this.#preview()
+  }
+
+  #onSettings() {
+    this.form.explain()
+    this.view.redraw()
+    this.#preview()
+    this.file.reread()
+    showChanged("forecast-advanced")
   }
 
   #preview() {
@@ -83,17 +105,17 @@ export class ForecastPanel {
     byId("chart").scrollIntoView({ block: "nearest" })
   }
 
-  #describe(now, queue, isSilent) {
+  #describe(now, place, isSilent) {
     if (now.state === "running") {
       const { bars_done: done, bars_total: total } = now
       const workers = this.pool.last?.workers.filter(isForecasting)
       // A stopped worker stays in the list until it has finished its jobs. A job that waits for its model or is
       // computed in a separate process reports no total and is not in the list of any worker.
       return (workers && !workers.length) || (total && isSilent)
-        ? { text: "The worker that computed this is gone. Another worker will start the job again.", share: null }
-        : { text: "Computing", share: total ? done / total : null }
+        ? { text: "The worker that computed this is gone. Another worker will start it again.", share: null }
+        : { text: "Computing", share: total ? done / total : null, rest: total ? timeLeft(this.#pace.left(done, total)) : "" }
     }
-    return waiting(now, queue)
+    return waiting(now, place)
   }
 }
 

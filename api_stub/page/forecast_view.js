@@ -6,7 +6,8 @@ import { asCsv, save } from "./downloads.js"
 import { byId, fillRows, made, showText } from "./elements.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { scoreOf, showScore } from "./score.js"
-import { bars, count, duration, inWords, percent } from "./texts.js"
+import { bars, count, duration, percent } from "./format.js"
+import { deviceName, inWords } from "./texts.js"
 import { showKey, showValues } from "./values.js"
 
 /** Whether a warning belongs beside the model's name. */
@@ -17,7 +18,7 @@ export class ForecastView {
 
   constructor() {
     this.chart = new ForecastChart(byId("chart"), showValues)
-    for (const id of ["paths", "candles"]) byId(id).addEventListener("change", () => this.#draw())
+    for (const id of ["paths", "candles"]) byId(id).addEventListener("change", () => this.redraw())
     this.#offerDownloads()
   }
 
@@ -33,25 +34,27 @@ export class ForecastView {
   show({ lookback, actual, samples = null, result = null, early = null }) {
     const first = result?.series[0] ?? early
     this.#shown = { lookback, actual, samples, series: first && withOrderedLevels(first), result }
-    showText(byId("device-warning"), result?.device_warning)
+    showText(byId("device-warning"), result?.device_warning && inWords(result.device_warning))
     const others = result?.warnings.filter((text) => text !== result.device_warning && !isCaution(text)) ?? []
     others.push(...(result?.series[0].warnings ?? []))
-    if (result && !lookback.length) others.push("The candles of this job are not in this browser: only its forecast is shown.")
-    if (result?.series.length > 1) others.push(`The job has ${result.series.length} series. The first one is shown.`)
+    if (result && !lookback.length) others.push("The history before this forecast is not in this browser: only the forecast is shown.")
+    if (result?.series.length > 1) others.push(`This job forecast ${count(result.series.length)} instruments. The first one is shown.`)
     showText(byId("job-warning"), others.map(inWords).join(" "))
     if (result) this.#showOrigin(result)
-    this.#draw()
+    this.redraw()
   }
 
   #showOrigin({ device, engine, model, worker, warnings, timings_ms: timings }) {
     const { lookback, series } = this.#shown
     const note = warnings.find(isCaution) ?? caution(model.id, model.revision)
-    byId("made-by").replaceChildren("Computed on ", made("strong", {}, device), " by ", made("strong", {}, model.id),
-      `${engine ? ` (${engine} engine)` : ""} in ${duration(timings.total / 1000)}, from ${lookback.name}, seed ${series.seed} (${worker}) `,
+    byId("made-by").replaceChildren(`From ${lookback.name}, by `, made("strong", {}, model.id), " on the ",
+      made("strong", {}, deviceName(device)), ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. ` +
+      `Worker ${worker}${engine ? `, ${engine} engine` : ""}. `,
       ...(note ? [made("span", { class: "badge" }, note)] : []))
   }
 
-  #draw() {
+  /** Shows the same again, as the boxes below the chart say. */
+  redraw() {
     if (!this.#shown) return
     const { lookback, actual, series, result } = this.#shown
     const [wantsPaths, asCandles] = [byId("paths").checked, byId("candles").checked]
@@ -65,18 +68,18 @@ export class ForecastView {
     })
     for (const id of ["downloads", "numbers", "made-by"]) byId(id).hidden = !result
     showText(byId("paths-state"), result && wantsPaths && !hasPaths &&
-      `This forecast came without its paths. Forecast again to get them; seed ${series.seed} gives the same one.`)
+      `This forecast came without its simulated paths. Forecast again to get them; seed ${series.seed} gives the same forecast.`)
     byId("chart").setAttribute("aria-label", this.#described)
     showChances(result && series, (value) => this.chart.price(value))
-    showScore(result && scoreOf(lookback, actual, series), this.chart.digits)
+    showScore(result && scoreOf(lookback, actual, series), (value) => this.chart.price(value))
     if (result) this.#fillNumbers(series)
   }
 
   get #described() {
     const { lookback, series } = this.#shown
     const known = lookback.length && `Candles of ${lookback.name}, ${bars(lookback.length)} up to ` +
-      `${lookback.timestamps.at(-1)}, close ${this.chart.price(lookback.columns.close.at(-1))}`
-    const ahead = series && `forecast of ${bars(series.timestamps.length)}, mean close at the end ` +
+      `${this.chart.time(lookback.timestamps.at(-1))}, close ${this.chart.price(lookback.columns.close.at(-1))}`
+    const ahead = series && `forecast of ${bars(series.timestamps.length)}, last close ` +
       this.chart.price(series.mean.close.at(-1))
     return [known, ahead].filter(Boolean).join("; ")
   }
@@ -84,16 +87,16 @@ export class ForecastView {
   #fillNumbers({ timestamps, mean, quantiles }) {
     const { actual } = this.#shown
     const closes = new Map(actual.timestamps.map((stamp, index) => [stamp, actual.columns.close[index]]))
-    const columns = [["Mean", mean.close], ...Object.entries(quantiles).map(([level, { close }]) => [percent(level), close])]
+    const columns = [["Forecast", mean.close], ...Object.entries(quantiles).map(([level, { close }]) => [percent(level), close])]
     if (closes.size) {
       const known = timestamps.map((stamp) => closes.get(stamp))
-      columns.push(["Actual", known], ["Error", known.map((close, index) => close && mean.close[index] - close)])
+      columns.push(["What followed", known], ["Missed by", known.map((close, index) => close && mean.close[index] - close)])
     }
     const table = byId("numbers").querySelector("table")
     const heads = ["Time", ...columns.map(([name]) => name)]
     table.tHead.replaceChildren(made("tr", {}, ...heads.map((text) => made("th", { scope: "col" }, text))))
     fillRows(table.tBodies[0], timestamps.map((stamp, index) => (
-      [stamp, ...columns.map(([, values]) => this.chart.price(values[index]))])))
+      [made("time", { datetime: stamp }, this.chart.time(stamp)), ...columns.map(([, values]) => this.chart.price(values[index]))])))
   }
 
   #offerDownloads() {
@@ -106,7 +109,7 @@ export class ForecastView {
     })
     byId("download-png").addEventListener("click", async () => {
       const { lookback, samples, result: { model, device } } = this.#shown
-      const title = `${lookback.name}: ${model.id} on ${device}${samples ? `, ${count(samples)} samples` : ""}`
+      const title = `${lookback.name}: ${model.id} on ${device}${samples ? `, ${count(samples)} paths` : ""}`
       save(await this.chart.picture(title), `${name()}.png`)
     })
   }

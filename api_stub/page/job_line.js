@@ -1,6 +1,6 @@
 /** The progress of a forecast or training job, with a button to cancel it. */
 
-import { ApiError, hasEnded, remove, states } from "./api.js"
+import { ApiError, get, hasEnded, remove, states } from "./api.js"
 import { byId, showText } from "./elements.js"
 import { reason } from "./texts.js"
 
@@ -9,6 +9,7 @@ export class JobLine {
   #following = null
   #last = null
   #describe = null
+  #place = null
 
   /**
    * @param ids Those of the elements `box`, `state`, `progress`, `share`, `cancel` and `problem`.
@@ -31,7 +32,7 @@ export class JobLine {
   /** Hides the line and follows no job. A job goes on. */
   leave() {
     this.#following?.abort()
-    this.#following = this.#address = this.#last = null
+    this.#following = this.#address = this.#last = this.#place = null
     this.elements.box.hidden = true
   }
 
@@ -39,7 +40,8 @@ export class JobLine {
    * Follows a job, instead of the last one, until it has ended.
    *
    * @param address The job's path below v1/, such as "forecasts/ID".
-   * @param describe Returns `{text, share}` for a state. The share is 0 to 1, or null if unknown.
+   * @param describe Returns `{text, share, rest}` for a state and a place in the queue: the share that is done, 0 to 1
+   *   or null if unknown, and how long the rest takes, in words.
    * @param onBars Called with the series of a forecast that streams: the bars that are done so far.
    * @returns The job's result, or null if the line has left the job. Throws ApiError with the job's error.
    */
@@ -70,19 +72,33 @@ export class JobLine {
     return null
   }
 
+  /** Reads how many jobs come before one that waits, and how long that takes. */
+  async estimate() {
+    const address = this.#address
+    if (!address || this.#last?.state !== "queued") return
+    try {
+      const { state, jobs_before: before, seconds_left: left } = await get(`${address}?estimate=true`)
+      if (this.#address === address && state === "queued") this.#place = { before, left }
+    } catch {
+      return // what is wrong with the job, its states say
+    }
+    this.refresh()
+  }
+
   /** Describes the job again, because the workers may have changed. */
   refresh() {
     if (!this.#address) return
-    if (this.#last) this.#show(this.#describe(this.#last))
+    if (this.#last) this.#show(this.#describe(this.#last, this.#place))
     else this.#show({ text: "The connection was lost. The job goes on. Connecting again…", share: null })
   }
 
-  #show({ text, share }) {
+  #show({ text, share, rest = "" }) {
     const { state, progress, share: shown } = this.elements
     if (state.textContent !== text) state.textContent = text // screen readers read every change
     if (share === null) progress.removeAttribute("value")
     else progress.value = share
-    shown.textContent = share === null ? "" : `${Math.floor(share * 100)} %`
+    const done = share === null ? "" : `${Math.floor(share * 100)} %`
+    shown.textContent = [done, rest].filter(Boolean).join(" · ")
   }
 
   async #cancel() {

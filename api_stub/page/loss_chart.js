@@ -1,5 +1,6 @@
 /** The losses of one stage of training, by step. */
 
+import { count, figure } from "./format.js"
 import { StepChart } from "./step_chart.js"
 
 export class LossChart {
@@ -8,10 +9,10 @@ export class LossChart {
 
   /** Adds itself to the end of `parent`. */
   constructor(parent, stage) {
-    this.stage = stage
-    this.chart = new StepChart(parent, `Loss of the ${stage}`, [
-      { text: "training loss", colour: "accent" },
-      { text: "validation loss", colour: "mean", pointMarkersVisible: true },
+    this.title = stage === "tokenizer" ? "Error of the tokenizer" : "Error of the model"
+    this.chart = new StepChart(parent, this.title, [
+      { text: "on what it learns from", colour: "accent" },
+      { text: "on bars that it does not learn from", colour: "mean", pointMarkersVisible: true },
     ])
   }
 
@@ -25,10 +26,10 @@ export class LossChart {
       this.#validation = validation
       validations.update({ time: step, value: validation })
     }
-    const parts = [`step ${step}${numSteps ? ` of ${numSteps}` : ""}`, `loss ${loss.toPrecision(4)}`]
-    if (this.#validation !== null) parts.push(`validation ${this.#validation.toPrecision(4)}`)
-    if (rate !== null) parts.push(`learning rate ${rate.toPrecision(2)}`)
+    const parts = [`step ${count(step)}${numSteps ? ` of ${count(numSteps)}` : ""}`, `error ${figure(loss)}`]
+    if (this.#validation !== null) parts.push(`on other bars ${figure(this.#validation)}`)
+    if (rate !== null) parts.push(`learning rate ${figure(rate)}`)
     this.chart.describe(parts.join(" · "))
-    this.chart.figure.setAttribute("aria-label", `Loss of the ${this.stage} by step: ${parts.join(" · ")}`)
+    this.chart.figure.setAttribute("aria-label", `${this.title} by step: ${parts.join(" · ")}`)
   }
 }

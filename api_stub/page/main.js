@@ -9,6 +9,7 @@ import { Datasets } from "./datasets.js"
 import { byId } from "./elements.js"
 import { FinetunePanel } from "./finetune_panel.js"
 import { ForecastPanel } from "./forecast_panel.js"
+import { explainTerms } from "./glossary.js"
 import { Pool, isForecasting } from "./pool.js"
 import { RecentJobs } from "./recent_jobs.js"
 import { showPool } from "./workers_panel.js"
@@ -19,6 +20,7 @@ let hasModels = false
 async function readModels() {
   try {
     offerModels((await get("models")).models)
+    panels.finetunes.onModels()
     hasModels = true
   } catch {
     hasModels = false // the pool shows the error; the next update of the pool reads the models again
@@ -34,20 +36,27 @@ async function onModel(id, isChosen = true) {
   byId("model").focus()
 }
 
-/** Shows the job that the address names, such as #forecasts/ID. */
-function openLinkedJob() {
+/** Shows the job that the address names, such as #forecasts/ID, or a view with settings, such as #/forecast?horizon=24. */
+function openAddress() {
   const [, kind, id] = /^#(forecasts|finetunes|backtests)\/([^/]+)$/.exec(location.hash) ?? []
   if (kind) panels[kind].openJob(id)
+  const [, view, query] = /^#\/(forecast|backtest|finetune)(?:\?(.*))?$/.exec(location.hash) ?? []
+  if (!view) return
+  if (query) settings.find((one) => one.view === view).apply(Object.fromEntries(new URLSearchParams(query)))
+  byId(view).scrollIntoView()
 }
 
 const recent = new RecentJobs()
-const datasets = new Datasets(pool, ["dataset", "backtest-data"], "datasets-problem")
+const datasets = new Datasets(pool, {
+  selects: ["dataset", "backtest-data"], upload: "dataset-upload", problem: "datasets-problem", sections: ["backtest", "finetune"],
+})
 const backtests = new BacktestPanel(pool, recent, datasets)
 const panels = {
   forecasts: new ForecastPanel(pool, recent, (candles) => backtests.onCandles(candles)),
   finetunes: new FinetunePanel(pool, recent, datasets, onModel),
   backtests,
 }
+const settings = Object.values(panels).map((panel) => panel.settings)
 pool.onChange((state, error) => showPool(state, error, () => pool.refresh()))
 offerThemes()
 offerModels([])
@@ -62,8 +71,10 @@ pool.onChange((state) => {
 })
 askForKey(() => {
   pool.refresh()
-  openLinkedJob()
+  openAddress()
 })
-addEventListener("hashchange", openLinkedJob)
-openLinkedJob()
+explainTerms()
+settings.forEach((one) => one.restore())
+addEventListener("hashchange", openAddress)
+openAddress()
 pool.start()

@@ -1,6 +1,7 @@
 /** The workers and queues, read every few seconds while the page is visible. */
 
 import { get, uploads } from "./api.js"
+import { count, duration } from "./format.js"
 
 const INTERVAL_MS = 4000
 const SILENT_MS = 8000 // the API gives up on Redis after 4 s
@@ -39,9 +40,23 @@ export const isReady = ({ state }) => state === "ready"
 export const isForecasting = ({ role = "forecast" }) => role === "forecast"
 export const isGpu = ({ device }) => device !== "cpu"
 
-/** Describes a job that waits, with the service's reason if no worker can take it. */
-export function waiting({ waiting: reason }, queue) {
-  return { text: reason ?? (queue ? `Waiting in the queue ${queue}` : "Waiting"), share: null }
+/**
+ * Describes a job that waits.
+ *
+ * @param reason The service's reason, if no worker can take the job, with the command that starts one.
+ * @param place How many jobs come `before` it, and for how many seconds, `left`, they keep it waiting; null if unknown.
+ */
+export function waiting({ waiting: reason }, place) {
+  const command = /with: (.+)$/.exec(reason ?? "")?.[1]
+  if (command) {
+    const ready = command.includes("finetune") ? "worker for training and backtests" : "worker"
+    const text = `No ${ready} is ready. This starts by itself once one is. The service's operator can start one: ${command}`
+    return { text, share: null }
+  }
+  const { before = null, left = null } = place ?? {}
+  if (before === null) return { text: "Waiting to start", share: null }
+  const text = before ? `Waiting: ${count(before)} ${before === 1 ? "job comes" : "jobs come"} first` : "Waiting: it comes next"
+  return { text, share: null, rest: left ? `starts in about ${duration(left)}` : "" }
 }
 
 /** Whether a worker may compute a job. Its status names only some of many jobs; older releases name none. */

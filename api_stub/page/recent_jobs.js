@@ -3,7 +3,9 @@
 import { get, hasEnded } from "./api.js"
 import { Candles } from "./candle_file.js"
 import { byId, made } from "./elements.js"
+import { ownTime } from "./format.js"
 import { forget, onOtherTab, recall, remember } from "./storage.js"
+import { stateName } from "./texts.js"
 
 const MAX_JOBS = 12
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
@@ -88,9 +90,8 @@ export class RecentJobs {
     const drop = made("button", { type: "button", class: "quiet", "aria-label": `Remove ${title} from the list` }, "×")
     drop.addEventListener("click", () => this.#keep(this.#others(address)))
     const time = new Date(at)
-    const shown = time.toLocaleString("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" })
     return made("tr", {},
-      made("td", {}, link), made("td", {}, made("time", { datetime: time.toISOString() }, shown)),
-      made("td", { class: `state state-${state}` }, state), made("td", {}, drop))
+      made("td", {}, link), made("td", {}, made("time", { datetime: time.toISOString() }, ownTime(time))),
+      made("td", { class: `state state-${state}` }, stateName(state)), made("td", {}, drop))
   }
 }

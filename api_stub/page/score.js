@@ -1,7 +1,7 @@
 /** How a forecast did on the held-out bars. */
 
 import { byId, showFacts } from "./elements.js"
-import { bars, percent } from "./texts.js"
+import { bars, count, percent, rangeName, share } from "./format.js"
 
 /**
  * Compares a forecast with the bars that followed, at the times that both have.
@@ -28,21 +28,21 @@ export function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
 }
 
 /** Shows a score as facts, in colour where it says good or bad; null hides it. */
-export function showScore(score, digits) {
+export function showScore(score, price) {
   if (!score) return showFacts(byId("score"), [])
   const { numBars, error, unchanged, level, inside, bounds } = score
   const isBetter = error < unchanged
-  const gain = unchanged ? `${Math.round(Math.abs(1 - error / unchanged) * 100)} % ` : ""
+  const gain = unchanged ? `${share(Math.abs(1 - error / unchanged))} ` : ""
   const facts = [
-    ["Held-out bars", bars(numBars)],
-    ["Mean absolute error of the close", `${error.toFixed(digits)} (${(100 * error / level).toFixed(2)} %)`],
-    ["The same, had the close not moved", `${unchanged.toFixed(digits)}: forecast ${gain}${isBetter ? "better" : "worse"}`,
+    ["Compared with what followed", bars(numBars)],
+    ["The close was missed by, on average", `${price(error)} (${share(error / level)})`],
+    ["A guess of no change missed by", `${price(unchanged)}: the forecast is ${gain}${isBetter ? "better" : "worse"}`,
       isBetter ? "good" : "bad"],
   ]
   if (bounds) {
     const [low, high] = bounds
-    facts.push([`Closes inside ${percent(low)} to ${percent(high)}`,
-      `${inside} of ${numBars} (${Math.round(100 * inside / numBars)} %; ${percent(high - low)} expected)`])
+    facts.push([`Closes inside the ${rangeName(low, high)}`,
+      `${count(inside)} of ${count(numBars)}: ${share(inside / numBars)}, about ${percent(high - low)} expected`])
   }
   return showFacts(byId("score"), facts)
 }

@@ -23,8 +23,8 @@ export class SectionJob {
    * @param kind The jobs' path below v1/, such as "forecasts".
    * @param ids Those of the `button` that sends a job, and of the elements of a JobLine.
    * @param forget Hides what earlier jobs have left in the section.
-   * @param describe Returns `{text, share}`, as a JobLine takes it, for a state, a queue, and whether the job has been
-   *   silent for long.
+   * @param describe Returns `{text, share, rest}`, as a JobLine takes it, for a state, a place in the queue, and whether
+   *   the job has been silent for long.
    * @param show Shows a result, with what this browser has stored about the job.
    * @param showBars The same for the series of a forecast that is not done, if the jobs have them.
    * @param worksOn Whether a worker may have the job of an id in hand.
@@ -45,6 +45,7 @@ export class SectionJob {
     pool.onChange((state) => {
       if (state) this.#silence.onWorkers(state.workers.some((worker) => worksOn(worker, this.id)))
       this.#line.refresh()
+      this.#line.estimate()
     })
   }
 
@@ -66,12 +67,12 @@ export class SectionJob {
   async send(job, title, known = null, repeatKey = newRepeatKey()) {
     await this.#busy(async () => {
       this.#line.leave()
-      this.#line.announce("Sending the job")
-      const { id, queue } = await post(this.#kind, job, repeatKey)
+      this.#line.announce("Sending")
+      const { id } = await post(this.#kind, job, repeatKey)
       this.recent.add(`${this.#kind}/${id}`, title, known)
       history.pushState(null, "", `#${this.#kind}/${id}`)
       this.pool.refresh()
-      await this.#follow(id, queue, known)
+      await this.#follow(id, known)
     }, (error) => {
       this.#line.leave()
       return error instanceof Unreachable ? () => this.send(job, title, known, repeatKey) : null
@@ -80,7 +81,7 @@ export class SectionJob {
 
   /** Shows a job by its id: its progress, and then its result. */
   async open(id, known = null) {
-    await this.#busy(() => this.#follow(id, null, known), (error) => {
+    await this.#busy(() => this.#follow(id, known), (error) => {
       if (error instanceof ApiError) this.recent.onRefusal(`${this.#kind}/${id}`, error)
       return error.status === 401 ? () => this.open(id, known) : null
     })
@@ -100,12 +101,12 @@ export class SectionJob {
     }
   }
 
-  async #follow(id, queue, known) {
+  async #follow(id, known) {
     this.id = id
     try {
-      const describe = (state) => {
+      const describe = (state, place) => {
         this.#silence.onJob([id, state])
-        return this.#describe(state, queue, this.#silence.isLong)
+        return this.#describe(state, place, this.#silence.isLong)
       }
       const onBars = (series) => this.#showBars(series, known)
       const result = await this.#line.follow(`${this.#kind}/${id}`, describe, onBars)

@@ -1,10 +1,12 @@
 /** A chart of lines over steps or bars, all of them in view. */
 
 import { LineSeries, createOptionsChart } from "./vendor/lightweight-charts/lightweight-charts.js"
+import { followSize } from "./chart_size.js"
 import { chartOptions, colour, withColours } from "./colours.js"
 import { made } from "./elements.js"
+import { figure } from "./format.js"
 
-const NUMBERS = { type: "price", precision: 4, minMove: 0.0001 }
+const NUMBERS = { type: "custom", formatter: figure, minMove: 0.0001 }
 
 export class StepChart {
   /**
@@ -22,13 +24,13 @@ export class StepChart {
     // The library treats the horizontal axis as prices; here it holds steps.
     this.chart = createOptionsChart(this.figure, {
       ...chartOptions(),
-      autoSize: true,
       localization: { precision: 0 },
       handleScroll: false, // all of it is visible, so a drag scrolls the page
       handleScale: false,
     })
     this.series = lines.map(({ text, colour: _, ...options }) => this.chart.addSeries(
       LineSeries, { priceLineVisible: false, lineWidth: 2, priceFormat, ...options }))
+    this.fit = followSize(this.figure, this.chart, () => this.chart.timeScale().fitContent())
     withColours(() => {
       this.chart.applyOptions(chartOptions())
       this.series.forEach((one, index) => one.applyOptions({ color: colour(lines[index].colour) }))
@@ -37,6 +39,7 @@ export class StepChart {
 
   /** Shows a text below the chart, and all steps in it. */
   describe(text) {
+    this.fit()
     this.chart.timeScale().fitContent()
     this.text.textContent = text
   }

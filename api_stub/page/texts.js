@@ -1,43 +1,48 @@
-/** Numbers, durations and errors as texts. */
+/** Errors, devices, and what the service says, in the words of the page. */
 
-export function count(number) {
-  return number.toLocaleString("en-GB")
+const OF_CODES = { // for messages that are meant for those who run the service
+  BROKER_UNREACHABLE: "The service cannot reach its list of jobs now. Nothing is lost. Try again in a moment.",
+  CANCELLED: "Cancelled, as you asked.",
+  CHECKPOINT_MISSING: "The service does not have this model, or a file of it. Choose another model.",
+  DATA_NOT_ALLOWED: "This service stores no files, so it cannot train. Forecasts and backtests of a file that you open " +
+    "here work. The service's operator can allow it (KRONOS_DATA_FOLDER).",
+  FORBIDDEN: "Your key does not allow this. Use another key, or ask the service's operator.",
+  LOST: "The service does not know this job. Check the link, or send it again.",
+  NO_GPU_WORKER: "No graphics card is ready. Choose the fastest that is ready, or allow the processor.",
+  QUEUE_FULL: "Too many jobs are waiting. Try again in a minute.",
+  RESULT_EXPIRED: "This job has ended, but the service no longer keeps its result. Send it again.",
+  WORKER_LOST: "Computing this failed several times. Report it to the service's operator with the address of this page.",
 }
 
-export function bars(number) {
-  return `${count(number)} ${number === 1 ? "bar" : "bars"}`
+/** An error in words. */
+export function words({ code, message }) {
+  return OF_CODES[code] ?? (code ? inWords(message) : message)
 }
 
-/** Such as "480 ms", "12 s", "5 min", "3 h" or "2 d". */
-export function duration(seconds) {
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
-  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
-    if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`
-  }
-  return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`
-}
-
-/** A quantile's level, such as "10 %". */
-export function percent(level) {
-  return `${Math.round(Number(level) * 1000) / 10} %`
-}
-
-/** An error as one line: its message and code. */
+/** An error as one line: its words, and its code, by which the service's operator finds more. */
 export function reason(error) {
-  return error.code ? `${inWords(error.message)} (${error.code})` : error.message
+  return error.code ? `${words(error)} (${error.code})` : words(error)
 }
 
 /** A message about a job, with the page's own words in place of the fields of a job. */
 export function inWords(text) {
   return text
-    .replace(/give (the future times|them,) or a longer lookback/, "use a longer lookback")
+    .replace(/^.*requested but.*Falling back to CPU\.$/, "No graphics card is ready for this, so the processor computed it.")
+    .replace(/give (the future times|them,) or a longer lookback/, "read more bars")
     .replace(/\b(series\.\d+|sampling|output)\./g, "")
-    .replace(/\bsample_count\b/g, "samples")
-    .replace(/\bpred_len\b/g, "horizon")
+    .replace(/\bsample_count\b/g, "simulated paths")
+    .replace(/\bpred_len\b/g, "bars ahead")
 }
 
-/** The decimal places that a number is written with. */
-export function decimalsOf(number) {
-  const [digits, exponent = 0] = String(number).split("e")
-  return Math.max(0, (digits.split(".")[1] ?? "").length - exponent)
+/** A device, such as "processor (CPU)" or "NVIDIA H100 (cuda:0)". */
+export function deviceName(device, description = null) {
+  if (device === "cpu") return "processor (CPU)"
+  return `${description?.name ?? "graphics card"} (${device})`
+}
+
+const STATES = { queued: "waiting", expired: "no longer kept" }
+
+/** A job's state in words. */
+export function stateName(state) {
+  return STATES[state] ?? state
 }

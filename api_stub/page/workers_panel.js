@@ -1,8 +1,11 @@
 /** The state of the service: its workers, the number of jobs in each queue, and whether it answers. */
 
 import { byId, fillRows, made, showText } from "./elements.js"
-import { isForecasting, isReady } from "./pool.js"
-import { count, duration, reason } from "./texts.js"
+import { count, duration } from "./format.js"
+import { isForecasting, isGpu, isReady } from "./pool.js"
+import { deviceName, reason } from "./texts.js"
+
+const STATES = { ready: "Ready", loading: "Loading its model", draining: "Finishing its jobs, then it stops" }
 
 /** Shows the pool, or the error of reading it with a button that calls `onRetry`. */
 export function showPool(pool, error, onRetry) {
@@ -16,11 +19,11 @@ export function showPool(pool, error, onRetry) {
   }
   const cards = pool.workers.map(card)
   byId("worker-cards").replaceChildren(...(cards.length ? cards : [
-    made("p", {}, "No worker is running. Jobs wait in their queues until one is ready. Start one with ",
+    made("p", {}, "No worker is running. Jobs wait until one is ready. The service's operator can start one: ",
       made("code", {}, "kronos worker"), "."),
   ]))
   fillRows(byId("queues").tBodies[0], Object.entries(pool.queues).map(([queue, { ready, lengths }]) => (
-    [queue, ready, count(lengths.high), count(lengths.normal), count(lengths.low)]
+    [queueName(queue), count(ready), count(lengths.high), count(lengths.normal), count(lengths.low)]
   )))
 }
 
@@ -28,53 +31,62 @@ export function showPool(pool, error, onRetry) {
 function showReadiness(pool) {
   const line = byId("readiness")
   const ready = pool?.workers.filter((worker) => isReady(worker) && isForecasting(worker)) ?? []
-  const devices = [...new Set(ready.map(({ device }) => device))].sort().join(", ")
+  const devices = [...new Set(ready.map((worker) => (isGpu(worker) ? "graphics card" : "processor")))].sort().join(", ")
   const text = !pool ? "The service does not answer"
-    : ready.length ? `${ready.length} ${ready.length === 1 ? "worker" : "workers"} ready on ${devices}`
+    : ready.length ? `${count(ready.length)} ${ready.length === 1 ? "worker" : "workers"} ready: ${devices}`
     : pool.workers.some(isForecasting) ? "No worker is ready yet" : "No worker is running"
   line.className = `readiness ${!pool ? "away" : ready.length ? "ready" : ""}`
   if (line.textContent !== text) line.textContent = text // screen readers read every change
 }
 
+/** A worker: first what it does and on which device, then its load, facts and warnings, and its id at the end. */
 function card(worker) {
-  const facts = isForecasting(worker) ? forecastFacts(worker) : finetuneFacts(worker)
-  const list = made("dl")
-  for (const [name, value] of [...commonFacts(worker), ...facts]) {
-    list.append(made("dt", {}, name), made("dd", {}, value))
-  }
-  const parts = [made("h3", {}, worker.node), list]
-  const warnings = [worker.device_warning, ...(worker.models ?? []).map((model) => model.engine_warning)]
+  const [now, load, facts] = isForecasting(worker) ? forecasting(worker) : training(worker)
+  const state = worker.problem ? "Not ready" : now ?? STATES[worker.state] ?? worker.state
+  const kind = worker.problem ? "away" : isReady(worker) ? "ready" : ""
+  const parts = [
+    made("h3", {}, made("span", { class: `state ${kind}` }, state), made("span", { class: "device" }, deviceName(worker.device, worker.device_description))),
+    ...load,
+    made("dl", {}, ...[...facts, ...commonFacts(worker)].flatMap(([name, value]) => [made("dt", {}, name), made("dd", {}, value)])),
+  ]
+  const warnings = [worker.problem, worker.device_warning, ...(worker.models ?? []).map((model) => model.engine_warning)]
   for (const text of new Set(warnings.filter(Boolean))) parts.push(made("p", { class: "warning" }, text))
+  parts.push(made("p", { class: "node" }, worker.node))
   return made("article", { class: "card" }, ...parts)
 }
 
 function commonFacts(worker) {
-  const name = worker.device_description?.name
   return [
-    ["State", worker.state],
-    ["Device", name ? `${worker.device}, ${name}` : worker.device],
-    ["Queue", worker.queue],
     ["Jobs", `${count(worker.jobs_done)} done, ${count(worker.jobs_failed)} failed`],
-    ["Up", duration(worker.uptime_s)],
+    ["Running for", duration(worker.uptime_s)],
   ]
 }
 
-function forecastFacts(worker) {
+function forecasting(worker) {
+  const { slots = 0, sequences_running: running = 0, sequences_waiting: waiting = 0 } = worker
   const models = (worker.models ?? []).map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id))
-  return [
+  return [null, slots ? loadBar("Load", running, slots, `${count(running)} of ${count(slots)} paths at once`) : [], [
+    ["Waiting", `${count(waiting)} paths`],
+    ["Speed", `${count(worker.bars_per_s ?? 0)} bars/s`],
     ["Models", (models.length ? models : [worker.model?.id ?? "loading"]).join(", ")],
-    ["Paths", `${count(worker.sequences_running ?? 0)} running, ${count(worker.sequences_waiting ?? 0)} waiting`],
-    ["Speed", `${count(Math.round(worker.bars_per_s ?? 0))} bars/s`],
-  ]
+  ]]
 }
 
-function finetuneFacts({ training }) {
-  if (!training) return [["Training", "nothing now"]]
-  if (training.stage === "backtest") {
-    const share = training.num_steps ? `, ${count(training.step)} of ${count(training.num_steps)} forecasts` : ""
-    return [["Backtest", `${training.name}${share}`]]
-  }
-  const parts = [training.name, training.stage]
-  if (training.step !== null) parts.push(`step ${count(training.step)} of ${count(training.num_steps)}`)
-  return [["Training", parts.filter(Boolean).join(", ")]]
+function training({ training: job }) {
+  if (!job) return [null, [], [["For", "training and backtests"]]]
+  const isBacktest = job.stage === "backtest"
+  const unit = isBacktest ? "forecasts" : "steps"
+  const done = job.num_steps ? `${count(job.step ?? 0)} of ${count(job.num_steps)} ${unit}` : ""
+  return [isBacktest ? "Backtesting" : "Training", done ? loadBar("Progress", job.step ?? 0, job.num_steps, done) : [],
+    [["Name", job.name], ...(isBacktest || !job.stage ? [] : [["Part", job.stage]])]]
+}
+
+function loadBar(name, value, max, text) {
+  return [made("div", { class: "load" }, made("progress", { value, max, "aria-label": name }), made("span", {}, text))]
+}
+
+function queueName(queue) {
+  const isTraining = queue.endsWith(".finetune")
+  const device = queue.replace(/\.finetune$/, "").endsWith("gpu") ? "graphics card" : "processor"
+  return `${isTraining ? "Training and backtests" : "Forecasts"}, ${device}`
 }

@@ -43,7 +43,9 @@ class Visit:
         context.route("**/*", self._on_request)
 
     def open(self, fragment: str = "") -> "Page":
+        """Open the page, with the rare settings of a forecast shown."""
         self.page.goto(self.url + fragment)
+        self.page.evaluate("document.querySelector('#forecast-advanced').open = true")
         return self.page
 
     def use_sample(self, **fields: Any) -> "Page":

@@ -18,7 +18,7 @@ SEE_STATES = """() => {
   const onChange = (changes) => {
     for (const { addedNodes } of changes) seen.push(...[...addedNodes].map((node) => node.data))
   }
-  new MutationObserver(onChange).observe(document.querySelector("#testing-state"), { childList: true })
+  new MutationObserver(onChange).observe(document.querySelector("#testing-share"), { childList: true })
 }"""
 
 
@@ -48,12 +48,12 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     (inline,) = job["data"]["instruments"]
     assert (inline["id"], inline["timestamps"], inline["close"]) == ("bars.csv", DAYS, CLOSES)
     assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
-    assert page.inner_text("#tested-what") == "12 windows of 2 instruments: 48 bars read, 3 forecast."
+    assert page.inner_text("#tested-what") == "12 moments of 2 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():
         assert all(line in page.inner_text("#verdicts") for line in (name, *model["verdict"]))
     rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
     assert [row[0] for row in rows] == [own, other, "Repeating the last close"]
-    assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.0%}".replace(
+    assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.1%}".replace(
         "%", " %"
     )
     assert page.locator("#by-horizon [role=img]").count() == 2
@@ -85,13 +85,13 @@ def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     page = answered.open()
     page.evaluate(SEE_STATES)  # the stream ends at once, so each state is shown for a moment only
     page.click("#test")
-    assert page.inner_text("#backtest-form-problem").startswith("Open a file of candles above")
+    assert page.inner_text("#backtest-form-problem").startswith("Open a file under Forecast")
     wait_until(page, "() => document.querySelector('#backtest-data').options.length === 2")
     page.select_option("#backtest-data", "stored.csv")
     page.check("#backtest-drop")
     page.select_option("#backtest-missing", "ffill")
     page.click("#test")
-    wait_until(page, "text => window.seen.includes(text)", "20 of 80 forecasts, about 1 min left")
+    wait_until(page, "text => window.seen.includes(text)", "25 % · about 1 min left")
     (request,) = [one for one in answered.requests if one.url.endswith("/backtests")]
     job = json.loads(request.post_data or "")
     assert job["data"] == {"path": "stored.csv"}
@@ -101,4 +101,6 @@ def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     answered.answers["backtests/two/events"] = refused
     page.evaluate("location.hash = '#backtests/two'")
     page.wait_for_selector("#testing-problem")
-    assert page.inner_text("#testing-problem") == "No such job. (LOST)"
+    assert page.inner_text("#testing-problem") == (
+        "The service does not know this job. Check the link, or send it again. (LOST)"
+    )

@@ -46,9 +46,9 @@ def train(visit: Visit, epochs: int):
 def test_training_on_an_upload_draws_its_losses(visit: Visit, folders):
     page = train(visit, epochs=60)
     first = page.inner_text("#losses .values")
-    assert "loss " in first
+    assert "error " in first
     wait_until(page, "old => document.querySelector('#losses .values').textContent !== old", first)
-    assert page.inner_text("#training-state").startswith("Training the predictor, epoch ")
+    assert page.inner_text("#training-state").startswith("Training the model, pass ")
     visit.shoot("finetune")
     page.wait_for_selector("#trained")
     assert (Path(folders["KRONOS_DATA_FOLDER"]) / "sample.csv").read_bytes() == SAMPLE.read_bytes()

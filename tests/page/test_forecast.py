@@ -83,8 +83,8 @@ def assert_is_filled(picture: np.ndarray, colour) -> None:
 def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, tmp_path):
     page = upload(visit, csv_file, **SETTINGS, events="high>=1 by 5")
     page.wait_for_selector("#downloads")
-    assert "Chance of high>=1 by 5\nall of 25 paths (95 %: at least 86.7 %)" in page.inner_text("#chances")
-    assert re.search(r"Chance to end above the last close\n[^\n]+ paths", page.inner_text("#chances"))
+    assert "Chance of high>=1 by 5\nall of 25 simulated paths (95 % sure: at least 86.7 %)" in page.inner_text("#chances")
+    assert re.search(r"Chance to end above the last known close\n[^\n]+ paths", page.inner_text("#chances"))
     with ForecastClient(redis.url) as client:
         known = bars.tail(LOOKBACK).drop(columns="amount")
         series = client.forecast(
@@ -92,12 +92,14 @@ def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, t
         ).series[0]
 
     made_by = page.inner_text("#made-by")
-    assert made_by.startswith("Computed on cpu by kronos-tiny (torch engine) in ")
-    assert f"seed {SEED}" in made_by
+    assert made_by.startswith("From my bars.csv, by kronos-tiny on the processor (CPU) in ")
+    assert f"Seed {SEED}." in made_by
+    assert ", torch engine." in made_by
     assert page.locator("#job-warning").is_hidden()
     page.click("#numbers summary")
     rows = [row.split("\t") for row in page.locator("#numbers tbody tr").all_inner_texts()]
-    assert [row[0] for row in rows] == list(series.timestamps)
+    times = page.locator("#numbers tbody time")
+    assert times.evaluate_all("times => times.map(time => time.dateTime)") == list(series.timestamps)
     shown = np.array([[float(cell) for cell in row[1:]] for row in rows])
     closes = [series.mean["close"], *(series.quantiles[str(level)]["close"] for level in LEVELS)]
     np.testing.assert_allclose(shown, np.transpose(closes), atol=1e-3)
@@ -117,10 +119,10 @@ def test_the_chart_shows_the_mean_path_and_the_actual_bars(visit, tmp_path):
     page.click("#run")
     page.wait_for_selector("#downloads")
     assert page.locator("#key-of-chart li").all_inner_texts() == [
-        "bars", "actual bars", "mean path", "10 % to 90 % of the paths", "25 % to 75 % of the paths",
+        "history", "what followed, hidden from the model", "forecast", "80 % range", "50 % range",
     ]  # fmt: skip
     values = page.inner_text("#values")
-    assert "Actual: open" in values
+    assert "What followed: open" in values
     assert "Forecast: open" in values
     is_mean = is_of(prices_of(downloaded(page, "png", tmp_path)), MEAN_COLOUR)
     assert is_mean.any(axis=0).sum() > 20, "the mean path is not drawn"
@@ -128,14 +130,14 @@ def test_the_chart_shows_the_mean_path_and_the_actual_bars(visit, tmp_path):
 
 def test_the_fan_and_the_sample_paths_are_drawn_if_requested(visit, tmp_path):
     page = visit.forecast(**SETTINGS | {"held-out": HORIZON})
-    assert "sample paths" not in page.inner_text("#key-of-chart")
+    assert "simulated paths" not in page.inner_text("#key-of-chart")
     without = prices_of(downloaded(page, "png", tmp_path))
     outer = shade(WHITE, MEAN_COLOUR, 0.16)
     inner = shade(outer, MEAN_COLOUR, 0.24)
     for colour in (outer, inner):  # over many columns, and higher than a line
         assert_is_filled(without, colour)
     page.check("#paths")
-    assert "sample paths" in page.inner_text("#key-of-chart")
+    assert "simulated paths" in page.inner_text("#key-of-chart")
     with_paths = prices_of(downloaded(page, "png", tmp_path))
     lines = shade(WHITE, MEAN_COLOUR, 0.35)  # the part of a path outside the fan
     assert is_of(with_paths, lines).sum() > is_of(without, lines).sum() + 20
@@ -160,7 +162,8 @@ def test_the_page_reports_missing_paths(visit):
     assert page.locator("#paths-state").is_hidden()
     page.check("#paths")
     assert page.inner_text("#paths-state") == (
-        f"This forecast came without its paths. Forecast again to get them; seed {SEED} gives the same one."
+        "This forecast came without its simulated paths. Forecast again to get them; "
+        f"seed {SEED} gives the same forecast."
     )
     page.uncheck("#paths")
     assert page.locator("#paths-state").is_hidden()
@@ -183,8 +186,8 @@ def test_a_forecast_is_shown_with_its_own_bars(visit, csv_file, tmp_path):
     label = page.get_attribute("#chart", "aria-label")
     assert label.startswith(f"Candles of sample.csv, {LOOKBACK} bars up to ")
     assert f"forecast of {HORIZON} bars" in label
-    assert "from sample.csv, " in page.inner_text("#made-by")
-    assert "actual bars" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
+    assert "From sample.csv, " in page.inner_text("#made-by")
+    assert "what followed" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
     path = downloaded(page, "json", tmp_path)
     assert path.name == "forecast-sample.json"
     assert json.loads(path.read_text())["series"][0]["id"] == "sample.csv"
@@ -192,13 +195,13 @@ def test_a_forecast_is_shown_with_its_own_bars(visit, csv_file, tmp_path):
         """() => {
             const { fillText } = CanvasRenderingContext2D.prototype
             CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
-                if (text.includes("samples")) window.title = text
+                if (text.includes(" paths")) window.title = text
                 fillText.call(this, text, ...rest)
             }
         }"""
     )
     assert downloaded(page, "png", tmp_path).name == "forecast-sample.png"
-    assert page.evaluate("window.title") == f"sample.csv: kronos-tiny on cpu, {SAMPLES} samples"
+    assert page.evaluate("window.title") == f"sample.csv: kronos-tiny on cpu, {SAMPLES} paths"
 
 
 def seen(page) -> tuple[float, float]:
@@ -219,7 +222,7 @@ def test_hovering_moving_and_zooming(visit):
     last = page.inner_text("#values")
     page.mouse.move(box["x"] + 100, box["y"] + 100)
     wait_until(page, "old => document.querySelector('#values').innerText !== old", last)
-    assert "Bar: open" in page.inner_text("#values")
+    assert "History: open" in page.inner_text("#values")
     before = seen(page)
     page.mouse.wheel(0, -300)
     wait_until(page, "old => document.querySelector('#chart').dataset.to !== String(old)", before[1])
@@ -248,10 +251,10 @@ def test_a_missing_gpu_gives_a_visible_warning(visit):
     page.wait_for_selector("#downloads")
     warning = page.locator("#device-warning")
     assert warning.inner_text() == (
-        "CUDA device 'cuda' requested but no GPU worker is ready. Falling back to CPU."
+        "No graphics card is ready for this, so the processor computed it."
     )
     assert warning.bounding_box()["y"] < page.locator("#chart").bounding_box()["y"]
-    assert page.inner_text("#made-by strong") == "cpu"
+    assert page.locator("#made-by strong").all_inner_texts() == ["kronos-tiny", "processor (CPU)"]
     visit.shoot("warning")
 
 
@@ -328,7 +331,7 @@ def test_an_invalid_field_is_named(visit):
     page = visit.use_sample(**SETTINGS | {"samples": 0})
     page.click("#run")
     page.wait_for_selector("#form-problem")
-    assert page.inner_text("#form-problem").startswith("Samples: ")
+    assert page.inner_text("#form-problem").startswith("Paths: ")
     assert page.evaluate("document.activeElement.id") == "samples"
 
 
@@ -339,7 +342,7 @@ def test_a_running_job_shows_its_progress_and_can_be_cancelled(visit):
     assert asked.value.post_data_json["output"]["paths"] is False  # too many values to request without need
     wait_until(page, "() => document.querySelector('#job-progress').value > 0")
     assert page.inner_text("#job-state") == "Computing"
-    assert re.fullmatch(r"\d+ %", page.inner_text("#job-share"))
+    assert re.fullmatch(r"\d+ %( · about .+ left)?", page.inner_text("#job-share"))
     visit.shoot("progress")
     page.click("#cancel")
     page.wait_for_selector("#job-problem")
@@ -366,21 +369,22 @@ def test_the_page_works_by_keyboard(visit):
     tab_to("sample")
     page.keyboard.press("Enter")
     page.wait_for_selector("#run:enabled")
+    def shown() -> str:
+        return str(page.get_attribute("#values time", "datetime"))
+
+    tab_to("run")
     tab_to("samples")
     page.keyboard.type("4")
-    tab_to("run")
     page.keyboard.press("Enter")
     page.wait_for_selector("#downloads")
     tab_to("chart")
-    last = page.inner_text("#values strong")
+    last = shown()
     page.keyboard.press("ArrowLeft")
-    last_but_one = page.inner_text("#values strong")
+    last_but_one = shown()
     assert last_but_one < last
     page.keyboard.press("Home")
-    first_bar = page.locator("#values strong").inner_text()
-    assert first_bar < last_but_one
-    assert page.inner_text("#values").split("\n")[1].startswith("Bar: open")
-    assert page.inner_text("#values strong") == first_bar
+    assert shown() < last_but_one
+    assert page.inner_text("#values").split("\n")[1].startswith("History: open")
     whole = width(page)
     page.keyboard.press("+")
     assert width(page) == pytest.approx(0.8 * whole)
@@ -396,9 +400,9 @@ def test_the_page_works_by_keyboard(visit):
     assert seen(page)[0] < 0.5
     assert seen(page)[1] > 174.5
     page.keyboard.press("Escape")
-    assert page.inner_text("#values strong") == last
+    assert shown() == last
     page.keyboard.press("ArrowLeft")  # from the last bar again
-    assert page.inner_text("#values strong") == last_but_one
+    assert shown() == last_but_one
     tab_to("download-csv")  # the chart does not trap the focus
     page.keyboard.press("Shift+Tab")
     assert page.evaluate("document.activeElement.id") == "paths"

@@ -67,4 +67,6 @@ def test_the_card_of_a_worker_on_a_fallback_device_has_a_warning(open_page: Open
     page = open_page().open()
     page.wait_for_selector(".card .warning")
     assert "Falling back to CPU" in page.inner_text(".card .warning")
-    assert page.locator("#queues tbody tr").first.inner_text().split() == ["cpu", "1", "0", "0", "0"]
+    assert page.locator("#queues tbody tr").first.inner_text().split("\t") == [
+        "Forecasts, processor", "1", "0", "0", "0",
+    ]  # fmt: skip

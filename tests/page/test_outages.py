@@ -57,8 +57,7 @@ def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
     page.click("#run")
     page.wait_for_selector("#job")
     assert page.inner_text("#readiness") == "No worker is running"
-    waits = "No worker serves the queue cpu, so the job waits; start one with: kronos worker"
-    wait_until(page, f"() => document.querySelector('#job-state').textContent === '{waits}'")
+    text_begins(visit, "job-state", "No worker is ready. This starts by itself once one is.")
     assert "kronos worker" in page.inner_text("#worker-cards")
     visit.shoot("no-worker")
     page.click("#cancel")
@@ -76,7 +75,7 @@ def test_a_stopped_worker_is_reported_and_the_next_one_computes_the_job(
     page.wait_for_selector("#readiness:not(.ready)")
     assert page.inner_text("#readiness") == "No worker is running"
     page.click("#run")
-    wait_until(page, "() => document.querySelector('#job-state').textContent.startsWith('No worker serves')")
+    text_begins(visit, "job-state", "No worker is ready")
     second = start_worker(**TINY)
     page.wait_for_selector("#downloads")
     assert second.node in page.inner_text("#made-by")
@@ -97,7 +96,7 @@ def test_a_killed_worker_is_reported_and_the_next_one_starts_the_job_again(
     first.process.kill()
     first.process.wait(WAIT_S)
     text_begins(
-        visit, "job-state", "The worker that computed this is gone. Another worker will start the job again"
+        visit, "job-state", "The worker that computed this is gone. Another worker will start it again"
     )
     assert page.get_attribute("#job-progress", "value") is None
     page.unroute_all()
@@ -128,7 +127,7 @@ def test_a_killed_finetuning_worker_is_reported_and_the_next_one_goes_on(
     upload(visit)
     page.fill("#epochs", "900")
     page.click("#train")
-    text_begins(visit, "training-state", "Training the predictor")
+    text_begins(visit, "training-state", "Training the model")
     # Another worker is running, but has not taken the job.
     announce(visit, GPU | {"role": "finetune", "training": None})
     first.process.kill()
@@ -141,7 +140,7 @@ def test_a_killed_finetuning_worker_is_reported_and_the_next_one_goes_on(
     assert page.inner_text("#training-share") == ""
     page.unroute_all()
     second = start_worker(*FAKE, **settings)
-    text_begins(visit, "training-state", "Training the predictor")
+    text_begins(visit, "training-state", "Training the model")
     page.click("#stop-training")
     page.wait_for_selector("#training-problem")
     assert "(CANCELLED)" in page.inner_text("#training-problem")
@@ -151,8 +150,8 @@ def test_a_killed_finetuning_worker_is_reported_and_the_next_one_goes_on(
 def test_training_on_an_upload_can_be_queued_before_a_worker_runs(visit: Visit):
     visit.expected_failures = 20
     visit.page.route("**/v1/datasets", lambda route: route.fulfill(status=503, json={}))
-    page = visit.open()
-    text_begins(visit, "datasets-problem", "The API answered 503")
+    page = visit.open("#finetune")
+    text_begins(visit, "datasets-problem", "The service answered 503")
     page.unroute_all()
     page.wait_for_selector("#datasets-problem", state="hidden")
     visit.expected_failures = 0
@@ -162,7 +161,7 @@ def test_training_on_an_upload_can_be_queued_before_a_worker_runs(visit: Visit):
     wait_until(page, "() => document.querySelector('#dataset').options.length > 0")
     assert page.locator("#dataset option").all_text_contents() == ["sample.csv"]
     page.click("#train")
-    text_begins(visit, "training-state", "No worker serves the queue cpu.finetune")
+    text_begins(visit, "training-state", "No worker for training and backtests is ready.")
     page.click("#stop-training")
     page.wait_for_selector("#training-problem")
     assert "(CANCELLED)" in page.inner_text("#training-problem")
@@ -186,7 +185,7 @@ def test_the_list_of_files_is_read_again_after_a_failure(visit: Visit):
     visit.expected_failures = 2
     failing = {"status": 503, "json": {"detail": "Redis is away"}}
     visit.page.route("**/v1/datasets", lambda route: route.fulfill(**failing), times=1)
-    page = visit.open()
+    page = visit.open("#finetune")
     text_begins(visit, "datasets-problem", "Redis is away")
     names = {"datasets": [{"name": "theirs.parquet", "num_bytes": 1}]}
     page.route("**/v1/datasets", lambda route: route.fulfill(json=names))
@@ -196,9 +195,17 @@ def test_the_list_of_files_is_read_again_after_a_failure(visit: Visit):
 
 def test_a_missing_data_folder_is_reported_once(open_page: OpenPage, start_api: StartApi):
     visit = open_page(start_api(KRONOS_DATA_FOLDER=""))
-    visit.expected_failures = 1
     page = visit.open()
-    text_begins(visit, "datasets-problem", "this service has no data folder (KRONOS_DATA_FOLDER)")
+    page.wait_for_selector("#readiness:not(:empty)")
+    with page.expect_response("**/v1/workers"):
+        pass
+    assert "KRONOS_DATA_FOLDER" not in page.inner_text("body")  # nobody has asked to upload
+    visit.expected_failures = 1
+    page.locator("#dataset-file").scroll_into_view_if_needed()
+    text_begins(visit, "datasets-problem", "This service stores no files, so it cannot train.")
+    assert page.locator("#dataset-file").is_disabled()
+    page.click("#train")
+    assert page.inner_text("#finetune-form-problem") == page.inner_text("#datasets-problem")
     with page.expect_response("**/v1/workers"):
         pass
     page.wait_for_timeout(200)  # a second request would leave a second error
@@ -216,14 +223,14 @@ def test_a_device_stays_chosen_during_an_outage_and_after_it_is_gone(visit: Visi
     assert page.input_value("#device") == "cuda:1"
     announce(visit)
     page.wait_for_selector("#device-gone")
-    assert page.inner_text("#device-gone").startswith("No worker has cuda:1 any more.")
+    assert page.inner_text("#device-gone").startswith("cuda:1 is no longer there.")
     assert page.input_value("#device") == "cuda:1"
-    assert page.inner_text("#device option:checked") == "cuda:1, gone"
+    assert page.inner_text("#device option:checked") == "cuda:1, no longer there"
     assert page.locator("#finetune-device-gone").is_hidden()
     announce(visit, GPU)
     page.wait_for_selector("#device-gone", state="hidden")
     assert page.input_value("#device") == "cuda:1"
-    assert page.inner_text("#device option:checked") == "cuda:1"
+    assert page.inner_text("#device option:checked") == "graphics card (cuda:1)"
     announce(visit)
     page.wait_for_selector("#device-gone")
     page.select_option("#device", "cpu")
@@ -246,10 +253,10 @@ def test_a_stopped_api_is_reported_and_the_job_is_followed_once_it_is_back(
         page, "() => document.querySelector('#job-state').textContent.startsWith('The connection was lost')"
     )
     page.wait_for_selector("#readiness.away")
-    assert page.inner_text("#api-problem").startswith("The API does not answer.")
+    assert page.inner_text("#api-problem").startswith("The service does not answer.")
     visit.shoot("no-api")
     api.start()
-    wait_until(page, "() => document.querySelector('#job-state').textContent.startsWith('No worker serves')")
+    text_begins(visit, "job-state", "No worker is ready")
     page.wait_for_selector("#readiness:not(.away)")
     assert page.locator("#api-problem").is_hidden()
     page.click("#cancel")

@@ -1,12 +1,13 @@
 """The page on answers of the test's own: refusals, hung requests, links, limits, scores, themes."""
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kronos_model.bars.calendar.sessions import CannotInfer
-from tests.page.conftest import RoutedVisit, wait_until
+from tests.page.conftest import RoutedVisit, await_frame, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -108,6 +109,10 @@ def test_a_workers_card_names_each_models_engine_and_each_warning_once(routed: R
     assert page.locator(".card .warning").all_inner_texts() == [warning]
     shown = "a (native engine), b (torch engine), c (torch engine), of-0.1.0"
     assert shown in page.inner_text(".card")
+    assert page.inner_text(".card h3").split("\n") == ["Ready", "processor (CPU)"]
+    size = "selector => parseFloat(getComputedStyle(document.querySelector(selector)).fontSize)"
+    assert page.inner_text(".card .node") == "worker@test"
+    assert page.evaluate(size, ".card .node") < page.evaluate(size, ".card dl") < page.evaluate(size, ".card h3")
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -132,7 +137,7 @@ def test_a_hung_api_is_reported_and_tried_again(routed: RoutedVisit):
     page = routed.open()
     page.clock.fast_forward(8100)
     page.wait_for_selector("#api-problem")
-    assert page.inner_text("#api-problem").startswith("The API has not answered for 8 s.")
+    assert page.inner_text("#api-problem").startswith("The service has not answered for 8 s.")
     assert page.inner_text("#readiness") == "The service does not answer"
     routed.answers = answers
     page.click("#api-problem button")
@@ -145,7 +150,7 @@ def test_a_job_without_an_answer_can_be_sent_again_as_the_same_job(routed: Route
     page = with_file(routed)
     with page.expect_request("**/v1/forecasts"):
         page.click("#run")
-    wait_until(page, "() => document.querySelector('#job-state').textContent === 'Sending the job'")
+    wait_until(page, "() => document.querySelector('#job-state').textContent === 'Sending'")
     page.clock.fast_forward(21_000)
     page.wait_for_selector("#job-problem button")
     routed.answers |= {
@@ -185,18 +190,18 @@ def test_a_job_has_a_link_that_shows_it_again(routed: RoutedVisit):
     page.reload()
     page.wait_for_selector("#downloads")
     assert page.get_attribute("#chart", "aria-label").startswith(
-        "Candles of bars.csv, 4 bars up to 2024-03-04"
+        "Candles of bars.csv, 4 bars up to Mon, Mar 4, 2024"
     )
     assert page.locator("#score").is_visible()
     assert page.inner_text("#recent-jobs tbody td:first-child") == "bars.csv, 2 bars"
     assert page.inner_text("#recent-jobs .state") == "done"
     page.click("#forget-jobs")
     assert page.locator("#recent").is_hidden()
-    assert page.evaluate("localStorage.length") == 0
+    assert page.evaluate("Object.keys(localStorage)") == ["kronos.settings.forecast"]
     page.reload()  # as in another browser
     page.wait_for_selector("#downloads")
-    assert "candles of this job are not in this browser" in page.inner_text("#job-warning")
-    assert page.get_attribute("#chart", "aria-label") == "forecast of 2 bars, mean close at the end 11.500"
+    assert "history before this forecast is not in this browser" in page.inner_text("#job-warning")
+    assert page.get_attribute("#chart", "aria-label") == "forecast of 2 bars, last close 11.500"
 
 
 def test_the_list_keeps_the_states_of_jobs_that_went_on(routed: RoutedVisit):
@@ -215,10 +220,10 @@ def test_the_list_keeps_the_states_of_jobs_that_went_on(routed: RoutedVisit):
     }
     page.reload()
     page.wait_for_selector(".state-failed")
-    page.wait_for_selector(".state-expired")
+    page.locator(".state-expired", has_text="no longer kept").wait_for()
     page.click("text=forecasts/two")
     page.wait_for_selector("#job-problem")
-    assert page.inner_text("#job-problem") == "The result has expired. (RESULT_EXPIRED)"
+    assert page.inner_text("#job-problem").endswith("Send it again. (RESULT_EXPIRED)")
     assert page.locator("#recent-jobs [aria-current]").inner_text() == "forecasts/two"
 
 
@@ -226,16 +231,17 @@ def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
     page = forecast(routed)
     # Errors of 0.5 and 0.5, against 0.5 and 1.5 of the last close. Of 11 and 12, 11 is inside.
     assert page.locator("#score dd").all_inner_texts() == [
-        "2 bars", "0.50 (4.35 %)", "1.00: forecast 50 % better", "1 of 2 (50 %; 80 % expected)",
+        "2 bars", "0.50 (4.3 %)", "1.00: the forecast is 50.0 % better",
+        "1 of 2: 50.0 %, about 80 % expected",
     ]  # fmt: skip
-    assert "Error of the close -0.50 · actual close outside 10 % to 90 %" in page.inner_text("#values .bad")
+    verdict = "The close was forecast 0.50 too low · outside the 80 % range"
+    assert page.inner_text("#values .bad") == verdict
     page.click("#numbers summary")
     row = page.locator("#numbers tbody tr").first.inner_text().split("\t")
-    assert row == ["2024-03-05", "11.50", "10.50", "11.50", "11.00", "0.50"]
+    assert row == ["Tue, Mar 5, 2024", "11.50", "10.50", "11.50", "11.00", "0.50"]
     assert page.inner_text("#made-by .badge") == "demo: synthetic candles, not for trading"
-    assert "mean path" in page.inner_text("#key-of-chart")
     page.check("#candles")
-    assert "mean of the paths" in page.inner_text("#key-of-chart")
+    assert "forecast, as candles" in page.inner_text("#key-of-chart")
 
 
 def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
@@ -249,17 +255,17 @@ def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
     page.wait_for_selector("#limits-note")
     assert page.input_value("#samples") == "12"
     assert page.inner_text("#limits-note") == (
-        "kronos-tiny was trained on lookbacks of 60 bars and sees at most 100 bars, "
-        "lookback and forecast together."
+        "kronos-tiny learned to read 60 bars, and has room for 100 bars, "
+        "those it reads and those ahead together."
     )
     page.fill("#lookback", "80")
     page.fill("#horizon", "48")
     assert page.inner_text("#limits-note").endswith(
-        "From forecast bar 21 on, each bar costs as much as the whole lookback."
+        "From bar 21 ahead on, the forecast gets slow."
     )
     page.fill("#horizon", "101")
     page.click("#run")
-    assert page.inner_text("#form-problem") == "Horizon: at most 100, all that kronos-tiny can see."
+    assert page.inner_text("#form-problem") == "Bars ahead: at most 100, as far as kronos-tiny can look."
     page.set_input_files("#dataset-file", FILE | {"buffer": b"0" * 2**21})
     page.wait_for_selector("#dataset-problem")
     assert page.inner_text("#dataset-problem").startswith(
@@ -274,10 +280,13 @@ def test_a_calibrated_model_offers_to_correct_the_ranges(routed: RoutedVisit):
     routed.answers["candles"] = CONTENT | {"warnings": ["Without prices: 1 of 6 bars. They are left out."]}
     page = with_file(routed)
     assert page.inner_text("#file-name").endswith(
-        "2024-03-06. Without prices: 1 of 6 bars. They are left out."
+        "Wed, Mar 6, 2024. Without prices: 1 of 6 bars. They are left out."
     )
     page.check("#calibrated")
-    note = "From 60 forecasts of the past, the last of 2024-02-01: at most 2 bars ahead, from 3 bars."
+    note = (
+        "Learned from 60 earlier forecasts, the last on Thu, Feb 1, 2024. "
+        "It reads 3 bars, and holds for 2 bars ahead."
+    )
     assert page.inner_text("#calibration-note") == note
     with page.expect_request("**/v1/forecasts") as sent:
         page.click("#run")
@@ -299,6 +308,135 @@ def test_a_verdict_is_coloured(routed: RoutedVisit):
     assert page.locator("#trained .good").all_inner_texts() == verdict[1:2]
 
 
+def test_training_starts_as_the_model_was_trained(routed: RoutedVisit):
+    own = {"id": "mine@1", "lookback": 256, "min_lookback": 64, "pred_len": 24}
+    routed.answers |= {
+        "models": {"models": [{"id": "kronos-tiny"}, own]},
+        "datasets": {"datasets": [{"name": "stored.csv"}]},
+    }
+    page = routed.open("#finetune")
+    wait_until(page, "() => document.querySelector('#dataset').value === 'stored.csv'")
+    wait_until(page, "() => document.querySelector('#start').options.length === 2")
+    assert page.get_attribute("#train-lookback", "placeholder") == "auto"
+    assert page.locator("#tokenizer-epochs").is_hidden()
+    page.select_option("#start", "mine@1")
+    shown = [page.get_attribute(f"#train-{name}", "placeholder") for name in ("lookback", "horizon")]
+    assert shown == ["256", "24"]
+    assert page.inner_text("#start-note").startswith("It learned to read 64 to 256 bars, and to look 24 bars ahead.")
+    with page.expect_request("**/v1/finetunes") as sent:
+        page.click("#train")
+    config = sent.value.post_data_json["config"]
+    assert config["data"] | {"lookback": {"min": 64, "max": 256}, "pred_len": 24} == config["data"]
+    assert config["stages"] == ["predictor"]
+
+
+def test_a_job_that_waits_says_how_long(routed: RoutedVisit):
+    place = {"state": "queued", "jobs_before": 1200, "seconds_left": 42.4}
+    routed.answers |= {"forecasts": {"id": "one", "queue": "cpu"}, ADDRESS: place}
+    page = with_file(routed)
+    page.click("#run")
+    wait_until(page, "() => document.querySelector('#job-share').textContent === 'starts in about 42 s'")
+    assert page.inner_text("#job-state") == "Waiting: 1,200 jobs come first"
+    pace = """async () => {
+        const { Pace } = await import("./pace.js")
+        let now = 0
+        const pace = new Pace(() => now)
+        return [[0, 10], [2000, 30], [3000, 5], [5000, 15]].map(([at, done]) => {
+            now = at
+            return pace.left(done, 100)
+        })
+    }"""
+    assert page.evaluate(pace) == [None, 7, None, 17]  # it began again at 3 s
+
+
+def test_no_button_covers_a_field_and_words_are_for_people_who_trade(routed: RoutedVisit):
+    page = routed.open()
+    page.evaluate("document.querySelectorAll('form details').forEach(part => { part.open = true })")
+    covered = """() => [...document.querySelectorAll("form input, form select")].filter((field) => {
+        if (!field.checkVisibility()) return false
+        return ["start", "end"].some((block) => {
+            field.scrollIntoView({ block, behavior: "instant" })
+            const { x, y, width, height } = field.getBoundingClientRect()
+            const top = document.elementFromPoint(x + width / 2, y + height / 2)
+            return top !== field
+        })
+    }).map(({ id }) => id)"""
+    for size in ({"width": 1440, "height": 900}, PHONE):
+        page.set_viewport_size(size)
+        assert page.evaluate(covered) == []
+    page.click("#words summary")
+    text = page.inner_text("body")
+    assert len(text) > 3000
+    jargon = r"worker's own|actual bars|are an error|such device|lookback|sample path|epoch|windows?\b|[A-Z]+_[A-Z]+"
+    assert re.findall(jargon, text) == []
+    unexplained = """() => [...document.querySelectorAll("[data-term]")].filter((label) => {
+        const ids = (label.control ?? label).getAttribute("aria-describedby").split(" ")
+        return !label.title || !ids.some((id) => document.getElementById(id).textContent === label.title)
+    }).length"""
+    assert page.evaluate(unexplained) == 0
+
+
+def test_the_chart_fills_its_width_until_the_user_zooms(routed: RoutedVisit):
+    def seen() -> tuple[float, float]:
+        await_frame(page)
+        chart = page.locator("#chart")
+        return float(chart.get_attribute("data-from")), float(chart.get_attribute("data-to"))
+
+    page = routed.open()
+    page.click("#sample")
+    page.wait_for_selector("#run:enabled")
+    everything = (pytest.approx(0, abs=1), pytest.approx(511, abs=1))
+    for width in (1440, 800):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert seen() == everything
+    page.hover("#chart")
+    page.mouse.wheel(0, -300)
+    wait_until(page, "() => document.querySelector('#chart').dataset.from > 1")
+    near = seen()
+    page.check("#candles")
+    page.set_viewport_size({"width": 1000, "height": 900})
+    assert seen()[1] == pytest.approx(near[1], abs=2)
+    assert seen() != everything
+    page.focus("#chart")
+    page.keyboard.press("0")
+    assert seen() == everything
+    page.set_viewport_size({"width": 700, "height": 900})
+    assert seen() == everything
+
+
+def test_settings_stay_are_shared_by_the_address_and_go_back(routed: RoutedVisit):
+    routed.answers["models"] = {"models": [{"id": "kronos-tiny"}, {"id": "mine@1"}]}
+    page = routed.open()
+    assert page.locator("#forecast-form .settings").is_hidden()
+    page.fill("#horizon", "12")
+    page.uncheck("#fallback")
+    page.click("#file-form summary")
+    page.fill("#columns", "close=Last")
+    page.fill("#backtest-windows", "7")
+    assert page.evaluate("location.hash") == "#/backtest?windows=7"
+    page.fill("#events", "high>=1 by 5")
+    address = "#/forecast?horizon=12&chances=high%3E%3D1+by+5&fallback=false&columns=close%3DLast"
+    assert page.evaluate("location.hash") == address
+
+    def fields() -> list[Any]:
+        ids = ("horizon", "events", "columns", "backtest-windows", "model")
+        return [*(page.input_value(f"#{name}") for name in ids), page.is_checked("#fallback")]
+
+    page.goto("about:blank")
+    routed.open()
+    assert fields() == ["12", "high>=1 by 5", "close=Last", "7", "", False]
+    assert page.locator("#file-form").get_attribute("open") is not None
+    assert page.inner_text("#forecast-form .settings").startswith("4 settings are not the defaults.")
+    page.goto(f"{routed.url}#/forecast?model=mine%401&horizon=24&unknown=1")
+    wait_until(page, "() => document.querySelector('#model').value === 'mine@1'")
+    wait_until(page, "() => document.querySelector('#model').selectedOptions[0].text === 'mine@1'")
+    assert fields() == ["24", "", "", "7", "mine@1", True]
+    page.click("#forecast-form .settings button")
+    assert fields() == ["48", "", "", "7", "", True]
+    assert page.evaluate("location.hash") == "#/forecast"
+    assert page.evaluate("Object.keys(localStorage)") == ["kronos.settings.backtest"]
+
+
 def test_the_theme_is_remembered(routed: RoutedVisit):
     page = routed.open()
     ground = "() => getComputedStyle(document.body).backgroundColor"
@@ -318,12 +456,25 @@ def test_the_theme_is_remembered(routed: RoutedVisit):
 def test_texts_of_times_and_prices(routed: RoutedVisit):
     page = routed.open()
     labels = """async () => {
-        const { axisText } = await import("./times.js")
+        const { axisText } = await import("./format.js")
         return [0, 1, 2, 3].map((type) => axisText(1718703300, type))
     }"""
-    assert page.evaluate(labels) == ["2024", "Jun 2024", "18 Jun", "18 Jun 09:35"]
+    assert page.evaluate(labels) == ["2024", "Jun 2024", "Jun 18", "Jun 18, 09:35 AM"]
+    numbers = """async () => {
+        const { count, duration, figure, price, share, timesOf } = await import("./format.js")
+        const [hours, days] = [["2024-06-18T09:30:00", "2024-06-18T10:30:00"], ["2024-06-18T00:00:00", "2024-06-19T00:00:00"]]
+        const times = [hours, days, hours.map(time => time + "Z"), hours.map(time => time + "+05:30")].map((texts) => (
+            timesOf(texts)(texts[0])))
+        return [count(16384), price(67123.456, 2), share(0.6666), figure(0.123456), duration(75), ...times,
+            timesOf(hours, "America/New_York")(hours[1])]
+    }"""
+    assert page.evaluate(numbers) == [
+        "16,384", "67,123.46", "66.7 %", "0.123", "1 min",
+        "Tue, Jun 18, 2024, 09:30 AM", "Tue, Jun 18, 2024", "Tue, Jun 18, 2024, 09:30 AM UTC",
+        "Tue, Jun 18, 2024, 09:30 AM UTC+5:30", "Tue, Jun 18, 2024, 10:30 AM America/New_York",
+    ]  # fmt: skip
     decimals = """async () => {
-        const { decimalsOf } = await import("./texts.js")
+        const { decimalsOf } = await import("./format.js")
         return [52.145, 100, 1e-7, 1.5e-7, 1e21].map(decimalsOf)
     }"""
     assert page.evaluate(decimals) == [3, 0, 7, 8, 0]
@@ -336,6 +487,6 @@ def test_messages_name_nothing_that_the_page_lacks(routed: RoutedVisit):
         "If that is wrong, give the future times or a longer lookback.",
     ]
     assert routed.open().evaluate(words, texts) == [
-        "the future timestamps cannot be inferred (2 bars are too few): use a longer lookback",
-        "If that is wrong, use a longer lookback.",
+        "the future timestamps cannot be inferred (2 bars are too few): read more bars",
+        "If that is wrong, read more bars.",
     ]

@@ -1,0 +1,140 @@
+/** Numbers and times as texts: the one place that decides how they look. Both follow the browser's language. */
+
+import { clockOf, isIntraday, offsetOf } from "./times.js"
+
+const MAX_DIGITS = 8 // numbers with more have been computed, for example for dividends
+const NONE = "–"
+
+const formats = new Map()
+
+function written(number, options) {
+  const key = JSON.stringify(options)
+  if (!formats.has(key)) formats.set(key, new Intl.NumberFormat(undefined, options))
+  return formats.get(key).format(number)
+}
+
+const fixed = (digits) => ({ minimumFractionDigits: digits, maximumFractionDigits: digits })
+
+/** A whole number with separators, such as "16,384". */
+export function count(number) {
+  return written(number, { maximumFractionDigits: 0 })
+}
+
+export function bars(number) {
+  return `${count(number)} ${number === 1 ? "bar" : "bars"}`
+}
+
+/** A price with so many decimal places; "" for undefined. */
+export function price(value, digits) {
+  return value === undefined ? "" : written(value, fixed(digits))
+}
+
+/** A share from 0 to 1 in percent, such as "66.7 %". */
+export function share(part) {
+  return part === null ? NONE : `${written(100 * part, fixed(1))} %`
+}
+
+/** A quantile's level, such as "10 %". */
+export function percent(level) {
+  return `${written(100 * Number(level), { maximumFractionDigits: 1 })} %`
+}
+
+/** The range between two quantiles by the share of paths in it, such as "80 % range". */
+export function rangeName(low, high) {
+  return `${percent(high - low)} range`
+}
+
+/** A number without a unit, such as an error or a loss, with three digits that count. */
+export function figure(value) {
+  return value === null ? NONE : written(value, { maximumSignificantDigits: 3 })
+}
+
+/** A large number in few characters, such as "1.24M". */
+export function compact(value) {
+  return written(value, { maximumSignificantDigits: 3, notation: "compact" })
+}
+
+/** Bytes in MiB, such as "2.0". */
+export function mebibytes(bytes) {
+  return written(bytes / 2 ** 20, fixed(1))
+}
+
+/** Such as "480 ms", "12 s", "5 min", "3 h" or "2 d". */
+export function duration(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
+    if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`
+  }
+  return seconds < 10 ? `${written(seconds, fixed(1))} s` : `${Math.round(seconds)} s`
+}
+
+/** How long something still takes; "" for null. */
+export function timeLeft(seconds) {
+  return seconds === null ? "" : `about ${duration(seconds)} left`
+}
+
+/** The decimal places that a number is written with. */
+export function decimalsOf(number) {
+  const [digits, exponent = 0] = String(number).split("e")
+  return Math.max(0, (digits.split(".")[1] ?? "").length - exponent)
+}
+
+/** The decimal places of a file's prices; null if there are none, or more than prices are quoted with. */
+export function digitsOf({ open = [], high = [], low = [], close = [] }) {
+  const digits = [open, high, low, close].flat().reduce((most, value) => Math.max(most, decimalsOf(value)), -1)
+  return digits < 0 || digits > MAX_DIGITS ? null : digits
+}
+
+/** Decimal places that show a ten-thousandth of a price, at least two. */
+export function digitsFor(value) {
+  return Math.min(10, Math.max(2, Math.ceil(4 - Math.log10(Math.abs(value) || 1))))
+}
+
+const DAY = { year: "numeric", month: "short", day: "numeric" }
+const CLOCK = { hour: "2-digit", minute: "2-digit" }
+const AXIS = [ // by the chart library's TickMarkType, from years to seconds
+  { year: "numeric" },
+  { month: "short", year: "numeric" },
+  { day: "numeric", month: "short" },
+  { day: "numeric", month: "short", ...CLOCK },
+  { day: "numeric", month: "short", ...CLOCK },
+].map((parts) => new Intl.DateTimeFormat(undefined, { ...parts, timeZone: "UTC" }))
+
+/** A label of a chart's time axis. Each names its day, because the axis may begin at any. */
+export function axisText(time, tickMarkType) {
+  return AXIS[tickMarkType].format(time * 1000)
+}
+
+/**
+ * A function that writes the timestamps of a series, on the clock of its file. It names the zone, if the file does;
+ * bars of a day or more have no time of day.
+ *
+ * @param stamps The timestamps of the series, which decide what is shown.
+ * @param timezone The zone's name, if it is known.
+ */
+export function timesOf(stamps, timezone = null) {
+  const clocks = stamps.map(clockOf)
+  const hasTime = isIntraday(clocks) || (clocks.length === 1 && clocks[0] % 86400 !== 0)
+  const second = clocks.some((time) => time % 60) ? { second: "2-digit" } : {}
+  const options = { weekday: "short", ...DAY, ...(hasTime ? { ...CLOCK, ...second } : {}), timeZone: "UTC" }
+  const format = new Intl.DateTimeFormat(undefined, options)
+  return (stamp) => {
+    const zone = hasTime ? timezone ?? zoneName(offsetOf(stamp)) : ""
+    return `${format.format(1000 * clockOf(stamp))}${zone ? ` ${zone}` : ""}`
+  }
+}
+
+/** A zone by its offset in seconds, such as "UTC+5:30"; "" for null. */
+function zoneName(offset) {
+  if (offset === null) return ""
+  const minutes = Math.abs(offset) / 60
+  const rest = minutes % 60 ? `:${String(Math.floor(minutes % 60)).padStart(2, "0")}` : ""
+  return offset ? `UTC${offset < 0 ? "−" : "+"}${Math.floor(minutes / 60)}${rest}` : "UTC"
+}
+
+const OWN_TIME = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", ...CLOCK })
+
+/** A moment on the user's own clock. */
+export function ownTime(date) {
+  return OWN_TIME.format(date)
+}

@@ -1,0 +1,129 @@
+/** The settings of one view: kept in this browser, shared by the address, and set back to the defaults. */
+
+import { byId, made } from "./elements.js"
+import { count } from "./format.js"
+import { forget, recall, remember } from "./storage.js"
+
+export class Settings {
+  #fields
+  #onApply
+  #changed = made("span")
+  #link = made("a", {}, "Link to these settings")
+  #line
+
+  /**
+   * Its line, with the number of changed settings, stands before the buttons of the view's form.
+   *
+   * @param view The view's name, as in the address `#/forecast?horizon=24`.
+   * @param ids The ids of the fields by their names in the address.
+   * @param onApply Called after fields were set by code, which calls no listeners.
+   */
+  constructor(view, ids, onApply = () => {}) {
+    this.view = view
+    this.#fields = Object.entries(ids).map(([name, id]) => [name, byId(id)])
+    this.#onApply = onApply
+    const reset = made("button", { type: "button", class: "quiet" }, "Back to defaults")
+    reset.addEventListener("click", () => this.#reset())
+    this.#line = made("p", { class: "settings help", hidden: "" }, this.#changed, " ", this.#link, " ", reset)
+    byId(`${view}-form`).querySelector(".actions").before(this.#line)
+    for (const [, field] of this.#fields) {
+      field.addEventListener("input", () => {
+        delete field.dataset.proposed
+        this.#keep()
+      })
+    }
+  }
+
+  /** Sets the fields to what this browser remembers. */
+  restore() {
+    const kept = recall(this.#item, null)
+    if (kept) this.apply(kept)
+  }
+
+  /** Sets the fields to values by name, and all others to their defaults. */
+  apply(values) {
+    for (const [name, field] of this.#fields) {
+      const value = values[name] ?? defaultOf(field)
+      if (valueOf(field) !== value) set(field, value)
+      delete field.dataset.proposed
+    }
+    this.#onApply()
+    this.#show()
+  }
+
+  get #item() {
+    return `settings.${this.view}`
+  }
+
+  /** The values that differ from the defaults, by name. */
+  get #values() {
+    const changed = this.#fields.filter(([, field]) => !("proposed" in field.dataset) && valueOf(field) !== defaultOf(field))
+    return Object.fromEntries(changed.map(([name, field]) => [name, valueOf(field)]))
+  }
+
+  get #address() {
+    const query = String(new URLSearchParams(this.#values))
+    return `#/${this.view}${query ? `?${query}` : ""}`
+  }
+
+  #keep() {
+    const values = this.#values
+    if (Object.keys(values).length) remember(this.#item, values)
+    else forget(this.#item)
+    this.#show()
+    const isOfSettings = location.hash === "" || location.hash.startsWith("#/")
+    // The address of a job stays behind, so that "back" shows the job again.
+    history[isOfSettings ? "replaceState" : "pushState"](null, "", this.#address)
+  }
+
+  #reset() {
+    this.apply({})
+    this.#keep()
+    byId(`${this.view}-form`).querySelector(".primary").focus()
+  }
+
+  #show() {
+    const number = Object.keys(this.#values).length
+    this.#line.hidden = !number
+    this.#changed.textContent = number === 1 ? "1 setting is not the default." : `${count(number)} settings are not the defaults.`
+    this.#link.href = this.#address
+  }
+}
+
+/** Fills in a field for the user, which does not count as a setting until the user changes it. */
+export function propose(id, value) {
+  byId(id).value = value
+  byId(id).dataset.proposed = ""
+}
+
+/** Whether the user has not filled in a field. */
+export function isFree(id) {
+  return "proposed" in byId(id).dataset || valueOf(byId(id)) === defaultOf(byId(id))
+}
+
+/** Opens a part of a form if it has fields that the user has filled in. */
+export function showChanged(id) {
+  byId(id).open ||= [...byId(id).querySelectorAll("input, select")].some((field) => !isFree(field.id))
+}
+
+const isBox = ({ type }) => type === "checkbox"
+
+function valueOf(field) {
+  return isBox(field) ? String(field.checked) : field.value
+}
+
+function defaultOf(field) {
+  if (isBox(field)) return String(field.defaultChecked)
+  if (field.tagName !== "SELECT") return field.defaultValue
+  return (field.querySelector("option[selected]") ?? field.options[0])?.value ?? ""
+}
+
+function set(field, value) {
+  if (isBox(field)) {
+    field.checked = value === "true"
+    return
+  }
+  const isMissing = field.tagName === "SELECT" && ![...field.options].some((option) => option.value === value)
+  if (isMissing) field.append(made("option", { value }, value)) // it may be offered once the service has answered
+  field.value = value
+}
