@@ -40,20 +40,31 @@ export class FinetunePanel {
       this.onModels()
       showChanged("finetune-advanced")
     })
-    byId("start").addEventListener("input", () => this.onModels())
+    for (const id of ["start", "train-lookback", "train-horizon"]) byId(id).addEventListener("input", () => this.onModels())
     byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
     byId("finetune").addEventListener("drop", ({ dataTransfer: { files } }) => this.#upload(files[0]))
     byId("finetune-form").addEventListener("submit", (event) => this.#submit(event))
   }
 
+  /** What a window has: as the user says, else as in the training of the model to start from, else undefined. */
+  get #window() {
+    const { lookback, min_lookback: shortest, pred_len } = modelOf(byId("start").value)
+    const longest = numberIn("train-lookback") ?? lookback
+    return { lookback: longest, shortest: Math.min(shortest ?? Math.max(2, Math.ceil(longest / 4)), longest),
+      horizon: numberIn("train-horizon") ?? pred_len }
+  }
+
   /** Proposes what the model to start from was trained with. */
   onModels() {
-    const { lookback, min_lookback: shortest, pred_len: horizon } = modelOf(byId("start").value)
-    byId("train-lookback").placeholder = lookback ? count(lookback) : "auto"
-    byId("train-horizon").placeholder = horizon ? count(horizon) : "auto"
-    const range = shortest && shortest !== lookback ? `${count(shortest)} to ` : ""
-    showText(byId("start-note"), lookback && `It learned to read ${range}${bars(lookback)}` +
-      (horizon ? `, and to look ${bars(horizon)} ahead. Your file needs more bars than both together.` : "."))
+    const { lookback: own, min_lookback: shortest, pred_len: ahead } = modelOf(byId("start").value)
+    byId("train-lookback").placeholder = own ? count(own) : "auto"
+    byId("train-horizon").placeholder = ahead ? count(ahead) : "auto"
+    const { lookback, horizon } = this.#window
+    const range = shortest && shortest !== own ? `${count(shortest)} to ` : ""
+    const parts = []
+    if (own) parts.push(`It learned to read ${range}${bars(own)}${ahead ? `, and to look ${bars(ahead)} ahead` : ""}.`)
+    if (lookback && horizon) parts.push(`Your file needs at least about ${bars(fewestBars(lookback, horizon))}.`)
+    showText(byId("start-note"), parts.join(" "))
   }
 
   async #upload(file) {
@@ -86,12 +97,10 @@ export class FinetunePanel {
   #jobOf() {
     const tokenizerEpochs = numberIn("tokenizer-epochs")
     const rate = { learning_rate: numberIn("learning-rate") }
-    const own = modelOf(byId("start").value)
+    const { lookback, shortest, horizon } = this.#window
     const data = { missing: byId("dataset-missing").value, drop_bad_rows: byId("dataset-drop").checked }
-    const longest = numberIn("train-lookback") ?? own.lookback
-    const horizon = numberIn("train-horizon") ?? own.pred_len
-    // What is not known either is left out: then the service has defaults.
-    if (longest) data.lookback = { min: Math.min(own.min_lookback ?? Math.max(2, Math.ceil(longest / 4)), longest), max: longest }
+    // What is not known is left out: then the service has defaults.
+    if (lookback) data.lookback = { min: shortest, max: lookback }
     if (horizon) data.pred_len = horizon
     const config = {
       data,
@@ -171,4 +180,9 @@ export class FinetunePanel {
     byId("trained").hidden = false
     this.onModel(model.id, false)
   }
+}
+
+/** A window must fit into the first 80 % of a file's bars, and its horizon into the 10 % after them. */
+function fewestBars(lookback, horizon) {
+  return Math.max(Math.ceil((lookback + horizon) / 0.8), 10 * horizon)
 }

@@ -71,9 +71,8 @@ export class Settings {
     if (Object.keys(values).length) remember(this.#item, values)
     else forget(this.#item)
     this.#show()
-    const isOfSettings = location.hash === "" || location.hash.startsWith("#/")
-    // The address of a job stays behind, so that "back" shows the job again.
-    history[isOfSettings ? "replaceState" : "pushState"](null, "", this.#address)
+    const isOfJob = /^#[a-z]+\//.test(location.hash) // it stays behind, so that "back" shows the job again
+    history[isOfJob ? "pushState" : "replaceState"](null, "", this.#address)
   }
 
   #reset() {

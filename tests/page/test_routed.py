@@ -322,7 +322,9 @@ def test_training_starts_as_the_model_was_trained(routed: RoutedVisit):
     page.select_option("#start", "mine@1")
     shown = [page.get_attribute(f"#train-{name}", "placeholder") for name in ("lookback", "horizon")]
     assert shown == ["256", "24"]
-    assert page.inner_text("#start-note").startswith("It learned to read 64 to 256 bars, and to look 24 bars ahead.")
+    assert page.inner_text("#start-note") == (
+        "It learned to read 64 to 256 bars, and to look 24 bars ahead. Your file needs at least about 350 bars."
+    )
     with page.expect_request("**/v1/finetunes") as sent:
         page.click("#train")
     config = sent.value.post_data_json["config"]
