@@ -2,6 +2,7 @@
 
 import { byId, showFacts } from "./elements.js"
 import { count, rangeName, share } from "./format.js"
+import { explainTerms } from "./glossary.js"
 
 /** The chance that every forecast of the page asks for. */
 export const HIGHER = "close>last at end"
@@ -12,14 +13,15 @@ export function showChances(series, price) {
   const levels = Object.keys(series?.quantiles ?? {})
   if (levels.length > 1) {
     const [low, high] = [levels[0], levels.at(-1)].map((level) => price(series.quantiles[level].close.at(-1)))
-    facts.push([`Last close, ${rangeName(levels[0], levels.at(-1))}`, `${low} to ${high}`])
+    facts.push([`Last close, ${rangeName(levels[0], levels.at(-1))}`, `${low} to ${high}`, "", "range"])
   }
   if (series?.statistics) {
     const { max_drawdown: drawdown, realised_volatility: volatility } = series.statistics
     facts.push(["Expected deepest fall on the way", share(drawdown.mean)])
-    if (volatility) facts.push(["Expected volatility over the forecast", share(volatility.mean)])
+    if (volatility) facts.push(["Expected volatility over the forecast", share(volatility.mean), "", "volatility"])
   }
   showFacts(byId("chances"), facts)
+  explainTerms(byId("chances"))
 }
 
 function nameOf(event) {

@@ -29,11 +29,11 @@ export function fillRows(body, rows) {
   )))
 }
 
-/** Shows facts, `[name, value, class]`, in a list of descriptions; none hide it. */
+/** Shows facts, `[name, value, class, term]`, in a list of descriptions; none hide it. */
 export function showFacts(list, facts) {
   list.hidden = !facts.length
-  list.replaceChildren(...facts.map(([name, value, kind]) => made(
-    "div", {}, made("dt", {}, name), made("dd", kind ? { class: kind } : {}, value))))
+  list.replaceChildren(...facts.map(([name, value, kind, term]) => made("div", {},
+    made("dt", term ? { "data-term": term } : {}, name), made("dd", kind ? { class: kind } : {}, value))))
 }
 
 /** Offers choices of `[value, text]` and keeps the chosen one. Returns whether that one is gone. */

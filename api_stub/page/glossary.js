@@ -17,7 +17,7 @@ const TERMS = {
   paths: ["Simulated paths", "The model draws this many possible futures. Ranges and chances are counted from them: more paths, " +
     "steadier numbers, longer waits."],
   pinball: ["Error", "The average miss of the whole forecast range (CRPS, the mean pinball loss), in usual moves of one bar. Lower is better."],
-  range: ["80 % range", "The middle 80 % of the simulated paths. A good model's price ends inside it 8 times in 10."],
+  range: ["Range", "The middle of the simulated paths. A good model's 80 % range holds the price 8 times in 10."],
   seed: ["Seed", "A number that fixes the chance in the simulation. The same seed and settings give the same forecast."],
   temperature: ["Temperature", "How adventurous the simulated paths are. 1 is as the model learned; below 1 the ranges get too narrow."],
   tokenizer: ["Passes for the tokenizer", "The tokenizer is the part of a model that turns candles into the symbols it reads. Trained " +
@@ -28,15 +28,19 @@ const TERMS = {
   worker: ["Worker", "A program on some computer that computes forecasts, or trains and backtests models."],
 }
 
-/** Explains every label with `data-term`, and fills the glossary. */
-export function explainTerms() {
-  for (const label of document.querySelectorAll("[data-term]")) {
+/** Explains every label with `data-term` in a part of the page. */
+export function explainTerms(part) {
+  for (const label of part.querySelectorAll("[data-term]")) {
     const name = label.dataset.term
     label.title = TERMS[name][1]
     const field = label.control ?? label
     field.title = TERMS[name][1]
     field.setAttribute("aria-describedby", `${field.getAttribute("aria-describedby") ?? ""} term-${name}`.trim())
   }
+}
+
+/** Lists all terms at the end of the page. */
+export function fillGlossary() {
   byId("glossary").replaceChildren(...Object.entries(TERMS).sort(([, [one]], [, [other]]) => one.localeCompare(other))
     .map(([name, [word, text]]) => made("div", {}, made("dt", {}, word), made("dd", { id: `term-${name}` }, text))))
 }

@@ -9,7 +9,7 @@ import { Datasets } from "./datasets.js"
 import { byId } from "./elements.js"
 import { FinetunePanel } from "./finetune_panel.js"
 import { ForecastPanel } from "./forecast_panel.js"
-import { explainTerms } from "./glossary.js"
+import { explainTerms, fillGlossary } from "./glossary.js"
 import { Pool, isForecasting } from "./pool.js"
 import { RecentJobs } from "./recent_jobs.js"
 import { showPool } from "./workers_panel.js"
@@ -73,7 +73,8 @@ askForKey(() => {
   pool.refresh()
   openAddress()
 })
-explainTerms()
+fillGlossary()
+explainTerms(document)
 settings.forEach((one) => one.restore())
 addEventListener("hashchange", openAddress)
 openAddress()

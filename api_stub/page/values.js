@@ -2,6 +2,7 @@
 
 import { byId, made } from "./elements.js"
 import { compact, percent, rangeName } from "./format.js"
+import { explainTerms } from "./glossary.js"
 
 /** Shows a bar's values: one line for the known bar, one for its forecast, one for their difference. */
 export function showValues({ text, bar, actual, mean, quantiles }, chart) {
@@ -30,12 +31,14 @@ export function showKey({ hasBars, hasActual, levels, hasPaths, asCandles }) {
   const entries = hasBars ? [["candle", "history"]] : []
   if (hasActual) entries.push(["actual", "what followed, hidden from the model"])
   if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", "forecast"])
-  if (levels.length > 1) entries.push(["outer", rangeName(...outer)])
-  if (levels.length > 3) entries.push(["inner", rangeName(...inner)])
-  if (hasPaths) entries.push(["paths", "simulated paths"])
-  byId("key-of-chart").replaceChildren(...entries.map(([swatch, text]) => made(
-    "li", {}, made("span", { class: `swatch swatch-${swatch}`, "aria-hidden": "true" }), text,
+  if (levels.length > 1) entries.push(["outer", rangeName(...outer), "range"])
+  if (levels.length > 3) entries.push(["inner", rangeName(...inner), "range"])
+  if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
+  byId("key-of-chart").replaceChildren(...entries.map(([swatch, text, term]) => made(
+    "li", {}, made("span", { class: `swatch swatch-${swatch}`, "aria-hidden": "true" }),
+    made("span", term ? { "data-term": term } : {}, text),
   )))
+  explainTerms(byId("key-of-chart"))
 }
 
 function candle(bar, number) {

@@ -228,6 +228,8 @@ def test_the_list_keeps_the_states_of_jobs_that_went_on(routed: RoutedVisit):
 
 
 def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
+    caution = "kronos-tiny was trained on synthetic candles: for trying the service, not for trading."
+    routed.answers["models"] = {"models": [{"id": "kronos-tiny", "caution": caution}]}
     page = forecast(routed)
     # Errors of 0.5 and 0.5, against 0.5 and 1.5 of the last close. Of 11 and 12, 11 is inside.
     assert page.locator("#score dd").all_inner_texts() == [
@@ -239,7 +241,7 @@ def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
     page.click("#numbers summary")
     row = page.locator("#numbers tbody tr").first.inner_text().split("\t")
     assert row == ["Tue, Mar 5, 2024", "11.50", "10.50", "11.50", "11.00", "0.50"]
-    assert page.inner_text("#made-by .badge") == "demo: synthetic candles, not for trading"
+    assert page.inner_text("#made-by .badge") == caution
     page.check("#candles")
     assert "forecast, as candles" in page.inner_text("#key-of-chart")
 
