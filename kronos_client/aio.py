@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.core import job
+from kronos_client.core import options as opts
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.handle import (
@@ -28,16 +29,6 @@ from kronos_client.core.handle import (
 )
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobState
 from kronos_client.core.many import ForecastOutcome, ManyForecasts
-from kronos_client.core.options import (
-    BacktestArguments,
-    BacktestJobOptions,
-    DataSource,
-    FinetuneOptions,
-    LongOptions,
-    ManyOptions,
-    SubmitOptions,
-    with_options,
-)
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
@@ -89,7 +80,7 @@ class AsyncForecastClient:
         workers: list[AnyWorkerStatus] = await self._core.call(self._core.dispatcher.workers)
         return workers
 
-    @with_options(SubmitOptions)
+    @opts.with_options(opts.SubmitOptions)
     async def forecast(
         self,
         candles: CandleSource,
@@ -97,7 +88,7 @@ class AsyncForecastClient:
         timeout_s: float | None = None,
         on_progress: Callable[[JobState], object] | None = None,
         forget: bool = False,
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[opts.SubmitOptions],
     ) -> ForecastResult:
         """Submit one job and wait for its result.
 
@@ -108,8 +99,10 @@ class AsyncForecastClient:
         async with cancelled_if_left_async(handle, timeout_s):
             return await handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
-    @with_options(SubmitOptions)
-    async def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> AsyncForecastHandle:
+    @opts.with_options(opts.SubmitOptions)
+    async def submit(
+        self, candles: CandleSource, **options: Unpack[opts.SubmitOptions]
+    ) -> AsyncForecastHandle:
         """Enqueue one job, as ``ForecastClient.submit``.
 
         If this asyncio task is cancelled meanwhile, so is the job, unless ``job_id`` is given.
@@ -122,9 +115,9 @@ class AsyncForecastClient:
         """Enqueue one job in the contract's own form, as ``ForecastClient.submit_job``."""
         return await self._submit(partial(job.forecast_job, payload), job_id, retry_for_s)
 
-    @with_options(ManyOptions)
+    @opts.with_options(opts.ManyOptions)
     def forecast_many(
-        self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[ManyOptions]
+        self, items: Iterable[Any] | AsyncIterable[Any], **options: Unpack[opts.ManyOptions]
     ) -> AsyncGenerator[ForecastOutcome, None]:
         """As ``ForecastClient.forecast_many``; items may also come from an asynchronous iterable.
 
@@ -132,8 +125,8 @@ class AsyncForecastClient:
         """
         return ManyForecasts(self._core, **options).run(items)
 
-    @with_options(LongOptions)
-    async def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
+    @opts.with_options(opts.LongOptions)
+    async def predict_df(self, df: Any, **options: Unpack[opts.LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, as ``ForecastClient.predict_df``."""
         from kronos_client.core.long_frame import LongFrame
 
@@ -144,14 +137,14 @@ class AsyncForecastClient:
         frame: pd.DataFrame = await self._core.call(long.frame)
         return frame
 
-    @with_options(BacktestArguments)
+    @opts.with_options(opts.BacktestArguments)
     async def backtest(
         self,
         candles: Any,
         output: str | Path,
         *,
         on_progress: Callable[[int, int], object] | None = None,
-        **options: Unpack[BacktestArguments],
+        **options: Unpack[opts.BacktestArguments],
     ) -> dict[str, Any]:
         """Forecast windows of the past and score them, as ``ForecastClient.backtest``."""
         from kronos_client.backtesting.run import begin_backtest
@@ -170,9 +163,9 @@ class AsyncForecastClient:
             run.close()
         return report
 
-    @with_options(BacktestJobOptions)
+    @opts.with_options(opts.BacktestJobOptions)
     async def submit_backtest(
-        self, data: DataSource, **options: Unpack[BacktestJobOptions]
+        self, data: opts.DataSource, **options: Unpack[opts.BacktestJobOptions]
     ) -> AsyncBacktestHandle:
         """Enqueue a backtest that a worker for finetuning runs, as ``ForecastClient.submit_backtest``."""
         return await self._submit(partial(job.data_job, data, options), *job.pop_sending(options))
@@ -183,9 +176,9 @@ class AsyncForecastClient:
         """Enqueue a backtest in the contract's form, as ``ForecastClient.submit_backtest_job``."""
         return await self._submit(partial(job.backtest_job, payload), job_id, retry_for_s)
 
-    @with_options(FinetuneOptions)
+    @opts.with_options(opts.FinetuneOptions)
     async def finetune(
-        self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
+        self, config: ConfigSource, *, name: str, **options: Unpack[opts.FinetuneOptions]
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job, as ``ForecastClient.finetune``."""
         return await self._submit(partial(job.config_job, config, name, options), *job.pop_sending(options))

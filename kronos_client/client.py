@@ -16,19 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kronos_client.core import job
+from kronos_client.core import options as opts
 from kronos_client.core.dispatcher import Dispatcher, RedisDispatcher
 from kronos_client.core.handle import FinetuneHandle, ForecastHandle, JobHandle, LoopThread, cancelled_if_left
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, FinetuneState, JobState
-from kronos_client.core.options import (
-    BacktestArguments,
-    BacktestJobOptions,
-    DataSource,
-    FinetuneOptions,
-    LongOptions,
-    ManyOptions,
-    SubmitOptions,
-    with_options,
-)
 from kronos_client.core.series import CandleSource
 from kronos_client.settings import ClientSettings, settings_for
 
@@ -93,7 +84,7 @@ class ForecastClient:
         """The status of every live worker, as announced."""
         return self._dispatcher.workers()
 
-    @with_options(SubmitOptions)
+    @opts.with_options(opts.SubmitOptions)
     def forecast(
         self,
         candles: CandleSource,
@@ -101,7 +92,7 @@ class ForecastClient:
         timeout_s: float | None = None,
         on_progress: Callable[[JobState], object] | None = None,
         forget: bool = False,
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[opts.SubmitOptions],
     ) -> ForecastResult:
         """Submit one job and wait for its result.
 
@@ -120,8 +111,8 @@ class ForecastClient:
         with cancelled_if_left(self._dispatcher, handle.id, timeout_s):
             return handle.wait(timeout_s, on_progress=on_progress, forget=forget)
 
-    @with_options(SubmitOptions)
-    def submit(self, candles: CandleSource, **options: Unpack[SubmitOptions]) -> ForecastHandle:
+    @opts.with_options(opts.SubmitOptions)
+    def submit(self, candles: CandleSource, **options: Unpack[opts.SubmitOptions]) -> ForecastHandle:
         """Enqueue one job.
 
         If this thread is interrupted meanwhile, the job is cancelled, unless ``job_id`` is given.
@@ -145,9 +136,9 @@ class ForecastClient:
         """Enqueue one job in the contract's own form, such as docs/examples/forecast-job.json."""
         return self._submit(partial(job.forecast_job, payload), job_id, retry_for_s)
 
-    @with_options(ManyOptions)
+    @opts.with_options(opts.ManyOptions)
     def forecast_many(
-        self, items: Iterable[Any], **options: Unpack[ManyOptions]
+        self, items: Iterable[Any], **options: Unpack[opts.ManyOptions]
     ) -> Generator[ForecastOutcome, None, None]:
         """Forecast thousands of items, each as a job of its own, and yield each one's outcome.
 
@@ -178,8 +169,8 @@ class ForecastClient:
             with suppress(RuntimeError):  # the client was closed meanwhile
                 self._thread.run(lambda _: many.leave())
 
-    @with_options(LongOptions)
-    def predict_df(self, df: Any, **options: Unpack[LongOptions]) -> pd.DataFrame:
+    @opts.with_options(opts.LongOptions)
+    def predict_df(self, df: Any, **options: Unpack[opts.LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, the bars of any number of series below each other. Needs pandas.
 
         The answer is that of Chronos' ``predict_df``: a row for each series, target and bar with id, time,
@@ -194,14 +185,14 @@ class ForecastClient:
                 long.take(outcome)
         return long.frame()
 
-    @with_options(BacktestArguments)
+    @opts.with_options(opts.BacktestArguments)
     def backtest(
         self,
         candles: Any,
         output: str | Path,
         *,
         on_progress: Callable[[int, int], object] | None = None,
-        **options: Unpack[BacktestArguments],
+        **options: Unpack[opts.BacktestArguments],
     ) -> dict[str, Any]:
         """Forecast windows of the past with jobs of low priority, and score them against what followed.
 
@@ -231,8 +222,10 @@ class ForecastClient:
                             on_progress(run.num_done, run.num_forecasts)
             return run.report()
 
-    @with_options(BacktestJobOptions)
-    def submit_backtest(self, data: DataSource, **options: Unpack[BacktestJobOptions]) -> BacktestHandle:
+    @opts.with_options(opts.BacktestJobOptions)
+    def submit_backtest(
+        self, data: opts.DataSource, **options: Unpack[opts.BacktestJobOptions]
+    ) -> BacktestHandle:
         """Enqueue a backtest that a worker for finetuning runs, as ``backtest`` does here.
 
         Args:
@@ -250,9 +243,9 @@ class ForecastClient:
         """Enqueue a backtest in the contract's own form, such as docs/examples/backtest-job.json."""
         return self._submit(partial(job.backtest_job, payload), job_id, retry_for_s)
 
-    @with_options(FinetuneOptions)
+    @opts.with_options(opts.FinetuneOptions)
     def finetune(
-        self, config: ConfigSource, *, name: str, **options: Unpack[FinetuneOptions]
+        self, config: ConfigSource, *, name: str, **options: Unpack[opts.FinetuneOptions]
     ) -> FinetuneHandle:
         """Enqueue one finetuning job.
 

@@ -114,6 +114,20 @@ for name in ("core.core", "core.many", "contract.worker_status", "contract.finet
 """
 
 
+PLOT = """
+from kronos_client.contract.errors import JobError
+from kronos_client.contract.results import ForecastResult
+from kronos_client.contract.schemas import example
+
+result = ForecastResult.model_validate(example("forecast-result"))
+assert "<svg" in result._repr_html_()
+try:
+    result.plot()
+except JobError as error:
+    print(error)
+"""
+
+
 def run_without(names: tuple[str, ...], code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run code in a Python of its own that cannot import these packages."""
     script = BLOCKING.format(names=set(names)) + code
@@ -197,6 +211,12 @@ def brought_by_no_more_than(extra: str) -> tuple[str, ...]:
     )
     assert {"torch", "accelerate", "einops", "safetensors"} <= set(others)
     return others
+
+
+def test_without_matplotlib_a_plot_is_one_error_and_a_notebook_has_its_fan():
+    done = run_without(("matplotlib", "pandas"), PLOT)
+    text = "NOT_INSTALLED: a plot needs Matplotlib and pandas: install kronos-worker[plot]\n"
+    assert done.stdout == text, done.stderr
 
 
 def test_the_api_needs_no_more_than_its_extra_says(tmp_path):

@@ -102,7 +102,9 @@ def test_what_it_asks_for_is_the_clients_and_not_torch(metadata):
     assert not always & {"torch", "pandas", "fastapi", "flower"}
     extras = PROJECT["project"]["optional-dependencies"]
     assert (
-        set(metadata.get_all("Provides-Extra", [])) == extras.keys() == {"worker", "cli", "calendars", "api"}
+        set(metadata.get_all("Provides-Extra", []))
+        == extras.keys()
+        == {"worker", "cli", "calendars", "plot", "api"}
     )
     for extra, texts in extras.items():
         asked = {one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})}

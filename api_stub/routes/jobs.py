@@ -90,11 +90,8 @@ def _router(
         await webhooks.add(sent.id, f"{submission.root}{url}/{sent.id}", webhook)
         # A new job waits in its queue. Only a job that was sent before may have progressed.
         may_have_begun = submission.is_repeatable or is_shared(sent.id)
-        (stored,) = (
-            [await backend.read(sent.id)]
-            if may_have_begun
-            else await backend.events.explained([Stored(queue=queue)])
-        )
+        found = [await backend.read(sent.id) if may_have_begun else Stored(queue=queue)]
+        (stored,) = await backend.events.explained(found)
         content = Accepted.from_stored(sent.id, queue, submission.root + url, stored)
         response.headers.update({"X-Job-Id": sent.id, "Location": content.url})
         return content

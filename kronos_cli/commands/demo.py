@@ -72,10 +72,11 @@ def demo(as_json: bool, **given: Any) -> None:
         run.console.print("Interrupted. All started processes are stopped.")
         raise SystemExit(130) from None
     run.report(result, status)
-    from kronos_client.contract.chart import draw_forecast  # matplotlib takes half a second
+    from kronos_client.contract.chart import draw_chart  # matplotlib takes half a second
 
     chart = chart_path(run.output)
-    draw_forecast(lookback, result, chart, name=name)
+    (series,) = result.series
+    draw_chart(lookback, series, chart, name=name, note=result.origin(series))
     run.console.print(f"\nChart    {chart}", soft_wrap=True)
     if as_json:
         made = {"chart": str(chart), "caution": result.caution, "result": result.model_dump(mode="json")}

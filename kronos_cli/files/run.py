@@ -164,10 +164,11 @@ class ForecastRun:
             assert outcome.error is not None, "an outcome is a result or an error"
             self.tally.fail(work.file, job_error(outcome.error, work.lookback))
             return
+        (series,) = result.series
         for chart in self._charts(work.name):  # before the record, which states that all files exist
-            from kronos_client.contract.chart import draw_forecast  # matplotlib
+            from kronos_client.contract.chart import draw_chart  # matplotlib
 
-            draw_forecast(work.candles, result, chart, name=work.name)
+            draw_chart(work.candles, series, chart, name=work.name, note=result.origin(series))
         record = forecast_record(work.name, work.source, outcome.job_id, result)
         received: list[int] = []
         with _handled_by(lambda number, _: received.append(number), signal.SIGINT, signal.SIGTERM):
@@ -176,7 +177,6 @@ class ForecastRun:
             self._up_to_date.add(work.name)
         if received:
             raise KeyboardInterrupt
-        series = result.series[0]
         if series.events or series.statistics:  # without what takes memory
             bare = series.model_copy(update={"timestamps": (), "mean": {}, "quantiles": {}, "paths": None})
             self.tally.answers.append((work.name, bare))

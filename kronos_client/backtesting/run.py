@@ -268,16 +268,13 @@ def _fitting(
         text = f"the lookback is {room // 2} bars instead of {lookback}"
         remarks.append(f"{text}, for which fewer than half of the instruments are long enough")
         lookback = room // 2  # the other half is for several windows
-    is_long = [len(one) >= lookback + horizon for one in candles.instruments]
-    if not any(is_long):
-        return candles, lookback
-    kept = [one for one, fits in zip(candles.instruments, is_long, strict=True) if fits]
-    short = {
-        one.name: f"it has {len(one)} bars, and a window takes {lookback + horizon}"
-        for one, fits in zip(candles.instruments, is_long, strict=True)
-        if not fits
-    }
-    return BacktestInput(kept, {**candles.skipped, **short}, remarks), lookback
+    needed = lookback + horizon
+    kept = [one for one in candles.instruments if len(one) >= needed]
+    short = {one.name: len(one) for one in candles.instruments if len(one) < needed}
+    why = {name: f"it has {number} bars, and a window takes {needed}" for name, number in short.items()}
+    if not kept:
+        return candles, lookback  # the plan says so
+    return BacktestInput(kept, {**candles.skipped, **why}, remarks), lookback
 
 
 def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInput:

@@ -6,7 +6,7 @@ columns.py        a column of numbers
 forecast.py       a forecast's fields; finetune.py, backtest.py: the other kinds of jobs, with their results
 job_limits.py     the limits of a job's size
 jobs.py           reads a job, checks its size, and makes arrays
-results.py        a forecast's result
+results.py        a forecast's result; chart.py: as a picture; notebook.py: as notebooks show it
 calibration.py    what corrects its quantiles
 model_info.py     the model, as results and statuses name it
 worker_status.py  what workers announce

@@ -13,7 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from kronos_model.bars.columns import TIME_COLUMNS
 
 if TYPE_CHECKING:
-    from kronos_client.contract.results import ForecastResult, SeriesForecast
+    from kronos_client.contract.results import SeriesForecast
 
 RISING, FALLING, FORECAST, INK, FAINT = "#2a9d8f", "#e07a5f", "#3d5a98", "#2b2d35", "#9aa0ac"
 NUM_TICKS = 8
@@ -26,18 +26,12 @@ LOOK: Final[dict[str, Any]] = {
 }
 
 
-def draw_forecast(lookback: pd.DataFrame, result: "ForecastResult", path: Path, *, name: str) -> None:
-    """Write a PNG of a result with one series, with ``name`` as its title."""
-    (series,) = result.series
-    draw_chart(lookback, series, path, title=_title(series, name), note=result.origin(series))
-
-
 def draw_chart(
-    lookback: pd.DataFrame, series: "SeriesForecast", path: Path, *, title: str, note: str = ""
+    lookback: pd.DataFrame, series: "SeriesForecast", path: Path, *, name: str, note: str = ""
 ) -> None:
     """Write a PNG to ``path``, as ``draw`` draws it."""
     figure = Figure(**LOOK)
-    draw(figure, lookback, series, title=title, note=note)
+    draw(figure, lookback, series, name, note)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png")
 
@@ -52,18 +46,12 @@ def plot(candles: Any, series: "SeriesForecast", note: str = "") -> Axes:
     frame = candles.to_pandas() if hasattr(candles, "to_pandas") else pd.DataFrame(candles)
     frame = frame.rename(columns=lambda title: str(title).lower())
     times = next((frame[title] for title in TIME_COLUMNS if title in frame), frame.index)
-    lookback = frame.reindex(columns=["open", "high", "low", "close", *(["volume"] * ("volume" in frame))])
-    lookback = lookback.assign(timestamps=[str(time) for time in times])
-    return draw(pyplot.figure(**LOOK), lookback, series, title=_title(series, series.id), note=note)
+    shown = ["open", "high", "low", "close", *(["volume"] if "volume" in frame else [])]
+    lookback = frame.reindex(columns=shown).assign(timestamps=list(map(str, times)))
+    return draw(pyplot.figure(**LOOK), lookback, series, series.id, note)
 
 
-def _title(series: "SeriesForecast", name: str) -> str:
-    return f"{name}: {len(series.timestamps)} bars ahead"
-
-
-def draw(
-    figure: Figure, lookback: pd.DataFrame, series: "SeriesForecast", *, title: str, note: str = ""
-) -> Axes:
+def draw(figure: Figure, lookback: pd.DataFrame, series: "SeriesForecast", name: str, note: str) -> Axes:
     """Draw into an empty figure, with ``note`` in small print below the title. Returns the prices' axes.
 
     All bars are equally far apart, so nights and weekends leave no gaps. ``lookback`` has ``timestamps``
@@ -87,6 +75,7 @@ def draw(
     labels = tick_labels([*shown["timestamps"], *series.timestamps])
     ticks = np.unique(np.linspace(0, len(labels) - 1, NUM_TICKS).round().astype(int))
     volumes.set_xticks(ticks, [labels[tick] for tick in ticks])
+    title = f"{name}: {len(series.timestamps)} bars ahead"
     prices.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=24 if note else 8)
     if note:
         prices.text(0, 1.02, note, transform=prices.transAxes, color=INK, fontsize=9, va="bottom")

@@ -39,13 +39,11 @@ def _fan(columns: Sequence[Sequence[float]]) -> str:
     low, high = min(map(min, columns)), max(map(max, columns))
     steps, scale = max(1, len(columns[0]) - 1), (high - low) or 1
 
-    def points(values: Sequence[float]) -> list[str]:
-        return [
-            f"{WIDTH * bar / steps:.1f},{HEIGHT * (high - value) / scale:.1f}"
-            for bar, value in enumerate(values)
-        ]
-
-    mean, *quantiles = map(points, columns)
+    places = [
+        [f"{WIDTH * bar / steps:.1f},{HEIGHT * (high - value) / scale:.1f}" for bar, value in enumerate(each)]
+        for each in columns
+    ]
+    mean, *quantiles = places
     bands = "".join(
         f'<polygon points="{" ".join([*lower, *reversed(upper)])}" fill="{COLOUR}" fill-opacity=".2"/>'
         for lower, upper in list(zip(quantiles, reversed(quantiles), strict=True))[: len(quantiles) // 2]

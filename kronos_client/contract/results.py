@@ -1,7 +1,7 @@
 """A forecast's result, which a job with state SUCCESS holds."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
@@ -190,13 +190,9 @@ class SeriesForecast(ResultModel):
     )
     warnings: Texts = Field(default=(), description="for people, about this series")
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        yield "id", self.id
-        yield "bars", len(self.timestamps)
-        if self.timestamps:
-            yield "last", self.timestamps[-1]
-            yield "mean_close", round(self.mean.get("close", (math.nan,))[-1], 6)
-        yield "quantiles", list(self.quantiles)
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        ends = {"last": self.timestamps[-1], "mean_close": self.mean["close"][-1]} if self.timestamps else {}
+        return ({"id": self.id, "bars": len(self.timestamps)} | ends).items()
 
     def _repr_html_(self) -> str:
         from kronos_client.contract.notebook import series_html
@@ -284,11 +280,9 @@ class ForecastResult(ResultModel):
         default=(), description="for people, about the whole job; each series has its own"
     )
 
-    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        yield "model", self.model.id
-        yield "device", self.device
-        yield "series", f"{len(self.series)} of {len(self.series[0].timestamps) if self.series else 0} bars"
-        yield "warnings", len(self.all_warnings())
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        counts = {"series": len(self.series), "warnings": len(self.all_warnings())}
+        return ({"model": self.model.id, "device": self.device} | counts).items()
 
     def _repr_html_(self) -> str:
         from kronos_client.contract.notebook import result_html

@@ -5,7 +5,7 @@ from datetime import date
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, Literal, TypedDict, TypeVar, get_args
+from typing import Any, Final, Literal, TypedDict, TypeVar, get_args, is_typeddict
 
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
 from kronos_client.contract.names import ContextPolicy, Priority
@@ -230,16 +230,13 @@ _DEFAULTS: Final = {
     for name, field in model.model_fields.items()
     if field.default is not None
 } | {"sample_count": SAMPLE_COUNT}
-_PARTS: Final = (
-    LongOptions, ManyOptions, ForecastOptions, FinetuneOptions, BacktestJobOptions, BacktestArguments,
-    WindowChoice, SendingOptions,
-)  # fmt: skip
 
 
 def with_options(options: type) -> Callable[[Method], Method]:
     """Show each option of a TypedDict in the signature and the docstring of a method with ``**options``."""
     names = options.__annotations__
-    parts = [part for part in _PARTS if part.__annotations__.keys() <= names.keys()]
+    parts = [kind for kind in globals().values() if is_typeddict(kind)]
+    parts = [part for part in parts if part.__annotations__.keys() <= names.keys()]
     texts = [cleandoc(part.__doc__ or "").partition("Attributes:\n")[2] for part in parts]
 
     def show(method: Method) -> Method:
@@ -250,7 +247,7 @@ def with_options(options: type) -> Callable[[Method], Method]:
             for name, kind in names.items()
         ]
         method.__signature__ = shown.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        method.__doc__ = "\n".join([cleandoc(method.__doc__ or ""), "", "Options:", *texts])
+        method.__doc__ = "\n".join([cleandoc(method.__doc__ or ""), "", "Options:", *filter(None, texts)])
         return method
 
     return show

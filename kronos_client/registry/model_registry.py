@@ -39,7 +39,7 @@ from kronos_client.registry.registered_model import (
     sha256_of,
 )
 from kronos_model.atomic_write import atomic_write, disk_errors, sweep, sync
-from kronos_model.checkpoints.names import bundled_names, comes_from_bundled
+from kronos_model.checkpoints.names import bundled_names, comes_from_bundled, parent_of
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 
 FILE: Final = "promotions.json"
@@ -195,8 +195,10 @@ class ModelRegistry:
         if missing := [file for file in FILES if not (checkpoint / file).is_file()]:
             raise CheckpointMissing(f"The checkpoint of {name} has no {missing[0]}.")
         given = {**metadata, "job_id": job_id, "job_fingerprint": fingerprint}
-        if self._comes_from_bundled(metadata):
-            given["for_trying"] = True  # also when its parent is deleted
+        with suppress(CheckpointError):  # its parent may be damaged, and may be deleted later
+            parent = self.resolve(str(parent_of(metadata)))
+            if parent is not None and comes_from_bundled(parent.metadata.model_dump()):
+                given["for_trying"] = True
         try:
             return self._register(checkpoint, name, given)
         except OSError as error:
@@ -261,15 +263,6 @@ class ModelRegistry:
                 except CheckpointError as error:
                     found.append(DamagedModel(name, version, error.message))
         return found
-
-    def _comes_from_bundled(self, metadata: Mapping[str, Any]) -> bool:
-        parent = (metadata.get("parent") or {}).get("model")
-        if comes_from_bundled(metadata) or not isinstance(parent, str):
-            return comes_from_bundled(metadata)
-        with suppress(CheckpointError):
-            model = self.resolve(parent)
-            return model is not None and comes_from_bundled(model.metadata.model_dump())
-        return False
 
     def _versions(self, name: str) -> Sequence[int]:
         """Ascending. Raises CheckpointError if they cannot be read."""

@@ -38,11 +38,15 @@ def did_you_mean(name: str, known: Iterable[str] = ()) -> str:
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
+def parent_of(metadata: Mapping[str, Any]) -> Any:
+    """What a checkpoint with this metadata was finetuned from; None if it does not say."""
+    parent = metadata.get("parent")
+    return parent.get("model") if isinstance(parent, Mapping) else None
+
+
 def comes_from_bundled(metadata: Mapping[str, Any]) -> bool:
     """Whether a checkpoint with this metadata was finetuned from a bundled one."""
-    parent = metadata.get("parent")
-    model = parent.get("model") if isinstance(parent, Mapping) else None
-    return metadata.get("for_trying") is True or model in bundled_names()
+    return metadata.get("for_trying") is True or parent_of(metadata) in bundled_names()
 
 
 def caution_about(name: str, metadata: Mapping[str, Any]) -> str | None:

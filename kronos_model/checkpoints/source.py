@@ -220,9 +220,3 @@ def read_json(path: Path) -> Any:
         return None
     except (ValueError, OSError, RecursionError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-
-
-def is_trained(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a checkpoint is trained, so that its forecasts mean something; None if it does not say."""
-    trained = read_metadata(source).get("trained")
-    return trained if isinstance(trained, bool) else None

@@ -18,7 +18,6 @@ from redis import Redis
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.processes import ProcessStack
-from kronos_cli.wording import caution_about
 from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus
 from kronos_client.redis.routing import announce
@@ -239,14 +238,16 @@ def test_flower_is_not_started_without_a_password(monkeypatch: pytest.MonkeyPatc
 
 
 def test_as_json_the_demo_prints_its_forecast_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    worker, forecast = status("celery@one"), result(close=10.0)
+    caution = "kronos-tiny was trained on synthetic candles: for trying the service, not for trading."
+    worker, forecast = status("celery@one"), result(close=10.0).model_copy(update={"warnings": (caution,)})
     monkeypatch.setattr("kronos_cli.commands.demo.Demo.compute", lambda *_: (worker, forecast))
     outcome = run("demo", "--output", str(tmp_path / "a.png"), "--json")
     assert outcome.exit_code == 0, outcome.output
     report = json.loads(outcome.stdout)
-    assert (report["chart"], report["caution"]) == (str(tmp_path / "a.png"), caution_about(forecast.model.id))
+    assert (report["chart"], report["caution"]) == (str(tmp_path / "a.png"), caution)
     assert report["result"] == forecast.model_dump(mode="json")
     assert "Chart" in outcome.stderr
+    assert outcome.stderr.count("for trading") == 1
 
 
 @pytest.mark.parametrize(

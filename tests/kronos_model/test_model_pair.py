@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kronos_model.checkpoints.names import BUNDLED_FOLDER
-from kronos_model.checkpoints.source import is_trained
+from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 from kronos_model.model import Kronos
 from kronos_model.model_pair import CheckpointPair, default_max_context, load_pair
@@ -42,8 +42,9 @@ def test_loads_the_bundled_pair() -> None:
     assert isinstance(pair.tokenizer, KronosTokenizer)
     assert not pair.model.training
     assert not pair.tokenizer.training
-    assert is_trained("kronos-tiny") is is_trained(TINY) is True
     metadata = json.loads((TINY / "metadata.json").read_text(encoding="utf-8"))
+    assert read_metadata("kronos-tiny") == read_metadata("tiny") == read_metadata(TINY) == metadata
+    assert metadata["trained"] is True
     assert pair.max_context == metadata["lookback"] + metadata["pred_len"] == 512
     assert sum(path.stat().st_size for path in TINY.rglob("*") if path.is_file()) < 2_000_000
 
@@ -112,24 +113,10 @@ def test_models_that_are_not_published_have_the_common_context() -> None:
     assert default_max_context("me/model") == default_max_context(REFERENCE) == 512
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('{"trained": true}', True),
-        ('{"trained": false}', False),
-        ("{}", None),
-        ('{"trained": "no"}', None),
-        ("[]", None),
-    ],
-)
-def test_training_is_read_from_the_metadata(tmp_path: Path, text: str, expected: bool | None) -> None:
-    (tmp_path / "metadata.json").write_text(text)
-    assert is_trained(tmp_path) is expected
-
-
-def test_training_is_unknown_without_metadata(tmp_path: Path) -> None:
-    assert is_trained("NeoQuasar/Kronos-small") is None
-    assert is_trained(tmp_path) is None
+def test_metadata_is_empty_without_its_file_and_refused_if_damaged(tmp_path: Path) -> None:
+    assert read_metadata("NeoQuasar/Kronos-small") == read_metadata(tmp_path) == {}
+    (tmp_path / "metadata.json").write_text("[]")
+    assert read_metadata(tmp_path) == {}
     (tmp_path / "metadata.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"metadata\.json cannot be read"):
-        is_trained(tmp_path)
+        read_metadata(tmp_path)

@@ -84,11 +84,11 @@ def with_file(visit: RoutedVisit, **fields: Any) -> "Page":
     return page
 
 
-def forecast(visit: RoutedVisit) -> "Page":
+def forecast(visit: RoutedVisit, **changed: Any) -> "Page":
     visit.answers |= {
         "forecasts": {"id": "one", "queue": "cpu"},
         ADDRESS: {"state": "done"},
-        f"{ADDRESS}/events": end(state="done", result=RESULT),
+        f"{ADDRESS}/events": end(state="done", result=RESULT | changed),
     }
     page = with_file(visit)
     page.click("#run")
@@ -228,8 +228,6 @@ def test_the_list_keeps_the_states_of_jobs_that_went_on(routed: RoutedVisit):
 
 
 def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
-    caution = "kronos-tiny was trained on synthetic candles: for trying the service, not for trading."
-    routed.answers["models"] = {"models": [{"id": "kronos-tiny", "caution": caution}]}
     page = forecast(routed)
     # Errors of 0.5 and 0.5, against 0.5 and 1.5 of the last close. Of 11 and 12, 11 is inside.
     assert page.locator("#score dd").all_inner_texts() == [
@@ -241,9 +239,24 @@ def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
     page.click("#numbers summary")
     row = page.locator("#numbers tbody tr").first.inner_text().split("\t")
     assert row == ["Tue, Mar 5, 2024", "11.50", "10.50", "11.50", "11.00", "0.50"]
-    assert page.inner_text("#made-by .badge") == caution
     page.check("#candles")
     assert "forecast, as candles" in page.inner_text("#key-of-chart")
+
+
+def test_what_must_be_known_of_a_model_stands_beside_its_name_once(routed: RoutedVisit):
+    caution = "kronos-tiny was trained on synthetic candles: for trying the service, not for trading."
+    page = forecast(routed, warnings=[caution, "Another."])
+    assert page.inner_text("#made-by .badge") == caution
+    assert page.inner_text("#job-warning") == "Another."
+
+
+def test_a_model_without_a_backtest_is_called_so(routed: RoutedVisit):
+    untested = "No backtest of this model is recorded here."
+    routed.answers["models"] = {"models": [{"id": "desk@1", "caution": untested}]}
+    page = forecast(routed, model={"id": "desk", "revision": "1"})
+    assert page.inner_text("#made-by .badge") == untested
+    page.select_option("#model", "desk@1")
+    assert page.inner_text("#model-note") == untested
 
 
 def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):

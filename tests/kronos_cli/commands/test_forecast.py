@@ -15,14 +15,10 @@ from rich.console import Console
 from kronos_cli.commands import forecast as command
 from kronos_cli.main import cli
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.schemas import example
 from kronos_client.core.many import ForecastOutcome
-from kronos_client.testing import FakeForecastClient, fake_worker
+from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.worker.inference.forecasts import result
-
-READY = fake_worker(model=example("worker-status")["model"])
-TRAINING = fake_worker("cpu.finetune")
 
 
 class PlayedClient:
@@ -32,7 +28,6 @@ class PlayedClient:
         self.asked: list[int] = []
         self.options: dict[str, Any] = {}
         self.errors: dict[int, BaseException] = {}
-        self.alive: list[dict[str, Any]] = [READY]
         self.is_closed = False
 
     def __call__(self, **_: Any) -> "PlayedClient":
@@ -43,9 +38,6 @@ class PlayedClient:
 
     def __exit__(self, *_: object) -> None:
         pass
-
-    def workers(self) -> list[dict[str, Any]]:
-        return self.alive
 
     def forecast_many(self, items: Any, **options: Any) -> Iterator[ForecastOutcome]:
         self.options = options
@@ -309,13 +301,6 @@ def test_a_chart_that_cannot_be_written_is_one_line(played: PlayedClient, files:
     assert outcome.exit_code == 1
     assert "Error: " in outcome.stderr
     assert isinstance(outcome.exception, SystemExit)
-
-
-def test_a_missing_forecast_worker_is_reported(played: PlayedClient, files: list[Path]) -> None:
-    played.alive = [TRAINING]
-    assert "start one with: kronos worker" in forecast("in", "--output", "out").stderr
-    played.alive = [TRAINING, READY]
-    assert "start one" not in forecast("in", "--output", "out").stderr
 
 
 def test_options_say_how_files_are_read(played: PlayedClient, files: list[Path]) -> None:

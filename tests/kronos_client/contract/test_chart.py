@@ -40,7 +40,7 @@ def test_a_png_is_written_with_candles_left_and_forecast_right(
     lookback: pd.DataFrame, series: SeriesForecast, tmp_path: Path
 ) -> None:
     path = tmp_path / "new" / "chart.png"
-    draw_chart(lookback, series, path, title="A title", note="a note")
+    draw_chart(lookback, series, path, name="A title", note="a note")
     assert path.read_bytes().startswith(b"\x89PNG")
     pixels = imread(path)[:, :, :3]
     assert pixels.shape[1] == 1320
@@ -56,7 +56,7 @@ def test_the_chart_works_without_volume_and_band(
     lookback: pd.DataFrame, series: SeriesForecast, tmp_path: Path
 ) -> None:
     bare = series.model_copy(update={"quantiles": {}})
-    draw_chart(lookback.drop(columns=["volume", "amount"]), bare, tmp_path / "chart.png", title="bare")
+    draw_chart(lookback.drop(columns=["volume", "amount"]), bare, tmp_path / "chart.png", name="bare")
     assert (tmp_path / "chart.png").stat().st_size > 5000
 
 
@@ -64,7 +64,7 @@ def test_a_flat_lookback_of_one_bar_can_be_drawn(series: SeriesForecast, tmp_pat
     flat = pd.DataFrame(
         {"timestamps": ["2025-02-03"], "open": [5.0], "high": [5.0], "low": [5.0], "close": [5.0]}
     )
-    draw_chart(flat, series, tmp_path / "chart.png", title="flat")
+    draw_chart(flat, series, tmp_path / "chart.png", name="flat")
     assert (tmp_path / "chart.png").exists()
 
 
@@ -87,7 +87,7 @@ def test_the_band_is_the_widest_pair_of_quantiles(
     monkeypatch.setattr(Axes, "legend", lambda axes, **_: drawn.append(axes.get_legend_handles_labels()[1]))
     quantiles = {level: series.quantiles[level] for level in levels}
     one = series.model_copy(update={"quantiles": quantiles})
-    draw_chart(lookback, one, tmp_path / "chart.png", title="band")
+    draw_chart(lookback, one, tmp_path / "chart.png", name="band")
     assert drawn == [labels]
 
 

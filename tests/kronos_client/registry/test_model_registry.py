@@ -27,7 +27,7 @@ from kronos_client.registry.model_registry import (
 from kronos_client.registry.registered_model import FILES
 from kronos_model.atomic_write import STAGING_AGE_S
 from kronos_model.checkpoints.names import comes_from_bundled
-from kronos_model.checkpoints.source import is_trained
+from kronos_model.checkpoints.source import read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMissing, DiskFull, FinetuningConfigError
 from tests.waiting import WAIT_S
 
@@ -107,7 +107,7 @@ def test_what_lies_in_the_folder_is_what_a_reader_needs_and_no_more(registry, ch
     assert (metadata["job_id"], metadata["job_fingerprint"]) == ("job-1", "asked")
     assert before <= datetime.fromisoformat(metadata["created_at"]) <= datetime.now(UTC)
     assert metadata["sha256"].keys() == set(FILES)
-    assert is_trained(folder) is True
+    assert read_metadata(folder)["trained"] is True
 
 
 def test_what_comes_from_a_bundled_model_is_noted_for_all_that_come_from_it(registry, checkpoint):

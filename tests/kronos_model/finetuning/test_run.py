@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kronos_model import Kronos, KronosTokenizer
-from kronos_model.checkpoints.source import is_trained
+from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.errors import (
     DeviceLost,
@@ -75,7 +75,7 @@ def test_the_result_is_a_checkpoint_with_metadata(finished, data):
     result, events, folder = finished
     pair = load_pair(result.checkpoint)
     assert pair.max_context == default_max_context(result.checkpoint) == 32
-    assert is_trained(result.checkpoint)
+    assert read_metadata(result.checkpoint)["trained"] is True
     metadata = json.loads((result.checkpoint / "metadata.json").read_text())
     assert metadata == result.metadata == events.of("done")[0]["metadata"]
     assert metadata["parent"]["model"] == metadata["parent"]["tokenizer"] == "from scratch"

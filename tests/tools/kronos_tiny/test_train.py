@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kronos_model.checkpoints.source import is_trained, read_metadata
+from kronos_model.checkpoints.source import read_metadata
 from kronos_model.model_pair import load_pair
 from tools.kronos_tiny.held_out import FIRST_INSTRUMENT, LOOKBACKS, NAME
 from tools.kronos_tiny.train import FACTORS, SEEDS, config_of, train
@@ -36,7 +36,7 @@ def test_the_checkpoint_has_the_shapes_of_the_bundled_one(made: tuple[Path, dict
 def test_metadata_names_data_and_config(made: tuple[Path, dict[str, Any]]) -> None:
     folder, metadata = made
     assert metadata == json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
-    assert is_trained(folder)
+    assert read_metadata(folder)["trained"] is True
     assert metadata["config"]["data"]["path"] == "market_candles, seeds 1000 to 1001"
     assert metadata["sharpened"] in FACTORS
     assert metadata["parent"]["model"] == "grid_model, grid_tokenizer"

@@ -230,9 +230,10 @@ def test_a_job_that_streams_has_its_first_bars_before_its_result(server):
         ({"engine_kind": "native"}, ()),
         ({"engine_kind": "torch"}, ()),
         ({"engine_kind": "torch", "engine_warning": "no Numba"}, ("no Numba",)),
+        ({"engine_kind": "native", "caution": "for trying"}, ("for trying",)),
     ],
 )
-def test_a_result_names_its_engine_and_warns_of_a_fallback(server, facts, warnings):
+def test_a_result_names_its_engine_and_warns_of_a_fallback_and_a_model_for_trying(server, facts, warnings):
     paths = np.full((30, 5, 6), 100, np.float32)
     server.load(FakeEngine(), StreamingEngines(paths), **facts)
     computation = ended(server.computation(sampling={"sample_count": 30}))

@@ -75,6 +75,7 @@ def test_a_further_model_brings_its_tokenizer_and_has_the_same_bounds(settings):
     loaded = loader.load(ModelSpec("kronos-tiny"))
     assert (loaded.info.id, loaded.info.tokenizer_id) == ("kronos-tiny", "kronos-tiny")
     assert (loaded.max_context, loaded.engine.load.slots) == (64, 5)
+    assert loaded.caution.startswith("kronos-tiny was trained on synthetic candles: for trying the service")
     with pytest.raises(CheckpointMismatch):
         loader.load(ModelSpec("kronos-tiny", settings.tokenizer))
 
@@ -277,6 +278,19 @@ def test_a_registered_model_whose_files_were_changed_is_not_loaded(registering, 
     model_loader.load_pair(registered.folder)
     with pytest.raises(CheckpointError, match=file):
         ModelLoader(registering, CPU).load(registered)
+
+
+def test_a_short_name_is_that_of_a_published_model_unless_a_registered_one_has_it(
+    registering, registry, caplog
+):
+    own = registering.model_copy(update={"model": "tiny"})
+    assert ModelLoader(own, CPU).load().name == "kronos-tiny"
+    metadata = {"max_context": 48, "parent": {"model": "kronos-tiny"}}
+    registry.register(PARITY, "tiny", job_id="job-1", fingerprint="f", metadata=metadata)
+    loaded = ModelLoader(own, CPU).load()
+    assert loaded.name == "tiny@1"
+    assert loaded.caution.startswith("tiny@1 was finetuned from a model of synthetic candles: for trying")
+    assert "tiny is the registered model tiny@1 here, not kronos-tiny." in caplog.messages
 
 
 @pytest.mark.parametrize("name", ["desk", "desk@1"])

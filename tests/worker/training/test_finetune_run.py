@@ -205,6 +205,7 @@ def test_the_arguments_of_training_and_the_registered_model(process, monkeypatch
     assert model.metadata.parent["model"] == "parent@1"
     assert model.metadata.config == {"start": {"model": "parent@1"}, "data": {"path": "a.csv"}}
     assert (result["model"]["id"], result["num_attempts"], result["resumed"]) == ("mine@1", 1, False)
+    assert result["verdict"][-1] == "No backtest of this model is recorded here."
     assert result["timings_ms"]["training"] >= 2000
 
 

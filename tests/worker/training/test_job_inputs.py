@@ -106,6 +106,7 @@ def models(settings, tmp_path):
     ("given", "model", "revision"),
     [
         (config("kronos-tiny"), "kronos-tiny", None),
+        (config("tiny"), "tiny", None),
         (config("owner/own"), "owner/own", "abc"),
         (config("owner/own", model_revision="abc"), "owner/own", "abc"),
         (config("owner/further"), "owner/further", None),
