@@ -158,7 +158,8 @@ class Backend:
     async def facts(self, job_id: str) -> JobFacts:
         """Where a job is, and how long it takes. Raises JobError BROKER_UNREACHABLE."""
         async with _answered(JOB_TIMEOUT_S, job_id):
-            return await self.ask(read_job, self.dispatcher.redis, job_id, job_id=job_id)
+            read = partial(read_job, reads_dead=False)
+            return await self.ask(read, self.dispatcher.redis, job_id, job_id=job_id)
 
     async def list_jobs(
         self, kind: Kind, limit: int, until: float | None

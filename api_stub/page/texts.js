@@ -24,14 +24,21 @@ export function reason(error) {
   return error.code ? `${words(error)} (${error.code})` : words(error)
 }
 
-/** A message about a job, with the page's own words in place of the fields of a job. */
+const IN_PLACE = [ // of what the service's messages say
+  [/^.*requested but.*Falling back to CPU\.$/, "No graphics card is ready for this, so the processor computed it."],
+  [/^Native engine not used.*$/, "The service computes slower than it could on its processor."],
+  [/was trained on lookbacks of (.+) bars, but this one has (\d+):/, "learned to read $1 bars, and has read $2:"],
+  [/give (the future times|them,) or a longer lookback/, "read more bars"],
+  [/^Quantiles of/, "Ranges of"],
+  [/\bsample path/g, "simulated path"],
+  [/\b(series\.\d+|sampling|output)\./g, ""],
+  [/\bsample_count\b/g, "simulated paths"],
+  [/\bpred_len\b/g, "bars ahead"],
+]
+
+/** A message of the service, with the page's own words in place of those for people who write jobs. */
 export function inWords(text) {
-  return text
-    .replace(/^.*requested but.*Falling back to CPU\.$/, "No graphics card is ready for this, so the processor computed it.")
-    .replace(/give (the future times|them,) or a longer lookback/, "read more bars")
-    .replace(/\b(series\.\d+|sampling|output)\./g, "")
-    .replace(/\bsample_count\b/g, "simulated paths")
-    .replace(/\bpred_len\b/g, "bars ahead")
+  return IN_PLACE.reduce((shown, [theirs, ours]) => shown.replace(theirs, ours), text)
 }
 
 /** A device, such as "processor (CPU)" or "NVIDIA H100 (cuda:0)". */

@@ -54,9 +54,7 @@ class ModelView(BaseModel):
         default=False, description="whether the name of a registered model, without a version, means it"
     )
     damaged: str | None = Field(default=None, description="why it cannot be used")
-    lookback: int | None = Field(
-        default=None, description="most bars of lookback in its training, if known"
-    )
+    lookback: int | None = Field(default=None, description="most bars of lookback in its training, if known")
     min_lookback: int | None = Field(default=None, description="the fewest; without them always the most")
     pred_len: int | None = Field(default=None, description="bars after the lookback in its training")
     caution: str | None = Field(

@@ -77,8 +77,8 @@ class JobFacts:
     unreadable: tuple[str, ...]
 
 
-def read_job(redis: Redis, job_id: str) -> JobFacts:
-    """Read what Redis says about a job. Blocks."""
+def read_job(redis: Redis, job_id: str, *, reads_dead: bool = True) -> JobFacts:
+    """Read what Redis says about a job, with all dead messages unless ``reads_dead`` is false. Blocks."""
     state_key, unreadable = result_key(job_id), set[str]()
     of_job = [("HGETALL", job_key(job_id)), ("EXISTS", cancel_key(job_id)), ("TTL", state_key)]
     get_state = ("GETRANGE", state_key, 0, MAX_STATE_BYTES - 1)
@@ -109,7 +109,8 @@ def read_job(redis: Redis, job_id: str) -> JobFacts:
         where, left_s = "delayed", record.until - now
     elif (num_before := _num_before(redis, unreadable, sent_to, record.number("place") or 0)) is not None:
         left_s = num_before / rate if rate else None if num_before or not num_ready else 0.0
-    dead = [message for message in dead_messages(redis) if message.get("id") == job_id]
+    dead_ones = dead_messages(redis) if reads_dead else []
+    dead = [message for message in dead_ones if message.get("id") == job_id]
     return JobFacts(
         id=job_id,
         where=where,

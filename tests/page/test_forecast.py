@@ -83,8 +83,9 @@ def assert_is_filled(picture: np.ndarray, colour) -> None:
 def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, tmp_path):
     page = upload(visit, csv_file, **SETTINGS, events="high>=1 by 5")
     page.wait_for_selector("#downloads")
-    assert "Chance of high>=1 by 5\nall of 25 simulated paths (95 % sure: at least 86.7 %)" in page.inner_text("#chances")
-    assert re.search(r"Chance to end above the last known close\n[^\n]+ paths", page.inner_text("#chances"))
+    chances = page.inner_text("#chances")
+    assert "Chance of high>=1 by 5\nall of 25 simulated paths (95 % sure: at least 86.7 %)" in chances
+    assert re.search(r"Chance to end above the last known close\n[^\n]+ paths", chances)
     with ForecastClient(redis.url) as client:
         known = bars.tail(LOOKBACK).drop(columns="amount")
         series = client.forecast(
@@ -250,9 +251,7 @@ def test_a_missing_gpu_gives_a_visible_warning(visit):
     page.click("#run")
     page.wait_for_selector("#downloads")
     warning = page.locator("#device-warning")
-    assert warning.inner_text() == (
-        "No graphics card is ready for this, so the processor computed it."
-    )
+    assert warning.inner_text() == ("No graphics card is ready for this, so the processor computed it.")
     assert warning.bounding_box()["y"] < page.locator("#chart").bounding_box()["y"]
     assert page.locator("#made-by strong").all_inner_texts() == ["kronos-tiny", "processor (CPU)"]
     visit.shoot("warning")
@@ -323,7 +322,7 @@ def test_the_form_says_how_to_read_the_file(visit, bars, tmp_path):
 
 def test_the_workers_warnings_are_shown(visit):
     page = visit.forecast(**SETTINGS | {"lookback": 20})
-    assert page.inner_text("#job-warning").startswith("The model was trained on lookbacks")
+    assert page.inner_text("#job-warning").startswith("The model learned to read")
     assert page.locator("#device-warning").is_hidden()
 
 
@@ -369,6 +368,7 @@ def test_the_page_works_by_keyboard(visit):
     tab_to("sample")
     page.keyboard.press("Enter")
     page.wait_for_selector("#run:enabled")
+
     def shown() -> str:
         return str(page.get_attribute("#values time", "datetime"))
 

@@ -1,7 +1,6 @@
 """The page on answers of the test's own: refusals, hung requests, links, limits, scores, themes."""
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -112,7 +111,8 @@ def test_a_workers_card_names_each_models_engine_and_each_warning_once(routed: R
     assert page.inner_text(".card h3").split("\n") == ["Ready", "processor (CPU)"]
     size = "selector => parseFloat(getComputedStyle(document.querySelector(selector)).fontSize)"
     assert page.inner_text(".card .node") == "worker@test"
-    assert page.evaluate(size, ".card .node") < page.evaluate(size, ".card dl") < page.evaluate(size, ".card h3")
+    node, facts, state = (page.evaluate(size, f".card {part}") for part in (".node", "dl", "h3"))
+    assert node < facts < state
 
 
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
@@ -275,9 +275,7 @@ def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
     )
     page.fill("#lookback", "80")
     page.fill("#horizon", "48")
-    assert page.inner_text("#limits-note").endswith(
-        "From bar 21 ahead on, the forecast gets slow."
-    )
+    assert page.inner_text("#limits-note").endswith("From bar 21 ahead on, the forecast gets slow.")
     page.fill("#horizon", "101")
     page.click("#run")
     assert page.inner_text("#form-problem") == "Bars ahead: at most 100, as far as kronos-tiny can look."
@@ -323,30 +321,6 @@ def test_a_verdict_is_coloured(routed: RoutedVisit):
     assert page.locator("#trained .good").all_inner_texts() == verdict[1:2]
 
 
-def test_training_starts_as_the_model_was_trained(routed: RoutedVisit):
-    own = {"id": "mine@1", "lookback": 256, "min_lookback": 64, "pred_len": 24}
-    routed.answers |= {
-        "models": {"models": [{"id": "kronos-tiny"}, own]},
-        "datasets": {"datasets": [{"name": "stored.csv"}]},
-    }
-    page = routed.open("#finetune")
-    wait_until(page, "() => document.querySelector('#dataset').value === 'stored.csv'")
-    wait_until(page, "() => document.querySelector('#start').options.length === 2")
-    assert page.get_attribute("#train-lookback", "placeholder") == "auto"
-    assert page.locator("#tokenizer-epochs").is_hidden()
-    page.select_option("#start", "mine@1")
-    shown = [page.get_attribute(f"#train-{name}", "placeholder") for name in ("lookback", "horizon")]
-    assert shown == ["256", "24"]
-    assert page.inner_text("#start-note") == (
-        "It learned to read 64 to 256 bars, and to look 24 bars ahead. Your file needs at least about 350 bars."
-    )
-    with page.expect_request("**/v1/finetunes") as sent:
-        page.click("#train")
-    config = sent.value.post_data_json["config"]
-    assert config["data"] | {"lookback": {"min": 64, "max": 256}, "pred_len": 24} == config["data"]
-    assert config["stages"] == ["predictor"]
-
-
 def test_a_job_that_waits_says_how_long(routed: RoutedVisit):
     place = {"state": "queued", "jobs_before": 1200, "seconds_left": 42.4}
     routed.answers |= {"forecasts": {"id": "one", "queue": "cpu"}, ADDRESS: place}
@@ -364,33 +338,6 @@ def test_a_job_that_waits_says_how_long(routed: RoutedVisit):
         })
     }"""
     assert page.evaluate(pace) == [None, 7, None, 17]  # it began again at 3 s
-
-
-def test_no_button_covers_a_field_and_words_are_for_people_who_trade(routed: RoutedVisit):
-    page = routed.open()
-    page.evaluate("document.querySelectorAll('form details').forEach(part => { part.open = true })")
-    covered = """() => [...document.querySelectorAll("form input, form select")].filter((field) => {
-        if (!field.checkVisibility()) return false
-        return ["start", "end"].some((block) => {
-            field.scrollIntoView({ block, behavior: "instant" })
-            const { x, y, width, height } = field.getBoundingClientRect()
-            const top = document.elementFromPoint(x + width / 2, y + height / 2)
-            return top !== field
-        })
-    }).map(({ id }) => id)"""
-    for size in ({"width": 1440, "height": 900}, PHONE):
-        page.set_viewport_size(size)
-        assert page.evaluate(covered) == []
-    page.click("#words summary")
-    text = page.inner_text("body")
-    assert len(text) > 3000
-    jargon = r"worker's own|actual bars|are an error|such device|lookback|sample path|epoch|windows?\b|[A-Z]+_[A-Z]+"
-    assert re.findall(jargon, text) == []
-    unexplained = """() => [...document.querySelectorAll("[data-term]")].filter((label) => {
-        const ids = (label.control ?? label).getAttribute("aria-describedby").split(" ")
-        return !label.title || !ids.some((id) => document.getElementById(id).textContent === label.title)
-    }).length"""
-    assert page.evaluate(unexplained) == 0
 
 
 def test_the_chart_fills_its_width_until_the_user_zooms(routed: RoutedVisit):
@@ -421,39 +368,6 @@ def test_the_chart_fills_its_width_until_the_user_zooms(routed: RoutedVisit):
     assert seen() == everything
 
 
-def test_settings_stay_are_shared_by_the_address_and_go_back(routed: RoutedVisit):
-    routed.answers["models"] = {"models": [{"id": "kronos-tiny"}, {"id": "mine@1"}]}
-    page = routed.open()
-    assert page.locator("#forecast-form .settings").is_hidden()
-    page.fill("#horizon", "12")
-    page.uncheck("#fallback")
-    page.click("#file-form summary")
-    page.fill("#columns", "close=Last")
-    page.fill("#backtest-windows", "7")
-    assert page.evaluate("location.hash") == "#/backtest?windows=7"
-    page.fill("#events", "high>=1 by 5")
-    address = "#/forecast?horizon=12&chances=high%3E%3D1+by+5&fallback=false&columns=close%3DLast"
-    assert page.evaluate("location.hash") == address
-
-    def fields() -> list[Any]:
-        ids = ("horizon", "events", "columns", "backtest-windows", "model")
-        return [*(page.input_value(f"#{name}") for name in ids), page.is_checked("#fallback")]
-
-    page.goto("about:blank")
-    routed.open()
-    assert fields() == ["12", "high>=1 by 5", "close=Last", "7", "", False]
-    assert page.locator("#file-form").get_attribute("open") is not None
-    assert page.inner_text("#forecast-form .settings").startswith("4 settings are not the defaults.")
-    page.goto(f"{routed.url}#/forecast?model=mine%401&horizon=24&unknown=1")
-    wait_until(page, "() => document.querySelector('#model').value === 'mine@1'")
-    wait_until(page, "() => document.querySelector('#model').selectedOptions[0].text === 'mine@1'")
-    assert fields() == ["24", "", "", "7", "mine@1", True]
-    page.click("#forecast-form .settings button")
-    assert fields() == ["48", "", "", "7", "", True]
-    assert page.evaluate("location.hash") == "#/forecast"
-    assert page.evaluate("Object.keys(localStorage)") == ["kronos.settings.backtest"]
-
-
 def test_the_theme_is_remembered(routed: RoutedVisit):
     page = routed.open()
     ground = "() => getComputedStyle(document.body).backgroundColor"
@@ -479,9 +393,10 @@ def test_texts_of_times_and_prices(routed: RoutedVisit):
     assert page.evaluate(labels) == ["2024", "Jun 2024", "Jun 18", "Jun 18, 09:35 AM"]
     numbers = """async () => {
         const { count, duration, figure, price, share, timesOf } = await import("./format.js")
-        const [hours, days] = [["2024-06-18T09:30:00", "2024-06-18T10:30:00"], ["2024-06-18T00:00:00", "2024-06-19T00:00:00"]]
-        const times = [hours, days, hours.map(time => time + "Z"), hours.map(time => time + "+05:30")].map((texts) => (
-            timesOf(texts)(texts[0])))
+        const hours = ["2024-06-18T09:30:00", "2024-06-18T10:30:00"]
+        const days = ["2024-06-18T00:00:00", "2024-06-19T00:00:00"]
+        const at = (zone) => hours.map((time) => time + zone)
+        const times = [hours, days, at("Z"), at("+05:30")].map((texts) => timesOf(texts)(texts[0]))
         return [count(16384), price(67123.456, 2), share(0.6666), figure(0.123456), duration(75), ...times,
             timesOf(hours, "America/New_York")(hours[1])]
     }"""
