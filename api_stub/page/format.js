@@ -1,15 +1,18 @@
-/** Numbers and times as texts: the one place that decides how they look. Both follow the browser's language. */
+/** Numbers and times as texts: the one place that decides how they look. They are written as in the user's region. */
 
 import { clockOf, isIntraday, offsetOf } from "./times.js"
 
 const MAX_DIGITS = 8 // numbers with more have been computed, for example for dividends
 const NONE = "–"
 
+/** The page's language with the region of the browser's, such as "en-DE": words in English, signs and order as there. */
+const LOCALE = `en-${new Intl.Locale(navigator.language || "en-US").maximize().region ?? "US"}`
+
 const formats = new Map()
 
 function written(number, options) {
   const key = JSON.stringify(options)
-  if (!formats.has(key)) formats.set(key, new Intl.NumberFormat(undefined, options))
+  if (!formats.has(key)) formats.set(key, new Intl.NumberFormat(LOCALE, options))
   return formats.get(key).format(number)
 }
 
@@ -98,7 +101,7 @@ const AXIS = [ // by the chart library's TickMarkType, from years to seconds
   { day: "numeric", month: "short" },
   { day: "numeric", month: "short", ...CLOCK },
   { day: "numeric", month: "short", ...CLOCK },
-].map((parts) => new Intl.DateTimeFormat(undefined, { ...parts, timeZone: "UTC" }))
+].map((parts) => new Intl.DateTimeFormat(LOCALE, { ...parts, timeZone: "UTC" }))
 
 /** A label of a chart's time axis. Each names its day, because the axis may begin at any. */
 export function axisText(time, tickMarkType) {
@@ -117,7 +120,7 @@ export function timesOf(stamps, timezone = null) {
   const hasTime = isIntraday(clocks) || (clocks.length === 1 && clocks[0] % 86400 !== 0)
   const second = clocks.some((time) => time % 60) ? { second: "2-digit" } : {}
   const options = { weekday: "short", ...DAY, ...(hasTime ? { ...CLOCK, ...second } : {}), timeZone: "UTC" }
-  const format = new Intl.DateTimeFormat(undefined, options)
+  const format = new Intl.DateTimeFormat(LOCALE, options)
   return (stamp) => {
     const zone = hasTime ? timezone ?? zoneName(offsetOf(stamp)) : ""
     return `${format.format(1000 * clockOf(stamp))}${zone ? ` ${zone}` : ""}`
@@ -132,7 +135,7 @@ function zoneName(offset) {
   return offset ? `UTC${offset < 0 ? "−" : "+"}${Math.floor(minutes / 60)}${rest}` : "UTC"
 }
 
-const OWN_TIME = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", ...CLOCK })
+const OWN_TIME = new Intl.DateTimeFormat(LOCALE, { day: "numeric", month: "short", ...CLOCK })
 
 /** A moment on the user's own clock. */
 export function ownTime(date) {

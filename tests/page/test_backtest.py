@@ -50,7 +50,10 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
     assert page.inner_text("#tested-what") == "12 moments of 2 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():
-        assert all(line in page.inner_text("#verdicts") for line in (name, *model["verdict"]))
+        words = "async (lines) => lines.map((await import('./texts.js')).inWords)"
+        shown = page.inner_text("#verdicts")
+        assert all(line in shown for line in [name, *page.evaluate(words, model["verdict"])])
+        assert "lookback" not in shown
     rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
     assert [row[0] for row in rows] == [own, other, "Repeating the last close"]
     assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.1%}".replace(
