@@ -96,6 +96,8 @@ export class SectionJob {
       await work()
     } catch (error) {
       showText(this.#problem, reason(error), onError(error))
+      const isAtForm = this.#button.form.contains(document.activeElement) // otherwise the page would jump
+      if (isAtForm) this.#problem.scrollIntoView({ block: "nearest" })
     } finally {
       this.isBusy = this.id !== null // another job may be followed now
     }
