@@ -91,6 +91,7 @@ export class ForecastChart {
   #show(what) {
     this.#shows = what
     if (!this.#drawn || !what) return
+    this.#touchedAt = -Infinity // what follows is not the user's
     const { lookback, forecast } = this.#drawn
     this.chart.timeScale().fitContent()
     if (!forecast || what === "all") return
