@@ -281,8 +281,8 @@ def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
     assert page.inner_text("#form-problem") == "Bars ahead: at most 100, as far as kronos-tiny can look."
     page.set_input_files("#dataset-file", FILE | {"buffer": b"0" * 2**21})
     page.wait_for_selector("#dataset-problem")
-    problem = "bars.csv has 2.0 MiB; the service takes at most 1.0."
-    assert page.inner_text("#dataset-problem") == problem
+    refused = "bars.csv has 2.0 MiB; the service takes at most 1.0."
+    assert page.inner_text("#dataset-problem") == refused
 
 
 def test_a_calibrated_model_offers_to_correct_the_ranges(routed: RoutedVisit):
