@@ -5,7 +5,7 @@ import { autoLookback, caution, chosenModel } from "./choices.js"
 import { badField, byId, limit, numberIn, showText } from "./elements.js"
 import { bars, count, timesOf } from "./format.js"
 
-const SAMPLES = 30 // as all clients
+const SAMPLES = 100 // as all clients
 const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
 const SMALL = 20_000 // up to this many values per column, paths are requested even if they are not shown
 const MAX_HORIZON = 2048 // of the longest published context, if no worker announces the model

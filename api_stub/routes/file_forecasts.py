@@ -36,7 +36,7 @@ class FileForecast(BaseModel):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    sample_count: Annotated[int, Field(description="paths to draw; default 30")] | None = None
+    sample_count: Annotated[int, Field(description="paths to draw; default 100")] | None = None
     seed: int | None = None
     quantiles: Annotated[list[float], Field(max_length=MAX_QUANTILES)] | None = None
     paths: bool | None = None

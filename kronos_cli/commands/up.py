@@ -147,12 +147,9 @@ def address_lines(addresses: Mapping[str, str | None], *, finetune: bool, has_ke
         sign_in = "a key of KRONOS_API_KEYS" if has_keys else "no key"
         lines.append(f"Page: {url} forecasts files, trains and compares models; it needs {sign_in}")
         lines.append(f"API: {url}/docs describes it; it needs {sign_in}")
-    password = addresses["flower_password"] or "that of KRONOS_FLOWER_PASSWORD"
-    user = addresses["flower_user"]
-    lines.append(
-        f"Flower: {addresses['flower_url']} shows jobs and workers; user {user}, password {password}"
-    )
-    return lines
+    user, password = addresses["flower_user"], addresses["flower_password"]
+    sign_in = f"user {user}, password {password or 'that of KRONOS_FLOWER_PASSWORD'}"
+    return [*lines, f"Flower: {addresses['flower_url']} shows jobs and workers; {sign_in}"]
 
 
 def address_variables(addresses: Mapping[str, str | None]) -> list[str]:

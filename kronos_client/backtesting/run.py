@@ -317,6 +317,7 @@ def find_lookback(
     found = []
     for name in models:
         known = _announced(workers, name) or _on_disk(name, registry)
+        known = known or _announced(workers, full_name(name or ""))
         if known.get("max_context") is None:
             holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
             spelling = "check its spelling and version, " if name else ""

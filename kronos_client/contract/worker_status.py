@@ -7,7 +7,6 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from kronos_client.contract.model_info import CalibrationInfo, EngineKind, ModelInfo
 from kronos_client.contract.names import Role
-from kronos_model.checkpoints.names import full_name
 
 State = Literal["loading", "ready", "draining"]
 
@@ -117,9 +116,7 @@ class ForecastWorkerStatus(WorkerStatus):
 
     def named(self, model: str | None) -> Sequence[ModelStatus]:
         """Its models of a name; for None its own."""
-        if model is None:
-            return self.models[:1]
-        return [status for status in self.models if status.id in (model, full_name(model))]
+        return self.models[:1] if model is None else [status for status in self.models if status.id == model]
 
 
 class TrainingStatus(StatusModel):

@@ -1,5 +1,7 @@
 """From an app's data and options to a forecast job of the contract. No pandas needed."""
 
+import logging
+from functools import lru_cache
 from typing import Any, Final, Unpack
 
 import numpy as np
@@ -15,6 +17,8 @@ SAMPLING: Final = Sampling().model_dump()
 OUTPUT: Final = Output().model_dump(mode="json")
 """The contract's defaults."""
 LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
+
+log = logging.getLogger(__name__)
 
 
 def forecast_payload(
@@ -38,11 +42,12 @@ def forecast_payload(
         with readable("quantiles", "quantiles"):
             given["quantiles"] = [float(level) for level in given["quantiles"]]
     given = plain(**given)
-    sampling = SAMPLING | {"sample_count": default_sample_count(limits, len(series))}
+    if "sample_count" not in given:
+        given["sample_count"] = default_sample_count(limits, len(series))
     return {
         "schema_version": SCHEMA_VERSION,
         "series": series,
-        "sampling": {name: given.pop(name, default) for name, default in sampling.items()},
+        "sampling": {name: given.pop(name, default) for name, default in SAMPLING.items()},
         "output": {name: given.pop(name, default) for name, default in OUTPUT.items()},
         "device": "auto",
         "allow_fallback": True,
@@ -51,9 +56,15 @@ def forecast_payload(
     } | {name: value for name, value in given.items() if value is not None or name not in LEFT_OUT_IF_NONE}
 
 
+@lru_cache(maxsize=64)
 def default_sample_count(limits: Limits, num_series: int = 1) -> int:
-    """``SAMPLE_COUNT``, or fewer paths where the limits of a job with so many series allow fewer."""
-    return min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, num_series)))
+    """``SAMPLE_COUNT``, or fewer paths, with a warning, where limits allow a job of so many series fewer."""
+    number = min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, num_series)))
+    if number < SAMPLE_COUNT:
+        text = "%d paths are drawn for each of %d series, not %d: KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT"
+        text += " allows no more; send fewer series in one job, or choose sample_count"
+        log.warning(text, number, num_series, SAMPLE_COUNT)
+    return number
 
 
 def plain(**values: Any) -> dict[str, Any]:

@@ -122,13 +122,14 @@ def test_a_finetuned_model_has_a_version_each_time(fake):
 
 def test_a_model_that_workers_announce_without_a_calibration_is_refused_before_it_waits(fake):
     counts = {"revision": None, "state": "ready", "jobs": 0, "slots": 1, "running": 0, "waiting": 0}
-    held = [{"id": "own", **counts}, {"id": "mine@2", **counts, "calibration": None}]
+    held = [{"id": name, **counts} for name in ("own", "mine@2", "kronos-tiny")]
     fake.live_workers = [fake_worker(models=held)]
     for model in (None, "mine@2"):
         with pytest.raises(JobError, match=r"NOT_CALIBRATED: the model .* has no calibration"):
             forecast(fake, model=model, calibrated=True)
     assert not fake.jobs
-    assert forecast(fake, model="mine", calibrated=True).calibration, "its worker knows which version it is"
+    for model in ("mine", "tiny"):
+        assert forecast(fake, model=model, calibrated=True).calibration, "its worker knows which one it is"
 
 
 def test_future_times_follow_the_calendar_and_say_so(fake):

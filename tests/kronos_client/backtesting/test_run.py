@@ -351,6 +351,8 @@ def test_the_lookback_is_the_shortest_that_the_models_announce():
         find_lookback([worker], ["c"], 24)
     with pytest.raises(JobError, match=r"; did you mean kronos-tiny\?"):
         find_lookback([], ["kronos-tny"], 24)
+    published = fake_worker(models=(trained.model_dump() | {"id": "NeoQuasar/Kronos-small"},))
+    assert find_lookback([published], ["small"], 24) == 90
     assert find_lookback([], ["tiny"], 24) == find_lookback([], ["kronos-tiny"], 24)
 
 

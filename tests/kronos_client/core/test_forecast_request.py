@@ -3,6 +3,7 @@
 import pytest
 
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling, SeriesInput
+from kronos_client.contract.job_limits import Limits
 from kronos_client.core.forecast_request import forecast_payload
 from kronos_client.core.long_request import finetune_payload
 from kronos_client.core.options import ForecastOptions
@@ -26,7 +27,7 @@ def test_every_option_is_one_of_the_contract():
 
 def test_defaults_are_the_contracts():
     job = ForecastJob.model_validate(forecast_payload(CANDLES, pred_len=5))
-    assert job == ForecastJob(series=job.series, pred_len=5, sampling=Sampling(sample_count=30))
+    assert job == ForecastJob(series=job.series, pred_len=5, sampling=Sampling(sample_count=100))
 
 
 def test_what_was_not_given_is_left_out():
@@ -46,3 +47,14 @@ def test_what_was_not_given_is_left_out():
 def test_series_have_the_names_of_a_mapping_or_those_that_are_given(source, options, ids):
     payload = forecast_payload(source, pred_len=5, **options)
     assert [one["id"] for one in payload["series"]] == ids
+
+
+def test_where_limits_allow_fewer_paths_the_default_is_what_they_allow_with_one_warning(caplog):
+    limits = Limits(max_paths=4095)
+    for _ in range(2):
+        many = forecast_payload({str(number): CANDLES for number in range(64)}, limits=limits, pred_len=5)
+        assert many["sampling"]["sample_count"] == 63 == 4095 // 64
+    chosen = forecast_payload({str(number): CANDLES for number in range(60)}, limits=limits, sample_count=9)
+    assert chosen["sampling"]["sample_count"] == 9
+    (said,) = caplog.messages
+    assert said.startswith("63 paths are drawn for each of 64 series, not 100: KRONOS_MAX_PATHS or ")
