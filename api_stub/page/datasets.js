@@ -16,7 +16,7 @@ export class Datasets {
    * @param selects The ids of the lists that offer the files.
    * @param upload The id of the fieldset that uploads one, which is disabled if the service stores none.
    * @param problem The id of the element that shows why there are none.
-   * @param sections The ids of the sections that need the files. They are read once one of these is in view.
+   * @param sections The ids of the sections that need the files. They are read once the user has come to one of these.
    */
   constructor(pool, { selects, upload, problem, sections }) {
     this.selects = selects
@@ -24,13 +24,17 @@ export class Datasets {
     this.problem = problem
     this.further = new Map() // by the id of a list, its other choices
     pool.onChange((state) => state && this.#read())
-    const seen = new IntersectionObserver((entries) => {
-      if (!entries.some(({ isIntersecting }) => isIntersecting)) return
+    const need = () => {
       this.#isNeeded = true
-      seen.disconnect()
       if (pool.last) this.#read()
-    })
-    sections.forEach((id) => seen.observe(byId(id)))
+    }
+    const reached = new IntersectionObserver((entries) => {
+      if (entries.some(({ isIntersecting }) => isIntersecting)) need()
+    }, { rootMargin: "0px 0px -50% 0px" }) // the upper half of the window
+    for (const id of sections) {
+      reached.observe(byId(id))
+      byId(id).addEventListener("focusin", need)
+    }
   }
 
   /** Offers a file that was uploaded here, which an earlier list lacks. */

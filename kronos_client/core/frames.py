@@ -54,7 +54,8 @@ def _is_table(candles: Any) -> bool:
 def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, Any]:
     """Plain candles by ticker; by "" if there is one."""
     labels, index = list(getattr(candles, "columns", ())), getattr(candles, "index", None)
-    has_index = getattr(getattr(index, "dtype", None), "kind", None) == "M"
+    kind = getattr(getattr(index, "dtype", None), "kind", None)
+    has_index = kind == "M"
     if not _is_table(candles) or (not labels and index is None):
         return {"": candles}
     if not labels or (len(labels) == 1 and has_index):
@@ -70,7 +71,8 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
     except CandleFileError as error:
         raise JobError(ErrorCode.BAD_VALUE, f"the frame has {error.message}", error.field) from None
     has_times = has_times or has_index or bool({*names} & {*TIME_COLUMNS, "ds"})
-    is_ours = not {*found} & {"close", VALUE} or (vendor in (PLAIN, VALUES) and has_times)
+    lacks_times = not found.get(TIMES) and kind not in ("O", "T")  # texts in an index may be times
+    is_ours = not {*found} & {"close", VALUE} or (vendor in (PLAIN, VALUES) and (has_times or lacks_times))
     is_untitled = len(names) > 4 and all(name.isdecimal() for name in names)
     return (
         {"": candles} if is_ours and not is_untitled and names.count("close") < 2 else _read(candles, missing)
