@@ -71,7 +71,7 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
     except CandleFileError as error:
         raise JobError(ErrorCode.BAD_VALUE, f"the frame has {error.message}", error.field) from None
     has_times = has_times or has_index or bool({*names} & {*TIME_COLUMNS, "ds"})
-    lacks_times = not found.get(TIMES) and kind not in ("O", "T")  # texts in an index may be times
+    lacks_times = not found.get(TIMES) and kind != "O"  # texts in an index may be times
     is_ours = not {*found} & {"close", VALUE} or (vendor in (PLAIN, VALUES) and (has_times or lacks_times))
     is_untitled = len(names) > 4 and all(name.isdecimal() for name in names)
     return (
