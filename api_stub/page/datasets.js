@@ -2,7 +2,10 @@
 
 import { get } from "./api.js"
 import { byId, offer, showText } from "./elements.js"
-import { reason, words } from "./texts.js"
+import { reason } from "./texts.js"
+
+const NO_FILES = "This service stores no files, so it cannot train. Forecasts and backtests of a file that you open here " +
+  "work. The service's operator can allow it (KRONOS_DATA_FOLDER)."
 
 export class Datasets {
   #isRead = false
@@ -59,7 +62,7 @@ export class Datasets {
       showText(byId(this.problem), null)
     } catch (error) {
       this.#isRead = error.status >= 400 && error.status < 500 && error.status !== 429
-      this.whyNone = error.code === "DATA_NOT_ALLOWED" ? words(error) : null
+      this.whyNone = error.code === "DATA_NOT_ALLOWED" ? NO_FILES : null
       byId(this.upload).disabled = this.whyNone !== null
       showText(byId(this.problem), this.whyNone ?? reason(error))
     }

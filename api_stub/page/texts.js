@@ -4,8 +4,6 @@ const OF_CODES = { // for messages that are meant for those who run the service
   BROKER_UNREACHABLE: "The service cannot reach its list of jobs now. Nothing is lost. Try again in a moment.",
   CANCELLED: "Cancelled, as you asked.",
   CHECKPOINT_MISSING: "The service does not have this model, or a file of it. Choose another model.",
-  DATA_NOT_ALLOWED: "This service stores no files, so it cannot train. Forecasts and backtests of a file that you open " +
-    "here work. The service's operator can allow it (KRONOS_DATA_FOLDER).",
   FORBIDDEN: "Your key does not allow this. Use another key, or ask the service's operator.",
   LOST: "The service does not know this job. Check the link, or send it again.",
   NO_GPU_WORKER: "No graphics card is ready. Choose the fastest that is ready, or allow the processor.",

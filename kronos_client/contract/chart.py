@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import TIME_COLUMNS
 
 if TYPE_CHECKING:
@@ -45,7 +46,10 @@ def plot(candles: Any, series: "SeriesForecast", note: str = "") -> Axes:
 
     frame = candles.to_pandas() if hasattr(candles, "to_pandas") else pd.DataFrame(candles)
     frame = frame.rename(columns=lambda title: str(title).lower())
-    times = next((frame[title] for title in TIME_COLUMNS if title in frame), frame.index)
+    if missing := [name for name in ("open", "high", "low", "close") if len(frame) and name not in frame]:
+        text = f"the candles to draw have no column {' and no column '.join(missing)}: rename what holds them"
+        raise JobError(ErrorCode.MISSING_COLUMN, text, missing[0])
+    times = next((frame[title] for title in (*TIME_COLUMNS, "ds") if title in frame), frame.index)
     shown = ["open", "high", "low", "close", *(["volume"] if "volume" in frame else [])]
     lookback = frame.reindex(columns=shown).assign(timestamps=list(map(str, times)))
     return draw(pyplot.figure(**LOOK), lookback, series, series.id, note)

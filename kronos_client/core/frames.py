@@ -58,9 +58,10 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
     has_index = kind == "M"
     if not _is_table(candles) or (not labels and index is None):
         return {"": candles}
-    if not labels or (len(labels) == 1 and has_index):
+    is_value = len(labels) == 1 and has_index and str(labels[0]).lower() not in {*COLUMNS} - {"close"}
+    if not labels or is_value:
         values = candles[labels[0]] if labels else candles
-        kept = values.dropna()
+        kept = values.dropna() if missing == "error" else values
         if num_left_out := len(values) - len(kept):
             warnings.warn(f"rows without a value, left out: {num_left_out:,}", stacklevel=2)
         return {"": {TIMES: kept.index, VALUE: kept.to_numpy()}}

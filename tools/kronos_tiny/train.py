@@ -88,6 +88,7 @@ def train(
         "config": named.model_dump(mode="json"),
         "command": COMMAND,
         "sharpened": factor,
+        "for_trying": True,
     }
     metadata["parent"] |= {"model": named.start.model, "tokenizer": named.start.model}
     RunFolder(folder).write("metadata.json", metadata)

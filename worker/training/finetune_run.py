@@ -193,6 +193,9 @@ class FinetuneRun(LongRun):
             metadata=metadata,
         )
         evaluation = metadata.get("evaluation") or {}
+        verdict = [*evaluation.get("verdict", ())]
+        advice = verdict.index(step) if (step := evaluation.get("next_step")) in verdict else len(verdict)
+        verdict.insert(advice, caution_about(model.reference, model.metadata.model_dump()) or NO_BACKTEST)
         warning = self._device_warning or self._child_warning
         result = self._completed(
             FinetuneResult,
@@ -200,10 +203,7 @@ class FinetuneRun(LongRun):
             parent=metadata["parent"],
             metrics=metadata["metrics"],
             evaluation=evaluation,
-            verdict=(
-                *evaluation.get("verdict", ()),
-                caution_about(model.reference, model.metadata.model_dump()) or NO_BACKTEST,
-            ),
+            verdict=tuple(verdict),
             data=self._folder.read("run/data.json") or {},
             device=self._device,
             device_warning=warning,

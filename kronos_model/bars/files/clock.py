@@ -27,7 +27,9 @@ _UNITS_US: Final = {9: 1e6, 10: 1e6, 13: 1e3, 16: 1, 19: 1e-3}
 _WITH_OFFSET: Final = (
     r"^(?P<local>.*:[0-9]{2}(?:[.][0-9]+)?) ?(?P<offset>Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 )
-_WITH_ZONE: Final = r"^(?P<local>.*[0-9Z]) ?\[?(?P<zone>[A-Z][A-Za-z]+/[A-Za-z0-9_+/-]+)\]?$"
+_WITH_ZONE: Final = (
+    r"^(?P<local>.*[0-9Z]) *\[?(?P<zone>[A-Z][A-Za-z]+/[A-Za-z0-9_+/-]+|[A-Z][A-Za-z]{2,}[0-9A-Z]*)\]?$"
+)
 _HALF_OF_DAY: Final = re.compile(r"(?i) ?[ap]m$")
 _HAS_TIME_OF_DAY: Final = r"[0-9]:[0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
@@ -161,8 +163,12 @@ class Clock:
         return list(write_like("2024-06-18T09:35:00Z", wall, offsets_s))
 
 
-def read_clock(column: pa.ChunkedArray, date_format: str | None = None) -> Clock:
+def read_clock(
+    column: pa.ChunkedArray, date_format: str | None = None, codes: NDArray[np.int64] | None = None
+) -> Clock:
     """Times from texts or numbers of any usual form, or from a column of times or dates.
+
+    ``codes`` has the instrument of each row, if there are several.
 
     Raises:
         ClockError: times with and without offsets are mixed, their zone is not known, or days and months
@@ -178,7 +184,7 @@ def read_clock(column: pa.ChunkedArray, date_format: str | None = None) -> Clock
         nowhere = np.full(len(column), np.datetime64("NaT"), dtype="datetime64[us]")
         return Clock(nowhere, nowhere, None)
     if _any_matches(column.slice(0, MAX_GUESSES), _WITH_ZONE):
-        return _in_named_zone(column, date_format)
+        return _in_named_zone(column, date_format, codes)
     return _from_texts(column, date_format)
 
 
@@ -247,25 +253,39 @@ def _from_times(column: pa.ChunkedArray) -> Clock:
     return Clock(wall, instants, _awareness(instants, True), zone=iana_name(zone))
 
 
-def _in_named_zone(column: pa.ChunkedArray, date_format: str | None) -> Clock:
-    """Times that each end in a zone's name, such as ``20240618 09:35:00 US/Eastern``."""
+def _in_named_zone(
+    column: pa.ChunkedArray, date_format: str | None, codes: NDArray[np.int64] | None
+) -> Clock:
+    """Times that each end in a zone's name, such as ``20240618 09:35:00 US/Eastern`` or ``… MET``."""
     parts = pc.extract_regex(column, _WITH_ZONE)
     names = pc.unique(pc.struct_field(parts, "zone")).drop_null().to_pylist()
     if len(names) > 1:
         raise ClockError(f"times in {names[0]} and in {names[1]}: write one file for each zone")
-    zone = iana_name(names[0])
+    zone = None if names[0] in ("UTC", "GMT") else iana_name(names[0])
+    if zone is None and "/" not in names[0]:  # another word, such as a month
+        return _from_texts(column, date_format)
     if zone is None:
         raise ClockError(f"times in {names[0][:60]!r}, which is no IANA time zone")
     texts = pc.if_else(pc.or_(pc.is_valid(parts), pc.equal(column, "")), pc.struct_field(parts, "local"), "x")
     clock = _from_texts(pc.replace_substring_regex(pc.fill_null(texts, ""), " +", " "), date_format)
     if clock.is_aware is not False:
         return replace(clock, zone=zone)
-    wall = clock.wall[:: -1 if clock.wall[0] > clock.wall[-1] else 1]
-    is_again = np.append(False, wall[1:] <= np.maximum.accumulate(wall)[:-1])  # as clocks go back
-    local = pd.DatetimeIndex(wall).tz_localize(zone, ambiguous=~is_again, nonexistent="NaT")
-    times = (_microseconds(each) for each in (local.tz_localize(None), local.tz_convert(None)))
-    wall, instants = (each[:: -1 if clock.wall[0] > clock.wall[-1] else 1] for each in times)
+    is_again = _is_again(clock.wall, np.zeros(len(clock.wall), np.int64) if codes is None else codes)
+    local = pd.DatetimeIndex(clock.wall).tz_localize(zone, ambiguous=~is_again, nonexistent="NaT")
+    wall, instants = (_microseconds(each) for each in (local.tz_localize(None), local.tz_convert(None)))
     return Clock(wall, instants, True, zone=zone)
+
+
+def _is_again(wall: NDArray[np.datetime64], codes: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each instrument's clock has shown this time or a later one before, as when clocks go back."""
+    is_again = np.zeros(len(wall), bool)
+    order = np.argsort(codes, kind="stable")
+    order = order[~np.isnat(wall[order])]
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        if len(rows) > 1:
+            rows = rows[:: -1 if wall[rows[0]] > wall[rows[-1]] else 1]  # the newest may stand first
+            is_again[rows[1:]] = wall[rows[1:]] <= np.maximum.accumulate(wall[rows])[:-1]
+    return is_again
 
 
 def _read_iso(column: pa.ChunkedArray) -> WrittenTimes:

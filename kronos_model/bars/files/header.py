@@ -180,6 +180,9 @@ def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptio
         places[SYMBOL] = symbol[1]
     if missing := [name for name in PRICE_COLUMNS if name not in places]:
         text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(titles)}"
+        if not {"open", "high", "low"} - {*missing}:
+            text += ". One value a bar is enough: call its column value"
+            raise CandleFileError(text, field=VALUE)
         raise CandleFileError(f"{text}: rename the columns that hold them", field=missing[0])
     order = (TIMES, TIME_OF_DAY, *COLUMNS, INSTRUMENT if INSTRUMENT in places else SYMBOL)
     used = {name: places[name] for name in order if name in places}

@@ -30,23 +30,29 @@ from kronos_model.text import one_line
 DECIMAL: Final = "decimal"
 _SPACES: Final = "'’ \u00a0\u202f"
 """Signs that only separate thousands."""
+_THOUSANDS: Final = r"^-?[0-9]{1,3}([.][0-9]{3})+$"
 
 
 def read_numbers(
-    columns: Mapping[str, pa.ChunkedArray], separator: str | None, decimal: str | None
+    columns: Mapping[str, pa.ChunkedArray], separator: str | None, decimal: str | None, *, usual: str = "."
 ) -> dict[str, NDArray[np.float64]]:
     """The numbers of text columns, NaN if a cell is none.
 
     The decimal sign is the same in all columns: the one with which more cells are numbers. If that decides
-    nothing, as ``1,234`` is a number with both, it is a comma if semicolons separate the cells.
+    nothing, as ``1,234`` is a number with both, it is a comma if semicolons separate the cells. ``usual`` is
+    the vendor's: where it is a comma, ``18.402`` is refused if all numbers with a point may be thousands.
 
     Raises:
         CandleFileError: The decimal sign cannot be found.
     """
-    try:
-        return {name: _as_floats(column) for name, column in columns.items()}
-    except pa.ArrowInvalid:  # not all are plain numbers: look at each, which takes several times as long
-        pass
+    if usual == "," and decimal is None and not _count(columns, ","):
+        num_points = _count(columns, "[.]")
+        if num_points and num_points == _count(columns, _THOUSANDS):
+            text = f"{num_points:,} numbers such as 18.402, whose point may separate decimals or thousands"
+            raise CandleFileError(f"{text}: give the decimal sign", field=DECIMAL)
+    if decimal != ",":
+        with suppress(pa.ArrowInvalid):  # if not all are plain numbers, each is read, several times as long
+            return {name: _as_floats(column) for name, column in columns.items()}
     sign = decimal or _decimal_of(columns, separator)
     return {name: _read(column, sign) for name, column in columns.items()}
 
@@ -159,14 +165,15 @@ def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
         title = shown(cells.titles[SYMBOL])
         text = f"{path} has {len(symbols)} instruments in its column {title}"
         raise CandleFileError(f"{text}: name that column, or write one file for each", field=INSTRUMENT)
+    names, codes = _instruments(cells.columns.get(INSTRUMENT))
     try:
         try:
-            clock = _read_times(cells, options.date_format)
+            clock = _read_times(cells, options.date_format, codes)
         except ClockError as error:  # the vendor decides between day and month
             vendor = cells.header.vendor
             if error.field != DATE_FORMAT or vendor is None or vendor.date_format is None:
                 raise
-            clock = _read_times(cells, vendor.date_format)
+            clock = _read_times(cells, vendor.date_format, codes)
         numbers = _read_columns(path, cells, options.decimal)
     except ClockError as error:
         if error.row is None:
@@ -174,17 +181,17 @@ def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
         number = int(cells.numbers[error.row])
         message = f"{path}, {cells.unit} {number}: the file has {error}"
         raise CandleFileError(message, field=TIMES, details={cells.unit: number}) from None
-    return CandleTable(clock, numbers, *_instruments(cells.columns.get(INSTRUMENT)))
+    return CandleTable(clock, numbers, names, codes)
 
 
-def _read_times(cells: Cells, date_format: str | None) -> Clock:
+def _read_times(cells: Cells, date_format: str | None, codes: NDArray[np.int64] | None) -> Clock:
     column = cells.columns[TIMES]
     if (times_of_day := cells.columns.get(TIME_OF_DAY)) is None:
-        return read_clock(column, date_format)
+        return read_clock(column, date_format, codes)
     if date_format is not None and not any(hour in date_format for hour in ("%H", "%I")):
         some = next((text for text in times_of_day.to_pylist() if text), "00:00")
         date_format += (guess_datetime_format(f"2024-06-18 {some}") or "")[len("%Y-%m-%d") :]
-    return read_clock(join_date_and_time(column, times_of_day), date_format)
+    return read_clock(join_date_and_time(column, times_of_day), date_format, codes)
 
 
 def _read_columns(path: Path, cells: Cells, decimal: str | None) -> dict[str, NDArray[np.float64]]:
@@ -195,7 +202,8 @@ def _read_columns(path: Path, cells: Cells, decimal: str | None) -> dict[str, ND
             is_empty[name], given[name] = _blanks_as_zeros(given[name])
     texts = {name: column for name, column in given.items() if pa.types.is_string(column.type)}
     try:
-        numbers = read_numbers(texts, cells.separator, decimal)
+        vendor = cells.header.vendor
+        numbers = read_numbers(texts, cells.separator, decimal, usual=vendor.decimal if vendor else ".")
     except CandleFileError as error:
         raise CandleFileError(f"{path} has {error.message}", field=error.field) from None
     for name in given.keys() - texts.keys():

@@ -42,6 +42,7 @@ class Vendor:
         units: of our columns, where they are not plain numbers of shares or coins and of money.
         date_format: where each day of a file may be a month too.
         encoding: of its files that are not UTF-8.
+        decimal: the usual sign before decimals.
         rewrites: patterns in cells of numbers, and what replaces them, in order.
         zone: of the times, for people.
     """
@@ -55,6 +56,7 @@ class Vendor:
     units: Mapping[str, str] = field(default_factory=dict)
     date_format: str | None = None
     encoding: str = "utf-8"
+    decimal: str = "."
     rewrites: Sequence[tuple[str, str]] = ()
     zone: str = ""
 

@@ -1,5 +1,6 @@
 """Frames as vendors' libraries make them are read as their files are."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import JobError
 from kronos_client.core.long_request import data_payload
 from kronos_client.core.series import job_series
+from kronos_client.testing import FakeForecastClient
 from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER
 
 FRAMES: dict[str, dict[str, Any]] = {
@@ -104,3 +106,18 @@ def test_a_backtest_reads_frames_of_vendors_and_series() -> None:
     assert [each.name for each in read.instruments] == ["A", "B"]
     assert read.instruments[1].bars[:, :4].tolist() == [[value] * 4 for value in (4.25, 4.5, 4.75)]
     assert "Each bar has one value" in read.remarks[0]
+
+
+def test_a_column_of_something_else_is_not_taken_for_prices() -> None:
+    with pytest.raises(JobError) as refused:
+        FakeForecastClient().submit(pd.DataFrame({"volume": [1.0, 2.0, 3.0]}, index=TIMES), pred_len=1)
+    assert refused.value.code == "MISSING_FIELD"
+
+
+@pytest.mark.parametrize(("missing", "kept"), [("error", 2), ("ffill", 3)])
+def test_missing_bars_of_a_series_are_treated_as_asked(missing: str, kept: int) -> None:
+    series = pd.Series([4.25, float("nan"), 4.75], index=TIMES)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        (found,) = job_series(series, missing=missing)
+    assert len(found["timestamps"]) == kept

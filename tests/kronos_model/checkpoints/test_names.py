@@ -1,8 +1,10 @@
 """Names of models: short ones, misspelled ones, and what is said of those that are only for trying."""
 
+import json
+
 import pytest
 
-from kronos_model.checkpoints.names import FOR_TRYING, caution_about, did_you_mean, full_name
+from kronos_model.checkpoints.names import BUNDLED_FOLDER, FOR_TRYING, caution_about, did_you_mean, full_name
 from kronos_model.checkpoints.source import locate_checkpoint
 from kronos_model.errors import CheckpointMissing
 from kronos_model.model_pair import default_max_context, tokenizer_of
@@ -31,7 +33,7 @@ def test_a_misspelled_name_has_its_nearest():
     [
         ("kronos-tiny", {"trained": True}, "kronos-tiny was trained on synthetic candles"),
         ("mine@1", {"parent": {"model": "kronos-tiny"}}, "mine@1 comes from a model of synthetic"),
-        ("mine@2", {"parent": {"model": "mine@1"}, "for_trying": True}, "mine@2 was finetuned from"),
+        ("mine@2", {"parent": {"model": "mine@1"}, "for_trying": True}, "mine@2 comes from"),
         ("folder", {"trained": False}, "folder is untrained"),
         ("NeoQuasar/Kronos-small", {}, None),
         ("mine@1", {"parent": {"model": "NeoQuasar/Kronos-small"}}, None),
@@ -43,3 +45,8 @@ def test_a_model_for_trying_the_service_is_called_so(name, metadata, begin):
     if begin is not None:
         assert text.startswith(begin)
         assert text.endswith(f"{FOR_TRYING}.")
+
+
+def test_a_copy_of_the_bundled_model_is_for_trying_too():
+    metadata = json.loads((BUNDLED_FOLDER / "kronos-tiny" / "metadata.json").read_text())
+    assert "comes from a model of synthetic candles" in str(caution_about("copy@1", metadata))

@@ -196,3 +196,55 @@ def test_tickers_of_parquet_with_titles_of_two_levels(tmp_path: Path) -> None:
     frame.swaplevel(axis=1).rename(columns={"Volume": "Turnover"}).to_parquet(tmp_path / "a.parquet")
     with pytest.raises(CandleFileError, match="titles of two levels"):
         CandleFile(tmp_path / "a.parquet")
+
+
+ROWS = "{},20241103 {} US/Eastern,1,2,0.5,1.5,10\n"
+HOURS = ("00:30:00", "01:00:00", "01:30:00", "01:00:00", "01:30:00", "02:00:00")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(name, hour) for name in "AB" for hour in HOURS],
+        [(name, hour) for hour in HOURS for name in "AB"],
+        [(name, hour) for name in "AB" for hour in HOURS[::-1]],
+    ],
+    ids=["one below the other", "by time", "newest first"],
+)
+def test_repeated_hours_are_told_apart_in_each_instrument(
+    tmp_path: Path, rows: list[tuple[str, str]]
+) -> None:
+    path = tmp_path / "two.csv"
+    path.write_text("symbol,date,open,high,low,close,volume\n" + "".join(ROWS.format(*row) for row in rows))
+    file = CandleFile(path, ReadOptions(id_column="symbol"))
+    for name in file.instruments:
+        offsets = [text[-6:] for text in file.last(10, name).candles["timestamps"]]
+        assert offsets == ["-04:00"] * 3 + ["-05:00"] * 3
+
+
+def test_a_zone_may_have_a_name_of_one_word(tmp_path: Path) -> None:
+    path = tmp_path / "met.csv"
+    rows = "".join(f"20240618 09:{minute:02}:00 MET,1,2,0.5,1.5\n" for minute in range(3))
+    path.write_text("date,open,high,low,close\n" + rows)
+    found = CandleFile(path, ReadOptions()).last(3)
+    assert (found.timezone, found.candles["timestamps"][0]) == ("MET", "2024-06-18T09:00:00+02:00")
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "field"),
+    [
+        ("Datum;Eröffnung;Hoch;Tief;Schluss", "{}.06.2024;18.402;18.450;18.380;18.430", "decimal"),
+        ("date,NAV", "2024-06-{},1.5", "value"),
+        ("date,close", "2024-06-{},1.5", "value"),
+    ],
+)
+def test_what_two_readings_fit_is_refused_with_the_option_that_decides(
+    tmp_path: Path, header: str, row: str, field: str
+) -> None:
+    path = tmp_path / "file.csv"
+    path.write_text("\n".join([header, *(row.format(day) for day in range(10, 15))]) + "\n")
+    with pytest.raises(CandleFileError) as refused:
+        CandleFile(path, ReadOptions())
+    assert refused.value.field == field
+    options = ReadOptions(decimal=",") if field == "decimal" else ReadOptions(columns={"value": header[5:]})
+    assert CandleFile(path, options).last(1).candles["close"].tolist() in ([18430.0], [1.5])
