@@ -172,7 +172,7 @@ class WindowChoice(TypedDict, total=False):
         stride: Bars from one window's forecast to the next one's.
         lookback: Bars that the models read; by default the fewest that one of them reads by itself.
         horizon: Bars to forecast (24).
-        samples: Paths of each forecast.
+        samples: Paths of each forecast (30).
         seed: Of all sampling (0).
         top: Instruments on each side of the portfolio (5), if there are several at common times.
         cost_bps: Its costs of each trade (10), in hundredths of a per cent of what is bought or sold.
