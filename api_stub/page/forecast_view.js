@@ -10,7 +10,7 @@ import { bars, count, duration, percent } from "./format.js"
 import { deviceName, inWords } from "./texts.js"
 import { showKey, showValues } from "./values.js"
 
-/** Whether a warning belongs beside the model's name. */
+/** Whether a warning belongs next to the model's name. */
 const isCaution = (text) => text.endsWith("for trying the service, not for trading.")
 
 export class ForecastView {

@@ -18,7 +18,7 @@ CHANGING: Final = (
 )  # fmt: skip
 """Zones whose clocks change, markets first; one or more for each offset."""
 LAST_S: Final = 2**33
-"""In 2242; nobody knows the clocks of then."""
+"""In the year 2242. No rule of clocks is reliable that far ahead."""
 WEEK_S: Final = 7 * 86_400
 """No clock changes twice within it."""
 NUM_COMPARED: Final = 12

@@ -11,7 +11,8 @@ header.py        which column is which
 order.py         the same for a file without titles, proved by its values
 arrangement.py   tickers side by side, and cells that only a vendor means, to plain rows
 clock.py         cells to times
-table.py         cells to numbers: a table of numbers and times
+numbers.py       cells to numbers, with the decimal sign that they prove
+table.py         a table of numbers and times
 faults.py        the rows that cannot be used, by line
 lookback.py      the last bars of one file, for a forecast; explanation.py: the file in words
 instruments.py   all bars of many files, for training, and a report (report.py)

@@ -105,7 +105,7 @@ def _is_volume(
 
     products = {pair for pair in permutations(rest, 2) if is_product(*pair)}
     volume = vendor.order.index("volume")
-    if "amount" not in vendor.order:  # at most numbers of trades are beside it, which are whole
+    if "amount" not in vendor.order:  # further columns hold at most numbers of trades, which are whole
         are_whole = [bool((each % 1 == 0).all()) == (place != volume) for place, each in rest.items()]
         return len(rest) == 1 or (not products and all(are_whole))
     own = (volume, vendor.order.index("amount"))

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from kronos_client.contract.backtest import BacktestResult
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import Limits, parse_job, prepare, result_bytes
 from kronos_client.contract.model_info import ModelInfo
@@ -211,3 +212,11 @@ def test_a_plot_has_the_forecast_after_the_candles(monkeypatch: pytest.MonkeyPat
         assert result.series[0].plot(result.series[0].frame()).figure is not prices.figure
     finally:
         pyplot.close("all")
+
+
+def test_a_plot_refuses_candles_without_our_columns():
+    pytest.importorskip("matplotlib", reason="plots need Matplotlib")
+    bars = candles(seed=1, bars=40).as_dict()
+    with pytest.raises(JobError) as refused:
+        two_series().plot({"zeit" if name == "close" else name: column for name, column in bars.items()})
+    assert (refused.value.code, refused.value.field) == ("MISSING_COLUMN", "close")

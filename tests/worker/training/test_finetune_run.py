@@ -209,6 +209,18 @@ def test_the_arguments_of_training_and_the_registered_model(process, monkeypatch
     assert result["timings_ms"]["training"] >= 2000
 
 
+def test_the_verdict_ends_with_what_to_try_next(process, monkeypatch):
+    advice = "Next, try more data."
+    evaluation = {"verdict": ["It is worse.", advice], "next_step": advice}
+    event = {"event": "done", "checkpoint": str(BUNDLED), "metadata": METADATA | {"evaluation": evaluation}}
+    result, _ = go(monkeypatch, a_run(process), TrainingEnd(event, not_stopped, 0))
+    assert list(result["verdict"]) == [
+        "It is worse.",
+        "No backtest of this model is recorded here.",
+        advice,
+    ]
+
+
 def test_a_job_of_several_processes_trains_by_torchrun_on_their_own_gpus(process, monkeypatch):
     monkeypatch.setattr(process, "device", "cuda:0")
     monkeypatch.setattr(process, "max_processes", 4)
