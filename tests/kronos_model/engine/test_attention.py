@@ -82,7 +82,7 @@ def test_no_product_has_more_scores_than_the_bound(qkv, num_series, max_scores, 
     q, k, v = (x[:num_series] for x in qkv)
     mask = None
     if masked in ("rows", "keys"):
-        mask = torch.randn(num_series, 1, 5 if masked == "rows" else 1, 9)
+        mask = torch.randn(num_series, 1, 5 if masked == "rows" else 1, 9).to(q.device)
     if masked == "causal":
         k, v = (x[:, :, :5] for x in (k, v))
     whole = attend(q, k, v, mask, is_causal=masked == "causal")

@@ -86,11 +86,11 @@ def test_draws_are_the_same_in_any_batch(first_gpu, new_engine, lookback, horizo
 @each_window
 def test_bfloat16_is_close_to_float32(first_gpu, new_engine, lookback, horizon, policy):
     """Rounded weights move probabilities a little: by the same draws nearly all tokens are the same."""
-    requests = [request(seed, lookback, horizon, policy, paths=4) for seed in range(4)]
+    requests = [request(seed, lookback, horizon, policy, paths=8) for seed in range(8)]
     exact, rounded = (
         run(new_engine(first_gpu, dtype=dtype), requests) for dtype in (torch.float32, torch.bfloat16)
     )
-    assert not np.array_equal(exact[0], rounded[0])
+    assert any(not np.array_equal(*both) for both in zip(exact, rounded, strict=True))
     for ours, theirs in zip(rounded, exact, strict=True):
         spread = theirs.std(axis=(0, 1))
         assert (np.abs(ours.mean(axis=0) - theirs.mean(axis=0)).mean(axis=0) < spread).all()
