@@ -1,18 +1,19 @@
 /** Builds the page. */
 
-import { get } from "./api.js"
-import { askForKey } from "./key_form.js"
-import { BacktestPanel } from "./backtest_panel.js"
-import { offerDevices, offerModels } from "./choices.js"
-import { offerThemes } from "./colours.js"
-import { Datasets } from "./datasets.js"
-import { byId } from "./elements.js"
-import { FinetunePanel } from "./finetune_panel.js"
-import { ForecastPanel } from "./forecast_panel.js"
-import { explainTerms, fillGlossary } from "./glossary.js"
-import { Pool, isForecasting } from "./pool.js"
-import { RecentJobs } from "./recent_jobs.js"
-import { showPool } from "./workers_panel.js"
+import { get } from "./service/api.js"
+import { askForKey } from "./service/key_form.js"
+import { BacktestPanel } from "./backtest/backtest_panel.js"
+import { offerDevices, offerModels } from "./service/choices.js"
+import { offerThemes } from "./charts/colours.js"
+import { Datasets } from "./service/datasets.js"
+import { byId } from "./shared/elements.js"
+import { FinetunePanel } from "./finetune/finetune_panel.js"
+import { ForecastPanel } from "./forecast/forecast_panel.js"
+import { explainTerms, fillGlossary } from "./shared/glossary.js"
+import { Pool, isForecasting } from "./service/pool.js"
+import { RecentJobs } from "./jobs/recent_jobs.js"
+import { readAddress, showView } from "./shared/views.js"
+import { showPool } from "./workers/workers_panel.js"
 
 const pool = new Pool()
 let hasModels = false
@@ -32,23 +33,22 @@ async function onModel(id, isChosen = true) {
   await readModels()
   if (!isChosen) return
   byId("model").value = id
-  byId("forecast").scrollIntoView()
+  location.hash = "#/forecast"
+  showView("forecast")
   byId("model").focus()
 }
 
-/** Shows the job that the address names, such as #forecasts/ID, or a view with settings, such as #/forecast?horizon=24. */
+/** Shows the view, the settings and the job that the address names. */
 function openAddress() {
-  const [, kind, id] = /^#(forecasts|finetunes|backtests)\/([^/]+)$/.exec(location.hash) ?? []
-  if (kind) panels[kind].openJob(id)
-  const [, view, query] = /^#\/(forecast|backtest|finetune)(?:\?(.*))?$/.exec(location.hash) ?? []
-  if (!view) return
-  if (query) settings.find((one) => one.view === view).apply(Object.fromEntries(new URLSearchParams(query)))
-  byId(view).scrollIntoView()
+  const { view, query, job } = readAddress(location.hash)
+  showView(view)
+  if (job) panels[job.kind].openJob(job.id)
+  if (query) settings.find((one) => one.view === view)?.apply(query)
 }
 
 const recent = new RecentJobs()
 const datasets = new Datasets(pool, {
-  selects: ["dataset", "backtest-data"], upload: "dataset-upload", problem: "datasets-problem", sections: ["backtest", "finetune"],
+  selects: ["dataset", "backtest-data"], upload: "dataset-upload", problem: "datasets-problem", views: ["backtest", "finetune"],
 })
 const backtests = new BacktestPanel(pool, recent, datasets)
 const panels = {

@@ -132,6 +132,12 @@ def wait_until(page: "Page", predicate: str, argument: Any = None) -> None:
         page.wait_for_timeout(50)
 
 
+def go_to(page: "Page", view: str) -> None:
+    """Choose a view in the header."""
+    page.click(f"header nav a[href='#/{view}']")
+    page.wait_for_selector(f"#{view}")
+
+
 def await_frame(page: "Page") -> None:
     """Wait until the chart is drawn, which happens in the next frame."""
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")

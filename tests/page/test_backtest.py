@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kronos_client.contract.schemas import example
-from tests.page.conftest import RoutedVisit, wait_until
+from tests.page.conftest import RoutedVisit, go_to, wait_until
 from tests.page.test_routed import CLOSES, DAYS, WORKER, end, problem, with_file
 
 ADDRESS = "backtests/one"
@@ -39,6 +39,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     page = with_file(answered)
     own, other = RESULT["report"]["models"]
     wait_until(page, "() => document.querySelector('#backtest-other').options.length === 3")
+    go_to(page, "backtest")
     page.select_option("#backtest-other", other)
     page.fill("#backtest-windows", "6")
     page.click("#test")
@@ -50,7 +51,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
     assert page.inner_text("#tested-what") == "24 moments of 3 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():
-        words = "async (lines) => lines.map((await import('./texts.js')).inWords)"
+        words = "async (lines) => lines.map((await import('./shared/texts.js')).inWords)"
         shown = page.inner_text("#verdicts")
         assert all(line in shown for line in [name, *page.evaluate(words, model["verdict"])])
         assert "lookback" not in shown
@@ -61,7 +62,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     )
     assert page.locator("#by-horizon [role=img]").count() == 2
     assert page.get_attribute("#whole-report", "href") == "v1/backtests/one/report"
-    assert page.inner_text("#recent-jobs tbody td:first-child") == "Backtest on bars.csv"
+    assert page.text_content("#recent-jobs tbody td:first-child") == "Backtest on bars.csv"
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     found = axe.run(page, context="#backtest")
     assert found.violations_count == 0, found.generate_report()
@@ -90,7 +91,7 @@ def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     answered.answers[f"{ADDRESS}/events"] = lambda route: route.fulfill(
         body=f"event: progress\ndata: {event}\n\n", content_type="text/event-stream"
     )
-    page = answered.open()
+    page = answered.open("#/backtest")
     page.evaluate(SEE_STATES)  # the stream ends at once, so each state is shown for a moment only
     page.click("#test")
     assert page.inner_text("#backtest-form-problem").startswith("Open a file under Forecast")

@@ -32,8 +32,8 @@ def api(start_api: StartApi, folders: dict[str, str]) -> ApiUnderTest:
 
 
 def train(visit: Visit, epochs: int):
-    page = visit.open()
-    page.wait_for_selector(".card")
+    page = visit.open("#/finetune")
+    page.wait_for_selector("#readiness:not(:empty)")
     page.check("#dataset-replace")
     page.set_input_files("#dataset-file", SAMPLE)
     wait_until(page, "() => document.querySelector('#dataset-state').textContent.includes('uploaded')")
@@ -55,6 +55,8 @@ def test_training_on_an_upload_draws_its_losses(visit: Visit, folders):
     assert page.inner_text("#trained strong") == "mine@1"
     page.click("#trained button")
     wait_until(page, "() => document.querySelector('#model').value === 'mine@1'")
+    assert page.locator("#model").is_visible()
+    page.click("header nav a[href='#/finetune']")
     assert page.inner_text("#dataset-state") == "sample.csv is uploaded: 512 bars."
 
 
@@ -69,7 +71,7 @@ def test_an_unusable_file_is_refused(visit: Visit, tmp_path: Path):
     path = tmp_path / "bad.csv"
     path.write_text("a,b\n1,2\n")
     visit.expected_failures = 1
-    page = visit.open()
+    page = visit.open("#/finetune")
     page.set_input_files("#dataset-file", path)
     page.wait_for_selector("#dataset-problem")
     assert "(TRAINING_DATA_INVALID)" in page.inner_text("#dataset-problem")
@@ -79,8 +81,8 @@ def test_training_does_not_start_without_a_file(open_page: OpenPage, start_api: 
     visit = open_page(start_api())  # its data folder is empty
     requests: list[str] = []
     visit.page.on("request", lambda request: requests.append(request.url.removeprefix(visit.url)))
-    page = visit.open()
-    page.wait_for_selector(".card")
+    page = visit.open("#/finetune")
+    page.wait_for_selector(".card", state="attached")
     page.click("#train")
     page.wait_for_selector("#finetune-form-problem")
     assert page.inner_text("#finetune-form-problem") == "Upload a file of candles first."

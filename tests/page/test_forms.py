@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from tests.page.conftest import RoutedVisit, wait_until
+from tests.page.conftest import RoutedVisit, go_to, wait_until
 from tests.page.test_routed import PHONE
 
 
@@ -44,11 +44,15 @@ def test_no_button_covers_a_field_and_words_are_for_people_who_trade(routed: Rou
             return top !== field
         })
     }).map(({ id }) => id)"""
-    for size in ({"width": 1440, "height": 900}, PHONE):
-        page.set_viewport_size(size)
-        assert page.evaluate(covered) == []
+    text = ""
+    for view in ("forecast", "backtest", "finetune", "workers", "jobs"):
+        go_to(page, view)
+        for size in ({"width": 1440, "height": 900}, PHONE):
+            page.set_viewport_size(size)
+            assert page.evaluate(covered) == []
+        text += page.inner_text("main")
     page.click("#words summary")
-    text = page.inner_text("body")
+    text += page.inner_text("body")
     assert len(text) > 3000
     jargon = r"worker's own|actual bars|are an error|such device|lookback|sample path|epoch|[A-Z]+_[A-Z]+"
     assert re.findall(jargon, text) == []
@@ -67,8 +71,10 @@ def test_settings_stay_are_shared_by_the_address_and_go_back(routed: RoutedVisit
     page.uncheck("#fallback")
     page.click("#file-form summary")
     page.fill("#columns", "close=Last")
+    go_to(page, "backtest")
     page.fill("#backtest-windows", "7")
     assert page.evaluate("location.hash") == "#/backtest?windows=7"
+    go_to(page, "forecast")
     page.fill("#events", "high>=1 by 5")
     address = "#/forecast?horizon=12&chances=high%3E%3D1+by+5&fallback=false&columns=close%3DLast"
     assert page.evaluate("location.hash") == address
@@ -89,4 +95,4 @@ def test_settings_stay_are_shared_by_the_address_and_go_back(routed: RoutedVisit
     page.click("#forecast-form .settings button")
     assert fields() == ["48", "", "", "7", "", True]
     assert page.evaluate("location.hash") == "#/forecast"
-    assert page.evaluate("Object.keys(localStorage)") == ["kronos.settings.backtest"]
+    assert page.evaluate("Object.keys(localStorage).sort()") == ["kronos.settings.backtest", "kronos.view"]

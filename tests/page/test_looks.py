@@ -42,7 +42,7 @@ def test_the_page_is_accessible(open_page: OpenPage, look: str):
     page.click("#run")
     page.wait_for_selector("#downloads")
     page.click("#numbers summary")
-    page.wait_for_selector(".card")
+    page.wait_for_selector("#readiness:not(:empty)")
     await_frame(page)
     visit.shoot(look)
     reason = "axe-playwright-python is not installed: ./kronos setup --dev"
@@ -64,7 +64,7 @@ def test_colours_follow_the_system_while_the_page_is_open(open_page: OpenPage):
 
 
 def test_the_card_of_a_worker_on_a_fallback_device_has_a_warning(open_page: OpenPage):
-    page = open_page().open()
+    page = open_page().open("#/workers")
     page.wait_for_selector(".card .warning")
     assert "Falling back to CPU" in page.inner_text(".card .warning")
     assert page.locator("#queues tbody tr").first.inner_text().split("\t") == [

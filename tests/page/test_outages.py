@@ -7,7 +7,7 @@ import pytest
 
 from tests.integration.conftest import ROOT, StartWorker
 from tests.integration.finetune_bench import FAKE
-from tests.page.conftest import TINY, ApiUnderTest, OpenPage, StartApi, Visit, wait_until
+from tests.page.conftest import TINY, ApiUnderTest, OpenPage, StartApi, Visit, go_to, wait_until
 from tests.waiting import WAIT_S
 
 FIELDS = {"horizon": 6, "lookback": 128, "samples": 4, "seed": 7}
@@ -36,6 +36,7 @@ def announce(visit: Visit, *workers: dict) -> None:
 
 
 def upload(visit: Visit, address: Path = SAMPLE) -> None:
+    go_to(visit.page, "finetune")
     visit.page.check("#dataset-replace")
     visit.page.set_input_files("#dataset-file", address)
     wait_until(
@@ -58,7 +59,7 @@ def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
     page.wait_for_selector("#job")
     assert page.inner_text("#readiness") == "No worker is running"
     text_begins(visit, "job-state", "No worker is ready. This starts by itself once one is.")
-    assert "kronos worker" in page.inner_text("#worker-cards")
+    assert "kronos worker" in page.locator("#worker-cards").text_content()
     visit.shoot("no-worker")
     page.click("#cancel")
     page.wait_for_selector("#job-problem")
@@ -150,7 +151,7 @@ def test_a_killed_finetuning_worker_is_reported_and_the_next_one_goes_on(
 def test_training_on_an_upload_can_be_queued_before_a_worker_runs(visit: Visit):
     visit.expected_failures = 20
     visit.page.route("**/v1/datasets", lambda route: route.fulfill(status=503, json={}))
-    page = visit.open("#finetune")
+    page = visit.open("#/finetune")
     text_begins(visit, "datasets-problem", "The service answered 503")
     page.unroute_all()
     page.wait_for_selector("#datasets-problem", state="hidden")
@@ -185,7 +186,7 @@ def test_the_list_of_files_is_read_again_after_a_failure(visit: Visit):
     visit.expected_failures = 2
     failing = {"status": 503, "json": {"detail": "Redis is away"}}
     visit.page.route("**/v1/datasets", lambda route: route.fulfill(**failing), times=1)
-    page = visit.open("#finetune")
+    page = visit.open("#/finetune")
     text_begins(visit, "datasets-problem", "Redis is away")
     names = {"datasets": [{"name": "theirs.parquet", "num_bytes": 1}]}
     page.route("**/v1/datasets", lambda route: route.fulfill(json=names))
@@ -201,7 +202,7 @@ def test_a_missing_data_folder_is_reported_once(open_page: OpenPage, start_api: 
         pass
     assert "KRONOS_DATA_FOLDER" not in page.inner_text("body")  # nobody has asked to upload
     visit.expected_failures = 1
-    page.locator("#dataset-file").scroll_into_view_if_needed()
+    go_to(page, "finetune")
     text_begins(visit, "datasets-problem", "This service stores no files, so it cannot train.")
     assert page.locator("#dataset-file").is_disabled()
     page.click("#train")
@@ -284,9 +285,9 @@ def test_the_page_asks_for_a_key_and_keeps_it_for_the_tab_only(open_page: OpenPa
     page.keyboard.press("Enter")
     page.wait_for_selector("#readiness:not(.away)")
     assert page.locator("#key-form").is_hidden()
-    page.wait_for_selector("#queues tbody tr")
+    page.wait_for_selector("#queues tbody tr", state="attached")
     page.reload()
-    page.wait_for_selector("#queues tbody tr")
+    page.wait_for_selector("#queues tbody tr", state="attached")
     assert page.locator("#key-form").is_hidden()
     assert page.evaluate("[localStorage.length, document.cookie, location.href]") == [0, "", locked_api.url]
 

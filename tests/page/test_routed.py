@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kronos_model.bars.calendar.sessions import CannotInfer
-from tests.page.conftest import RoutedVisit, await_frame, wait_until
+from tests.page.conftest import RoutedVisit, await_frame, go_to, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -103,7 +103,7 @@ def test_a_workers_card_names_each_models_engine_and_each_warning_once(routed: R
         {"id": "of-0.1.0"},
     ]
     routed.answers["workers"] = {"workers": [WORKER | {"models": models}], "queues": {}}
-    page = routed.open()
+    page = routed.open("#/workers")
     page.wait_for_selector(".card .warning")
     assert page.locator(".card .warning").all_inner_texts() == [warning]
     shown = "a (native engine), b (torch engine), c (torch engine), of-0.1.0"
@@ -122,6 +122,9 @@ def test_a_refusal_is_in_view_next_to_the_button(routed: RoutedVisit, size: dict
     routed.expected_failures = 1
     page = with_file(routed)
     page.evaluate("scrollTo(0, 0)")
+    if size == PHONE:  # the chart comes first
+        assert page.locator("#chart").bounding_box()["y"] < size["height"] / 2
+        page.locator("#run").scroll_into_view_if_needed()
     button = page.locator("#run").bounding_box()
     assert button["y"] + button["height"] <= size["height"]
     page.click("#run")
@@ -193,12 +196,14 @@ def test_a_job_has_a_link_that_shows_it_again(routed: RoutedVisit):
         "Candles of bars.csv, 4 bars up to Mon, Mar 4, 2024"
     )
     assert page.locator("#score").is_visible()
+    go_to(page, "jobs")
     assert page.inner_text("#recent-jobs tbody td:first-child") == "bars.csv, 2 bars"
     assert page.inner_text("#recent-jobs .state") == "done"
     page.click("#forget-jobs")
     assert page.locator("#recent").is_hidden()
-    assert page.evaluate("Object.keys(localStorage)") == ["kronos.settings.forecast"]
-    page.reload()  # as in another browser
+    assert page.evaluate("Object.keys(localStorage).sort()") == ["kronos.settings.forecast", "kronos.view"]
+    page.goto("about:blank")
+    routed.open(f"#{ADDRESS}")  # as in another browser
     page.wait_for_selector("#downloads")
     assert "history before this forecast is not in this browser" in page.inner_text("#job-warning")
     assert page.get_attribute("#chart", "aria-label") == "forecast of 2 bars, last close 11.500"
@@ -218,13 +223,14 @@ def test_the_list_keeps_the_states_of_jobs_that_went_on(routed: RoutedVisit):
         "forecasts/two": expired,
         "forecasts/two/events": expired,
     }
-    page.reload()
+    page.goto("about:blank")
+    page = routed.open("#/jobs")
     page.wait_for_selector(".state-failed")
     page.locator(".state-expired", has_text="no longer kept").wait_for()
     page.click("text=forecasts/two")
     page.wait_for_selector("#job-problem")
     assert page.inner_text("#job-problem").endswith("Send it again. (RESULT_EXPIRED)")
-    assert page.locator("#recent-jobs [aria-current]").inner_text() == "forecasts/two"
+    assert page.locator("#recent-jobs [aria-current]").text_content() == "forecasts/two"
 
 
 def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
@@ -279,6 +285,7 @@ def test_limits_are_explained_by_the_numbers_of_the_model(routed: RoutedVisit):
     page.fill("#horizon", "101")
     page.click("#run")
     assert page.inner_text("#form-problem") == "Bars ahead: at most 100, as far as kronos-tiny can look."
+    go_to(page, "finetune")
     page.set_input_files("#dataset-file", FILE | {"buffer": b"0" * 2**21})
     page.wait_for_selector("#dataset-problem")
     refused = "bars.csv has 2.0 MiB; the service takes at most 1.0."
@@ -332,7 +339,7 @@ def test_a_job_that_waits_says_how_long(routed: RoutedVisit):
     wait_until(page, "() => document.querySelector('#job-share').textContent === 'starts in about 42 s'")
     assert page.inner_text("#job-state") == "Waiting: 1,200 jobs come first"
     pace = """async () => {
-        const { Pace } = await import("./pace.js")
+        const { Pace } = await import("./jobs/pace.js")
         let now = 0
         const pace = new Pace(() => now)
         return [[0, 10], [2000, 30], [3000, 5], [5000, 15]].map(([at, done]) => {
@@ -374,28 +381,28 @@ def test_the_chart_fills_its_width_until_the_user_zooms(routed: RoutedVisit):
 def test_the_theme_is_remembered(routed: RoutedVisit):
     page = routed.open()
     ground = "() => getComputedStyle(document.body).backgroundColor"
-    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    assert page.evaluate(ground) == "rgb(242, 244, 248)"
     page.select_option("#theme", "dark")
-    assert page.evaluate(ground) == "rgb(16, 21, 28)"
+    assert page.evaluate(ground) == "rgb(9, 12, 17)"
     page.reload()
     assert page.input_value("#theme") == "dark"
-    assert page.evaluate(ground) == "rgb(16, 21, 28)"
+    assert page.evaluate(ground) == "rgb(9, 12, 17)"
     page.emulate_media(color_scheme="dark")
     page.select_option("#theme", "light")
-    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    assert page.evaluate(ground) == "rgb(242, 244, 248)"
     page.select_option("#theme", "system")
-    assert page.evaluate(ground) == "rgb(16, 21, 28)"
+    assert page.evaluate(ground) == "rgb(9, 12, 17)"
 
 
 def test_texts_of_times_and_prices(routed: RoutedVisit):
     page = routed.open()
     labels = """async () => {
-        const { axisText } = await import("./format.js")
+        const { axisText } = await import("./shared/format.js")
         return [0, 1, 2, 3].map((type) => axisText(1718703300, type))
     }"""
     assert page.evaluate(labels) == ["2024", "Jun 2024", "Jun 18", "Jun 18, 09:35 AM"]
     numbers = """async () => {
-        const { count, duration, figure, price, share, timesOf } = await import("./format.js")
+        const { count, duration, figure, price, share, timesOf } = await import("./shared/format.js")
         const hours = ["2024-06-18T09:30:00", "2024-06-18T10:30:00"]
         const days = ["2024-06-18T00:00:00", "2024-06-19T00:00:00"]
         const at = (zone) => hours.map((time) => time + zone)
@@ -409,14 +416,14 @@ def test_texts_of_times_and_prices(routed: RoutedVisit):
         "Tue, Jun 18, 2024, 09:30 AM UTC+5:30", "Tue, Jun 18, 2024, 10:30 AM America/New_York",
     ]  # fmt: skip
     decimals = """async () => {
-        const { decimalsOf } = await import("./format.js")
+        const { decimalsOf } = await import("./shared/format.js")
         return [52.145, 100, 1e-7, 1.5e-7, 1e21].map(decimalsOf)
     }"""
     assert page.evaluate(decimals) == [3, 0, 7, 8, 0]
 
 
 def test_messages_name_nothing_that_the_page_lacks(routed: RoutedVisit):
-    words = """async (texts) => texts.map((await import("./texts.js")).inWords)"""
+    words = """async (texts) => texts.map((await import("./shared/texts.js")).inWords)"""
     texts = [
         CannotInfer("2 bars are too few").message,
         "If that is wrong, give the future times or a longer lookback.",

@@ -4,7 +4,7 @@ from tests.page.conftest import Visit
 
 SILENCE = """
 async () => {
-  const { Silence } = await import("./silence.js")
+  const { Silence } = await import("./jobs/silence.js")
   let now = 0
   const silence = new Silence(() => now)
   const seen = []
@@ -20,7 +20,7 @@ async () => {
 """
 MAY_COMPUTE = """
 async (workers) => {
-  const { mayCompute } = await import("./pool.js")
+  const { mayCompute } = await import("./service/pool.js")
   return workers.map((worker) => mayCompute(worker, "mine"))
 }
 """

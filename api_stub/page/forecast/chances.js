@@ -1,8 +1,8 @@
 /** What the paths say of the whole forecast: chances of events, and the range and unrest of the close. */
 
-import { byId, showFacts } from "./elements.js"
-import { count, rangeName, share } from "./format.js"
-import { explainTerms } from "./glossary.js"
+import { byId, showFacts } from "../shared/elements.js"
+import { count, rangeName, share } from "../shared/format.js"
+import { explainTerms } from "../shared/glossary.js"
 
 /** The chance that every forecast of the page asks for. */
 export const HIGHER = "close>last at end"

@@ -1,8 +1,9 @@
 /** The files that the service stores, offered wherever a job may name one. */
 
 import { get } from "./api.js"
-import { byId, offer, showText } from "./elements.js"
-import { reason } from "./texts.js"
+import { byId, offer, showText } from "../shared/elements.js"
+import { reason } from "../shared/texts.js"
+import { onView } from "../shared/views.js"
 
 const NO_FILES = "This service stores no files, so it cannot train. Forecasts and backtests of a file that you open here " +
   "work. The service's operator can allow it (KRONOS_DATA_FOLDER)."
@@ -19,9 +20,9 @@ export class Datasets {
    * @param selects The ids of the lists that offer the files.
    * @param upload The id of the fieldset that uploads one, which is disabled if the service stores none.
    * @param problem The id of the element that shows why there are none.
-   * @param sections The ids of the sections that need the files. They are read once the user has come to one of these.
+   * @param views The views that need the files. They are read once the user has come to one of these.
    */
-  constructor(pool, { selects, upload, problem, sections }) {
+  constructor(pool, { selects, upload, problem, views }) {
     this.selects = selects
     this.upload = upload
     this.problem = problem
@@ -31,13 +32,7 @@ export class Datasets {
       this.#isNeeded = true
       if (pool.last) this.#read()
     }
-    const reached = new IntersectionObserver((entries) => {
-      if (entries.some(({ isIntersecting }) => isIntersecting)) need()
-    }, { rootMargin: "0px 0px -50% 0px" }) // the upper half of the window
-    for (const id of sections) {
-      reached.observe(byId(id))
-      byId(id).addEventListener("focusin", need)
-    }
+    for (const view of views) onView(view, need)
   }
 
   /** Offers a file that was uploaded here, which an earlier list lacks. */

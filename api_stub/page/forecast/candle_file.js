@@ -1,10 +1,11 @@
 /** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as it reads every file. */
 
-import { ApiError, Unreachable, upload } from "./api.js"
-import { byId, offer, showText } from "./elements.js"
-import { bars, count, timesOf } from "./format.js"
-import { showChanged } from "./settings.js"
-import { reason } from "./texts.js"
+import { ApiError, Unreachable, upload } from "../service/api.js"
+import { byId, offer, showText } from "../shared/elements.js"
+import { bars, count, timesOf } from "../shared/format.js"
+import { showChanged } from "../shared/settings.js"
+import { reason } from "../shared/texts.js"
+import { showView } from "../shared/views.js"
 
 const MAX_BARS = 16_384 // lookback and held-out bars
 const FORM = ["id-column", "instrument", "date-format", "decimal"]
@@ -37,10 +38,12 @@ export class CandleFile {
   constructor(onCandles) {
     this.onCandles = onCandles
     byId("file").addEventListener("change", () => this.#open(byId("file").files))
-    byId("file-form").addEventListener("change", ({ target }) => {
-      if (target.id === "id-column") byId("instrument").value = ""
-      if (this.#file) this.#open([this.#file])
-    })
+    for (const id of ["file-form", "instrument"]) {
+      byId(id).addEventListener("change", ({ target }) => {
+        if (target.id === "id-column") byId("instrument").value = ""
+        if (this.#file) this.#open([this.#file])
+      })
+    }
     for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, (event) => this.#onDrag(event))
   }
 
@@ -56,7 +59,9 @@ export class CandleFile {
     if (!types.includes("Files")) return
     event.preventDefault()
     byId("drop").classList.toggle("over", type === "dragover")
-    if (type === "drop" && !byId("finetune").contains(target)) this.#open(files)
+    if (type !== "drop" || byId("finetune").contains(target)) return
+    showView("forecast")
+    this.#open(files)
   }
 
   /** Opens the page's own sample, which is plain enough to be read here. */

@@ -1,9 +1,9 @@
 /** The fields of a forecast: what they ask for, and the limits that the models and the service set. */
 
 import { HIGHER } from "./chances.js"
-import { autoLookback, caution, chosenModel } from "./choices.js"
-import { badField, byId, limit, numberIn, showText } from "./elements.js"
-import { bars, count, timesOf } from "./format.js"
+import { autoLookback, caution, chosenModel } from "../service/choices.js"
+import { badField, byId, limit, numberIn, showText } from "../shared/elements.js"
+import { bars, count, timesOf } from "../shared/format.js"
 
 const SAMPLES = 64 // as all clients
 const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]

@@ -1,7 +1,7 @@
 /** How a forecast did on the held-out bars. */
 
-import { byId, showFacts } from "./elements.js"
-import { bars, count, percent, rangeName, share } from "./format.js"
+import { byId, showFacts } from "../shared/elements.js"
+import { bars, count, percent, rangeName, share } from "../shared/format.js"
 
 /**
  * Compares a forecast with the bars that followed, at the times that both have.

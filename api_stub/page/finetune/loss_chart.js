@@ -1,7 +1,7 @@
 /** The losses of one stage of training, by step. */
 
-import { count, figure } from "./format.js"
-import { StepChart } from "./step_chart.js"
+import { count, figure } from "../shared/format.js"
+import { StepChart } from "../charts/step_chart.js"
 
 export class LossChart {
   #steps = 0

@@ -1,10 +1,10 @@
 /** A chart of lines over steps or bars, all of them in view. */
 
-import { LineSeries, createOptionsChart } from "./vendor/lightweight-charts/lightweight-charts.js"
+import { LineSeries, createOptionsChart } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { followSize } from "./chart_size.js"
 import { chartOptions, colour, withColours } from "./colours.js"
-import { made } from "./elements.js"
-import { figure } from "./format.js"
+import { made } from "../shared/elements.js"
+import { figure } from "../shared/format.js"
 
 const NUMBERS = { type: "custom", formatter: figure, minMove: 0.0001 }
 

@@ -1,15 +1,15 @@
 /** The finetuning section: an upload, a form, a training job, its losses. */
 
-import { Unreachable, upload } from "./api.js"
-import { modelOf } from "./choices.js"
-import { badField, byId, made, numberIn, showText } from "./elements.js"
-import { bars, count, duration, timeLeft } from "./format.js"
+import { Unreachable, upload } from "../service/api.js"
+import { modelOf } from "../service/choices.js"
+import { badField, byId, made, numberIn, showText } from "../shared/elements.js"
+import { bars, count, duration, timeLeft } from "../shared/format.js"
 import { LossChart } from "./loss_chart.js"
-import { waiting } from "./pool.js"
-import { SectionJob } from "./section_job.js"
-import { Settings, showChanged } from "./settings.js"
-import { deviceName, inWords, reason } from "./texts.js"
-import { verdictLines } from "./verdict.js"
+import { waiting } from "../service/pool.js"
+import { SectionJob } from "../jobs/section_job.js"
+import { Settings, showChanged } from "../shared/settings.js"
+import { deviceName, inWords, reason } from "../shared/texts.js"
+import { verdictLines } from "../shared/verdict.js"
 
 const SETTINGS = {
   name: "finetune-name", start: "start", epochs: "epochs", device: "finetune-device", lookback: "train-lookback",
@@ -134,7 +134,6 @@ export class FinetunePanel {
   async openJob(id) {
     if (id === this.job.id) return
     await this.job.open(id)
-    byId("finetune").scrollIntoView()
   }
 
   #forget() {

@@ -1,8 +1,8 @@
 /** Below the chart: the key of its marks, and the values of one bar. */
 
-import { byId, made } from "./elements.js"
-import { compact, percent, rangeName } from "./format.js"
-import { explainTerms } from "./glossary.js"
+import { byId, made } from "../shared/elements.js"
+import { compact, percent, rangeName } from "../shared/format.js"
+import { explainTerms } from "../shared/glossary.js"
 
 /** Shows a bar's values: one line for the known bar, one for its forecast, one for their difference. */
 export function showValues({ text, bar, actual, mean, quantiles }, chart) {

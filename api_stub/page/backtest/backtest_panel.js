@@ -1,15 +1,15 @@
 /** The backtest section: how good one or two models were on the past of a file. */
 
-import { get, key } from "./api.js"
-import { save } from "./downloads.js"
-import { badField, byId, fillRows, made, numberIn, showText } from "./elements.js"
-import { bars, count, figure, share, timeLeft } from "./format.js"
-import { waiting } from "./pool.js"
-import { SectionJob } from "./section_job.js"
-import { Settings } from "./settings.js"
-import { StepChart } from "./step_chart.js"
-import { reason } from "./texts.js"
-import { verdictLines } from "./verdict.js"
+import { get, key } from "../service/api.js"
+import { save } from "../shared/downloads.js"
+import { badField, byId, fillRows, made, numberIn, showText } from "../shared/elements.js"
+import { bars, count, figure, share, timeLeft } from "../shared/format.js"
+import { waiting } from "../service/pool.js"
+import { SectionJob } from "../jobs/section_job.js"
+import { Settings } from "../shared/settings.js"
+import { StepChart } from "../charts/step_chart.js"
+import { reason } from "../shared/texts.js"
+import { verdictLines } from "../shared/verdict.js"
 
 const AT_HAND = "file:" // no data set can have this name
 const COLOURS = ["accent", "mean"]
@@ -81,7 +81,6 @@ export class BacktestPanel {
   async openJob(id) {
     if (id === this.job.id) return
     await this.job.open(id)
-    byId("backtest").scrollIntoView()
   }
 
   #forget() {

@@ -1,11 +1,11 @@
 /** The jobs that this browser has sent: their states, their links, and the candles of forecasts. */
 
-import { get, hasEnded } from "./api.js"
-import { Candles } from "./candle_file.js"
-import { byId, made } from "./elements.js"
-import { ownTime } from "./format.js"
-import { forget, onOtherTab, recall, remember } from "./storage.js"
-import { stateName } from "./texts.js"
+import { get, hasEnded } from "../service/api.js"
+import { Candles } from "../forecast/candle_file.js"
+import { byId, made } from "../shared/elements.js"
+import { ownTime } from "../shared/format.js"
+import { forget, onOtherTab, recall, remember } from "../shared/storage.js"
+import { stateName } from "../shared/texts.js"
 
 const MAX_JOBS = 12
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
@@ -80,7 +80,8 @@ export class RecentJobs {
 
   #show(jobs = recall("jobs", [])) {
     this.#jobs = jobs
-    for (const id of ["recent", "recent-link"]) byId(id).hidden = !jobs.length
+    byId("recent").hidden = !jobs.length
+    byId("no-jobs").hidden = jobs.length > 0
     byId("recent-jobs").tBodies[0].replaceChildren(...jobs.map((job) => this.#row(job)))
   }
 

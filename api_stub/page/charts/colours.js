@@ -1,7 +1,7 @@
 /** The theme, and chart colours from the style sheet, which change with it. */
 
-import { byId, made } from "./elements.js"
-import { remember } from "./storage.js"
+import { byId, made } from "../shared/elements.js"
+import { remember } from "../shared/storage.js"
 
 const dark = matchMedia("(prefers-color-scheme: dark)")
 const root = document.documentElement

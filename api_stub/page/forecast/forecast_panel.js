@@ -1,14 +1,14 @@
 /** The forecast section: opens a file, sends its job, follows the job, and shows the outcome. */
 
 import { CandleFile, Candles } from "./candle_file.js"
-import { byId, showText } from "./elements.js"
+import { byId, showText } from "../shared/elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
-import { bars, timeLeft } from "./format.js"
-import { Pace } from "./pace.js"
-import { isForecasting, mayCompute, waiting } from "./pool.js"
-import { SectionJob } from "./section_job.js"
-import { Settings, isFree, propose, showChanged } from "./settings.js"
+import { bars, timeLeft } from "../shared/format.js"
+import { Pace } from "../jobs/pace.js"
+import { isForecasting, mayCompute, waiting } from "../service/pool.js"
+import { SectionJob } from "../jobs/section_job.js"
+import { Settings, isFree, propose, showChanged } from "../shared/settings.js"
 
 const SETTINGS = {
   model: "model", horizon: "horizon", lookback: "lookback", held_out: "held-out", samples: "samples",
@@ -96,7 +96,6 @@ export class ForecastPanel {
     if (id === this.job.id) return
     const known = this.recent.candlesOf(`forecasts/${id}`)
     if (known) this.view.show(known)
-    byId("forecast").scrollIntoView()
     await this.job.open(id, known)
   }
 

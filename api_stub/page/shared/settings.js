@@ -6,13 +6,15 @@ import { forget, recall, remember } from "./storage.js"
 
 export class Settings {
   #fields
+  #advanced
   #onApply
   #changed = made("span")
   #link = made("a", {}, "Link to these settings")
   #line
 
   /**
-   * Its line, with the number of changed settings, stands before the buttons of the view's form.
+   * Its line, with the number of changed settings, stands at the end of the form's Advanced part, whose summary has the
+   * number too; without such a part, before the form's buttons.
    *
    * @param view The view's name, as in the address `#/forecast?horizon=24`.
    * @param ids The ids of the fields by their names in the address.
@@ -25,7 +27,10 @@ export class Settings {
     const reset = made("button", { type: "button", class: "quiet" }, "Back to defaults")
     reset.addEventListener("click", () => this.#reset())
     this.#line = made("p", { class: "settings help", hidden: "" }, this.#changed, " ", this.#link, " ", reset)
-    byId(`${view}-form`).querySelector(".actions").before(this.#line)
+    const form = byId(`${view}-form`)
+    this.#advanced = form.querySelector("details.advanced")
+    if (this.#advanced) this.#advanced.append(this.#line)
+    else form.querySelector(".actions").before(this.#line)
     for (const [, field] of this.#fields) {
       field.addEventListener("input", () => {
         delete field.dataset.proposed
@@ -82,10 +87,14 @@ export class Settings {
   }
 
   #show() {
-    const number = Object.keys(this.#values).length
+    const values = this.#values
+    const number = Object.keys(values).length
     this.#line.hidden = !number
     this.#changed.textContent = number === 1 ? "1 setting is not the default." : `${count(number)} settings are not the defaults.`
     this.#link.href = this.#address
+    const badge = this.#advanced?.querySelector(".changed")
+    const inside = this.#fields.filter(([name, field]) => name in values && this.#advanced?.contains(field)).length
+    if (badge) badge.textContent = inside ? `${count(inside)} changed` : ""
   }
 }
 

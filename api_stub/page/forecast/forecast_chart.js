@@ -2,12 +2,12 @@
 
 import {
   CandlestickSeries, HistogramSeries, LineSeries, createChart,
-} from "./vendor/lightweight-charts/lightweight-charts.js"
-import { BandView, LinesView } from "./band_series.js"
-import { followSize } from "./chart_size.js"
-import { chartOptions, colour, withColours } from "./colours.js"
-import { axisText, compact, digitsFor, digitsOf, price, timesOf } from "./format.js"
-import { chartTimes, isAscending, isIntraday } from "./times.js"
+} from "../vendor/lightweight-charts/lightweight-charts.js"
+import { BandView, LinesView } from "../charts/band_series.js"
+import { followSize } from "../charts/chart_size.js"
+import { chartOptions, colour, withColours } from "../charts/colours.js"
+import { axisText, compact, digitsFor, digitsOf, price, timesOf } from "../shared/format.js"
+import { chartTimes, isAscending, isIntraday } from "../shared/times.js"
 
 const BARS_BEFORE = 3 // candles shown at first for each bar of the forecast
 const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once

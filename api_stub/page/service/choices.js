@@ -1,8 +1,8 @@
 /** The choices of models and devices, by the live workers. */
 
-import { byId, offer, showText } from "./elements.js"
+import { byId, offer, showText } from "../shared/elements.js"
 import { isForecasting, isGpu, isReady } from "./pool.js"
-import { deviceName } from "./texts.js"
+import { deviceName } from "../shared/texts.js"
 
 const BUNDLED = "kronos-tiny" // every worker has it
 const known = new Map()

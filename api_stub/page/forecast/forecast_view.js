@@ -1,13 +1,13 @@
 /** The outcome of a forecast: its chart, values, key, score, table and downloads. */
 
 import { showChances } from "./chances.js"
-import { caution } from "./choices.js"
-import { asCsv, save } from "./downloads.js"
-import { byId, fillRows, made, showText } from "./elements.js"
+import { caution } from "../service/choices.js"
+import { asCsv, save } from "../shared/downloads.js"
+import { byId, fillRows, made, showText } from "../shared/elements.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { scoreOf, showScore } from "./score.js"
-import { bars, count, duration, percent } from "./format.js"
-import { deviceName, inWords } from "./texts.js"
+import { bars, count, duration, percent } from "../shared/format.js"
+import { deviceName, inWords } from "../shared/texts.js"
 import { showKey, showValues } from "./values.js"
 
 /** Whether a warning belongs next to the model's name. */

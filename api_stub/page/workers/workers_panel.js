@@ -1,9 +1,9 @@
 /** The state of the service: its workers, the number of jobs in each queue, and whether it answers. */
 
-import { byId, fillRows, made, showText } from "./elements.js"
-import { count, duration } from "./format.js"
-import { isForecasting, isGpu, isReady } from "./pool.js"
-import { deviceName, reason } from "./texts.js"
+import { byId, fillRows, made, showText } from "../shared/elements.js"
+import { count, duration } from "../shared/format.js"
+import { isForecasting, isGpu, isReady } from "../service/pool.js"
+import { deviceName, reason } from "../shared/texts.js"
 
 const STATES = { ready: "Ready", loading: "Loading its model", draining: "Finishing its jobs, then it stops" }
 

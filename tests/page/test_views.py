@@ -1,0 +1,59 @@
+"""The views of the page: one at a time, each with an address, the last one remembered."""
+
+import re
+
+import pytest
+
+from tests.page.conftest import RoutedVisit, go_to
+
+VIEWS = ("forecast", "backtest", "finetune", "workers", "jobs")
+SIZE = {"width": 1440, "height": 900}
+
+
+def shown(page) -> list[str]:
+    sections = page.locator("main > section").filter(visible=True)
+    return list(sections.evaluate_all("found => found.map(({ id }) => id)"))
+
+
+def test_one_view_is_shown_at_a_time_and_the_last_one_is_remembered(routed: RoutedVisit):
+    routed.page.set_viewport_size(SIZE)
+    page = routed.open()
+    assert shown(page) == ["forecast"]
+    for view in VIEWS:
+        go_to(page, view)
+        assert shown(page) == [view]
+        assert page.evaluate("location.hash") == f"#/{view}"
+        assert page.inner_text("header nav [aria-current=page]").lower() == view
+        assert page.evaluate("document.documentElement.scrollHeight") <= 1.5 * SIZE["height"], view
+    page.go_back()
+    assert shown(page) == ["workers"]
+    page.goto("about:blank")
+    routed.open()
+    assert shown(page) == ["workers"]
+
+
+@pytest.mark.parametrize("address", ["#forecasts/one", "#backtests/one", "#finetunes/one"])
+def test_the_addresses_of_jobs_open_their_views(routed: RoutedVisit, address: str):
+    page = routed.open(address)
+    kind = re.sub(r"[#/]|s/one", "", address)
+    assert shown(page) == [kind]
+    assert any(f"/{address[1:]}/events" in request.url for request in routed.requests)
+
+
+@pytest.mark.parametrize("address", ["#finetune", "#/finetune", "#/finetune?epochs=5"])
+def test_the_addresses_of_views_open_them(routed: RoutedVisit, address: str):
+    page = routed.open(address)
+    assert shown(page) == ["finetune"]
+    assert page.input_value("#epochs") == ("5" if "epochs" in address else "3")
+
+
+def test_every_view_is_accessible_without_anything_done(routed: RoutedVisit):
+    reason = "axe-playwright-python is not installed: ./kronos setup --dev"
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=reason).Axe()
+    page = routed.open()
+    for theme in ("light", "dark"):
+        page.select_option("#theme", theme)
+        for view in VIEWS:
+            go_to(page, view)
+            found = axe.run(page)
+            assert found.violations_count == 0, found.generate_report()
