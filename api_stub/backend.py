@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, ParamSpec, Self, TypeVar
@@ -13,14 +13,14 @@ from typing import Annotated, Any, Final, ParamSpec, Self, TypeVar
 from fastapi import Depends, Request
 
 from api_stub.settings import ApiSettings
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import DEAD_KEY, SHARED_KEY, Kind
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.job_facts import JobFacts, ListedJob, list_jobs, read_job
 from kronos_client.core.result_store import RedisResultStore
-from kronos_client.core.stored import NOTHING, Stored
+from kronos_client.core.stored import Stored
 from kronos_client.redis.connection import reachable, unanswered
 from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.redis.routing import live_workers
@@ -117,21 +117,6 @@ class Backend:
             stored = await self.events.read(job_id)
         stored.raise_absence()
         return stored
-
-    async def wait(self, job_id: str, timeout_s: float) -> Stored:
-        """The stored state of a job when it has ended, time is up, or ``release`` was called.
-
-        Raises the errors of ``read``.
-        """
-        last = NOTHING
-        try:
-            async with aclosing(self.events.states(job_id, timeout_s)) as states:
-                async for stored in states:
-                    last = stored
-        except JobError as error:
-            if error.code != ErrorCode.TIMEOUT:
-                raise
-        return last
 
     async def try_to_cancel(self, job_ids: Sequence[str]) -> None:
         """Cancel jobs until Redis fails. A job that has ended stays as it is."""

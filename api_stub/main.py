@@ -1,7 +1,7 @@
 """``create_app`` builds the FastAPI app."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from api_stub import page_files, problems
 from api_stub.addresses import DESCRIPTIONS
+from api_stub.agents import mount as agents
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
 from api_stub.middleware.body_limits import BodyLimits, BodyRate
@@ -70,7 +71,9 @@ def create_app(settings: ApiSettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with Backend(settings) as backend, Webhooks(backend, secret, networks) as webhooks:
             app.state.backend, app.state.webhooks = backend, webhooks
-            yield
+            tools = agents.serving(backend) if settings.api_mcp else nullcontext()
+            async with tools as app.state.agents:
+                yield
 
     app = FastAPI(
         title="Kronos",
@@ -94,6 +97,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     for part in PARTS:
         is_open = part in (metrics, page_files)  # scrapers and links may add their own
         app.include_router(part.router, dependencies=[] if is_open else [KNOWN_QUERY])
+    if settings.api_mcp:
+        agents.mount(app, settings)
     # The middleware added last receives a request first.
     app.add_middleware(Head)
     app.add_middleware(Encoding)
@@ -103,7 +108,7 @@ def create_app(settings: ApiSettings) -> FastAPI:
     if settings.api_requests_per_minute is not None:
         app.add_middleware(RateLimit, limit=settings.api_requests_per_minute, page=page_files.ADDRESSES)
     app.add_middleware(Keys, keys=keys, page=page_files.ADDRESSES)
-    if origins := (settings.api_cors_origins or "").replace(",", " ").split():
+    if origins := settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=origins,

@@ -30,11 +30,15 @@ def needs(scope: KeyScope) -> Any:
 
     # async, because FastAPI runs sync dependencies on threads.
     async def check(request: Request, _: Annotated[object, Security(BEARER, scopes=[scope])]) -> None:
-        granted = getattr(request.state, "scopes", SCOPES)  # the middleware Keys sets them
-        if not granted & {scope, "admin"}:
-            message = (
-                f"this key lacks the scope {scope}: use another, or add it to the key in KRONOS_API_KEYS"
-            )
-            raise HttpError(HttpCode.FORBIDDEN, message, details={"scope": scope})
+        check_scope(request, scope)
 
     return Depends(check)
+
+
+def check_scope(request: Request, *scopes: str) -> None:
+    """Raises HttpError FORBIDDEN if the request's key has neither one of these scopes, if any, nor admin."""
+    granted = getattr(request.state, "scopes", SCOPES)  # the middleware Keys sets them
+    if scopes and not granted & {*scopes, "admin"}:
+        scope = " or ".join(scopes)
+        message = f"this key lacks the scope {scope}: use another, or add it to the key in KRONOS_API_KEYS"
+        raise HttpError(HttpCode.FORBIDDEN, message, details={"scope": scope})

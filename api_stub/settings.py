@@ -31,6 +31,11 @@ class ApiSettings(ServiceSettings):
         ge=1,
         description="requests a minute of one key, over all API processes; more get 429; default: no limit",
     )
+    api_mcp: bool = Field(
+        False,
+        description="whether `/mcp` serves tools for agents, by the Model Context Protocol; needs the extra "
+        "`mcp`",
+    )
     webhook_secret: SecretStr | None = Field(
         None, description="key that signs webhooks, 24 or more bytes in base64; default: none are sent"
     )
@@ -43,3 +48,8 @@ class ApiSettings(ServiceSettings):
         None,
         description="origins whose pages may use the API, separated by commas, such as `https://example.org`",
     )
+
+    @property
+    def cors_origins(self) -> list[str]:
+        """The origins in ``api_cors_origins``."""
+        return (self.api_cors_origins or "").replace(",", " ").split()

@@ -100,4 +100,6 @@ def _extra(package: str) -> str:
     command = click.get_current_context().find_root().invoked_subcommand
     if package in API_PACKAGES or command == "api":
         return "api"
+    if package == "mcp":
+        return "cli,mcp"
     return "cli" if package in CLI_PACKAGES and command not in COMPUTING_COMMANDS else "worker"

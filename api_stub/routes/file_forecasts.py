@@ -126,7 +126,7 @@ async def forecast_file(
     job, _ = await backend.core.send(make, may_stay=True, scope=None if webhook else submission.scope)
     url = f"{submission.root}{FORECASTS}/{job.id}"
     await webhooks.add(job.id, url, webhook)
-    work = backend.wait(job.id, waiting.preference.wait_s)
+    work = backend.core.wait(job.id, waiting.preference.wait_s)
     stored = await waiting.while_connected(work, [] if webhook else [job.id])
     left_out = {name: content[name] for name in ("dropped", "bad_rows")}
     view = FileForecastView.from_stored(job.id, stored, **left_out, file_warnings=content["warnings"])

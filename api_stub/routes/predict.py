@@ -133,7 +133,7 @@ async def _run(items: Sequence[SingleRequest], prefix: str, waiting: WaitingRequ
 
     async def wait(job: PredictionJob, queue: str) -> Outcome:
         try:
-            stored = await backend.wait(job.id, waiting.preference.wait_s)
+            stored = await backend.core.wait(job.id, waiting.preference.wait_s)
             result = result_of(ForecastResult, stored)
             if stored.has_ended and result is None:
                 raise stored.value

@@ -8,23 +8,9 @@ from rich.text import Text
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, moment, show, simple_table
 from kronos_client.contract.names import is_job_id
-from kronos_client.core.job_facts import Attempt, JobFacts, read_job
+from kronos_client.core.job_facts import Attempt, JobFacts, next_step, read_job
 from kronos_client.redis.connection import connect
 from kronos_model.text import printable
-
-NEXT = {
-    "unknown": "Check the id, or submit it. A job of another Celery client is known once a worker begins it.",
-    "waiting": "Wait, or add workers.",
-    "not ready": "Start a worker for its queue: none is ready.",
-    "not there": "If this does not change, submit it again under its id: that is safe.",
-    "delayed": "Wait.",
-    "held": "Wait. kronos status shows its worker.",
-    "vanished": "Wait: a worker gets it again when the claim has ended. Start one if none runs.",
-    "gone": "Submit it again: that is safe, also under its id.",
-    "ended": "Read its result.",
-    "failed": "The error says what to do.",
-    "expired": "Its result is no longer kept: submit it again.",
-}
 
 
 @click.command()
@@ -42,17 +28,8 @@ def job(job_id: str, as_json: bool) -> None:
     table = simple_table("what", "value", texts=["what"], names=["value"], show_header=False)
     for what, text in _rows(facts):
         table.add_row(what, Text(printable(text)))
-    show(asdict(facts) | {"next": _next(facts)}, table, as_json=as_json)
+    show(asdict(facts) | {"next": next_step(facts)}, table, as_json=as_json)
     raise SystemExit(1 if facts.where == "unknown" else 0)
-
-
-def _next(facts: JobFacts) -> str:
-    more = {
-        "waiting": "not ready" if not facts.num_ready else "not there" if facts.num_before is None else None,
-        "held": None if facts.is_worker_alive else "vanished",
-        "ended": "failed" if facts.error else None if facts.state else "expired",
-    }
-    return NEXT[more.get(facts.where) or facts.where]
 
 
 def _rows(facts: JobFacts) -> list[tuple[str, str]]:
@@ -76,7 +53,7 @@ def _rows(facts: JobFacts) -> list[tuple[str, str]]:
         ("Error", ": ".join(facts.error or ())),
         ("Time left", left if facts.where in ("waiting", "delayed", "held") else ""),
         *[("Not read", f"{key}: no permission, or another app's key") for key in facts.unreadable],
-        ("Next", _next(facts)),
+        ("Next", next_step(facts)),
     ]
     return [row for row in rows if row[1]]
 

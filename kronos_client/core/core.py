@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from kronos_client.contract.errors import JobError
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.dispatcher import Dispatcher, Retries
 from kronos_client.core.job import Job
 from kronos_client.core.result_events import AWAY_FOR_S, ResultEvents
 from kronos_client.core.result_store import ResultStore
+from kronos_client.core.stored import NOTHING, Stored
 from kronos_client.settings import ClientSettings
 
 Call = Callable[..., Awaitable[Any]]
@@ -93,6 +95,22 @@ class Core:
                     cancel = self.dispatcher.try_to_cancel
                     asyncio.get_running_loop().run_in_executor(None, cancel, unsent.job.id)
             raise
+
+    async def wait(self, job_id: str, timeout_s: float) -> Stored:
+        """The stored state of a job when it has ended, time is up, or ``events.release`` was called.
+
+        Raises:
+            JobError: LOST or RESULT_EXPIRED if there is nothing to wait for, BROKER_UNREACHABLE.
+        """
+        last = NOTHING
+        try:
+            async with aclosing(self.events.states(job_id, timeout_s)) as states:
+                async for stored in states:
+                    last = stored
+        except JobError as error:
+            if error.code != ErrorCode.TIMEOUT:
+                raise
+        return last
 
     async def send_all(self, jobs: Sequence[Unsent]) -> None:
         """Make jobs and send them together, on one thread."""

@@ -25,6 +25,19 @@ MAX_STATE_BYTES: Final = 8192
 MAX_ATTEMPTS: Final = 8
 RENEWED_WITHIN_S: Final = 15
 """Seconds since the last renewal after which a worker probably lost its claim: it renews every 5 s."""
+NEXT: Final = {
+    "unknown": "Check the id, or submit it. A job of another Celery client is known once a worker begins it.",
+    "waiting": "Wait, or add workers.",
+    "not ready": "Start a worker for its queue: none is ready.",
+    "not there": "If this does not change, submit it again under its id: that is safe.",
+    "delayed": "Wait.",
+    "held": "Wait. kronos status shows its worker.",
+    "vanished": "Wait: a worker gets it again when the claim has ended. Start one if none runs.",
+    "gone": "Submit it again: that is safe, also under its id.",
+    "ended": "Read its result.",
+    "failed": "The error says what to do.",
+    "expired": "Its result is no longer kept: submit it again.",
+}
 
 Where = Literal["unknown", "waiting", "delayed", "held", "gone", "ended"]
 
@@ -75,6 +88,16 @@ class JobFacts:
     is_cancel_requested: bool
     dead_reason: str | None
     unreadable: tuple[str, ...]
+
+
+def next_step(facts: JobFacts) -> str:
+    """What its submitter or an operator should do next."""
+    more = {
+        "waiting": "not ready" if not facts.num_ready else "not there" if facts.num_before is None else None,
+        "held": None if facts.is_worker_alive else "vanished",
+        "ended": "failed" if facts.error else None if facts.state else "expired",
+    }
+    return NEXT[more.get(facts.where) or facts.where]
 
 
 def read_job(redis: Redis, job_id: str, *, reads_dead: bool = True) -> JobFacts:
