@@ -9,7 +9,6 @@ PROBES: Final = ("/v1/healthz", "/v1/readyz")
 DESCRIPTIONS: Final = ("/openapi.json", "/v1/openapi.json")
 UPLOADS: Final = ("/v1/datasets", "/v1/candles", "/v1/forecasts/file")
 PREDICTIONS: Final = "/v1/predict/"
-MCP: Final = "/mcp"
 METRICS: Final = ("/metrics", "/v1/metrics")
 
 

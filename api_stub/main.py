@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from importlib import import_module
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -12,7 +13,6 @@ from starlette.routing import Route
 
 from api_stub import page_files, problems
 from api_stub.addresses import DESCRIPTIONS
-from api_stub.agents import mount as agents
 from api_stub.backend import Backend
 from api_stub.description import describe, problem_response
 from api_stub.middleware.body_limits import BodyLimits, BodyRate
@@ -37,6 +37,7 @@ from api_stub.settings import ApiSettings
 from api_stub.webhooks.address import read_networks
 from api_stub.webhooks.sender import Webhooks, read_secret
 from kronos_client.contract.errors import JobError
+from kronos_client.settings import SettingsError
 
 PARTS: Final = (
     predict,
@@ -66,12 +67,13 @@ def create_app(settings: ApiSettings) -> FastAPI:
     """
     keys = read_keys(settings)
     secret, networks = read_secret(settings.webhook_secret), read_networks(settings.webhook_networks)
+    agents = _agents() if settings.api_mcp else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with Backend(settings) as backend, Webhooks(backend, secret, networks) as webhooks:
             app.state.backend, app.state.webhooks = backend, webhooks
-            tools = agents.serving(backend) if settings.api_mcp else nullcontext()
+            tools = nullcontext() if agents is None else agents.serving(backend)
             async with tools as app.state.agents:
                 yield
 
@@ -97,8 +99,8 @@ def create_app(settings: ApiSettings) -> FastAPI:
     for part in PARTS:
         is_open = part in (metrics, page_files)  # scrapers and links may add their own
         app.include_router(part.router, dependencies=[] if is_open else [KNOWN_QUERY])
-    if settings.api_mcp:
-        agents.mount(app, settings)
+    if agents is not None:
+        app.router.routes.append(agents.ROUTE)
     # The middleware added last receives a request first.
     app.add_middleware(Head)
     app.add_middleware(Encoding)
@@ -124,3 +126,12 @@ def create_app(settings: ApiSettings) -> FastAPI:
         )
     app.add_middleware(RequestLog, metrics=app.state.metrics)
     return app
+
+
+def _agents() -> Any:
+    """The module of tools for agents. Raises SettingsError without its package."""
+    try:
+        return import_module("api_stub.agents")
+    except ModuleNotFoundError as error:
+        text = f'KRONOS_API_MCP needs the package {error.name}: pip install "kronos-worker[api,mcp]"'
+        raise SettingsError(text) from None

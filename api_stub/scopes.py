@@ -6,7 +6,8 @@ from fastapi import Depends, Request, Security
 from fastapi.security import HTTPBearer
 from starlette.types import Scope
 
-from api_stub.problems import HttpCode, HttpError
+from api_stub.problems import HttpCode
+from kronos_client.contract.errors import JobError
 
 KeyScope = Literal["predict", "train", "metrics", "admin"]
 
@@ -36,9 +37,9 @@ def needs(scope: KeyScope) -> Any:
 
 
 def check_scope(request: Request, *scopes: str) -> None:
-    """Raises HttpError FORBIDDEN if the request's key has neither one of these scopes, if any, nor admin."""
+    """Raises JobError FORBIDDEN if the request's key has neither one of these scopes, if any, nor admin."""
     granted = getattr(request.state, "scopes", SCOPES)  # the middleware Keys sets them
     if scopes and not granted & {*scopes, "admin"}:
         scope = " or ".join(scopes)
         message = f"this key lacks the scope {scope}: use another, or add it to the key in KRONOS_API_KEYS"
-        raise HttpError(HttpCode.FORBIDDEN, message, details={"scope": scope})
+        raise JobError(HttpCode.FORBIDDEN, message, None, {"scope": scope})

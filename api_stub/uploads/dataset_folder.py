@@ -56,9 +56,9 @@ def stored_files(root: Path) -> list[StoredFile]:
 
 
 def dataset_path(root: Path, name: str) -> Path:
-    """The file of this name that jobs may name. Raises HttpError NOT_FOUND. Blocks."""
+    """The file of this name that jobs may name. Raises JobError NOT_FOUND. Blocks."""
     if name not in {file.name for file in stored_files(root)}:
-        raise HttpError(
+        raise JobError(
             HttpCode.NOT_FOUND, "no data set has this name; GET /v1/datasets has those that exist", "name"
         )
     return root / name
@@ -68,7 +68,8 @@ def remove(root: Path, name: str) -> None:
     """Delete a file that jobs may name. Blocks.
 
     Raises:
-        HttpError: NOT_FOUND; READ_ONLY if this process may not write there.
+        JobError: NOT_FOUND.
+        HttpError: READ_ONLY if this process may not write there.
     """
     path = dataset_path(root, name)
     try:

@@ -32,7 +32,7 @@ ALL, PREDICT, METRICS = "all-scopes-0123456789", "predict-0123456789", "metrics-
 KEYS = f"{ALL},{PREDICT}:predict,{METRICS}:metrics"
 TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "kronos-tiny", "KRONOS_MAX_CONTEXT": "512"}
 TOOLS = {
-    *("forecast_candles", "forecast_file", "event_chances", "get_forecast", "run_backtest", "get_backtest"),
+    *("forecast_candles", "forecast_file", "get_forecast", "run_backtest", "get_backtest"),
     *("list_models", "list_workers", "explain_job"),
 }
 SMALL_CHARS = 3000
@@ -140,28 +140,34 @@ async def refused(client: Client, tool: str, **arguments: Any) -> dict[str, Any]
 
 def test_candles_and_a_file_have_the_same_forecast_with_its_caution_and_its_table(stack, transport):
     use, file = transport
-    options = {"pred_len": 5, "sample_count": 25, "seed": 7, "events": ["high>=last+1% by 3"]}
+    asked = {"pred_len": 5, "options": {"sample_count": 25, "seed": 7}}
+    event = "high>=last+1% by 3"
 
     async def work(client: Client) -> None:
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} >= TOOLS
         assert all(tool.description for tool in tools)
-        of_file = await call(client, "forecast_file", file=file, **options)
+        of_file = await call(client, "forecast_file", file=file, **asked)
         (series,) = of_file["series"]
         assert FOR_TRYING in of_file["caution"]
         assert of_file["caution"] in of_file["warnings"]
-        assert [chance["event"] for chance in series["chances"]] == [UP, *options["events"]]
+        assert [chance["event"] for chance in series["chances"]] == [UP]
         (content,) = (await client.read_resource(of_file["table"])).contents
         rows = list(csv.DictReader(content.text.splitlines()))
         assert len(rows) == series["bars"] == 5
         assert float(rows[-1]["close_q0.1"]) == series["close_at_end"]["q0.1"]
-        assert float(rows[-1][UP]) == series["chances"][0]["probability"]
-        of_candles = await call(client, "forecast_candles", candles=stack.bars, **options)
+        of_candles = await call(client, "forecast_candles", candles=stack.bars, **asked)
         assert of_candles["series"][0]["last"] == series["last"]
         again = await call(client, "get_forecast", job_id=of_file["job_id"])
         assert again["series"] == of_file["series"]
-        chances = await call(client, "event_chances", file=file, **options)
-        assert chances["series"][0]["chances"] == series["chances"]
+        of_event = await call(
+            client,
+            "forecast_candles",
+            candles=stack.bars,
+            pred_len=5,
+            options=asked["options"] | {"events": [event]},
+        )
+        assert [chance["event"] for chance in of_event["series"][0]["chances"]] == [event]
 
     use(work)
 
@@ -214,12 +220,17 @@ def test_errors_have_a_code_and_say_what_to_do(stack, transport):
         assert (error["code"], error["field"]) == ("BAD_VALUE", "pred_len")
         error = await refused(client, "forecast_file", pred_len=3)
         assert (error["code"], error["field"]) == ("MISSING_FIELD", "file")
-        error = await refused(client, "forecast_file", file=file, pred_len=3, sample_count=10**6)
+        error = await refused(client, "forecast_file", file=file, pred_len=3, options={"sample_count": 10**6})
         assert error["code"] == "LIMIT_EXCEEDED"
         error = await refused(client, "forecast_file", file="none.csv", pred_len=3)
         assert error["message"]
-        error = await refused(client, "event_chances", events=[UP], pred_len=3)
+        error = await refused(client, "forecast_file", file=file, pred_len=3, options={"paths": True})
+        assert (error["code"], error["field"]) == ("UNKNOWN_FIELD", "options.paths")
+        error = await refused(
+            client, "forecast_file", file=file, pred_len=3, options={"events": ["close>>last"]}
+        )
         assert error["code"] == "BAD_VALUE"
+        assert (await refused(client, "no_such_tool"))["code"] == "INVALID_INPUT"
         assert (await refused(client, "get_forecast", job_id="never-sent"))["code"] == "LOST"
         with pytest.raises(MCPError, match="LOST"):
             await client.read_resource("kronos://forecasts/never-sent/table")
@@ -241,7 +252,9 @@ def test_over_http_a_key_does_what_its_scopes_allow(stack):
     async def predicts(client: Client) -> str:
         error = await refused(client, "run_backtest", files=["NORTH.csv"])
         assert (error["code"], error["details"]["scope"]) == ("FORBIDDEN", "train")
-        return (await call(client, "forecast_file", file="NORTH.csv", pred_len=2, sample_count=2))["table"]
+        return (
+            await call(client, "forecast_file", file="NORTH.csv", pred_len=2, options={"sample_count": 2})
+        )["table"]
 
     table = stack.http(predicts, PREDICT)
 
@@ -330,7 +343,7 @@ from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 create_app(ApiSettings())
 from kronos_cli.main import cli
-import kronos_cli.commands.mcp, kronos_client
+import kronos_cli.command_list, kronos_client
 print([name for name in sys.modules if name.partition(".")[0] in ("mcp", "mcp_types")])
 """
 

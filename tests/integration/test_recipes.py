@@ -216,6 +216,14 @@ def test_a_night_goes_on_after_a_crash(worker, reader, redis):
     assert {key: stored.get(key) for key in done} == done, "none was computed twice: its times are the same"
 
 
+def test_an_agent_gets_a_forecast_with_its_caution(worker, reader, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    printed = reader.shell("run_agent.sh")
+    assert re.search(r"^caution: .*for trying the service", printed, re.MULTILINE)
+    assert "high>=last+0.5% by 12 " in printed
+    assert "24 bars in the table" in printed
+
+
 def test_an_apps_tests_pass(reader):
     assert "5 passed" in reader.shell("run_tests.sh")
 
@@ -246,6 +254,6 @@ def shown(cell: str) -> str:
 
 def test_every_script_is_run():
     """Or is read by one that is, as the config of a training is."""
-    read = {"finetune.yaml", "sizing.py", "test_sizing.py"}
+    read = {"agent.py", "finetune.yaml", "sizing.py", "test_sizing.py"}
     called = set(re.findall(r'"(\w+\.(?:py|sh))"', Path(__file__).read_text()))
     assert SCRIPTS.keys() - read <= called

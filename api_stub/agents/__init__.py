@@ -1,1 +1,0 @@
-"""Tools for agents over HTTP: ``mount`` adds the address, ``service`` has what the tools need here."""
