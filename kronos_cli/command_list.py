@@ -11,7 +11,7 @@ COMMANDS: Final = {
     "finetune": "Train a model on your own candles: here, or as a job.",
     "worker": "Run a worker: load the model once, take jobs from the queue of its device.",
     "api": "Serve the HTTP API and its web page.",
-    "mcp": "Serve tools for an agent: the Model Context Protocol over standard input and output.",
+    "mcp": "Serve tools for an agent over standard input and output, by the Model Context Protocol.",
     "flower": "Run Flower, a web page that shows workers and jobs.",
     "status": "Show all live workers, also busy and loading ones.",
     "job": "Explain one job: where it is, its attempts, what it waits for, what to do next.",

@@ -57,7 +57,7 @@ from importlib.abc import MetaPathFinder
 class Blocked(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {names!r}:
-            raise ImportError(f"{{name}} is blocked")
+            raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
 
 sys.meta_path.insert(0, Blocked())
 """
@@ -268,6 +268,7 @@ def test_every_package_that_is_imported_is_pinned():
         "starlette": "fastapi",
         "torchgen": "torch",
         "anyio": "fastapi",
+        "mcp_types": "mcp",
         "hcl2": "python_hcl2",
         "backports": "backports.zstd",
         "compression": "backports.zstd",  # of Python 3.14

@@ -34,9 +34,13 @@ def make_server(service: Service) -> MCPServer[Any]:
 class _CodedServer(MCPServer[Any]):
     """A server whose tools and resources may raise JobError and KronosError."""
 
-    async def call_tool(self, *args: Any, **kwargs: Any) -> Any:
+    async def call_tool(self, name: str, arguments: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        for tool in await self.list_tools():
+            if tool.name == name and (unknown := arguments.keys() - tool.input_schema["properties"].keys()):
+                text = f"{min(unknown)} is no argument of {name}: remove it or check its spelling"
+                raise ToolError(_text(JobError(ErrorCode.UNKNOWN_FIELD, text, min(unknown))))
         try:
-            return await super().call_tool(*args, **kwargs)
+            return await super().call_tool(name, arguments, *args, **kwargs)
         except ToolError as error:
             raise ToolError(_coded(error)) from None
 
@@ -60,5 +64,9 @@ def _coded(error: MCPServerError) -> str:
         cause = JobError(ErrorCode.INVALID_INPUT, str(error))
     if not isinstance(cause, JobError):
         raise error
+    return _text(cause)
+
+
+def _text(error: JobError) -> str:
     names = ("code", "message", "field", "details")
-    return to_json({name: value for name in names if (value := getattr(cause, name))}).decode()
+    return to_json({name: value for name in names if (value := getattr(error, name))}).decode()

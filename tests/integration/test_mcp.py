@@ -226,6 +226,8 @@ def test_errors_have_a_code_and_say_what_to_do(stack, transport):
         assert error["message"]
         error = await refused(client, "forecast_file", file=file, pred_len=3, options={"paths": True})
         assert (error["code"], error["field"]) == ("UNKNOWN_FIELD", "options.paths")
+        error = await refused(client, "forecast_file", file=file, pred_len=3, events=[UP])
+        assert (error["code"], error["field"]) == ("UNKNOWN_FIELD", "events")
         error = await refused(
             client, "forecast_file", file=file, pred_len=3, options={"events": ["close>>last"]}
         )

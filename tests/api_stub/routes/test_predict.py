@@ -115,7 +115,7 @@ def test_a_request_says_how_long_it_waits(http, settings, monkeypatch, prefer, q
         waited.append(timeout_s)
         return NOTHING
 
-    monkeypatch.setattr(http.app.state.backend, "wait", wait)
+    monkeypatch.setattr(http.app.state.backend.core, "wait", wait)
     del http.headers["Prefer"]
     headers = {} if prefer is None else {"Prefer": prefer}
     answer = http.post(SINGLE + query, json=series(), headers=headers)
