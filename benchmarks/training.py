@@ -154,12 +154,14 @@ def _ours(
 
     def record(event: Any) -> None:
         if event["event"] == "step":
-            moments.append(time.perf_counter())
+            moments.append((event["step"], time.perf_counter()))
             losses.append(event["loss"])
 
     finetune(config, folder / "run", listeners=[record])
-    seconds = [after - before for before, after in itertools.pairwise(moments)]
-    return [seconds[0], *seconds], losses
+    seconds = []
+    for (first, before), (last, after) in itertools.pairwise(moments):  # on a GPU not every step is reported
+        seconds += (last - first) * [(after - before) / (last - first)]
+    return moments[0][0] * seconds[:1] + seconds, losses
 
 
 def main() -> None:
