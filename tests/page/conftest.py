@@ -119,7 +119,13 @@ class RoutedVisit(Visit):
 
     @staticmethod
     def _headers(address: str) -> dict[str, str]:
-        kinds = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".csv": "text/csv"}
+        kinds = {
+            ".js": "text/javascript",
+            ".css": "text/css",
+            ".svg": "image/svg+xml",
+            ".csv": "text/csv",
+            ".json": "application/json",
+        }
         kind = next((kind for suffix, kind in kinds.items() if address.endswith(suffix)), "text/html")
         return page_files.HEADERS | {"Content-Type": kind}
 

@@ -8,6 +8,7 @@ import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { Settings } from "../shared/settings.js"
 import { StepChart } from "../charts/step_chart.js"
+import { hashOf, keepVerdicts } from "../shared/skill.js"
 import { reason } from "../shared/texts.js"
 import { verdictLines } from "../shared/verdict.js"
 
@@ -24,6 +25,7 @@ export class BacktestPanel {
 
   constructor(pool, recent, datasets) {
     this.pool = pool
+    this.recent = recent
     this.datasets = datasets
     this.job = new SectionJob("backtests", {
       button: "test", box: "testing", state: "testing-state", progress: "testing-progress", share: "testing-share",
@@ -58,7 +60,8 @@ export class BacktestPanel {
     showText(byId("backtest-form-problem"), bad)
     if (bad) return
     const name = byId("backtest-data").value
-    await this.job.send(this.#jobOf(), `Backtest on ${name === AT_HAND ? this.#candles.name : name}`)
+    await this.job.send(this.#jobOf(), `Backtest on ${name === AT_HAND ? this.#candles.name : name}`,
+      name === AT_HAND ? { hash: hashOf(this.#candles) } : null)
   }
 
   #jobOf() {
@@ -101,6 +104,8 @@ export class BacktestPanel {
   }
 
   #report({ models, naive, asked, num_windows: windows, instruments, left_out: leftOut }) {
+    const hash = this.recent.hashOf(`backtests/${this.job.id}`)
+    if (hash) keepVerdicts(hash, models)
     const names = Object.keys(models)
     const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
     showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +

@@ -44,6 +44,8 @@ export class CandleFile {
         if (this.#file) this.#open([this.#file])
       })
     }
+    byId("open-own").addEventListener("click", () => byId("file").click())
+    addEventListener("paste", (event) => this.#onPaste(event))
     for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, (event) => this.#onDrag(event))
   }
 
@@ -64,15 +66,20 @@ export class CandleFile {
     this.#open(files)
   }
 
-  /** Opens the page's own sample, which is plain enough to be read here. */
-  async openSample() {
-    const text = await (await fetch("sample.csv")).text()
-    const [titles, ...rows] = text.trim().split("\n").map((line) => line.split(","))
-    const [[, timestamps], ...columns] = titles.map((title, place) => [title, rows.map((row) => row[place])])
-    const numbers = columns.map(([title, cells]) => [title, cells.map(Number)])
+  /** Opens candles that the page has read itself. */
+  openCandles(candles) {
     this.#file = null
     this.#reading += 1
-    this.#show(new Candles("sample.csv", timestamps, Object.fromEntries(numbers)), { dropped: {}, warnings: [] })
+    this.#show(candles, { dropped: {}, warnings: [] })
+  }
+
+  /** Rows that are pasted outside of a field, such as from a spreadsheet, are a file. */
+  #onPaste({ target, clipboardData }) {
+    const text = clipboardData.getData("text/plain")
+    const isTyping = target instanceof Element && target.closest("input, select")
+    if (isTyping || !(clipboardData.files.length || text.includes("\n"))) return
+    showView("forecast")
+    this.#open(clipboardData.files.length ? clipboardData.files : [new File([text], "pasted.csv")])
   }
 
   async #open([file, ...others]) {

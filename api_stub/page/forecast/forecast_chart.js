@@ -1,16 +1,19 @@
-/** The chart of a forecast: candles, the actual bars after them, mean, quantiles, sample paths, and volume. */
+/** The chart of a forecast: candles, the actual bars after them, median, ranges, simulated paths, and volume. */
 
 import {
-  CandlestickSeries, HistogramSeries, LineSeries, createChart,
+  CandlestickSeries, HistogramSeries, LineSeries, PriceScaleMode, createChart,
 } from "../vendor/lightweight-charts/lightweight-charts.js"
+import { Ahead } from "../charts/ahead.js"
 import { BandView, LinesView } from "../charts/band_series.js"
 import { followSize } from "../charts/chart_size.js"
 import { chartOptions, colour, withColours } from "../charts/colours.js"
-import { axisText, compact, digitsFor, digitsOf, price, timesOf } from "../shared/format.js"
+import { NEAR, axisText, compact, digitsFor, digitsOf, price, timesOf } from "../shared/format.js"
 import { chartTimes, isAscending, isIntraday } from "../shared/times.js"
+import { bandsOf } from "./values.js"
 
 const BARS_BEFORE = 3 // candles shown at first for each bar of the forecast
 const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once
+const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
@@ -21,10 +24,17 @@ export class ForecastChart {
   #times = []
   #at = null
   #drawn = null
-  #shows = "start" // what is fitted to the width: the start, or all; null once the user has moved or zoomed
+  #shows = "start" // what is fitted to the width: the start, all, or so many bars; null once the user has moved or zoomed
+  #ahead = [new Ahead("forecast"), new Ahead()] // of the prices, and of the volume
+  #line = null
+  /** Called with the price at which the chart is clicked. */
+  onClick = () => {}
   #touchedAt = -Infinity
 
-  /** Calls `onValues` with the values of the bar under the pointer, or of the last bar, their decimals and times. */
+  /**
+   * Calls `onValues` with the values of the bar under the pointer, or of the last bar, with this chart, and with `isPointed`
+   * and `isRight`: whether the bar is pointed at, and whether a card with its values covers less at the right.
+   */
   constructor(element, onValues) {
     this.element = element
     this.chart = createChart(element, {
@@ -42,7 +52,7 @@ export class ForecastChart {
         ? this.chart.addCustomSeries(kind(), UNMARKED, pane)
         : this.chart.addSeries(kind, UNMARKED, pane)
     }
-    add("outer", () => new BandView())
+    for (const name of ["widest", "outer"]) add(name, () => new BandView())
     add("inner", () => new BandView())
     add("paths", () => new LinesView())
     add("meanCandles", CandlestickSeries)
@@ -52,7 +62,12 @@ export class ForecastChart {
     add("meanVolume", LineSeries, 1)
     this.chart.panes()[0].setStretchFactor(4)
     this.chart.panes()[1].setStretchFactor(1)
+    this.#ahead.forEach((one, pane) => this.chart.panes()[pane].attachPrimitive(one))
     this.chart.subscribeCrosshairMove(({ time }) => this.#report(time))
+    this.chart.subscribeClick(({ point, paneIndex }) => {
+      const clicked = point && paneIndex === 0 ? this.#series.candles.coordinateToPrice(point.y) : null
+      if (clicked !== null) this.onClick(clicked)
+    })
     // The visible range in bars, counted from the first. Tests read these attributes.
     this.chart.timeScale().subscribeVisibleLogicalRangeChange((range) => {
       if (performance.now() - this.#touchedAt < BY_HAND_MS) this.#shows = null
@@ -64,8 +79,8 @@ export class ForecastChart {
         if (buttons || type !== "pointermove") this.#touchedAt = performance.now()
       }, { capture: true, passive: true })
     }
-    element.addEventListener("dblclick", () => this.#show("start"))
-    this.resize = followSize(element, this.chart, () => this.#show(this.#shows))
+    element.addEventListener("dblclick", () => this.fit("start"))
+    this.resize = followSize(element, this.chart, () => this.fit(this.#shows))
     withColours(() => this.#paint())
   }
 
@@ -84,29 +99,47 @@ export class ForecastChart {
     this.#fill()
     this.#report()
     this.resize()
-    this.#show(this.#shows)
+    this.fit(this.#shows)
   }
 
-  /** Fits to the width: "start" is the forecast with some bars before it, or else all bars; null changes nothing. */
-  #show(what) {
+  /**
+   * Fits to the width: "start" is the forecast with some bars before it, or else all bars; a number is so many of the last
+   * known bars and what follows them; null changes nothing.
+   */
+  fit(what) {
     this.#shows = what
     if (!this.#drawn || !what) return
     this.#touchedAt = -Infinity // what follows is not the user's
     const { lookback, forecast } = this.#drawn
     this.chart.timeScale().fitContent()
-    if (!forecast || what === "all") return
-    const [now, horizon] = [lookback.length, forecast.timestamps.length]
-    const end = Math.min(this.#times.length, now + 2 * horizon)
-    this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - BARS_BEFORE * horizon), to: end + 1 })
+    if (what === "all" || (!forecast && what === "start")) return
+    const [now, horizon] = [lookback.length, forecast?.timestamps.length ?? 0]
+    const end = Math.min(this.#times.length, now + (horizon ? 2 * horizon : Infinity))
+    const before = what === "start" ? BARS_BEFORE * horizon : what
+    this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - before), to: end + 1 })
   }
 
-  /** A picture of the visible chart below a title. */
-  picture(title) {
+  /** Sets the scale of prices: logarithmic or linear. */
+  setLog(isLog) {
+    const mode = isLog ? PriceScaleMode.Logarithmic : PriceScaleMode.Normal
+    this.chart.priceScale("right", 0).applyOptions({ mode })
+    this.element.dataset.scale = isLog ? "log" : "linear"
+  }
+
+  /** Draws a line at a price, instead of the last one; null draws none. */
+  drawLine(value) {
+    if (this.#line) this.#series.candles.removePriceLine(this.#line)
+    const options = { price: value, color: colour("accent"), lineWidth: 1, axisLabelVisible: true, title: "" }
+    this.#line = value === null ? null : this.#series.candles.createPriceLine(options)
+  }
+
+  /** A picture of the visible chart below a title, with a small text under it. */
+  picture(title, small) {
     const drawn = this.chart.takeScreenshot(true)
     const canvas = document.createElement("canvas")
     const scale = drawn.width / this.element.clientWidth
     const head = Math.round(32 * scale)
-    Object.assign(canvas, { width: drawn.width, height: drawn.height + head })
+    Object.assign(canvas, { width: drawn.width, height: drawn.height + 2 * head })
     const context = canvas.getContext("2d")
     context.fillStyle = colour("ground")
     context.fillRect(0, 0, canvas.width, canvas.height)
@@ -114,6 +147,8 @@ export class ForecastChart {
     context.font = `${14 * scale}px sans-serif`
     context.fillText(title, 8 * scale, 21 * scale, canvas.width - 16 * scale)
     context.drawImage(drawn, 0, head)
+    context.font = `${12 * scale}px sans-serif`
+    context.fillText(small, 8 * scale, canvas.height - 11 * scale, canvas.width - 16 * scale)
     return new Promise((resolve) => canvas.toBlob(resolve))
   }
 
@@ -142,10 +177,12 @@ export class ForecastChart {
       const paths = forecast.paths?.close.map((path) => path[index]) ?? null
       Object.assign(this.#points.get(timeOf.get(stamp)), { mean, quantiles, paths })
     })
-    this.time = timesOf(texts, lookback.timezone)
-    this.digits = digitsOf(lookback.columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
+    const recent = texts.slice(-LOOKED_AT)
+    this.time = timesOf(recent, lookback.timezone)
+    this.shortTime = timesOf(recent, lookback.timezone, NEAR)
+    this.digits = digitsOf(lookback.slice(-LOOKED_AT).columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
     const priceFormat = { type: "custom", formatter: (value) => this.price(value), minMove: 10 ** -this.digits }
-    for (const name of ["candles", "meanCandles", "mean", "outer", "inner", "paths"]) {
+    for (const name of ["candles", "meanCandles", "mean", "widest", "outer", "inner", "paths"]) {
       this.#series[name].applyOptions({ priceFormat })
     }
     for (const name of ["volume", "meanVolume"]) {
@@ -156,8 +193,10 @@ export class ForecastChart {
   }
 
   #fillBars(candles, name, timeOf) {
+    const columns = Object.entries(candles.columns)
     candles.timestamps.forEach((stamp, index) => {
-      const bar = Object.fromEntries(Object.entries(candles.columns).map(([title, of]) => [title, of[index]]))
+      const bar = {}
+      for (const [title, of] of columns) bar[title] = of[index]
       this.#points.get(timeOf.get(stamp))[name] = bar
     })
   }
@@ -165,7 +204,7 @@ export class ForecastChart {
   /** Draws everything in the current colours. */
   #paint() {
     this.chart.applyOptions(chartOptions())
-    const { outer, inner, paths, candles, meanCandles, mean, volume, meanVolume } = this.#series
+    const { paths, candles, meanCandles, mean, volume, meanVolume } = this.#series
     const [up, down, violet] = [colour("up"), colour("down"), colour("mean")]
     candles.applyOptions({
       upColor: up, downColor: down, borderUpColor: up, borderDownColor: down, wickUpColor: up, wickDownColor: down,
@@ -174,19 +213,20 @@ export class ForecastChart {
       upColor: colour("ground"), downColor: violet, borderUpColor: violet, borderDownColor: violet,
       wickUpColor: violet, wickDownColor: violet,
     })
-    outer.applyOptions({ color: colour("outer-band") })
-    inner.applyOptions({ color: colour("inner-band") })
+    for (const name of ["widest", "outer", "inner"]) this.#series[name].applyOptions({ color: colour(`${name}-band`) })
     paths.applyOptions({ color: colour("path") })
     mean.applyOptions({ color: violet, lineWidth: 2 })
+    this.#line?.applyOptions({ color: colour("accent") })
     volume.applyOptions({ color: colour("volume") })
     meanVolume.applyOptions({ color: violet, lineWidth: 2 })
     if (!this.#drawn) return
 
     const points = [...this.#points].sort(([one], [other]) => one - other)
     const anchor = points.findLast(([, { bar }]) => bar)
-    const from = (value) => points.filter(([, point]) => value(point) !== undefined).map(([time, point]) => (
-      { time, ...value(point) }
-    ))
+    const from = (value) => points.flatMap(([time, point]) => {
+      const values = value(point)
+      return values === undefined ? [] : { time, ...values }
+    })
     const { lookback, asCandles } = this.#drawn
     const hollow = asCandles ? "transparent" : colour("ground") // candles of the mean show through
     candles.setData(from(({ bar, actual }) => bar ?? (actual && { ...actual, color: hollow })))
@@ -198,27 +238,30 @@ export class ForecastChart {
     // Every line of the forecast begins at the last known close.
     const close = anchor?.[1].bar.close
     const begun = (items, first) => items.length && anchor ? [{ time: anchor[0], ...first }, ...items] : items
-    const line = from((point) => point.mean && { value: point.mean.close })
+    const middle = (quantiles) => quantiles.find(([level]) => Number(level) === 0.5)?.[1]
+    const line = from((point) => point.mean && { value: middle(point.quantiles) ?? point.mean.close })
     mean.setData(asCandles ? [] : begun(line, { value: close }))
     meanCandles.setData(asCandles ? from((point) => point.mean) : [])
-    const band = (series, count) => {
-      const values = ({ quantiles }) => {
-        const low = quantiles?.[count]?.[1]
-        const high = quantiles?.at(-1 - count)?.[1]
-        return low === undefined || quantiles.length < 2 * count + 2 ? undefined : { values: [low, high] }
-      }
-      series.setData(begun(from(values), { values: [close, close] }))
+    const levels = this.#drawn.forecast ? Object.keys(this.#drawn.forecast.quantiles) : []
+    const bands = bandsOf(levels)
+    for (const name of ["widest", "outer", "inner"]) {
+      const [low, high] = bands[name]?.map((level) => levels.indexOf(level)) ?? []
+      const band = low === undefined ? [] : from(({ quantiles }) => quantiles && { values: [quantiles[low][1], quantiles[high][1]] })
+      this.#series[name].setData(begun(band, { values: [close, close] }))
     }
-    band(outer, 0)
-    band(inner, 1)
     const drawn = from(({ paths }) => paths ? { values: paths } : undefined)
     paths.setData(begun(drawn, { values: (drawn[0]?.values ?? []).map(() => close) }))
+    const now = this.#drawn.forecast ? lookback.length - 1 : null
+    const style = { ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
+    this.#ahead.forEach((one) => one.show(now, style))
   }
 
   #report(time) {
     this.#at = time === undefined ? null : this.#times.indexOf(time)
     const point = this.#points.get(time ?? this.#times.at(-1))
-    if (point) this.onValues(point, this)
+    if (!point) return
+    const x = time === undefined ? 0 : this.chart.timeScale().timeToCoordinate(time)
+    this.onValues(point, this, { isPointed: time !== undefined, isRight: x < this.element.clientWidth / 2 })
   }
 
   /** A price with the decimals of the file; "" for undefined. */
@@ -237,7 +280,7 @@ export class ForecastChart {
     if (event.ctrlKey || event.metaKey || event.altKey || !this.#times.length) return
     if (move) this.#step(move)
     else if (zoom) this.#zoom(zoom)
-    else if (event.key === "0") this.#show("all")
+    else if (event.key === "0") this.fit("all")
     else if (event.key === "Escape") this.#leave()
     else return
     event.preventDefault()

@@ -1,12 +1,14 @@
 /** The fields of a forecast: what they ask for, and the limits that the models and the service set. */
 
-import { HIGHER } from "./chances.js"
+import { HIGHER } from "./answer.js"
 import { autoLookback, caution, chosenModel } from "../service/choices.js"
 import { badField, byId, limit, numberIn, showText } from "../shared/elements.js"
-import { bars, count, timesOf } from "../shared/format.js"
+import { bars, count, lengthOf, timesOf } from "../shared/format.js"
 
 const SAMPLES = 64 // as all clients
-const QUANTILES = [0.1, 0.25, 0.5, 0.75, 0.9]
+const WIDE = [0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975]
+const QUANTILES = WIDE.slice(1, -1) // of a calibrated forecast, and of few paths
+const WIDE_PATHS = 39 // fewer do not reach out to the widest levels
 const SMALL = 20_000 // up to this many values per column, paths are requested even if they are not shown
 const MAX_HORIZON = 2048 // of the longest published context, if no worker announces the model
 const LIMITS = { max_bars: 8192, max_sample_count: 256, max_paths: 4096 } // until the service has sent its own
@@ -14,9 +16,17 @@ const LIMITS = { max_bars: 8192, max_sample_count: 256, max_paths: 4096 } // unt
 export class ForecastForm {
   #workers = []
   #limits = LIMITS
+  #candles = null
 
   constructor() {
     for (const id of ["horizon", "lookback", "model", "calibrated"]) byId(id).addEventListener("input", () => this.explain())
+    this.explain()
+  }
+
+  /** A file has been opened. */
+  onCandles(candles) {
+    this.#candles = candles
+    byId("run").disabled = false
     this.explain()
   }
 
@@ -56,7 +66,7 @@ export class ForecastForm {
         temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed,
       },
       output: {
-        quantiles: QUANTILES, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
+        quantiles: this.#isCalibrated || numberIn("samples") < WIDE_PATHS ? QUANTILES : WIDE, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
         events: [HIGHER, ...byId("events").value.split(",").map((text) => text.trim()).filter(Boolean)],
         statistics: true, calibrated: this.#isCalibrated,
       },
@@ -85,6 +95,8 @@ export class ForecastForm {
     const { max_bars: maxBars, max_sample_count: perSeries, max_paths: perJob } = this.#limits
     const model = this.#model
     const calibration = model?.calibration
+    const horizon = numberIn("horizon") ?? 0
+    byId("run").textContent = this.#candles ? `Forecast ${lengthOf(horizon, this.#candles.timestamps)}` : "Forecast: open a file first"
     byId("calibration").hidden = !calibration
     showText(byId("calibration-note"), calibration && `Learned from ${count(calibration.num_windows)} earlier forecasts, the last on ` +
       `${timesOf([calibration.last.slice(0, 10)])(calibration.last.slice(0, 10))}. It reads ${bars(calibration.lookback)}, and holds for ` +

@@ -1,6 +1,7 @@
 /** The forecast section: opens a file, sends its job, follows the job, and shows the outcome. */
 
 import { CandleFile, Candles } from "./candle_file.js"
+import { readExample, readSample } from "./example.js"
 import { byId, showText } from "../shared/elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
@@ -8,6 +9,7 @@ import { bars, timeLeft } from "../shared/format.js"
 import { Pace } from "../jobs/pace.js"
 import { isForecasting, mayCompute, waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
+import { hashOf } from "../shared/skill.js"
 import { Settings, isFree, propose, showChanged } from "../shared/settings.js"
 
 const SETTINGS = {
@@ -52,7 +54,7 @@ export class ForecastPanel {
   }
 
   async #openSample() {
-    await this.file.openSample()
+    this.file.openCandles(await readSample())
     if (isFree("held-out")) propose("held-out", byId("horizon").value)
     this.#preview()
   }
@@ -60,8 +62,8 @@ export class ForecastPanel {
   #open(candles) {
     this.#candles = candles
     this.onCandles(candles)
+    this.form.onCandles(candles)
     if (isFree("held-out")) propose("held-out", 0)
-    byId("run").disabled = false
     this.#preview()
   }
 
@@ -71,6 +73,13 @@ export class ForecastPanel {
     this.#preview()
     this.file.reread()
     showChanged("forecast-advanced")
+  }
+
+  /** Shows the example of the first screen, unless there is something else to show by now. */
+  async showExample() {
+    const example = await readExample()
+    if (this.#candles || this.view.hasShown) return
+    this.view.show(example)
   }
 
   #preview() {
@@ -87,7 +96,7 @@ export class ForecastPanel {
     this.#preview()
     const cut = this.form.cut(this.#candles)
     const job = this.form.jobOf(cut)
-    const known = { ...cut, samples: job.sampling.sample_count }
+    const known = { ...cut, samples: job.sampling.sample_count, hash: hashOf(this.#candles) }
     await this.job.send(job, `${cut.lookback.name}, ${bars(job.pred_len)}`, known)
   }
 

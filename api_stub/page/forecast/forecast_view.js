@@ -1,12 +1,16 @@
 /** The outcome of a forecast: its chart, values, key, score, table and downloads. */
 
-import { showChances } from "./chances.js"
+import { showAnswer } from "./answer.js"
+import { offerSeries, offerTools } from "./chart_tools.js"
 import { caution } from "../service/choices.js"
 import { asCsv, save } from "../shared/downloads.js"
 import { byId, fillRows, made, showText } from "../shared/elements.js"
+import { Candles } from "./candle_file.js"
 import { ForecastChart } from "./forecast_chart.js"
+import { PriceLine } from "./price_line.js"
 import { scoreOf, showScore } from "./score.js"
 import { bars, count, duration, percent } from "../shared/format.js"
+import { noSkill } from "../shared/skill.js"
 import { deviceName, inWords } from "../shared/texts.js"
 import { showKey, showValues } from "./values.js"
 
@@ -15,10 +19,14 @@ const isCaution = (text) => text.endsWith("for trying the service, not for tradi
 
 export class ForecastView {
   #shown = null
+  #given = null
 
   constructor() {
     this.chart = new ForecastChart(byId("chart"), showValues)
+    this.line = new PriceLine(this.chart)
+    offerTools(this.chart, (place) => place >= 0 && this.show({ ...this.#given, place }))
     for (const id of ["paths", "candles"]) byId(id).addEventListener("change", () => this.redraw())
+    byId("numbers").querySelector("summary").addEventListener("click", () => this.#fillNumbers())
     this.#offerDownloads()
   }
 
@@ -30,49 +38,65 @@ export class ForecastView {
    * @param samples The number of paths that were asked for; null if it is not known.
    * @param result The job's result, or null.
    * @param early The first bars of the result's series, while the job runs, or null.
+   * @param hash That of the file, by which backtests of it are found, or null.
+   * @param isExample Whether this is the example of the first screen.
+   * @param place Which series of the result is shown; the candles are those of the first.
    */
-  show({ lookback, actual, samples = null, result = null, early = null }) {
-    const first = result?.series[0] ?? early
-    this.#shown = { lookback, actual, samples, series: first && withOrderedLevels(first), result }
+  show(given) {
+    const { samples = null, result = null, early = null, hash = null, isExample = false, place = 0 } = given
+    const none = new Candles(result?.series[place]?.id ?? "", [], {})
+    const [lookback, actual] = place ? [none, none] : [given.lookback, given.actual]
+    const first = result?.series[place] ?? early
+    this.#given = given
+    this.#shown = { lookback, actual, samples, series: first && withOrderedLevels(first), result, isExample }
+    byId("invite").hidden = !isExample
+    offerSeries(result?.series ?? [], place)
+    const skill = result && noSkill(hash, result.model)
+    showText(byId("no-skill"), skill && `A backtest of this model on this file found no skill: ${inWords(skill)}`)
     showText(byId("device-warning"), result?.device_warning && inWords(result.device_warning))
     const others = result?.warnings.filter((text) => text !== result.device_warning && !isCaution(text)) ?? []
-    others.push(...(result?.series[0].warnings ?? []))
-    if (result && !lookback.length) others.push("The history before this forecast is not in this browser: only the forecast is shown.")
-    if (result?.series.length > 1) others.push(`This job forecast ${count(result.series.length)} instruments. The first one is shown.`)
+    others.push(...(result?.series[place].warnings ?? []))
+    if (result && !given.lookback.length) others.push("The history before this forecast is not in this browser: only the forecast is shown.")
     showText(byId("job-warning"), others.map(inWords).join(" "))
     if (result) this.#showOrigin(result)
     this.redraw()
   }
 
   #showOrigin({ device, engine, model, worker, warnings, timings_ms: timings }) {
-    const { lookback, series } = this.#shown
+    const { lookback, series, isExample } = this.#shown
     const note = warnings.find(isCaution) ?? caution(model.id, model.revision)
-    byId("made-by").replaceChildren(`From ${lookback.name}, by `, made("strong", {}, model.id), " on the ",
-      made("strong", {}, deviceName(device)), ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. ` +
-      `Worker ${worker}${engine ? `, ${engine} engine` : ""}. `,
-      ...(note ? [made("span", { class: "badge" }, note)] : []))
+    const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", {}, model.id), ". "]
+      : [`From ${lookback.name}, by `, made("strong", {}, model.id), " on the ", made("strong", {}, deviceName(device)),
+        ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. Worker ${worker}${engine ? `, ${engine} engine` : ""}. `]
+    byId("made-by").replaceChildren(...origin, ...(note ? [made("span", { class: "badge" }, note)] : []))
+  }
+
+  get hasShown() {
+    return this.#shown !== null
   }
 
   /** Shows the same again, as the boxes below the chart say. */
   redraw() {
     if (!this.#shown) return
-    const { lookback, actual, series, result } = this.#shown
+    const { lookback, actual, series, result, isExample } = this.#shown
     const [wantsPaths, asCandles] = [byId("paths").checked, byId("candles").checked]
     const hasPaths = wantsPaths && Boolean(series?.paths)
-    byId("no-candles").hidden = true
     byId("figure").hidden = byId("chart-keys").hidden = false
     this.chart.show(lookback, actual, series && { ...series, paths: hasPaths ? series.paths : null }, asCandles)
     showKey({
       hasBars: lookback.length > 0, hasActual: actual.length > 0, hasPaths, asCandles,
       levels: series ? Object.keys(series.quantiles) : [],
     })
-    for (const id of ["downloads", "numbers", "made-by"]) byId(id).hidden = !result
+    byId("made-by").hidden = !result
+    for (const id of ["downloads", "numbers"]) byId(id).hidden = !result || isExample
     showText(byId("paths-state"), result && wantsPaths && !hasPaths &&
       `This forecast came without its simulated paths. Forecast again to get them; seed ${series.seed} gives the same forecast.`)
     byId("chart").setAttribute("aria-label", this.#described)
-    showChances(result && series, (value) => this.chart.price(value))
+    const last = lookback.columns.close?.at(-1)
+    showAnswer(result && series, last, this.chart)
+    this.line.onForecast(result && series, last)
     showScore(result && scoreOf(lookback, actual, series), (value) => this.chart.price(value))
-    if (result) this.#fillNumbers(series)
+    if (byId("numbers").open) this.#fillNumbers()
   }
 
   get #described() {
@@ -84,8 +108,10 @@ export class ForecastView {
     return [known, ahead].filter(Boolean).join("; ")
   }
 
-  #fillNumbers({ timestamps, mean, quantiles }) {
-    const { actual } = this.#shown
+  #fillNumbers() {
+    const { actual, series } = this.#shown
+    if (!series) return
+    const { timestamps, mean, quantiles } = series
     const closes = new Map(actual.timestamps.map((stamp, index) => [stamp, actual.columns.close[index]]))
     const columns = [["Forecast", mean.close], ...Object.entries(quantiles).map(([level, { close }]) => [percent(level), close])]
     if (closes.size) {
@@ -108,9 +134,11 @@ export class ForecastView {
       save(new Blob([JSON.stringify(this.#shown.result, null, 2)], { type: "application/json" }), `${name()}.json`)
     })
     byId("download-png").addEventListener("click", async () => {
-      const { lookback, samples, result: { model, device } } = this.#shown
-      const title = `${lookback.name}: ${model.id} on ${device}${samples ? `, ${count(samples)} paths` : ""}`
-      save(await this.chart.picture(title), `${name()}.png`)
+      const { lookback, samples, series, result: { model, device, warnings } } = this.#shown
+      const end = this.chart.time(series.timestamps.at(-1))
+      const title = `${lookback.name}: ${model.id} on ${device}${samples ? `, ${count(samples)} paths` : ""}, up to ${end}`
+      const note = warnings.find(isCaution) ?? caution(model.id, model.revision) ?? "A model's forecast, not advice."
+      save(await this.chart.picture(title, note), `${name()}.png`)
     })
   }
 }

@@ -2,19 +2,20 @@
 
 import { byId, showFacts } from "../shared/elements.js"
 import { bars, count, percent, rangeName, share } from "../shared/format.js"
+import { levelsInWords } from "./answer.js"
 
 /**
  * Compares a forecast with the bars that followed, at the times that both have.
  *
  * @returns `{numBars, error, unchanged, level, inside, bounds}`: the mean absolute errors of the mean close and of
- *   the last known close, the mean of the actual closes, how many of these are between the outer quantiles, and
- *   the levels of those (null without quantiles). Null if no time is in both.
+ *   the last known close, the mean of the actual closes, how many of these are in the range that is told in words, and
+ *   its levels (null without quantiles). Null if no time is in both.
  */
 export function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
   const closes = new Map(actual.timestamps.map((stamp, index) => [stamp, actual.columns.close[index]]))
   const known = timestamps.map((stamp, index) => [closes.get(stamp), index]).filter(([close]) => close !== undefined)
   if (!known.length) return null
-  const bounds = Object.keys(quantiles).length > 1 ? [Object.keys(quantiles)[0], Object.keys(quantiles).at(-1)] : null
+  const bounds = levelsInWords(quantiles)
   const [low, high] = bounds?.map((level) => quantiles[level].close) ?? []
   const last = lookback.columns.close.at(-1)
   return {
@@ -35,7 +36,7 @@ export function showScore(score, price) {
   const gain = unchanged ? `${share(Math.abs(1 - error / unchanged))} ` : ""
   const facts = [
     ["Compared with what followed", bars(numBars)],
-    ["The close was missed by, on average", `${price(error)} (${share(error / level)})`],
+    ["Average miss of the close", `${price(error)} (${share(error / level)})`],
     ["A guess of no change missed by", `${price(unchanged)}: the forecast is ${gain}${isBetter ? "better" : "worse"}`,
       isBetter ? "good" : "bad"],
   ]

@@ -1,38 +1,57 @@
-/** Below the chart: the key of its marks, and the values of one bar. */
+/** The key of the chart's marks, and the card with the values of one bar. */
 
 import { byId, made } from "../shared/elements.js"
 import { compact, percent, rangeName } from "../shared/format.js"
 import { explainTerms } from "../shared/glossary.js"
+import { levelsInWords } from "./answer.js"
 
-/** Shows a bar's values: one line for the known bar, one for its forecast, one for their difference. */
-export function showValues({ text, bar, actual, mean, quantiles }, chart) {
-  const number = (value) => chart.price(value)
+const COLUMNS = ["open", "high", "low", "close"]
+
+/** Shows a bar's values on a card; it is in view while a bar is pointed at. */
+export function showValues({ text, bar, actual, mean, quantiles }, chart, { isPointed, isRight }) {
   const known = bar ?? actual
-  const lines = []
-  if (known) lines.push(["", `${actual ? "What followed" : "History"}: ${candle(known, number)}`])
-  if (mean) {
-    const levels = quantiles.map(([level, close]) => `${percent(level)} ${number(close)}`)
-    lines.push(["", `Forecast: ${candle(mean, number)}`], ["", ["Close of the paths", ...levels].join(" · ")])
-  }
-  if (actual && mean && quantiles.length) {
-    const [[low, least], [high, most]] = [quantiles[0], quantiles.at(-1)]
-    const isInside = least <= actual.close && actual.close <= most
+  const columns = [[actual ? "What followed" : "History", known], ["Forecast", mean]].filter(([, values]) => values)
+  const row = (name, ...cells) => made("tr", {}, made("th", { scope: "row" }, name), ...cells.map((cell) => made("td", {}, cell)))
+  const rows = COLUMNS.map((name) => row(name[0].toUpperCase() + name.slice(1), ...columns.map(([, values]) => chart.price(values[name]))))
+  if (columns.some(([, { volume }]) => volume)) rows.push(row("Volume", ...columns.map(([, { volume }]) => compact(volume ?? 0))))
+  const head = made("tr", {}, made("td"), ...columns.map(([name]) => made("th", { scope: "col" }, name)))
+  const parts = [made("time", { datetime: text }, chart.time(text)), made("table", {}, made("thead", {}, head), made("tbody", {}, ...rows))]
+  if (mean && quantiles.length) parts.push(rangesTable(quantiles, chart))
+  const levels = actual && mean ? levelsInWords(Object.fromEntries(quantiles)) : null
+  if (levels) {
+    const [low, high] = levels.map((level) => Object.fromEntries(quantiles)[level])
+    const isInside = low <= actual.close && actual.close <= high
     const error = mean.close - actual.close
-    lines.push([isInside ? "good" : "bad", `The close was forecast ${number(Math.abs(error))} too ${error > 0 ? "high" : "low"}` +
-      ` · ${isInside ? "inside" : "outside"} the ${rangeName(low, high)}`])
+    parts.push(made("p", { class: isInside ? "good" : "bad" }, `The close was forecast ${chart.price(Math.abs(error))} too ` +
+      `${error > 0 ? "high" : "low"} · ${isInside ? "inside" : "outside"} the ${rangeName(...levels)}`))
   }
-  byId("values").replaceChildren(made("time", { datetime: text }, chart.time(text)), ...lines.map(([verdict, line]) => (
-    made("span", { class: `line ${verdict}` }, line))))
+  byId("values").replaceChildren(...parts)
+  byId("values").hidden = !isPointed
+  byId("values").classList.toggle("aside", isRight)
 }
 
-/** Shows the key: the bars before the forecast, those that followed, the mean, ranges, paths. */
+/** The closes of the paths: the median, and each range from the narrowest on. */
+function rangesTable(quantiles, chart) {
+  const rows = []
+  for (let [low, high] = [0, quantiles.length - 1]; low <= high; low += 1, high -= 1) {
+    const [[under, least], [over, most]] = [quantiles[low], quantiles[high]]
+    rows.unshift(low === high ? [Number(under) === 0.5 ? "Median" : percent(under), chart.price(least)]
+      : [rangeName(under, over), `${chart.price(least)} – ${chart.price(most)}`])
+  }
+  return made("table", {}, made("tbody", {}, ...rows.map(([name, cell]) => (
+    made("tr", {}, made("th", { scope: "row" }, name), made("td", {}, cell))))))
+}
+
+/** Shows the key: the bars before the forecast, those that followed, the middle, ranges, paths. */
 export function showKey({ hasBars, hasActual, levels, hasPaths, asCandles }) {
-  const [outer, inner] = [[levels[0], levels.at(-1)], [levels[1], levels.at(-2)]]
   const entries = hasBars ? [["candle", "history"]] : []
   if (hasActual) entries.push(["actual", "what followed, hidden from the model"])
-  if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", "forecast"])
-  if (levels.length > 1) entries.push(["outer", rangeName(...outer), "range"])
-  if (levels.length > 3) entries.push(["inner", rangeName(...inner), "range"])
+  const middle = levels.includes("0.5") ? "forecast, median of the paths" : "forecast"
+  if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle])
+  const bands = bandsOf(levels)
+  for (const name of ["widest", "outer", "inner"]) {
+    if (bands[name]) entries.push([name, rangeName(...bands[name]), "range"])
+  }
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
   byId("key-of-chart").replaceChildren(...entries.map(([swatch, text, term]) => made(
     "li", {}, made("span", { class: `swatch swatch-${swatch}`, "aria-hidden": "true" }),
@@ -41,8 +60,9 @@ export function showKey({ hasBars, hasActual, levels, hasPaths, asCandles }) {
   explainTerms(byId("key-of-chart"))
 }
 
-function candle(bar, number) {
-  const prices = ["open", "high", "low", "close"].map((name) => `${name} ${number(bar[name])}`)
-  if (bar.volume) prices.push(`volume ${compact(bar.volume)}`)
-  return prices.join(" · ")
+/** The levels of each band of the fan, `[low, high]` by its name: of many levels the three outermost pairs. */
+export function bandsOf(levels) {
+  const pairs = levels.slice(0, Math.floor(levels.length / 2)).map((level, place) => [level, levels.at(-1 - place)])
+  const names = pairs.length > 2 ? ["widest", "outer", "inner"] : ["outer", "inner"]
+  return Object.fromEntries(names.map((name, place) => [name, pairs[place]]))
 }

@@ -25,12 +25,12 @@ export class RecentJobs {
    *
    * @param address Its path below v1/, such as "forecasts/ID".
    * @param title What it is, for the list.
-   * @param candles `{lookback, actual, samples}` of a forecast, to draw it again.
+   * @param candles `{lookback, actual, samples, hash}` of a forecast, to draw it again, or the `{hash}` of a backtest.
    */
   add(address, title, candles = null) {
     this.#keep([{ address, title, at: Date.now(), state: "queued" }, ...this.#others(address)].slice(0, MAX_JOBS))
-    const numBars = candles ? candles.lookback.length + candles.actual.length : Infinity
-    if (numBars <= MAX_STORED_BARS) remember(`candles.${address}`, candles)
+    const numBars = (candles?.lookback?.length ?? 0) + (candles?.actual?.length ?? 0)
+    if (candles && numBars <= MAX_STORED_BARS) remember(`candles.${address}`, candles)
   }
 
   /** Keeps a job's new state, if it is in the list. */
@@ -43,9 +43,14 @@ export class RecentJobs {
 
   /** The `{lookback, actual, samples}` of a forecast; null if this browser does not have them. */
   candlesOf(address) {
-    const { lookback, actual, samples } = recall(`candles.${address}`, {})
+    const { lookback, actual, samples, hash } = recall(`candles.${address}`, {})
     const asCandles = ({ name, timestamps, columns, timezone }) => new Candles(name, timestamps, columns, timezone)
-    return lookback && actual ? { lookback: asCandles(lookback), actual: asCandles(actual), samples } : null
+    return lookback && actual ? { lookback: asCandles(lookback), actual: asCandles(actual), samples, hash } : null
+  }
+
+  /** The hash of the candles of a job; null if this browser does not have it. */
+  hashOf(address) {
+    return recall(`candles.${address}`, {}).hash ?? null
   }
 
   /** Reads the states of the jobs that have not ended. */

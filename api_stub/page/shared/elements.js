@@ -29,11 +29,12 @@ export function fillRows(body, rows) {
   )))
 }
 
-/** Shows facts, `[name, value, class, term]`, in a list of descriptions; none hide it. */
+/** Shows facts, `[name, value, class, term, meaning]`, in a list of descriptions; none hide it. */
 export function showFacts(list, facts) {
   list.hidden = !facts.length
-  list.replaceChildren(...facts.map(([name, value, kind, term]) => made("div", {},
-    made("dt", term ? { "data-term": term } : {}, name), made("dd", kind ? { class: kind } : {}, value))))
+  list.replaceChildren(...facts.map(([name, value, kind, term, meaning]) => made("div", {},
+    made("dt", term ? { "data-term": term } : {}, name), made("dd", kind ? { class: kind } : {}, value),
+    ...(meaning ? [made("dd", { class: "meaning" }, meaning)] : []))))
 }
 
 /** Offers choices of `[value, text]` and keeps the chosen one. Returns whether that one is gone. */
@@ -56,8 +57,24 @@ export function badField(form) {
   const isAbove = field.validity.rangeOverflow && field.dataset.why
   const problem = isAbove ? `at most ${count(Number(field.max))}, ${field.dataset.why}.` : field.validationMessage
   for (let part = field.closest("details"); part; part = part.parentElement.closest("details")) part.open = true
+  mark(field, problem)
   field.focus()
   return `${field.labels[0].textContent.trim()}: ${problem}`
+}
+
+/** Says next to a field what is wrong with it, until the user changes it. */
+export function mark(field, problem) {
+  byId(`${field.id}-wrong`)?.remove()
+  const described = field.getAttribute("aria-describedby") ?? ""
+  const note = made("p", { id: `${field.id}-wrong`, class: "field-problem" }, problem)
+  field.after(note)
+  field.setAttribute("aria-invalid", "true")
+  field.setAttribute("aria-describedby", `${note.id} ${described}`.trim())
+  field.addEventListener("input", () => {
+    note.remove()
+    field.removeAttribute("aria-invalid")
+    field.setAttribute("aria-describedby", described)
+  }, { once: true })
 }
 
 /** Sets the highest value of a field, and why there is none above. */

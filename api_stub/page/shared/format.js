@@ -94,6 +94,8 @@ export function digitsFor(value) {
 }
 
 const DAY = { year: "numeric", month: "short", day: "numeric" }
+/** A date in few words, for times that are near each other. */
+export const NEAR = { month: "short", day: "numeric" }
 const CLOCK = { hour: "2-digit", minute: "2-digit" }
 const AXIS = [ // by the chart library's TickMarkType, from years to seconds
   { year: "numeric" },
@@ -114,12 +116,13 @@ export function axisText(time, tickMarkType) {
  *
  * @param stamps The timestamps of the series, which decide what is shown.
  * @param timezone The zone's name, if it is known.
+ * @param day How the date is written.
  */
-export function timesOf(stamps, timezone = null) {
+export function timesOf(stamps, timezone = null, day = DAY) {
   const clocks = stamps.map(clockOf)
   const hasTime = isIntraday(clocks) || (clocks.length === 1 && clocks[0] % 86400 !== 0)
   const second = clocks.some((time) => time % 60) ? { second: "2-digit" } : {}
-  const options = { weekday: "short", ...DAY, ...(hasTime ? { ...CLOCK, ...second } : {}), timeZone: "UTC" }
+  const options = { weekday: "short", ...day, ...(hasTime ? { ...CLOCK, ...second } : {}), timeZone: "UTC" }
   const format = new Intl.DateTimeFormat(LOCALE, options)
   return (stamp) => {
     const zone = hasTime ? timezone ?? zoneName(offsetOf(stamp)) : ""
@@ -133,6 +136,19 @@ function zoneName(offset) {
   const minutes = Math.abs(offset) / 60
   const rest = minutes % 60 ? `:${String(Math.floor(minutes % 60)).padStart(2, "0")}` : ""
   return offset ? `UTC${offset < 0 ? "−" : "+"}${Math.floor(minutes / 60)}${rest}` : "UTC"
+}
+
+const UNITS = [[604_800, "week"], [86_400, "day"], [3600, "hour"], [60, "minute"]]
+
+/** How long so many bars take, such as "48 hours", "48 × 5 minutes", or "48 bars" if bars have no common length. */
+export function lengthOf(number, stamps) {
+  const clocks = stamps.slice(-100).map(clockOf)
+  const steps = clocks.slice(1).map((clock, index) => clock - clocks[index]).sort((one, other) => one - other)
+  const step = steps[Math.floor(steps.length / 2)]
+  const [size, unit] = UNITS.find(([seconds]) => step >= seconds && step % seconds === 0) ?? []
+  if (!size || steps.filter((one) => one === step).length < steps.length / 2) return bars(number)
+  const times = step / size
+  return times === 1 ? `${count(number)} ${unit}${number === 1 ? "" : "s"}` : `${count(number)} × ${count(times)} ${unit}s`
 }
 
 const OWN_TIME = new Intl.DateTimeFormat(LOCALE, { day: "numeric", month: "short", ...CLOCK })

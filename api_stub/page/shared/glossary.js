@@ -8,6 +8,7 @@ const TERMS = {
   chances: ["Chances", "What you ask of the simulated paths: a column, a level, and when. “at end” means the last bar, “by 24” " +
     "the 24th bar or any before it. Separate several by commas."],
   device: ["Computed on", "The part of a computer that does the work. A graphics card (GPU) is faster than a processor (CPU)."],
+  drawdown: ["Deepest fall", "How far the close falls from a high on the way to a later low, on average over the simulated paths."],
   epoch: ["Passes over the data", "How often training goes through all of your candles. More passes fit them closer, and from some " +
     "point on make the model worse on new ones."],
   heldout: ["Bars kept back", "The last bars of your file, which the model does not see. They are drawn over the forecast, and score it."],

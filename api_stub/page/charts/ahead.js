@@ -1,0 +1,57 @@
+/** Tells what is known from what is forecast: a line at "now", and another ground behind the forecast. */
+
+const GAP_PX = 6
+
+export class Ahead {
+  #chart = null
+  #update = () => {}
+  #now = null
+  #style = {}
+
+  /** @param label What stands at the top of the forecast; "" for nothing. */
+  constructor(label = "") {
+    this.label = label
+  }
+
+  attached({ chart, requestUpdate }) {
+    this.#chart = chart
+    this.#update = requestUpdate
+  }
+
+  /** The last known bar's place, counted from 0; null if nothing is forecast. `style` has the colours `ground`, `line`, `text`. */
+  show(now, style) {
+    this.#now = now
+    this.#style = style
+    this.#update()
+  }
+
+  paneViews() {
+    return [{ zOrder: () => "bottom", renderer: () => ({ draw: (target) => this.#draw(target) }) }]
+  }
+
+  #draw(target) {
+    if (this.#now === null) return
+    const spacing = this.#chart.timeScale().options().barSpacing
+    const x = this.#chart.timeScale().logicalToCoordinate(this.#now) + spacing / 2
+    target.useMediaCoordinateSpace(({ context, mediaSize: { width, height } }) => {
+      if (x >= width) return
+      const { ground, line, text } = this.#style
+      context.fillStyle = ground
+      context.fillRect(Math.max(0, x), 0, width - x, height)
+      if (x < 0) return
+      context.strokeStyle = line
+      context.setLineDash([4, 4])
+      context.beginPath()
+      context.moveTo(Math.round(x) + 0.5, 0)
+      context.lineTo(Math.round(x) + 0.5, height)
+      context.stroke()
+      if (!this.label) return
+      context.fillStyle = text
+      context.font = "12px system-ui, sans-serif"
+      context.textBaseline = "top"
+      context.fillText(this.label, x + GAP_PX, GAP_PX)
+      context.textAlign = "right"
+      context.fillText("now", x - GAP_PX, GAP_PX)
+    })
+  }
+}

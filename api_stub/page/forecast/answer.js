@@ -1,0 +1,74 @@
+/** The answer in words first: one sentence, then what the paths say of the whole forecast. */
+
+import { byId, made, showFacts } from "../shared/elements.js"
+import { count, share } from "../shared/format.js"
+import { explainTerms } from "../shared/glossary.js"
+
+/** The chance that every forecast of the page asks for. */
+export const HIGHER = "close>last at end"
+
+const SURE = [[0.9, "Very likely"], [0.7, "Likely"], [0.55, "More likely than not"], [0, "Little more than a coin toss"]]
+
+/** The levels of the range that is told in words: that of 80 %, else the outermost; null without two levels. */
+export function levelsInWords(quantiles) {
+  const levels = Object.keys(quantiles).sort((one, other) => one - other)
+  if (levels.length < 2) return null
+  return levels.includes("0.1") && levels.includes("0.9") ? ["0.1", "0.9"] : [levels[0], levels.at(-1)]
+}
+
+/** The closes of the median, or of the mean if a job asked for no median. */
+export function middleOf({ quantiles, mean }) {
+  return (quantiles["0.5"] ?? mean).close
+}
+
+/** Shows the sentence and the cards of a series; null hides them. A job of another client may lack some of it. */
+export function showAnswer(series, lastClose, chart) {
+  byId("answer-box").hidden = !series
+  byId("answer").replaceChildren(...(series ? sentence(series, lastClose, chart) : []))
+  showFacts(byId("chances"), series ? cards(series, (value) => chart.price(value)) : [])
+  explainTerms(byId("chances"))
+}
+
+/** What moves, how far and by when; then how sure that is, and between which prices. */
+function sentence(series, last, chart) {
+  const { timestamps, quantiles, events = [] } = series
+  const end = middleOf(series).at(-1)
+  const change = last === undefined ? null : end / last - 1
+  const isUp = change > 0
+  const moved = change === null ? `At ${chart.price(end)}`
+    : Math.abs(change) < 0.0005 ? "Unchanged" : `${isUp ? "Up" : "Down"} ${share(Math.abs(change))}`
+  const up = events?.find(({ event }) => event === HIGHER)?.probability
+  const chance = isUp ? up : 1 - up
+  const sure = up === undefined || !moved.includes("%") ? "" : `${SURE.find(([least]) => chance >= least)[1]}: ${share(chance)}`
+  const levels = levelsInWords(quantiles)
+  const [low, high] = levels?.map((level) => chart.price(quantiles[level].close.at(-1))) ?? []
+  const range = levels ? `${Math.round(100 * (levels[1] - levels[0]))} % between ${low} and ${high}` : ""
+  const rest = [sure, range].filter(Boolean).map((part) => `${part}.`).join(" ")
+  const kind = moved.includes("%") ? { class: isUp ? "good" : "bad" } : {}
+  return [made("span", kind, moved), ` by ${chart.shortTime(timestamps.at(-1))}. `,
+    made("span", { class: "rest" }, rest)]
+}
+
+function cards({ quantiles, events, statistics }, price) {
+  const facts = (events ?? []).map((chance) => [
+    chance.event === HIGHER ? "Chance to end higher" : `Chance of ${chance.event}`, ...inWords(chance)])
+  const levels = levelsInWords(quantiles)
+  if (levels) {
+    const [low, high] = levels.map((level) => price(quantiles[level].close.at(-1)))
+    facts.push(["Range at the end", `${low} to ${high}`, `${Math.round(10 * (levels[1] - levels[0]))} of 10 paths end inside`, "range"])
+  }
+  if (statistics) {
+    const { max_drawdown: drawdown, realised_volatility: volatility } = statistics
+    facts.push(["Expected deepest fall", share(drawdown.mean), "from a close to a later, lower one", "drawdown"])
+    if (volatility) facts.push(["Expected volatility", share(volatility.mean), "usual move over the whole forecast", "volatility"])
+  }
+  return facts.map(([name, value, meaning, term]) => [name, value, "", term, meaning])
+}
+
+/** A chance as its number and what it is counted from. */
+function inWords({ probability, standard_error: error, low, high, num_hits: hits, num_paths: paths }) {
+  const all = count(paths)
+  if (!hits) return [share(0), `none of ${all} simulated paths (95 % sure: at most ${share(high)})`]
+  if (error === null) return [share(1), `all of ${all} simulated paths (95 % sure: at least ${share(low)})`]
+  return [share(probability), `± ${share(error)}: ${count(hits)} of ${all} simulated paths`]
+}
