@@ -117,10 +117,10 @@ def _facts(redis: Redis, job_id: str) -> JobFacts:
 
 def _registered(folder: Path | None) -> dict[str, dict[str, Any]]:
     """The registered models by their references, with the caution about each. Blocks."""
-    found = [] if folder is None else ModelRegistry(folder).list()
-    return {
-        model.reference: {"id": model.reference, "caution": f"damaged: {model.reason}"}
-        if isinstance(model, DamagedModel)
-        else {"id": model.reference, "caution": caution_about(model.reference, dict(model.metadata))}
-        for model in found
-    }
+    models: dict[str, dict[str, Any]] = {}
+    for model in [] if folder is None else ModelRegistry(folder).list():
+        caution = f"damaged: {model.reason}" if isinstance(model, DamagedModel) else None
+        if not isinstance(model, DamagedModel):
+            caution = caution_about(model.reference, model.metadata.model_dump(mode="json"))
+        models[model.reference] = {"id": model.reference, "caution": caution}
+    return models

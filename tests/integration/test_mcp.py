@@ -22,8 +22,9 @@ from kronos_client.core.job_facts import list_jobs
 from kronos_client.core.stored import Stored
 from kronos_client.mcp.forecasts import UP
 from kronos_client.redis.connection import connect
+from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.synthetic import candles as synthetic
-from kronos_model.checkpoints.names import FOR_TRYING
+from kronos_model.checkpoints.names import BUNDLED_FOLDER, FOR_TRYING
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, StartWorker
 from tests.waiting import WAIT_S
@@ -53,7 +54,8 @@ class Reached:
 
     def __init__(self, redis: LocalRedis, folder: Path, **settings: str) -> None:
         self.redis, self.folder = redis, folder
-        settings |= {"KRONOS_API_MCP": "true", "KRONOS_API_KEYS": KEYS}
+        self.settings = settings
+        settings = settings | {"KRONOS_API_MCP": "true", "KRONOS_API_KEYS": KEYS}
         self.api = ApiUnderTest(redis.url, folder / "api.log", settings)
 
     def http(self, work: Work, key: str = ALL) -> Any:
@@ -69,7 +71,8 @@ class Reached:
 
     def stdio(self, work: Work) -> Any:
         async def main() -> Any:
-            environment = {**os.environ, "KRONOS_REDIS_URL": self.redis.url, "PYTHONPATH": str(ROOT)}
+            environment = os.environ | self.settings
+            environment |= {"KRONOS_REDIS_URL": self.redis.url, "PYTHONPATH": str(ROOT)}
             command = StdioServerParameters(
                 command=sys.executable,
                 args=["-m", "kronos_cli", "mcp"],
@@ -196,13 +199,19 @@ def test_a_backtest_answers_its_job_at_once_and_its_verdict_later(transport):
     use(work)
 
 
-def test_models_and_workers_are_listed(transport):
+def test_models_and_workers_are_listed(stack, transport):
     use, _ = transport
+    models = ModelRegistry(Path(stack.settings["KRONOS_MODEL_FOLDER"]))
+    metadata = {"max_context": 512, "parent": {"model": "kronos-tiny"}}
+    tiny = BUNDLED_FOLDER / "kronos-tiny"
+    models.register(tiny, "mine", job_id="m", fingerprint="f", metadata=metadata)
 
     async def work(client: Client) -> None:
         models = await call(client, "list_models")
         (tiny,) = [model for model in models["models"] if model["id"] == "kronos-tiny"]
         assert FOR_TRYING in tiny["caution"]
+        (mine,) = [model for model in models["models"] if model["id"] == "mine@1"]
+        assert FOR_TRYING in mine["caution"]
         workers = await call(client, "list_workers")
         assert {worker["role"] for worker in workers["workers"]} == {"forecast", "finetune"}
 
