@@ -6,7 +6,7 @@ import pytest
 
 from kronos_client.contract.schemas import example
 from tests.page.conftest import RoutedVisit, await_frame, go_to, wait_until
-from tests.page.test_routed import ADDRESS, RESULT, column, end, forecast, with_file
+from tests.page.test_routed import ADDRESS, RESULT, column, end, forecast, problem, with_file
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -23,7 +23,6 @@ PATHS = {
 }
 WITH_PATHS = SERIES | {"paths": PATHS, "events": [UP]}
 BACKTEST = example("backtest-result")
-MAX_TASK_MS = 100
 
 
 def card(page: "Page") -> list[list[str]]:
@@ -77,7 +76,7 @@ def test_ranges_and_the_scale_of_prices(routed: RoutedVisit):
     page = routed.open()
     page.click("#sample")
     page.wait_for_selector("#run:enabled")
-    for name, bars in {"50": 50, "200": 200, "All": 512}.items():
+    for name, bars in {"50 bars": 50, "200 bars": 200, "All": 512}.items():
         page.click(f"#ranges button:text-is('{name}')")
         first, last = seen(page)
         assert last - first == pytest.approx(bars + 48 if bars < 512 else bars, abs=3)
@@ -151,6 +150,35 @@ def test_a_wrong_field_is_marked_until_it_is_changed(routed: RoutedVisit):
     page.fill("#samples", "8")
     assert note.count() == 0
     assert page.get_attribute("#samples", "aria-invalid") is None
+
+
+def test_what_the_service_refuses_is_marked_at_its_field(routed: RoutedVisit):
+    routed.expected_failures = 1
+    refusal = problem(422, detail="unknown column", code="BAD_VALUE", field="output.events.1")
+    routed.answers["forecasts"] = refusal
+    page = with_file(routed)
+    page.click("#run")
+    page.wait_for_selector("#events + .field-problem")
+    assert page.inner_text("#events + .field-problem") == "unknown column"
+    assert page.inner_text("#job-problem") == "unknown column (BAD_VALUE)"
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_chart_is_large_and_every_state_of_it_accessible(routed: RoutedVisit, theme: str):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = forecast(routed, series=[WITH_PATHS, SERIES | {"id": "ETH"}], warnings=["Another."])
+    page.select_option("#theme", theme)
+    page.fill("#price-line", "12.2")
+    page.check("#paths")
+    page.fill("#samples", "0")
+    page.click("#run")
+    page.focus("#chart")
+    page.keyboard.press("End")
+    assert page.locator("#values").is_visible()
+    height = page.locator("#chart").bounding_box()["height"]
+    assert height + 1 >= 0.6 * page.viewport_size["height"]
+    found = axe.run(page)
+    assert found.violations_count == 0, found.generate_report()
 
 
 def test_advanced_says_how_many_settings_differ(routed: RoutedVisit):

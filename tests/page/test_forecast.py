@@ -147,7 +147,7 @@ def test_the_fan_and_the_sample_paths_are_drawn_if_requested(visit, tmp_path):
     page.check("#paths")
     assert "simulated paths" in page.inner_text("#key-of-chart")
     with_paths = prices_of(downloaded(page, "png", tmp_path))
-    lines = shade(ahead, MEAN_COLOUR, 0.35)  # the part of a path outside the fan
+    lines = shade(ahead, MEAN_COLOUR, 0.22)  # the part of a path outside the fan
     assert is_of(with_paths, lines).sum() > is_of(without, lines).sum() + 20
     page.uncheck("#paths")
     np.testing.assert_array_equal(prices_of(downloaded(page, "png", tmp_path)), without)

@@ -17,6 +17,10 @@ const SETTINGS = {
   temperature: "temperature", top_p: "top-p", seed: "seed", chances: "events", device: "device", fallback: "fallback",
   calibrated: "calibrated", as_candles: "candles", paths: "paths",
 }
+const FIELDS = { // of a job, by what the service calls them
+  pred_len: "horizon", lookback: "lookback", model: "model", device: "device", "output.events": "events",
+  "sampling.sample_count": "samples", "sampling.temperature": "temperature", "sampling.top_p": "top-p", "sampling.seed": "seed",
+}
 const READING = {
   columns: "columns", id_column: "id-column", date_format: "date-format", decimal: "decimal", missing: "missing",
   drop_bad_rows: "drop-bad-rows",
@@ -45,6 +49,7 @@ export class ForecastPanel {
       show: (result, known) => this.#report(result, known),
       showBars: (series, known) => this.view.show({ ...(known ?? withoutCandles({ series })), early: series[0] }),
       worksOn: mayCompute,
+      fields: FIELDS,
     })
     for (const id of ["held-out", "lookback"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))
@@ -77,9 +82,9 @@ export class ForecastPanel {
 
   /** Shows the example of the first screen, unless there is something else to show by now. */
   async showExample() {
-    const example = await readExample()
     if (this.#candles || this.view.hasShown) return
-    this.view.show(example)
+    const example = await readExample()
+    if (!this.#candles && !this.view.hasShown) this.view.show(example)
   }
 
   #preview() {
@@ -106,6 +111,7 @@ export class ForecastPanel {
     const known = this.recent.candlesOf(`forecasts/${id}`)
     if (known) this.view.show(known)
     await this.job.open(id, known)
+    this.showExample() // if there is nothing to show, such as after an error
   }
 
   #report(result, known) {

@@ -47,7 +47,7 @@ export function showKey({ hasBars, hasActual, levels, hasPaths, asCandles }) {
   const entries = hasBars ? [["candle", "history"]] : []
   if (hasActual) entries.push(["actual", "what followed, hidden from the model"])
   const middle = levels.includes("0.5") ? "forecast, median of the paths" : "forecast"
-  if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle])
+  if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, levels.includes("0.5") ? "median" : null])
   const bands = bandsOf(levels)
   for (const name of ["widest", "outer", "inner"]) {
     if (bands[name]) entries.push([name, rangeName(...bands[name]), "range"])

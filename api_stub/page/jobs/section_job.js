@@ -1,10 +1,10 @@
 /** The job of one section of the page: sent, or opened by its link, and followed to its end. One at a time. */
 
 import { ApiError, Unreachable, newRepeatKey, post } from "../service/api.js"
-import { byId, showText } from "../shared/elements.js"
+import { byId, mark, showText } from "../shared/elements.js"
 import { JobLine } from "./job_line.js"
 import { Silence } from "./silence.js"
-import { reason } from "../shared/texts.js"
+import { reason, words } from "../shared/texts.js"
 
 export class SectionJob {
   #kind
@@ -15,6 +15,7 @@ export class SectionJob {
   #describe
   #show
   #showBars
+  #fields
   #silence = new Silence()
   /** The id of the job that is followed; null if there is none. */
   id = null
@@ -28,9 +29,10 @@ export class SectionJob {
    * @param show Shows a result, with what this browser has stored about the job.
    * @param showBars The same for the series of a forecast that is not done, if the jobs have them.
    * @param worksOn Whether a worker may have the job of an id in hand.
+   * @param fields The ids of the form's fields, by the fields of a job, to mark what the service refuses.
    */
   constructor(kind, { button, ...ids }, pool, recent, {
-    forget, describe, show, showBars = () => {}, worksOn = ({ training }, id) => training?.job_id === id,
+    forget, describe, show, showBars = () => {}, fields = {}, worksOn = ({ training }, id) => training?.job_id === id,
   }) {
     this.#kind = kind
     this.#button = byId(button)
@@ -40,6 +42,7 @@ export class SectionJob {
     this.#describe = describe
     this.#show = show
     this.#showBars = showBars
+    this.#fields = fields
     this.pool = pool
     this.recent = recent
     pool.onChange((state) => {
@@ -96,6 +99,8 @@ export class SectionJob {
       await work()
     } catch (error) {
       showText(this.#problem, reason(error), onError(error))
+      const field = this.#fields[error.field?.replace(/\.\d+$/, "")]
+      if (field) mark(byId(field), words(error))
       const isAtForm = this.#button.form.contains(document.activeElement) // otherwise the page would jump
       if (isAtForm) this.#problem.scrollIntoView({ block: "nearest" })
     } finally {

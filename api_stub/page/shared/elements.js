@@ -56,14 +56,14 @@ export function badField(form) {
   if (!field) return null
   const isAbove = field.validity.rangeOverflow && field.dataset.why
   const problem = isAbove ? `at most ${count(Number(field.max))}, ${field.dataset.why}.` : field.validationMessage
-  for (let part = field.closest("details"); part; part = part.parentElement.closest("details")) part.open = true
   mark(field, problem)
   field.focus()
   return `${field.labels[0].textContent.trim()}: ${problem}`
 }
 
-/** Says next to a field what is wrong with it, until the user changes it. */
+/** Says next to a field what is wrong with it, until the user changes it; opens the parts that it stands in. */
 export function mark(field, problem) {
+  for (let part = field.closest("details"); part; part = part.parentElement.closest("details")) part.open = true
   byId(`${field.id}-wrong`)?.remove()
   const described = field.getAttribute("aria-describedby") ?? ""
   const note = made("p", { id: `${field.id}-wrong`, class: "field-problem" }, problem)

@@ -15,6 +15,7 @@ const TERMS = {
   horizon: ["Bars ahead", "How many bars are forecast."],
   learningrate: ["Learning rate", "How far each step of training changes the model. Too high a rate makes it forget what it knew."],
   lookback: ["Bars to read", "How many of the latest bars the model reads before it forecasts. Empty: as many as suits the model."],
+  median: ["Median", "Half of the simulated paths are above it, half below."],
   paths: ["Simulated paths", "The model draws this many possible futures. Ranges and chances are counted from them: more paths, " +
     "steadier numbers, longer waits."],
   pinball: ["Error", "The average miss of the whole forecast range (CRPS, the mean pinball loss), in usual moves of one bar. Lower is better."],
