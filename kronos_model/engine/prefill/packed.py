@@ -40,14 +40,16 @@ class PaddedGroup(NamedTuple):
     def from_row_spans(cls, spans: Sequence[RowSpan]) -> Self:
         """Padding repeats a span's last row and first key."""
         rows = np.arange(max(span.num_rows for span in spans))
-        num_keys = -(-max(span.num_keys for span in spans) // KEY_BLOCK) * KEY_BLOCK
-        places = torch.stack(
-            [_padded(places_of(span.seen)[:, : span.num_keys], num_keys) for span in spans], 1
-        )
+        num_keys = np.array([[span.num_keys] for span in spans])
         last = np.array([[span.num_rows - 1] for span in spans])
         first_rows = np.array([[span.first_row] for span in spans])
-        num_keys_before = np.array([[span.num_keys - span.num_rows + 1] for span in spans])
         own = np.minimum(rows, last)
+        padded = np.arange(-(-num_keys.max() // KEY_BLOCK) * KEY_BLOCK)
+        seen = places_of(place for span in spans for place in span.seen)
+        num_seen = np.array([sum(last - first for _, first, last in span.seen) for span in spans])
+        firsts = (np.cumsum(num_seen) - num_seen)[:, np.newaxis]
+        places = seen[:, torch.from_numpy(firsts + np.where(padded < num_keys, padded, 0))]  # (2, B, m)
+        num_keys_before = num_keys - last
         return cls(torch.from_numpy(first_rows + own), torch.from_numpy(num_keys_before + own), *places)
 
 
@@ -155,14 +157,10 @@ def group_spans(spans: Iterable[RowSpan]) -> list[list[RowSpan]]:
 
 def places_of(spans: Iterable[SlotSpan]) -> Tensor:
     """Slots and bars (2, number of bars) of spans, one after the other, in the host's memory."""
-    parts = [np.empty((2, 0), dtype=np.int64)]
-    parts += [np.stack(np.broadcast_arrays(slot, np.arange(first, last))) for slot, first, last in spans]
-    return torch.from_numpy(np.concatenate(parts, axis=1))
-
-
-def _padded(places: Tensor, count: int) -> Tensor:
-    """Places (2, n) and as many times the first one as make ``count``."""
-    return torch.cat((places, places[:, :1].expand(2, count - places.shape[1])), dim=1)
+    slots, firsts, lasts = np.array([*spans], dtype=np.int64).reshape(-1, 3).T
+    counts = lasts - firsts
+    shifts = np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    return torch.from_numpy(np.stack((np.repeat(slots, counts), np.arange(counts.sum()) + shifts)))
 
 
 def _mask(group: PaddedGroup, dtype: torch.dtype) -> Tensor:
