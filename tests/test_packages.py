@@ -266,6 +266,7 @@ def test_every_package_that_is_imported_is_pinned():
     }
     brought_along = {
         "starlette": "fastapi",
+        "PIL": "pillow",
         "torchgen": "torch",
         "anyio": "fastapi",
         "mcp_types": "mcp",
