@@ -1,4 +1,7 @@
-/** Builds the page. */
+/**
+ * Builds the page. Each view has a folder; what several views need is in the others: `shared/` (elements, texts, numbers,
+ * settings, views), `service/` (the API, and what it offers), `jobs/` (a job sent, followed and listed) and `charts/`.
+ */
 
 import { get } from "./service/api.js"
 import { askForKey } from "./service/key_form.js"

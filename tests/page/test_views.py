@@ -47,6 +47,17 @@ def test_the_addresses_of_views_open_them(routed: RoutedVisit, address: str):
     assert page.input_value("#epochs") == ("5" if "epochs" in address else "3")
 
 
+def test_nothing_moves_if_the_system_asks_for_less_motion(routed: RoutedVisit):
+    page = routed.open()
+    moving = """() => [...document.querySelectorAll("*")].filter((one) => {
+        const { transitionDuration, animationName } = getComputedStyle(one)
+        return transitionDuration !== "0s" || animationName !== "none"
+    }).length"""
+    assert page.evaluate(moving) > 0
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(moving) == 0
+
+
 def test_every_view_is_accessible_without_anything_done(routed: RoutedVisit):
     reason = "axe-playwright-python is not installed: ./kronos setup --dev"
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason=reason).Axe()

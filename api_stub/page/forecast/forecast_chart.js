@@ -8,7 +8,8 @@ import { BandView, LinesView } from "../charts/band_series.js"
 import { followSize } from "../charts/chart_size.js"
 import { chartOptions, colour, withColours } from "../charts/colours.js"
 import { NEAR, axisText, compact, digitsFor, digitsOf, price, timesOf } from "../shared/format.js"
-import { chartTimes, isAscending, isIntraday } from "../shared/times.js"
+import { isIntraday } from "../shared/times.js"
+import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
 
 const BARS_BEFORE = 3 // candles shown at first for each bar of the forecast
@@ -154,29 +155,10 @@ export class ForecastChart {
 
   #fill() {
     const { lookback, actual, forecast } = this.#drawn
-    const stamps = [...lookback.timestamps, ...actual.timestamps]
-    const known = new Set(stamps)
-    const future = forecast?.timestamps.filter((stamp) => !known.has(stamp)) ?? []
-    let texts = [...stamps, ...future]
-    let seconds = chartTimes(texts)
-    if (!isAscending(seconds)) {
-      // The times of the forecast differ from those of the actual bars: sort them together.
-      const order = seconds.map((_, index) => index).sort((one, other) => seconds[one] - seconds[other])
-      texts = order.map((index) => texts[index])
-      seconds = order.map((index) => seconds[index])
-    }
-    const timeOf = new Map(texts.map((text, index) => [text, seconds[index]]))
-    this.#times = [...timeOf.values()]
-    this.#points = new Map([...timeOf].map(([text, time]) => [time, { text }]))
+    const { texts, points } = pointsOf(lookback, actual, forecast)
+    this.#times = [...points.keys()]
+    this.#points = points
     this.#at = null
-    this.#fillBars(lookback, "bar", timeOf)
-    this.#fillBars(actual, "actual", timeOf)
-    forecast?.timestamps.forEach((stamp, index) => {
-      const quantiles = Object.entries(forecast.quantiles).map(([level, table]) => [level, table.close[index]])
-      const mean = Object.fromEntries(Object.entries(forecast.mean).map(([name, of]) => [name, of[index]]))
-      const paths = forecast.paths?.close.map((path) => path[index]) ?? null
-      Object.assign(this.#points.get(timeOf.get(stamp)), { mean, quantiles, paths })
-    })
     const recent = texts.slice(-LOOKED_AT)
     this.time = timesOf(recent, lookback.timezone)
     this.shortTime = timesOf(recent, lookback.timezone, NEAR)
@@ -190,15 +172,6 @@ export class ForecastChart {
     }
     this.chart.applyOptions({ timeScale: { timeVisible: isIntraday(this.#times), secondsVisible: false } })
     this.#paint()
-  }
-
-  #fillBars(candles, name, timeOf) {
-    const columns = Object.entries(candles.columns)
-    candles.timestamps.forEach((stamp, index) => {
-      const bar = {}
-      for (const [title, of] of columns) bar[title] = of[index]
-      this.#points.get(timeOf.get(stamp))[name] = bar
-    })
   }
 
   /** Draws everything in the current colours. */

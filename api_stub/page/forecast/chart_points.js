@@ -1,0 +1,42 @@
+/** What a chart shows at each time: a known bar, a bar that followed, and the forecast of it. */
+
+import { chartTimes, isAscending } from "../shared/times.js"
+
+/**
+ * The points of a chart by their seconds.
+ *
+ * @returns `{texts, points}`: the timestamps, and a map from seconds to `{text, bar, actual, mean, quantiles, paths}`, each
+ *   as far as there is one: `quantiles` are pairs of a level and a close, `paths` the closes of the paths.
+ */
+export function pointsOf(lookback, actual, forecast) {
+  const stamps = [...lookback.timestamps, ...actual.timestamps]
+  const known = new Set(stamps)
+  const future = forecast?.timestamps.filter((stamp) => !known.has(stamp)) ?? []
+  let texts = [...stamps, ...future]
+  let seconds = chartTimes(texts)
+  if (!isAscending(seconds)) {
+    // The times of the forecast differ from those of the actual bars: sort them together.
+    const order = seconds.map((_, index) => index).sort((one, other) => seconds[one] - seconds[other])
+    texts = order.map((index) => texts[index])
+    seconds = order.map((index) => seconds[index])
+  }
+  const at = new Map(texts.map((text) => [text, { text }]))
+  fillBars(lookback, "bar", at)
+  fillBars(actual, "actual", at)
+  forecast?.timestamps.forEach((stamp, index) => {
+    const quantiles = Object.entries(forecast.quantiles).map(([level, table]) => [level, table.close[index]])
+    const mean = Object.fromEntries(Object.entries(forecast.mean).map(([name, of]) => [name, of[index]]))
+    const paths = forecast.paths?.close.map((path) => path[index]) ?? null
+    Object.assign(at.get(stamp), { mean, quantiles, paths })
+  })
+  return { texts, points: new Map(texts.map((text, index) => [seconds[index], at.get(text)])) }
+}
+
+function fillBars(candles, name, at) {
+  const columns = Object.entries(candles.columns)
+  candles.timestamps.forEach((stamp, index) => {
+    const bar = {}
+    for (const [title, of] of columns) bar[title] = of[index]
+    at.get(stamp)[name] = bar
+  })
+}
