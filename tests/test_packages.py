@@ -206,6 +206,7 @@ def brought_by_no_more_than(extra: str) -> tuple[str, ...]:
     """The packages here that an installation with this extra would lack."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     allowed = closure([*project["dependencies"], *project["optional-dependencies"][extra]])
+    allowed.add(canonicalize_name(project["name"]))  # it is in a checkout that a wheel was built from
     others = tuple(
         package
         for package, owners in packages_distributions().items()

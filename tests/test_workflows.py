@@ -37,7 +37,14 @@ def test_an_action_is_named_by_its_commit(step: dict[str, Any]) -> None:
 def test_a_release_publishes_every_image_and_what_ci_made() -> None:
     jobs, made = WORKFLOWS["release"]["jobs"], WORKFLOWS["ci"]["jobs"]
     images = jobs["images"]["strategy"]["matrix"]["include"]
-    assert sorted(one["dockerfile"] for one in images) == sorted(one.name for one in ROOT.glob("Dockerfile*"))
+    assert {one["dockerfile"] for one in images} == {one.name for one in ROOT.glob("Dockerfile*")}
+    built = {f"{one['name']}{one['suffix']} {one['arch']}" for one in images}
+    joined = [
+        f"{one['name']}{one['suffix']} {arch}"
+        for one in jobs["manifests"]["strategy"]["matrix"]["include"]
+        for arch in one["archs"].split()
+    ]
+    assert sorted(joined) == sorted(built)
     (uploaded,) = [
         step["with"] for step in made["wheel"]["steps"] if "upload-artifact" in step.get("uses", "")
     ]
