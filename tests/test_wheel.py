@@ -101,14 +101,11 @@ def test_what_it_asks_for_is_the_clients_and_not_torch(metadata):
     assert always == {Requirement(text).name for text in PROJECT["project"]["dependencies"]}
     assert not always & {"torch", "pandas", "fastapi", "flower"}
     extras = PROJECT["project"]["optional-dependencies"]
-    assert (
-        set(metadata.get_all("Provides-Extra", []))
-        == extras.keys()
-        == {"worker", "cli", "calendars", "plot", "api"}
-    )
+    assert set(metadata.get_all("Provides-Extra", [])) == extras.keys()
     for extra, texts in extras.items():
         asked = {one.name for one in requirements if one.marker and one.marker.evaluate({"extra": extra})}
-        assert asked == {Requirement(text).name for text in texts}
+        named = [Requirement(text) for text in texts]
+        assert asked == {one.name for one in named if one.marker is None or one.marker.evaluate()}
     assert "torch" in {Requirement(text).name for text in extras["worker"]}
     assert "torch" not in {Requirement(text).name for text in (*extras["api"], *extras["cli"])}
     assert set(extras["cli"]) <= set(extras["worker"])
