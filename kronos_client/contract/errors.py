@@ -82,6 +82,13 @@ class ErrorCode(StrEnum):
     DATA_NOT_ALLOWED = "DATA_NOT_ALLOWED", "The path is not in a data folder: use one in KRONOS_DATA_FOLDER."
     DISK_FULL = "DISK_FULL", "Files cannot be saved: free space, allow writing, or use another folder."
 
+    # Feeds
+    FEED_NOT_FOUND = "FEED_NOT_FOUND", "No feed has this name: create it, with pred_len and other options."
+    FEED_CONFLICT = "FEED_CONFLICT", "The feed has other options: use them, another name, or delete the feed."
+    FEED_BAR_CHANGED = "FEED_BAR_CHANGED", "A known bar differs too far back: replace the series whole."
+    FEED_GONE = "FEED_GONE", "Redis has lost this feed, or bars of it: create it and send whole windows."
+    FEED_BUSY = "FEED_BUSY", "Others kept changing the same series: repeat the append."
+
     # The job's life
     CANCELLED = "CANCELLED", "The job was cancelled, as requested."
     DEADLINE = "DEADLINE", "The job was not done before its deadline: allow more time or add workers."

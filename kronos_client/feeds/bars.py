@@ -1,0 +1,103 @@
+"""Bars of one series: compared, cut and joined by time, and written as blocks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kronos_client.contract.columns import decode_column
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.timestamps import Timestamps, parse_timestamps, write_like
+
+HASH_BYTES: Final = 12
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all bars of a series share.
+
+    Attributes:
+        columns: Those that the series has, in the order of ``COLUMNS``.
+        is_aware: Whether its times have offsets.
+        like: A time as it was first written; others are written like it.
+    """
+
+    columns: tuple[str, ...]
+    is_aware: bool
+    like: str
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """One bar in a block: wall clock in µs since 1970, seconds east of UTC, values. Little-endian."""
+        times = [("wall", "<i8"), *([("offset_s", "<i4")] if self.is_aware else [])]
+        return np.dtype([*times, ("values", "<f4", (len(self.columns),))])
+
+
+@dataclass(frozen=True, eq=False)
+class Bars:
+    """``rows``, (T,) of the form's dtype, in the order of time."""
+
+    form: Form
+    rows: NDArray[np.void]
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> "Bars":
+        """Those of a series as the contract has it. Raises TimestampError."""
+        times = parse_timestamps(payload["timestamps"])
+        columns = tuple(name for name in COLUMNS if name in payload)
+        form = Form(columns, times.is_aware, times.texts[0])
+        rows = np.empty(len(times), form.dtype)
+        rows["wall"] = times.wall.astype(np.int64)
+        if times.offsets_s is not None:
+            rows["offset_s"] = times.offsets_s
+        rows["values"] = np.stack([decode_column(payload[name]) for name in columns], axis=-1)
+        return cls(form, rows)
+
+    @classmethod
+    def from_blocks(cls, form: Form, blocks: Sequence[bytes]) -> "Bars":
+        """The bars of blocks that follow each other."""
+        return cls(form, np.frombuffer(b"".join(blocks), form.dtype))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, part: slice | NDArray[Any]) -> "Bars":
+        return replace(self, rows=self.rows[part])
+
+    def __add__(self, other: "Bars") -> "Bars":
+        return replace(self, rows=np.concatenate([self.rows, other.rows]))
+
+    @property
+    def clock(self) -> NDArray[np.int64]:
+        """Instants in µs since 1970, (T,); the wall clock if times have no offset."""
+        wall: NDArray[np.int64] = self.rows["wall"]
+        return wall - self.rows["offset_s"].astype(np.int64) * 1_000_000 if self.form.is_aware else wall
+
+    def equal(self, other: "Bars") -> NDArray[np.bool_]:
+        """Which values, (T,), are those of ``other``. A missing one equals a missing one."""
+        ours, theirs = self.rows["values"], other.rows["values"]
+        return np.asarray(((ours == theirs) | (np.isnan(ours) & np.isnan(theirs))).all(axis=1))
+
+    def texts(self) -> tuple[str, ...]:
+        """The times, written like the series' first one."""
+        wall = self.rows["wall"].astype("datetime64[us]")
+        offsets = self.rows["offset_s"].astype(np.int64) if self.form.is_aware else None
+        return write_like(self.form.like, wall, offsets)
+
+    def timestamps(self) -> Timestamps:
+        """The times as the model reads them."""
+        return parse_timestamps(self.texts())
+
+    def as_columns(self) -> dict[str, Any]:
+        """Candles as ``submit`` takes them."""
+        columns = {name: self.rows["values"][:, at].copy() for at, name in enumerate(self.form.columns)}
+        return {"timestamps": list(self.texts()), **columns}
+
+    def block(self, series_id: str) -> tuple[str, bytes]:
+        """These bars as a block, and its name, a hash: blocks of two series never share one."""
+        content = self.rows.tobytes()
+        label = f"{len(series_id)}:{series_id}{self.form.columns}{self.form.is_aware}".encode()
+        return blake2b(label + content, digest_size=HASH_BYTES).hexdigest(), content

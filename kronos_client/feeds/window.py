@@ -1,0 +1,177 @@
+"""What an append changes in a series: its record, the blocks it adds, and those it no longer needs.
+
+A window is a list of blocks of at most ``BLOCK_BARS`` bars. A new bar is a block of its own; three blocks of
+a size and the next one become a larger one. So a bar is written four times at most, and a window of 512 bars
+has at most 18 blocks.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.feeds.bars import Bars, Form
+
+BLOCK_BARS: Final = 64
+GROWTH: Final = 4
+TAIL_BARS: Final = 8
+"""The last known bars that each append reads: for corrections, and to find the spacing."""
+
+
+class Block(NamedTuple):
+    """A block's hash, its number of bars, and the instant of its first one in µs."""
+
+    name: str
+    num_bars: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """A series of a feed, as it stands in Redis.
+
+    Attributes:
+        blocks: In the order of time.
+        last: The instant of the newest bar in µs.
+        num_corrections: Bars that a later append changed.
+        num_restarts: How often the series was replaced whole.
+    """
+
+    form: Form
+    blocks: tuple[Block, ...]
+    last: int
+    timezone: str | None = None
+    num_corrections: int = 0
+    num_restarts: int = 0
+
+    @property
+    def num_bars(self) -> int:
+        """Bars in all blocks; up to a block more than the feed's ``max_bars``."""
+        return sum(block.num_bars for block in self.blocks)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in all blocks."""
+        return self.num_bars * self.form.dtype.itemsize
+
+    def to_json(self) -> str:
+        """The text that stands in Redis."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Record":
+        """The reverse of ``to_json``."""
+        given = json.loads(text)
+        form = given.pop("form")
+        form["columns"] = tuple(form["columns"])
+        return cls(Form(**form), tuple(Block(*block) for block in given.pop("blocks")), **given)
+
+    def tail_from(self, instant: int) -> int:
+        """The number of blocks before those with the last ``TAIL_BARS`` bars and all from ``instant`` on."""
+        at, num_bars = len(self.blocks), 0
+        while at and (num_bars < TAIL_BARS or self.blocks[at].first > instant):
+            at -= 1
+            num_bars += self.blocks[at].num_bars
+        return at
+
+
+class Change(NamedTuple):
+    """The bars after the first ``num_kept``, which stay as they are; ``num_new`` bars were not known."""
+
+    num_kept: int
+    bars: Bars
+    num_new: int
+    num_corrected: int
+
+
+def compare(tail: Bars, num_before: int, given: Bars, corrections: int, *, is_cut: bool) -> Change | None:
+    """What ``given`` changes in a window; None if it has all these bars.
+
+    Args:
+        tail: The window's bars from the first given one on, and some before.
+        num_before: The window's bars before the tail.
+        corrections: The last bars that may differ.
+        is_cut: Whether the window has lost earlier bars, so that bars before it are left out.
+
+    Raises:
+        JobError: FEED_BAR_CHANGED, with the time.
+    """
+    if is_cut and num_before == 0:
+        given = given[given.clock >= tail.clock[0]]
+    known, clock = tail.clock, given.clock
+    places = np.searchsorted(known, clock)
+    at = np.minimum(places, len(known) - 1)
+    is_known = known[at] == clock
+    is_new = clock > known[-1]
+    is_changed = ~is_new & ~(is_known & given.equal(tail[at]))
+    reach = max(len(known) - corrections, 0)
+    may_change = is_new if reach == len(known) else clock >= known[reach]
+    if (is_changed & ~may_change).any():
+        row = int((is_changed & ~may_change).argmax())
+        what = (
+            "differs from the bar that the feed has"
+            if is_known[row]
+            else "was not there when later ones came"
+        )
+        text = f"the bar at {given.texts()[row]} {what}: only the last {corrections} bars may change"
+        text += "; replace() exchanges a series whole"
+        raise JobError(ErrorCode.FEED_BAR_CHANGED, text, "timestamps", {"row": row})
+    if not (is_changed | is_new).any():
+        return None
+    first = int(clock[is_changed | is_new][0])
+    stays = int(np.searchsorted(known, first))
+    rest = tail[stays:]
+    rest = rest[~np.isin(rest.clock, clock)] + given[clock >= first]
+    ordered = rest[np.argsort(rest.clock, kind="stable")]
+    return Change(num_before + stays, ordered, int(is_new.sum()), int(is_changed.sum()))
+
+
+def num_kept_blocks(blocks: Sequence[Block], change: Change) -> int:
+    """The blocks that stay as they are; the others are written anew, with the change."""
+    at, num_bars = 0, 0
+    while at < len(blocks) and num_bars + blocks[at].num_bars <= change.num_kept:
+        num_bars += blocks[at].num_bars
+        at += 1
+    size = change.num_kept - num_bars + len(change.bars)
+    while at:
+        level, before = (
+            _level(size),
+            [_level(block.num_bars) for block in blocks[max(at - GROWTH + 1, 0) : at]],
+        )
+        if before[-1] < level:
+            num_absorbed = 1
+        elif level < _level(BLOCK_BARS) and before == [level] * (GROWTH - 1):
+            num_absorbed = GROWTH - 1
+        else:
+            break
+        size += sum(block.num_bars for block in blocks[at - num_absorbed : at])
+        at -= num_absorbed
+    return at
+
+
+def _level(num_bars: int) -> int:
+    """0 for 1 to 3 bars, 1 for 4 to 15, and so on; blocks of ``BLOCK_BARS`` are the largest."""
+    return int(np.emath.logn(GROWTH, min(num_bars, BLOCK_BARS)) + 1e-9)
+
+
+def cut(series_id: str, bars: Bars, store: Callable[[str, bytes], object]) -> list[Block]:
+    """Bars as blocks, which ``store`` receives."""
+    blocks = []
+    for start in range(0, len(bars), BLOCK_BARS):
+        part = bars[start : start + BLOCK_BARS]
+        name, content = part.block(series_id)
+        store(name, content)
+        blocks.append(Block(name, len(part), int(part.clock[0])))
+    return blocks
+
+
+def trimmed(record: Record, max_bars: int) -> Record:
+    """The record without the oldest blocks that a window of ``max_bars`` does not need."""
+    blocks, num_bars = record.blocks, record.num_bars
+    while num_bars - blocks[0].num_bars >= max_bars:
+        num_bars -= blocks[0].num_bars
+        blocks = blocks[1:]
+    return replace(record, blocks=blocks)

@@ -1,0 +1,223 @@
+"""Appends to a feed: whole, once, and the same in any overlap."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kronos_client.contract.errors import JobError
+from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.store import FeedLimits
+from kronos_client.redis.connection import connect
+from kronos_model.bars.synthetic import candles
+from tests.faults.proxy import FaultyProxy, Rule
+
+OPTIONS = {"pred_len": 5, "max_bars": 100}
+NUM_BARS = 250
+EDITS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 90)), min_size=1, max_size=12)
+"""How far before the end of what is known an append begins, and how many bars it has."""
+
+
+def frame(name="A", seed=1, bars=NUM_BARS) -> pd.DataFrame:
+    made = pd.DataFrame(candles(seed=seed, bars=bars).as_dict())
+    made["ds"] = pd.to_datetime(made.pop("timestamps"), utc=True)
+    return made.assign(unique_id=name)
+
+
+WHOLE = frame()
+
+
+def as_frame(feed: Feed, name="A") -> pd.DataFrame:
+    held = pd.DataFrame(feed.bars(name))
+    return held.assign(timestamps=pd.to_datetime(held["timestamps"], utc=True))
+
+
+def is_held(feed: Feed, expected: pd.DataFrame, name="A") -> bool:
+    held, wanted = as_frame(feed, name), expected.tail(feed.spec.max_bars)
+    values = [one for one in ("open", "high", "low", "close", "volume", "amount") if one in wanted]
+    return list(held["timestamps"]) == list(wanted["ds"]) and np.array_equal(
+        held[values].to_numpy("float32"), wanted[values].to_numpy("float32"), equal_nan=True
+    )
+
+
+def code_of(call, *arguments, **options) -> str:
+    with pytest.raises(JobError) as refused:
+        call(*arguments, **options)
+    return refused.value.code
+
+
+@pytest.fixture
+def feed(redis, redis_server):
+    with Feed.open("f", url=redis_server.url, **OPTIONS) as feed:
+        yield feed
+
+
+@given(EDITS)
+@settings(max_examples=40)
+def test_appends_in_any_overlap_leave_what_one_of_all_leaves(redis, redis_server, edits):
+    redis.flushall()
+    with Feed.open("f", url=redis_server.url, **OPTIONS) as feed:
+        end = num_new = 0
+        for overlap, length in edits:
+            start = max(end - overlap, 0)
+            stop = min(start + length, NUM_BARS)
+            num_new += feed.append(WHOLE[start:stop]).num_new
+            end = max(end, stop)
+            assert is_held(feed, WHOLE[:end])
+        assert num_new == end
+        with connect(redis_server.url) as raw:
+            blocks = [key for key in raw.scan_iter("kronos:feed_block:*") if raw.ttl(key) == -1]
+            assert len(blocks) <= 14
+            assert raw.hget("kronos:feed:f", "num_bytes") == str(
+                sum(map(raw.strlen, blocks))
+            )  # what counts against the limit is what is there
+
+
+def test_a_repeated_append_changes_nothing(feed, redis):
+    assert feed.append(WHOLE).changed == ("A",)
+    before = {key: redis.dump(key) for key in redis.scan_iter("kronos:feed_[sv]*")}
+    again = feed.append(WHOLE[-30:])
+    assert (again.num_new, again.num_corrected, again.changed) == (0, 0, ())
+    assert {key: redis.dump(key) for key in redis.scan_iter("kronos:feed_[sv]*")} == before
+
+
+def test_a_correction_reaches_three_bars_back(feed):
+    feed.append(WHOLE)
+    changed = WHOLE.copy()
+    changed.loc[NUM_BARS - 3, "close"] = changed.loc[NUM_BARS - 3, "open"]
+    assert feed.append(changed[-3:]).num_corrected == 1
+    assert is_held(feed, changed)
+    changed.loc[NUM_BARS - 4, "close"] = changed.loc[NUM_BARS - 4, "open"]
+    assert code_of(feed.append, changed[-4:]) == "FEED_BAR_CHANGED"
+    assert feed.replace(changed).changed == ("A",)
+    assert is_held(feed, changed)
+
+
+def test_a_bar_between_known_ones_is_a_correction_or_refused(feed):
+    feed.append(WHOLE.drop([NUM_BARS - 2, NUM_BARS - 9]))
+    assert feed.append(WHOLE[-3:]).num_corrected == 1
+    assert code_of(feed.append, WHOLE[-9:]) == "FEED_BAR_CHANGED"
+    assert is_held(feed, WHOLE.drop(NUM_BARS - 9))
+
+
+def test_one_series_at_fault_refuses_the_whole_append(feed):
+    feed.append(WHOLE)
+    bad = frame("B", seed=2)
+    bad.loc[7, "close"] = np.nan
+    with pytest.raises(JobError) as refused:
+        feed.append(pd.concat([frame("C", 3), bad]))
+    assert (refused.value.code, refused.value.details["series"]) == ("NOT_FINITE", "B")
+    assert feed.ids() == ["A"]
+
+
+@pytest.mark.parametrize(("bar_time", "num_held"), [("start", 1), ("end", 0)])
+def test_a_bar_that_has_not_ended_is_held_back(redis, redis_server, bar_time, num_held):
+    minute = datetime.now(UTC) - timedelta(seconds=30)
+    bars = WHOLE[:50].assign(ds=pd.date_range(end=minute, periods=50, freq="min"))
+    with Feed.open("f", url=redis_server.url, bar_time=bar_time, **OPTIONS) as feed:
+        assert feed.append(bars).num_held_back == num_held
+        assert is_held(feed, bars[: 50 - num_held])
+    with Feed.open("g", url=redis_server.url, closed_only=False, **OPTIONS) as feed:
+        assert feed.append(bars).num_held_back == 0
+
+
+def test_times_without_an_offset_hold_nothing_back(feed):
+    bars = WHOLE[:50].assign(ds=pd.date_range("2100-01-01", periods=50, freq="min"))
+    assert feed.append(bars).num_new == 50
+
+
+def test_two_appenders_at_once_lose_nothing(redis, redis_server):
+    names = [f"s{i}" for i in range(6)]
+    with Feed.open("f", url=redis_server.url, **OPTIONS) as one, Feed.open("f", url=redis_server.url) as two:
+        failures: list[JobError] = []
+
+        def append(feed: Feed, ends: range) -> None:
+            try:
+                for end in ends:
+                    feed.append(pd.concat([WHOLE[:end].assign(unique_id=name) for name in names]))
+            except JobError as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=append, args=(feed, range(20, 60, 2))) for feed in (one, two)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        assert all(is_held(one, WHOLE[:58], name) for name in names)
+
+
+def test_options_decide_whether_it_is_the_same_feed(feed, redis_server):
+    feed.append(WHOLE)
+    with Feed.open("f", url=redis_server.url, **OPTIONS) as same:
+        assert is_held(same, WHOLE)
+    with pytest.raises(JobError) as refused:
+        Feed.open("f", url=redis_server.url, **OPTIONS, sample_count=7)
+    assert (refused.value.code, refused.value.field) == ("FEED_CONFLICT", "sample_count")
+    assert code_of(Feed.open, "none", url=redis_server.url) == "FEED_NOT_FOUND"
+    assert code_of(Feed.open, "g", url=redis_server.url, pred_len=0) == "BAD_VALUE"
+
+
+def test_deletion_removes_all_of_it_and_nothing_else(feed, redis, redis_server):
+    with Feed.open("g", url=redis_server.url, **OPTIONS) as other:
+        other.append(WHOLE)
+        others = {*redis.scan_iter()} - {"kronos:feed:f"}
+        feed.append(WHOLE)
+        feed.delete()
+        assert {*redis.scan_iter()} == others
+        assert code_of(feed.append, WHOLE) == code_of(feed.bars, "A") == "FEED_GONE"
+        assert is_held(other, WHOLE)
+
+
+def test_after_a_loss_it_is_created_again(feed, redis, redis_server):
+    feed.append(WHOLE)
+    redis.flushall()
+    assert code_of(feed.append, WHOLE) == "FEED_GONE"
+    with Feed.open("f", url=redis_server.url, **OPTIONS) as again:
+        again.append(WHOLE)
+        assert is_held(again, WHOLE)
+
+
+def test_what_exceeds_a_limit_is_refused_and_leaves_no_trace(redis, redis_server):
+    limits = FeedLimits(max_feeds=1, max_series=1, max_bytes=5000)
+    with Feed.open("f", url=redis_server.url, limits=limits, **OPTIONS) as feed:
+        feed.append(WHOLE[:90])
+        assert code_of(feed.append, frame("B")[:9]) == "LIMIT_EXCEEDED"
+        assert code_of(Feed.open, "g", url=redis_server.url, limits=limits, **OPTIONS) == "LIMIT_EXCEEDED"
+        assert code_of(feed.replace, WHOLE[:160]) == "LIMIT_EXCEEDED"
+        assert feed.ids() == ["A"]
+        assert is_held(feed, WHOLE[:90])
+
+
+def test_a_feed_that_nobody_appends_to_is_deleted_at_last(feed, redis, redis_server):
+    feed.append(WHOLE)
+    redis.zadd("kronos:feeds", {"f": 0})
+    Feed.open("g", url=redis_server.url, **OPTIONS).close()
+    assert {*redis.scan_iter()} == {"kronos:feeds", "kronos:feed:g"}
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+@pytest.mark.parametrize(("command", "script"), [("SET", ""), ("EVALSHA", "feed_append")])
+def test_an_error_reply_leaves_all_or_nothing_and_the_append_can_be_repeated(
+    redis, redis_server, command, script, is_after
+):
+    with FaultyProxy(redis_server.url) as proxy, Feed.open("f", url=proxy.url, **OPTIONS) as feed:
+        feed.append(WHOLE[:60])
+        text = "MISCONF Redis is unable to persist on disk."
+        rule = Rule(text, lambda one: (one.command, one.script) == (command, script), is_after)
+        proxy.rules = [rule]
+        changes = pd.concat([WHOLE[:70], frame("B", 2)[:70]])
+        assert code_of(feed.append, changes) == "BROKER_UNREACHABLE"
+        assert rule.num_hits
+        proxy.rules = []
+        is_visible = bool(script) and is_after
+        assert feed.ids() == (["A", "B"] if is_visible else ["A"])
+        assert is_held(feed, WHOLE[: 70 if is_visible else 60])
+        assert feed.append(changes).num_new == (0 if is_visible else 80)
+        assert is_held(feed, WHOLE[:70])
+        listed = {key for key in redis.scan_iter("kronos:feed_block:*") if redis.ttl(key) == -1}
+        assert sum(map(redis.strlen, listed)) == int(redis.hget("kronos:feed:f", "num_bytes"))
