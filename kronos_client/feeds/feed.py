@@ -10,6 +10,7 @@ from typing import Any, Final, Self, Unpack
 import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN, LongFrame
 from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
@@ -167,9 +168,15 @@ class Feed:
     def _read(self, bars: Any, id_column: str, timestamp_column: str) -> dict[str, tuple[Bars, str | None]]:
         """The given bars by series, checked, each with its time zone."""
         titles: Any = {"id_column": id_column, "timestamp_column": timestamp_column}
-        given = {}
+        given: dict[str, tuple[Bars, str | None]] = {}
         for key, columns, times in LongFrame(bars, titles).items():
             name = str(key)
+            if not is_job_id(name):  # the same rule as for ids of jobs
+                text = f"an id of a series must be 1 to {MAX_ID_CHARS} printable characters"
+                raise JobError(ErrorCode.BAD_VALUE, text, id_column)
+            if name in given:
+                text = f"two ids of the frame are both written {name!r}: give each series its own"
+                raise JobError(ErrorCode.DUPLICATE_ID, text, id_column)
             with _of_series(name):
                 payload = series_payload(columns, name, timezone=self.spec.timezone, **times)
                 check_price_columns(payload)

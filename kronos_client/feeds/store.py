@@ -25,7 +25,7 @@ GONE_KEY: Final = f"{KEY_PREFIX}feeds_gone"
 UNSEEN_S: Final = 600
 """Seconds that a block without a record is kept: to upload the rest, or to read what has just changed."""
 CHUNK: Final = 1000
-CACHED_BLOCKS: Final = 50_000
+CACHED_BLOCKS: Final = 20_000
 
 
 @dataclass(frozen=True)

@@ -137,10 +137,8 @@ def num_kept_blocks(blocks: Sequence[Block], change: Change) -> int:
         at += 1
     size = change.num_kept - num_bars + len(change.bars)
     while at:
-        level, before = (
-            _level(size),
-            [_level(block.num_bars) for block in blocks[max(at - GROWTH + 1, 0) : at]],
-        )
+        level = _level(size)
+        before = [_level(block.num_bars) for block in blocks[max(at - GROWTH + 1, 0) : at]]
         if before[-1] < level:
             num_absorbed = 1
         elif level < _level(BLOCK_BARS) and before == [level] * (GROWTH - 1):

@@ -221,3 +221,12 @@ def test_an_error_reply_leaves_all_or_nothing_and_the_append_can_be_repeated(
         assert is_held(feed, WHOLE[:70])
         listed = {key for key in redis.scan_iter("kronos:feed_block:*") if redis.ttl(key) == -1}
         assert sum(map(redis.strlen, listed)) == int(redis.hget("kronos:feed:f", "num_bytes"))
+
+
+def test_ids_that_could_be_confused_are_refused(feed):
+    same = pd.concat(
+        [WHOLE.assign(unique_id=pd.Series(["1"] * NUM_BARS, dtype=object)), WHOLE.assign(unique_id=1)]
+    )
+    assert code_of(feed.append, same) == "DUPLICATE_ID"
+    assert code_of(feed.append, WHOLE.assign(unique_id="a\nb")) == "BAD_VALUE"
+    assert feed.ids() == []
