@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import tzinfo
 from random import uniform
 from time import sleep
 from typing import Any, Final, Self, Unpack
@@ -14,10 +15,11 @@ from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN, LongFrame
 from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
-from kronos_client.feeds.options import FeedOptions, FeedSpec
+from kronos_client.feeds.options import EXCHANGE_YEAR, NAMED_CALENDARS, FeedOptions, FeedSpec
 from kronos_client.feeds.store import FeedLimits, FeedStore, Read, Write, gone
 from kronos_client.feeds.window import Block, Change, Record, compare, cut, num_kept_blocks, trimmed
 from kronos_client.settings import ClientSettings, settings_for
+from kronos_model.bars.calendar.exchange import load_exchange
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.calendar.spacing import instants_of
 from kronos_model.bars.columns import check_candles, check_price_columns
@@ -257,9 +259,13 @@ class Feed:
 
     def _num_ended(self, new: Bars, tail: Bars | None, zone: str | None, now: float) -> int:
         """How many of the bars have ended by now; all if their times are not known in UTC."""
-        if not self.spec.closed_only or not (new.form.is_aware or zone):
+        calendar = None if self.spec.calendar in NAMED_CALENDARS else self.spec.calendar
+        if not self.spec.closed_only or not (new.form.is_aware or zone or calendar):
             return len(new)
-        clock = instants_of(new.timestamps(), load_timezone(zone) if zone else None)
+        clock_of: tzinfo | None = load_timezone(zone) if zone else None
+        if clock_of is None and calendar is not None and not new.form.is_aware:
+            clock_of = load_exchange(calendar, EXCHANGE_YEAR, EXCHANGE_YEAR).zone
+        clock = instants_of(new.timestamps(), clock_of)
         both = new.clock if tail is None else np.unique(np.concatenate([tail.clock, new.clock]))
         spacing = common_spacing(both) if len(both) > 1 and self.spec.bar_time == "start" else 0
         return int(np.searchsorted(clock + spacing, now * 1e6, side="right"))

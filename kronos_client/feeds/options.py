@@ -19,6 +19,7 @@ from kronos_model.errors import KronosError
 OF_ONE_JOB: Final = ("series_ids", "timestamps", "future_timestamps", "stream", "paths", "deadline_s")
 
 SOME_TIMES: Final = ("2024-01-01T00:00", "2024-01-01T00:01", "2024-01-01T00:02")
+EXCHANGE_YEAR: Final = 2024  # any: an exchange has one zone
 NAMED_CALENDARS: Final = ("24/7", "weekdays")
 
 
@@ -77,7 +78,7 @@ class FeedSpec:
             if zones["timezone"] is not None:
                 load_timezone(zones["timezone"])
             if zones["calendar"] not in (None, *NAMED_CALENDARS):
-                load_exchange(zones["calendar"], 2024, 2024)
+                load_exchange(zones["calendar"], EXCHANGE_YEAR, EXCHANGE_YEAR)
         except KronosError as error:
             raise JobError.from_kronos(error) from None
         # Some bars, so that all other options are checked just as a worker will.

@@ -2,6 +2,7 @@
 
 import threading
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -123,6 +124,13 @@ def test_a_bar_that_has_not_ended_is_held_back(redis, redis_server, bar_time, nu
         assert is_held(feed, bars[: 50 - num_held])
     with Feed.open("g", url=redis_server.url, closed_only=False, **OPTIONS) as feed:
         assert feed.append(bars).num_held_back == 0
+
+
+def test_an_exchange_says_when_times_without_an_offset_are(redis, redis_server):
+    now = datetime.now(ZoneInfo("Asia/Tokyo")).replace(tzinfo=None)
+    bars = WHOLE[:50].assign(ds=pd.date_range(end=now - timedelta(seconds=30), periods=50, freq="min"))
+    with Feed.open("f", url=redis_server.url, calendar="XTKS", **OPTIONS) as feed:
+        assert feed.append(bars).num_held_back == 1
 
 
 def test_times_without_an_offset_hold_nothing_back(feed):
