@@ -2,7 +2,8 @@
 
 A priority class gets ``CLASS_RATIO`` times the slots of the next class that has work, and the jobs of one
 class get equal slots. What a job cannot use goes to the others (weighted max-min fairness). If there are
-fewer slots than jobs, those of a class take turns (``FairQueue``), and so do the classes, by their shares.
+fewer slots than ``LEAST_SLOTS`` for each job, those of a class take turns (``FairQueue``). If there are fewer
+than classes, so do these, by their shares.
 
 What is counted of a job is in columns, so that a step of many jobs costs little more than one of few.
 """
@@ -23,8 +24,10 @@ CLASS_RATIO: Final = 8
 WEIGHTS: Final = np.array([CLASS_RATIO ** (len(PRIORITIES) - 1 - rank) for rank in range(len(PRIORITIES))])
 """Of classes that have work, from the highest."""
 QUANTUM_BARS: Final = 16
-"""Bars that a job without a slot may fall behind before it gets that of another of its class; also the steps
-that a class's turn takes."""
+"""Bars that a job without slots may fall behind, for each slot of another of its class, before it gets these;
+also the steps that a class's turn takes."""
+LEAST_SLOTS: Final = 16
+"""Of a job that could use so many, at most a quarter of all: fewer paths would read their prompt as often."""
 GOLDEN_RATIO: Final = (5**0.5 - 1) / 2
 """Its multiples without their whole parts lie evenly between 0 and 1, however many are taken."""
 
@@ -111,8 +114,8 @@ class JobColumns:
 
     @cached_property
     def turn(self) -> NDArray[np.float64]:
-        """The job of a class with the least is next. A holder keeps its slot until it is a quantum ahead."""
-        return self.service - np.where(self.held > 0, QUANTUM_BARS, 0.0)
+        """The job of a class with the least is next. A holder keeps its slots until it is a quantum ahead."""
+        return self.service - QUANTUM_BARS * self.held
 
 
 @dataclass(eq=False)
@@ -226,7 +229,7 @@ class Jobs:
 
 
 def fair_shares(jobs: JobColumns, num_slots: int) -> NDArray[np.float64]:
-    """Each job's fair share of the slots."""
+    """Each job's fair share of the slots; none for those that wait for their turn."""
     classes = _by_class(jobs, jobs.wanted > 0)
     of_classes = _max_min(
         np.array([jobs.wanted[members].sum() for members in classes]),
@@ -234,8 +237,15 @@ def fair_shares(jobs: JobColumns, num_slots: int) -> NDArray[np.float64]:
         num_slots,
     )
     shares = np.zeros(len(jobs.rank))
+    least = np.minimum(jobs.wanted, min(LEAST_SLOTS, num_slots // 4))
     for members, of_class in zip(classes, of_classes, strict=True):
-        shares[members] = _max_min(jobs.wanted[members], np.ones(len(members)), of_class)
+        served = members
+        if least[members].sum() > of_class and least.max() > 1:
+            in_turn = members[np.lexsort((jobs.arrived[members], jobs.turn[members]))]
+            num_served = np.searchsorted(np.cumsum(least[in_turn]), of_class + 1e-9, side="right")
+            uses_all = jobs.wanted[in_turn[:num_served]].sum() >= of_class
+            served = in_turn[: num_served if uses_all else num_served + 1]
+        shares[served] = _max_min(jobs.wanted[served], np.ones(len(served)), of_class)
     return shares
 
 
@@ -246,7 +256,7 @@ def slot_targets(jobs: JobColumns, num_slots: int, turn: int = 0) -> NDArray[np.
     """
     shares = fair_shares(jobs, num_slots)
     targets = (shares + 1e-9).astype(np.int64)
-    without = _by_class(jobs, (targets == 0) & (jobs.wanted > 0))
+    without = _by_class(jobs, (targets == 0) & (shares > 0))
     if without:
         quotas = _max_min(
             np.array([len(members) for members in without]),
