@@ -1,8 +1,8 @@
 """How many requests a second does the HTTP API answer, beside thirty lines of FastAPI around the predictor?
 
 50 users, each with one request after the other, for a while: Kronos-small's shape, 400 bars of lookback, 24
-ahead, 30 paths. Same requests, same answers. Both services compute on all cores, in turn. With the defaults it
-takes nine minutes.
+ahead, 30 paths. Same requests, same answers. Both services compute on all cores, in turn. The defaults take
+nine minutes.
 
     python -m benchmarks.http [--users 50] [--seconds 60] [--runs 3] [--shape small]
 """
