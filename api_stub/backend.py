@@ -18,7 +18,7 @@ from kronos_client.contract.names import DEAD_KEY, SHARED_KEY, Kind
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
-from kronos_client.core.job_facts import JobFacts, ListedJob, list_jobs, read_job
+from kronos_client.core.job_facts import JobFacts, ListedJob, dead_messages, list_jobs, read_job
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import Stored
 from kronos_client.redis.connection import reachable, unanswered
@@ -140,11 +140,16 @@ class Backend:
         async with _answered(JOB_TIMEOUT_S, job_id):
             return await self.events.forget(job_id)
 
-    async def facts(self, job_id: str) -> JobFacts:
+    async def facts(self, job_id: str, *, reads_dead: bool = False) -> JobFacts:
         """Where a job is, and how long it takes. Raises JobError BROKER_UNREACHABLE."""
         async with _answered(JOB_TIMEOUT_S, job_id):
-            read = partial(read_job, reads_dead=False)
+            read = partial(read_job, reads_dead=reads_dead)
             return await self.ask(read, self.dispatcher.redis, job_id, job_id=job_id)
+
+    async def dead(self) -> list[dict[str, Any]]:
+        """The messages that no worker could read, newest first. Raises JobError BROKER_UNREACHABLE."""
+        async with _answered(JOB_TIMEOUT_S):
+            return await self.ask(dead_messages, self.dispatcher.redis)
 
     async def list_jobs(
         self, kind: Kind, limit: int, until: float | None

@@ -25,12 +25,14 @@ from api_stub.routes import (
     backtest_reports,
     candles,
     datasets,
+    explanations,
     file_forecasts,
     health,
     jobs,
     metrics,
     models,
     predict,
+    promotions,
 )
 from api_stub.routes.query import KNOWN_QUERY
 from api_stub.settings import ApiSettings
@@ -44,6 +46,8 @@ PARTS: Final = (
     file_forecasts,
     jobs,
     backtest_reports,
+    explanations,
+    promotions,
     models,
     candles,
     datasets,

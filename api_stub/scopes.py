@@ -9,7 +9,7 @@ from starlette.types import Scope
 from api_stub.problems import HttpCode
 from kronos_client.contract.errors import JobError
 
-KeyScope = Literal["predict", "train", "metrics", "admin"]
+KeyScope = Literal["predict", "train", "promote", "metrics", "admin"]
 
 SCHEME: Final = "key"
 BEARER: Final = HTTPBearer(
@@ -26,14 +26,19 @@ def key_of(scope: Scope) -> str:
     return key
 
 
-def needs(scope: KeyScope) -> Any:
-    """A route's dependency: refuses a key that has neither this scope nor admin."""
+def needs(*scopes: KeyScope) -> Any:
+    """A route's dependency: refuses a key that has neither one of these scopes nor admin."""
 
     # async, because FastAPI runs sync dependencies on threads.
-    async def check(request: Request, _: Annotated[object, Security(BEARER, scopes=[scope])]) -> None:
-        check_scope(request, scope)
+    async def check(request: Request, _: Annotated[object, Security(BEARER, scopes=scopes)]) -> None:
+        check_scope(request, *scopes)
 
     return Depends(check)
+
+
+def has_admin(request: Request) -> bool:
+    """Whether the request's key allows everything."""
+    return "admin" in getattr(request.state, "scopes", SCOPES)
 
 
 def check_scope(request: Request, *scopes: str) -> None:

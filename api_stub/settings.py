@@ -11,8 +11,8 @@ class ApiSettings(ServiceSettings):
     api_keys: SecretStr | None = Field(
         None,
         description="keys, separated by commas or line ends; each request must send one; default: none. "
-        "A key with scopes, such as `KEY:predict+train`, allows only those: `predict`, `train`, `metrics`, "
-        "`admin`",
+        "A key with scopes, such as `KEY:predict+train`, allows only those: `predict`, `train`, `promote`, "
+        "`metrics`, `admin`",
     )
     api_wait_s: float = Field(
         60, ge=0, description="seconds that a request waits for its forecast; then it gets the job's address"

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -21,12 +20,11 @@ from kronos_client.registry.model_registry import (
     ModelRegistry,
     check_name,
     roll_back,
-    why_not_promoted,
 )
-from kronos_client.registry.model_registry import promote as record_promotion
+from kronos_client.registry.promoting import NotPromoted, meant, promote_checked
 from kronos_client.registry.registered_model import Metadata, RegisteredModel
 from kronos_model.checkpoints.source import CONFIG_NAME, locate_checkpoint, read_json, read_metadata
-from kronos_model.errors import CheckpointError, CheckpointMismatch
+from kronos_model.errors import CheckpointMismatch
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 TOKEN_BITS = ("s1_bits", "s2_bits")
@@ -90,24 +88,14 @@ def promote(reference: str, backtest: Path | None, force: bool) -> None:
 
     Without promotions, a name means its newest version. Workers use it with the next job.
     """
-    registry = model_registry()
-    new = registry.resolve(reference) if "@" in reference else None
-    if new is None:
+    try:
+        done = promote_checked(model_registry(), reference, backtest, forced=force)
+    except NotPromoted as refusal:
+        hint = " --force promotes it all the same; --backtest gives a backtest"
+        raise click.ClickException(f"{refusal}.{hint}") from None
+    if done is None:
         raise click.ClickException(f"no version {reference}: write NAME@VERSION, as `kronos models` lists it")
-    present = _meant(registry, new.name) if force else registry.resolve(new.name)
-    if present is not None and present != new and not force:
-        reason: str | None = "without --backtest, nothing says so"
-        if backtest is not None:
-            report = read_json(backtest / "report.json")
-            if isinstance(report, dict) and report.keys() >= {"models", "model_info"}:
-                reason = why_not_promoted(report, new, present)
-            else:
-                reason = f"{backtest} has no report.json of a backtest"
-        if reason is not None:
-            text = f"{reference} must be no worse than {present.reference}, but {reason}"
-            raise click.ClickException(f"{text}. --force promotes it all the same")
-    record_promotion(new, forced=force)
-    click.echo(f"{new.name} means {reference} now" + _instead(present, new))
+    click.echo(f"{done.new.name} means {reference} now" + _instead(done.before, done.new))
 
 
 @models.command()
@@ -116,19 +104,12 @@ def rollback(name: str) -> None:
     """Let NAME mean what it meant before its last promotion."""
     registry = model_registry()
     check_name(name)
-    before = _meant(registry, name)
+    before = meant(registry, name)
     if not roll_back(registry.folder / name):
         raise click.ClickException(f"no version of {name} was promoted")
-    present = _meant(registry, name)
+    present = meant(registry, name)
     means = "no version that can be used: see `kronos models`" if present is None else present.reference
     click.echo(f"{name} means {means} now" + _instead(before, present))
-
-
-def _meant(registry: ModelRegistry, name: str) -> RegisteredModel | None:
-    """What a name means now; None for a damaged version, which promoting or a rollback is to replace."""
-    with suppress(CheckpointError):
-        return registry.resolve(name)
-    return None
 
 
 def _instead(before: RegisteredModel | None, now: RegisteredModel | None) -> str:

@@ -91,24 +91,6 @@ def roll_back(folder: Path) -> bool:
     return bool(promotions)
 
 
-def why_not_promoted(report: Mapping[str, Any], new: RegisteredModel, present: RegisteredModel) -> str | None:
-    """The reason if a backtest's report does not say that a version is no worse than the present one."""
-    names = {
-        model: name
-        for name, info in report["model_info"].items()
-        for model in (new, present)
-        if (info["id"], info["revision"]) == (model.name, str(model.version))
-    }
-    if missing := [model.reference for model in (new, present) if model not in names]:
-        return f"the backtest has no {' and no '.join(missing)}"
-    by = report["models"][names[new]]["against"][names[present]]
-    if by["verdict"] == "worse":
-        return f"the backtest says that it is {-by['difference']:.1f} % worse than {present.reference}"
-    if by["low"] is None:
-        return "the backtest has too few windows to compare them"
-    return None
-
-
 def _write(folder: Path, promotions: Sequence[Promotion]) -> None:
     with atomic_write(folder / FILE) as staging:
         staging.write_bytes(_PROMOTIONS.dump_json(list(promotions), indent=2))

@@ -65,10 +65,11 @@ CALLS = {
         ("GET", "/v1/forecasts/x/events"),
     ],
     "train": [("POST", "/v1/finetunes"), ("GET", "/v1/finetunes/x"), ("POST", "/v1/datasets?name=a.csv")],
+    "promote": [("POST", "/v1/models/desk@1/promote")],
     "metrics": [("GET", "/metrics"), ("GET", "/v1/metrics")],
     "admin": [
         *(("GET", "/v1/forecasts"), ("GET", "/v1/finetunes"), ("POST", "/v1/models/load")),
-        *(("DELETE", "/v1/models/desk@1"), ("DELETE", "/v1/datasets/a.csv")),
+        *(("DELETE", "/v1/models/desk@1"), ("DELETE", "/v1/datasets/a.csv"), ("GET", "/v1/dead-messages")),
     ],
 }
 
@@ -77,7 +78,7 @@ def test_a_key_with_scopes_allows_only_those(settings):
     keys = SecretStr(",".join(f"{scope}-{KEY}:{scope}" for scope in CALLS) + f",both-{KEY}:predict+train")
     app = create_app(settings.model_copy(update={"api_keys": keys}))
     with TestClient(app, base_url="http://api.example") as client:
-        for held in ({"predict"}, {"train"}, {"metrics"}, {"admin"}, {"predict", "train"}):
+        for held in ({"predict"}, {"train"}, {"promote"}, {"metrics"}, {"admin"}, {"predict", "train"}):
             name = "both" if len(held) == 2 else next(iter(held))
             headers = {"Authorization": f"Bearer {name}-{KEY}", "Content-Type": "application/json"}
             assert client.get("/v1/workers", headers=headers).status_code == 200
@@ -92,7 +93,7 @@ def test_a_key_with_scopes_allows_only_those(settings):
 
 @pytest.mark.parametrize("scopes", ["", "predictt", "predict+", "predict:train", "all"])
 def test_unknown_scopes_are_refused(settings, scopes):
-    with pytest.raises(SettingsError, match=r"its scopes.* admin, metrics, predict, train"):
+    with pytest.raises(SettingsError, match=r"its scopes.* admin, metrics, predict, promote, train"):
         read_keys(settings.model_copy(update={"api_keys": SecretStr(f"{KEY}:{scopes}")}))
 
 

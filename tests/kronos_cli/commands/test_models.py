@@ -233,7 +233,7 @@ def test_a_promotion_needs_a_version_and_a_backtest_of_both(registry, versions, 
     for arguments, reason in (
         (["mine"], "write NAME@VERSION"),
         (["mine@9"], "no version mine@9"),
-        (["mine@1"], "but without --backtest, nothing says so. --force"),
+        (["mine@1"], "but without a backtest, nothing says so. --force"),
         (["mine@1", "--backtest", other], "the backtest has no mine@1"),
         (["mine@1", "--backtest", registry.folder], "has no report.json of a backtest"),
         (["mine@1", "--backtest", registry.folder / "mine"], "has no report.json of a backtest"),

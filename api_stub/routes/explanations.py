@@ -1,0 +1,100 @@
+"""Why a job is where it is, as ``kronos job`` says it, and the messages that no worker could read."""
+
+from dataclasses import asdict
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, Field
+
+from api_stub.backend import BackendDependency
+from api_stub.routes.query import Limit
+from api_stub.scopes import has_admin, needs
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import MAX_ID_CHARS
+from kronos_client.core.job_facts import Where, next_step
+
+router = APIRouter(prefix="/v1", tags=["operation"])
+
+MAX_EXCERPT_CHARS: Final = 200
+
+
+class AttemptView(BaseModel):
+    """An attempt to compute the job. Times are Unix time in seconds."""
+
+    begun_at: float | None
+    ended_at: float | None
+    worker: str
+    how: str | None = Field(description="how it ended, if without the job's outcome")
+
+
+class ExplanationView(BaseModel):
+    """What Redis says about a job. Times are Unix time in seconds; null means unknown or none."""
+
+    id: str
+    where: Where = Field(description="`gone`: there is neither a message nor an outcome")
+    list: str | None = Field(description="where it waits, or was sent to")
+    num_before: int | None = Field(description="about how many jobs come before it")
+    until: float | None = Field(description="when its delay ends, or its claim unless renewed")
+    left_s: float | None = Field(description="about how long it waits, or is computed")
+    num_ready: int = Field(description="ready workers of its queue")
+    is_worker_alive: bool = Field(description="whether the last attempt's worker is announced")
+    attempts: tuple[AttemptView, ...]
+    bars: tuple[int, int] | None = Field(description="the number done, and of all")
+    state: str | None = Field(description="Celery's name of the stored state")
+    kept_until: float | None
+    error: tuple[str, str] | None = Field(description="code and message of a job that failed")
+    is_cancel_requested: bool
+    dead_reason: str | None = Field(description="why its message is a dead one; for keys with admin")
+    unreadable: tuple[str, ...] = Field(description="keys that this service may not read")
+    next: str = Field(description="what its submitter or an operator should do next")
+
+
+class DeadMessage(BaseModel):
+    """A message that no worker could read."""
+
+    at: float | None = Field(default=None, description="Unix time in seconds")
+    reason: str | None = None
+    queue: str | None = None
+    id: str | None = Field(default=None, description="of its job, if it could be read")
+    num_bytes: int | None = None
+    message: str = Field(default="", description=f"its first {MAX_EXCERPT_CHARS} characters")
+
+
+class DeadMessagesView(BaseModel):
+    """The newest dead messages, and the number of all."""
+
+    messages: list[DeadMessage]
+    total: int
+
+
+@router.get("/jobs/{job_id}/explanation", dependencies=[needs("predict", "train")])
+async def explanation(
+    job_id: Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of a job of any kind")],
+    request: Request,
+    backend: BackendDependency,
+) -> ExplanationView:
+    """Where a job is, its attempts, what it waits for and what to do next, as `kronos job` says it."""
+    facts = await backend.facts(job_id, reads_dead=has_admin(request))
+    if facts.where == "unknown" and facts.dead_reason is None:
+        raise JobError(ErrorCode.LOST, f"nothing is known about this job. {next_step(facts)}", "job_id")
+    return ExplanationView.model_validate(asdict(facts) | {"next": next_step(facts)})
+
+
+@router.get("/dead-messages", dependencies=[needs("admin")])
+async def dead_messages(backend: BackendDependency, limit: Limit = 100) -> DeadMessagesView:
+    """The messages that no worker could read, newest first, each with the reason."""
+    found = await backend.dead()
+    return DeadMessagesView(messages=[_view(one) for one in found[:limit]], total=len(found))
+
+
+def _view(entry: dict[str, Any]) -> DeadMessage:
+    """An entry, which another program may have written: fields of another type are left out."""
+    excerpt = str(entry.get("message", ""))[:MAX_EXCERPT_CHARS]
+    texts = {name: str(entry[name]) for name in ("reason", "queue", "id") if entry.get(name) is not None}
+    at, num_bytes = entry.get("at"), entry.get("num_bytes")
+    return DeadMessage(
+        at=at if isinstance(at, int | float) else None,
+        num_bytes=num_bytes if isinstance(num_bytes, int) else None,
+        message=excerpt,
+        **texts,
+    )
