@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from kronos_model.checkpoints.names import full_name
+from kronos_model.checkpoints.names import BUNDLED_MODEL, full_name
 from kronos_model.devices import DEVICE_PATTERN
 from kronos_model.errors import FinetuningConfigError
 from kronos_model.finetuning.config_parts import (
@@ -28,9 +28,6 @@ from kronos_model.seeds import MAX_SEED
 StageName = Literal["tokenizer", "predictor"]
 
 DEFAULT_MODEL: Final = "NeoQuasar/Kronos-small"
-COMPUTED_TOKENIZER: Final = "kronos-tiny"
-"""The bundled model, whose tokenizer's weights are computed: training would spoil them."""
-
 
 Shape = TypeVar("Shape", PredictorShape, TokenizerShape)
 
@@ -143,7 +140,8 @@ def _default_stages(fields: dict[str, Any]) -> tuple[StageName, ...]:
     """Both, or the predictor alone if training would spoil the tokenizer."""
     start = fields.get("start")  # missing if it is invalid
     source = None if start is None else start.tokenizer or start.model
-    is_computed = isinstance(source, str) and full_name(source) == COMPUTED_TOKENIZER
+    # The bundled tokenizer's weights are computed: training would spoil them.
+    is_computed = isinstance(source, str) and full_name(source) == BUNDLED_MODEL
     return ("predictor",) if is_computed else ("tokenizer", "predictor")
 
 
@@ -154,7 +152,7 @@ class FinetuneConfig(ConfigModel):
     start: StartConfig = StartConfig()
     stages: Annotated[tuple[StageName, ...], Field(min_length=1, max_length=2)] = Field(
         default_factory=_default_stages,
-        description=f"default: tokenizer and predictor; from {COMPUTED_TOKENIZER} the predictor alone",
+        description=f"default: tokenizer and predictor; from {BUNDLED_MODEL} the predictor alone",
     )
     tokenizer: StageConfig = StageConfig()
     predictor: PredictorStageConfig = PredictorStageConfig()
