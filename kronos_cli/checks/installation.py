@@ -35,6 +35,7 @@ INSTALL: Final = 'pip install ".[worker]" in the checkout'
 API_ONLY: Final = (
     "api_keys",
     "api_wait_s",
+    "api_mcp",
     "api_body_timeout_s",
     "api_body_bytes_per_s",
     "api_requests_per_minute",
