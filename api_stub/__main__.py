@@ -10,7 +10,9 @@ from uvicorn.config import LOGGING_CONFIG, STARTUP_FAILURE
 
 from api_stub.main import create_app
 from api_stub.settings import ApiSettings
+from kronos_client.contract.errors import JobError
 from kronos_client.logs import uvicorn_config
+from kronos_client.redis.connection import connect, refuse_cluster
 from kronos_client.settings import SettingsError
 
 STOP_S = 10
@@ -38,8 +40,10 @@ def main() -> None:
     """Serve until a signal stops the process."""
     try:
         settings = ApiSettings.load()
+        with connect(settings.redis_url.get_secret_value()) as redis:
+            refuse_cluster(redis)
         app = create_app(settings)
-    except SettingsError as error:
+    except (SettingsError, JobError) as error:
         sys.exit(str(error))
     config = uvicorn.Config(
         app,

@@ -1,7 +1,8 @@
-"""What do waiting OpenMP threads cost, alone and with a busy loop on each core?
+"""What do waiting threads cost, alone and with a busy loop on each core?
 
-A worker lets them spin briefly (``spin_briefly``). Compared with one thread and with PyTorch's default, each
-in its own process, in turn: Kronos-small's shape, 200 bars of lookback, 40 ahead, 1 and 16 paths.
+Both engines, each case in its own process, in turn: Kronos-small's shape, 200 bars of lookback, 40 ahead, 1
+and 16 paths. PyTorch's threads spin while they wait; a worker lets them spin briefly (``spin_briefly``).
+"after a pause" is how much longer a step of one path takes after 20 ms without one.
 
     python -m benchmarks.threads [--rounds 3]
 """
@@ -9,18 +10,21 @@ in its own process, in turn: Kronos-small's shape, 200 bars of lookback, 40 ahea
 import multiprocessing
 import os
 import statistics
+import time
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 
-from benchmarks.support.harness import apart, in_turn, medians, options
+from benchmarks.support.harness import Table, apart, in_turn, medians, options
 from kronos_model.devices.cores import num_cores, spin_briefly
 
 CASES = ("one thread", "default", "spin briefly")
 LOOKBACK, HORIZON, PATHS, RUNS = 200, 40, (1, 16), 3
+PAUSE_S = 0.02
 
 
-def forecast_s(case: str) -> list[float]:
-    """Median seconds for each number of paths, in a new process."""
+def forecast_s(kind: str, case: str) -> list[float]:
+    """Seconds for each number of paths, and a step's after a pause; medians in a new process."""
     if case == "spin briefly":
         spin_briefly()
     import torch  # reads the variables
@@ -31,15 +35,25 @@ def forecast_s(case: str) -> list[float]:
     from kronos_model.engine.generation import SamplingParams
 
     torch.set_num_threads(1 if case == "one thread" else num_cores())
-    engine = build_engine(*random_pair("small"), max_context=512)
+    engine = build_engine(*random_pair("small"), max_context=512, kind=kind)
+    requests = [
+        series_request(1, LOOKBACK, HORIZON, SamplingParams(sample_count=num_paths, seed=1))
+        for num_paths in PATHS
+    ]
 
-    def median_s(num_paths: int) -> float:
-        sampling = SamplingParams(sample_count=num_paths, seed=1)
-        request = series_request(1, LOOKBACK, HORIZON, sampling)
-        return statistics.median(run_s(engine, [request]) for _ in range(RUNS))
+    def step_s(pause_s: float) -> float:
+        time.sleep(pause_s)
+        start = time.perf_counter()
+        engine.step()
+        return time.perf_counter() - start
 
-    median_s(1)  # warm up
-    return [median_s(num_paths) for num_paths in PATHS]
+    run_s(engine, requests[:1])  # warm up
+    whole = [statistics.median(run_s(engine, [request]) for _ in range(RUNS)) for request in requests]
+    generation = engine.submit(requests[0])
+    step_s(0)  # the lookback's
+    at_once, paused = zip(*((step_s(0), step_s(PAUSE_S)) for _ in range(HORIZON // 2 - 2)), strict=True)
+    engine.cancel(generation)
+    return [*whole, statistics.median(paused) - statistics.median(at_once)]
 
 
 def spin() -> None:
@@ -60,23 +74,29 @@ def busy_loops(count: int):
             loop.kill()
 
 
-def with_busy_loops(num_busy: int, case: str) -> list[float]:
+def with_busy_loops(num_busy: int, kind: str, case: str) -> list[float]:
     with busy_loops(num_busy):
-        return apart(forecast_s, case)
+        return apart(forecast_s, kind, case)
 
 
 def main() -> None:
     given = options(__doc__, rounds=3)
     cases = {
-        (num_busy, case): partial(with_busy_loops, num_busy, case)
-        for num_busy in (0, num_cores())
-        for case in CASES
+        case: partial(with_busy_loops, *case)
+        for case in product((0, num_cores()), ("torch", "native"), CASES)
     }
     times = in_turn(cases, given.rounds)
-    print(f"{os.cpu_count()} cores, medians of {given.rounds} processes, seconds for {PATHS} paths")
-    for (num_busy, case), of_case in times.items():
-        shown = ", ".join(f"{value:.3f}" for value in medians(of_case))
-        print(f"{num_busy} busy loops, {case:>13}: {shown}")
+    print(f"{os.cpu_count()} cores, medians of {given.rounds} processes")
+    table = Table(
+        "busy loops:>10",
+        "engine:>6",
+        "threads:>12",
+        *(f"{paths} paths s:>10.3f" for paths in PATHS),
+        "after a pause ms:>16.2f",
+    )
+    for case, measured in times.items():
+        *whole, pause_s = medians(measured)
+        table.row(*case, *whole, 1e3 * pause_s)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from kronos_cli.wording import in_own_words
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.redis.connection import REFUSED
+from kronos_client.redis.connection import CLUSTER_REFUSED, OF_A_CLUSTER, REFUSED
 from kronos_client.settings import SettingsError
 from kronos_model.errors import KronosError
 from kronos_model.processes.children import LocalStackError
@@ -72,6 +72,8 @@ def error_as_json(error: Exception) -> dict[str, str]:
             code, message = error.code, in_own_words(error.message)
         case AuthenticationError():
             code, message = ErrorCode.BROKER_UNREACHABLE, f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
+        case RedisError() if isinstance(error, OF_A_CLUSTER):
+            code, message = ErrorCode.REDIS_CLUSTER, CLUSTER_REFUSED
         case RedisError():
             code = ErrorCode.BROKER_UNREACHABLE
             message = f"Redis (KRONOS_REDIS_URL) does not answer as it should, run kronos check: {error}"

@@ -10,7 +10,7 @@ from kronos_client.contract.names import CELERY_PRIORITIES, CONTROL_EXCHANGE
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S
 from kronos_client.redis.queues import PRIORITY_STEPS
 from kronos_client.redis.routing import TaskRouter
-from kronos_client.redis.url import split_credentials, tls_options
+from kronos_client.redis.url import SentinelUrl, split_credentials, tls_options
 from kronos_client.settings import ClientSettings
 
 
@@ -26,8 +26,9 @@ class Connection(kombu.Connection):
     """kombu's connection, with the credentials of ``UrlCredentials``."""
 
     def __init__(self, hostname: Any = "localhost", *args: Any, **kwargs: Any) -> None:
-        _, credentials = split_credentials(hostname)
-        super().__init__(hostname, *args, **credentials | kwargs)
+        credentials = (kwargs.get("transport_options") or {}).get("credential_provider")
+        given = {} if credentials is None else {"credential_provider": credentials}
+        super().__init__(hostname, *args, **given | kwargs)
 
 
 class Amqp(AMQP):
@@ -40,8 +41,15 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
     """The settings that differ from Celery's defaults in every app on these queues."""
     url = settings.redis_url.get_secret_value()
     bare, credentials = split_credentials(url)
+    broker_url, of_sentinel = url, dict[str, Any]()
+    if sentinel := SentinelUrl.from_url(url):
+        from kronos_client.redis.sentinel import sentinel_options
+
+        broker_url = sentinel.celery_url()
+        bare = f"sentinel:///{sentinel.database}"
+        of_sentinel = {"master_name": sentinel.service, "sentinel_kwargs": sentinel_options(sentinel)}
     return {
-        "broker_url": url,
+        "broker_url": broker_url,
         "result_backend": bare,
         "redis_backend_credential_provider": credentials.get("credential_provider"),
         # Flower reads TLS from here alone; the others read it from the URL.
@@ -68,6 +76,8 @@ def celery_config(settings: ClientSettings) -> dict[str, Any]:
             "socket_connect_timeout": 5,
             "socket_keepalive": True,
             "health_check_interval": 25,
+            **credentials,
+            **of_sentinel,
         },
         "redis_socket_timeout": ANSWER_TIMEOUT_S,
         "redis_socket_connect_timeout": 5.0,

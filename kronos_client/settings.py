@@ -100,7 +100,15 @@ class ClientSettings(BaseModel):
         None, description="private key of that certificate, without passphrase; default: in the same file"
     )
     redis_url: SecretStr = Field(
-        SecretStr(DEFAULT_REDIS_URL), description="Redis for queues, results and announcements"
+        SecretStr(DEFAULT_REDIS_URL),
+        description="Redis for queues, results and announcements: `redis://`, `rediss://` for TLS, or "
+        "`sentinel://host1:26379,host2:26379/0?master=NAME`",
+    )
+    redis_min_replicas: int = Field(
+        0,
+        ge=0,
+        description="replicas of Redis that must have a job, an outcome or a feed's bars before it counts as "
+        "accepted",
     )
 
     max_series: int = Field(LIMITS.max_series, ge=1, description="series in one job")
@@ -143,7 +151,7 @@ class ClientSettings(BaseModel):
             return url
         files = [info.data.get(f"redis_{part}_file") for part in ("ca", "certificate", "key")]
         try:
-            is_redis = text.startswith(("redis://", "rediss://"))
+            is_redis = text.startswith(("redis://", "rediss://", "sentinel://"))
             if not is_redis or not text.isprintable() or ";" in text:  # with ";", kombu reads several URLs
                 raise ValueError
             text = with_tls(text, dict(zip(TLS_FILES, files, strict=True)))
@@ -151,7 +159,10 @@ class ClientSettings(BaseModel):
         except TlsError:
             raise
         except (RedisError, TypeError, ValueError):  # its text may contain the URL and password
-            raise ValueError("write it like redis://:password@host:6379/0, or rediss:// for TLS") from None
+            raise ValueError(
+                "write it like redis://:password@host:6379/0, rediss:// for TLS, or for Sentinel "
+                "sentinel://:password@host1:26379,host2:26379/0?master=mymaster, with &tls=true for TLS"
+            ) from None
         return SecretStr(text)
 
     @classmethod

@@ -13,7 +13,11 @@ DEFAULT_MODEL: Final = "kronos-small"
 MAX_MODEL_CHARS: Final = 40
 """Length of the model's part of a node name."""
 
-RESULT_BACKEND: Final = "worker.broker.result_backend:CodedRedisBackend"
+_BACKENDS: Final = "worker.broker.result_backend"
+RESULT_BACKENDS: Final = {
+    **dict.fromkeys(("redis", "rediss"), f"{_BACKENDS}:CodedRedisBackend"),
+    "sentinel": f"{_BACKENDS}:CodedSentinelBackend",
+}
 
 AMQP: Final = "worker.broker.connecting:Amqp"
 
@@ -44,7 +48,7 @@ def make_worker_app(settings: WorkerSettings) -> Celery:
     """Make this process's app, which becomes Celery's current app."""
     app = Celery("kronos", amqp=AMQP, set_as_current=True)
     app.conf.update(worker_config(settings))
-    app.loader.override_backends = dict.fromkeys(("redis", "rediss"), RESULT_BACKEND)
+    app.loader.override_backends = RESULT_BACKENDS
     return app
 
 

@@ -15,13 +15,15 @@ import click
 from celery import signals
 from celery.utils.nodenames import gethostname
 
+from kronos_client.contract.errors import JobError
 from kronos_client.logs import PER_JOB, log_json, use_json
+from kronos_client.redis.connection import refuse_cluster
 from kronos_client.settings import SettingsError
 from kronos_model.errors import KronosError
 from kronos_model.processes.children import collect_nothing_at_exit
 from worker.app import app
 from worker.broker import transport
-from worker.broker.connecting import ConnectionPause
+from worker.broker.connecting import ConnectionPause, redis_of
 from worker.broker.consuming import rounds
 from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
 from worker.celery_types import Worker
@@ -67,7 +69,7 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
             handler(*args, **kwargs)
         except KronosError as error:
             _refuse(explain(error))
-        except SettingsError as error:
+        except (SettingsError, JobError) as error:
             _refuse(str(error))
         except Exception:  # a worker without its model must not take jobs
             log.exception("the worker cannot start")
@@ -79,6 +81,7 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
 def _start(node: str) -> WorkerProcess:
     """Start this process, and load its models."""
     settings = get_settings()
+    refuse_cluster(redis_of(settings.redis_url.get_secret_value()))
     if settings.role == "finetune":
         from worker.training.finetune_process import FinetuneProcess
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -11,9 +12,10 @@ from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 from kronos_cli.checks import Finding, Level
 from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import MIN_VERSION
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import DEAD_KEY
-from kronos_client.redis.connection import connect
-from kronos_client.redis.url import TLS_SCHEME, VERIFY
+from kronos_client.redis.connection import connect, refuse_cluster
+from kronos_client.redis.url import VERIFY, has_tls, hosts_of, place_of
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 MAX_CLOCK_DIFFERENCE_S: Final = 2.0
@@ -30,7 +32,7 @@ def redis_findings(settings: CliSettings) -> Iterator[Finding]:
         if answer.level == "failed":
             return
         yield _transport(url)
-        for check in (_clock, _server, _dead_messages):
+        for check in (_clock, partial(_server, min_replicas=settings.redis_min_replicas), _dead_messages):
             try:
                 yield from check(redis)
             except NoPermissionError as error:
@@ -42,11 +44,13 @@ def redis_findings(settings: CliSettings) -> Iterator[Finding]:
 
 
 def _reach(redis: Redis, url: str) -> Finding:
-    parts = urlsplit(url)
-    place = f"{parts.hostname}:{parts.port or 6379}"
+    place = place_of(url)
     started = time.perf_counter()
     try:
         redis.ping()
+        refuse_cluster(redis)
+    except JobError as error:
+        return Finding("redis", "failed", f"{place}: {error.message}", "use one with cluster mode disabled")
     except AuthenticationError as error:
         remedy = "correct user and password in KRONOS_REDIS_URL: redis://USER:PASSWORD@HOST:6379/0"
         return Finding("redis", "failed", f"{place} refuses the password: {error}", remedy)
@@ -59,16 +63,17 @@ def _reach(redis: Redis, url: str) -> Finding:
 
 def _transport(url: str) -> Finding:
     parts = urlsplit(url)
-    if parts.scheme == TLS_SCHEME:
+    if has_tls(url):
         is_verified = dict(parse_qsl(parts.query)).get(VERIFY) != "none"
         text = "TLS, and the server is verified" if is_verified else "TLS, but the server is not verified"
         remedy = f"remove {VERIFY}=none, and set KRONOS_REDIS_CA_FILE"
         return Finding("tls", "ok" if is_verified else "warning", text, remedy)
-    if parts.hostname in LOOPBACK:
+    hosts = hosts_of(url)
+    if set(hosts) <= set(LOOPBACK):
         return Finding("tls", "ok", "no TLS, and none is needed on this machine")
     missing = "TLS" if parts.password else "TLS and password"
-    remedy = "unless the network is private, use rediss:// and users (docs/operate/security.md)"
-    return Finding("tls", "warning", f"no {missing} on the way to {parts.hostname}", remedy)
+    remedy = "unless the network is private, use TLS and users (docs/operate/security.md)"
+    return Finding("tls", "warning", f"no {missing} on the way to {', '.join(hosts)}", remedy)
 
 
 def _clock(redis: Redis) -> Iterator[Finding]:
@@ -83,13 +88,13 @@ def _clock(redis: Redis) -> Iterator[Finding]:
     yield Finding("clock", "warning" if is_off else "ok", text, remedy)
 
 
-def _server(redis: Redis) -> Iterator[Finding]:
+def _server(redis: Redis, min_replicas: int) -> Iterator[Finding]:
     info: Any = redis.info()
-    yield from server_findings(info)
+    yield from server_findings(info, min_replicas)
 
 
-def server_findings(info: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check version, role, memory and persistence in the answer to INFO."""
+def server_findings(info: Mapping[str, Any], min_replicas: int = 0) -> Iterator[Finding]:
+    """Check version, role, replicas, memory and persistence in the answer to INFO."""
     version = str(info.get("redis_version", "0"))
     is_old = tuple(int(part) for part in version.split(".") if part.isdigit()) < MIN_VERSION
     remedy = f"install {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer"
@@ -98,6 +103,11 @@ def server_findings(info: Mapping[str, Any]) -> Iterator[Finding]:
     text = "a replica, which accepts no writes" if is_replica else "accepts writes"
     remedy = "set KRONOS_REDIS_URL to its primary"
     yield Finding("redis role", "failed" if is_replica else "ok", text, remedy)
+    if min_replicas:
+        num_replicas = int(info.get("connected_slaves", 0))
+        text = f"{num_replicas} of the {min_replicas} that KRONOS_REDIS_MIN_REPLICAS asks for"
+        remedy = "start Redis's replicas, or lower KRONOS_REDIS_MIN_REPLICAS: no job is accepted until then"
+        yield Finding("replicas", "failed" if num_replicas < min_replicas else "ok", text, remedy)
     yield from _memory(info)
     yield _persistence(info)
 

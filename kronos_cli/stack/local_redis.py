@@ -169,6 +169,7 @@ class LocalRedis:
             f"port {self._port}",
             f"requirepass {self._password}",
             'save ""',
+            f"dbfilename kronos-{secrets.token_hex(8)}.rdb",  # it would load another server's dump
             f"appendonly {'no' if self._data is None else 'yes'}",
             f'dir "{gettempdir() if self._data is None else self._data.resolve()}"',
             "maxmemory-policy noeviction",

@@ -102,6 +102,10 @@ class ErrorCode(StrEnum):
     BAD_MESSAGE = "BAD_MESSAGE", "Not a Celery message for a known task: the message says what is wrong."
     TIMEOUT = "TIMEOUT", "No result within the timeout: the message says whether the job goes on."
     BROKER_UNREACHABLE = "BROKER_UNREACHABLE", "Redis does not answer: check that it runs, and its URL."
+    REDIS_CLUSTER = (
+        "REDIS_CLUSTER",
+        "Redis runs as a cluster: use a single primary, with Sentinel if need be.",
+    )
     INTERNAL = "INTERNAL", "A defect in this software: report it with the job's id."
 
 

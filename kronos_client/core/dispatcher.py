@@ -180,7 +180,8 @@ class RedisDispatcher(Dispatcher):
 
     def __init__(self, settings: ClientSettings) -> None:
         super().__init__(settings)
-        self.redis = connect(settings.redis_url.get_secret_value())
+        url, min_replicas = settings.redis_url.get_secret_value(), settings.redis_min_replicas
+        self.redis = connect(url, min_replicas=min_replicas)
         self._admission = Admission(
             self.redis,
             result_ttl_s=settings.result_ttl_s,

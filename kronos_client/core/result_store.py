@@ -95,7 +95,7 @@ class RedisResultStore:
     """
 
     def __init__(self, settings: ClientSettings, redis: Redis) -> None:
-        options = pool_options(settings.redis_url.get_secret_value(), max_connections=1)
+        options = pool_options(settings.redis_url.get_secret_value(), max_connections=1, is_async=True)
         pool: Any = BlockingConnectionPool.from_url(**options, retry=Retry(ConstantBackoff(0.2), 1))
         self.awaited: set[str] = set()
         self._connection: Any = pool.make_connection()

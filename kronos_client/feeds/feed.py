@@ -75,7 +75,7 @@ class Feed:
             text = "the feed's name must be 1 to 100 printable characters"
             raise JobError(ErrorCode.BAD_VALUE, text, "name")
         wanted = FeedSpec.from_options(settings, **options) if options else None
-        store = FeedStore(settings.redis_url.get_secret_value(), limits)
+        store = FeedStore(settings.redis_url.get_secret_value(), limits, settings.redis_min_replicas)
         try:
             found = store.create(name, wanted.to_json()) if wanted else store.find(name)
             if found is None:

@@ -15,7 +15,7 @@ from redis import Redis
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KEY_PREFIX
 from kronos_client.feeds.window import Record
-from kronos_client.redis.connection import connect, reachable
+from kronos_client.redis.connection import connect, reachable, run_script
 from kronos_client.redis.scripts import read_script
 
 FEEDS_KEY: Final = f"{KEY_PREFIX}feeds"
@@ -60,8 +60,8 @@ class Write(NamedTuple):
 class FeedStore:
     """The feeds of one Redis. Threads may share it."""
 
-    def __init__(self, url: str, limits: FeedLimits | None = None) -> None:
-        self.redis: Redis = connect(url, decode_responses=False)
+    def __init__(self, url: str, limits: FeedLimits | None = None, min_replicas: int = 0) -> None:
+        self.redis: Redis = connect(url, decode_responses=False, min_replicas=min_replicas)
         self.limits = limits or FeedLimits()
         self._blocks: OrderedDict[str, bytes] = OrderedDict()
 
@@ -186,7 +186,7 @@ class FeedStore:
 
     def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
         with reachable():
-            return self.redis.register_script(read_script(script))(keys=keys, args=args)
+            return run_script(self.redis, self.redis.register_script(read_script(script)), keys, args)
 
     def _remember(self, blocks: Mapping[str, bytes]) -> None:
         self._blocks.update(blocks)

@@ -3,17 +3,25 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from redis import BlockingConnectionPool, Redis
 from redis.backoff import ConstantBackoff
-from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError
+from redis.exceptions import (
+    AskError,
+    AuthenticationError,
+    BusyLoadingError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    RedisError,
+)
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
 from redis.retry import Retry
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.redis.url import split_credentials
+from kronos_client.contract.names import DEAD_KEY, KEY_PREFIX, SHARED_KEY
+from kronos_client.redis.url import SentinelUrl, split_credentials
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
@@ -21,6 +29,10 @@ MAX_CONNECTIONS: Final = 32
 """Connections of one client: a GPU worker's threads exceed redis-py's default of 100."""
 REFUSED = "Redis refuses the user or password, or requires one: write redis://USER:PASSWORD@HOST:6379/0"
 
+
+REPLICATED_KEY: Final = f"{KEY_PREFIX}replicated"
+REPLICAS_TIMEOUT_MS: Final = 1000
+"""For replicas to confirm a write."""
 
 OPTIONS: Final[dict[str, Any]] = {
     "socket_connect_timeout": CONNECT_TIMEOUT_S,
@@ -32,17 +44,27 @@ OPTIONS: Final[dict[str, Any]] = {
 gives up after 20 s on a server that accepts and never answers."""
 
 
-def pool_options(url: str, max_connections: int) -> dict[str, Any]:
+def pool_options(url: str, max_connections: int, *, is_async: bool = False) -> dict[str, Any]:
     """The options of a pool of connections, in which a thread or task waits for a free one."""
-    bare, credentials = split_credentials(url)
+    bare, options = split_credentials(url)
+    if sentinel := SentinelUrl.from_url(url):
+        from kronos_client.redis.sentinel import connection_options
+
+        options |= connection_options(sentinel, is_async=is_async)
+        bare = f"redis:///{sentinel.database}"
     limits = {"max_connections": max_connections, "timeout": CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S}
-    return {"url": bare, **credentials, **limits, **OPTIONS}
+    return {"url": bare, **options, **limits, **OPTIONS}
 
 
-def connect(url: str, *, decode_responses: bool = True, protocol: int | None = None) -> Redis:
+def connect(
+    url: str, *, decode_responses: bool = True, protocol: int | None = None, min_replicas: int = 0
+) -> Redis:
     """A pooled client that gives up in bounded time, and survives a restart of Redis.
 
     With ``MAX_CONNECTIONS`` in use, a thread waits for a free one.
+
+    Args:
+        min_replicas: Replicas that ``run_script`` and ``ask_once`` wait for.
     """
     pool = BlockingConnectionPool.from_url(
         **pool_options(url, MAX_CONNECTIONS),
@@ -50,11 +72,15 @@ def connect(url: str, *, decode_responses: bool = True, protocol: int | None = N
         protocol=protocol,
         retry=Retry(ConstantBackoff(0.2), 1),
     )
-    return _Client.from_pool(pool)  # so that closing it closes the pool
+    client = cast("_Client", _Client.from_pool(pool))  # so that closing it closes the pool
+    client.min_replicas = min_replicas
+    return client
 
 
 class _Client(Redis):
     """If a connection fails, closes the idle ones too: they may be silent too, and each costs a timeout."""
+
+    min_replicas = 0
 
     def _close_connection(self, *args: Any, **kwargs: Any) -> None:
         """Called by redis-py (8.1) before it repeats a command."""
@@ -81,11 +107,56 @@ class NotConfirmed(Exception):
     """Redis may have executed a command: it was sent, and its answer is lost."""
 
 
+class NotReplicated(RedisError):
+    """A command was executed, but a failover may lose it: too few replicas have it."""
+
+
+def _await_replicas(count: int) -> list[tuple[Any, ...]]:
+    """Commands for the end of a connection's others; the last answer is the number of replicas.
+
+    WAIT counts replicas that have this connection's last write. A script that finds its work done writes
+    nothing, so there is a write of its own.
+    """
+    return [("SET", REPLICATED_KEY, "1"), ("WAIT", count, REPLICAS_TIMEOUT_MS)] if count else []
+
+
+def _not_replicated(answer: Any, count: int) -> Exception | None:
+    """Why what was written does not count as such, by the answer to WAIT."""
+    if isinstance(answer, Exception) or int(answer) >= count:
+        return answer if isinstance(answer, Exception) else None
+    return NotReplicated(f"{answer} of {count} replicas have it (KRONOS_REDIS_MIN_REPLICAS)")
+
+
+def run_script(redis: Redis, script: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+    """A script's answer, once ``min_replicas`` have what it wrote. Raises NotReplicated."""
+    if not (count := getattr(redis, "min_replicas", 0)):
+        return script(keys=keys, args=args)
+    pipe: Any = redis.pipeline(transaction=False)
+    script(keys=keys, args=args, client=pipe)
+    for command in _await_replicas(count):
+        pipe.execute_command(*command)
+    answer, _, reached = pipe.execute()
+    if error := _not_replicated(reached, count):
+        raise error
+    return answer
+
+
 def ask_once(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
     """Send commands together, and never again. An error stands in place of its answer.
 
-    It is NotConfirmed if the answer is lost. Any other means that the command was not executed.
+    It is NotConfirmed if the answer is lost, or too few replicas have what was written. Any other means that
+    the command was not executed.
     """
+    if count := getattr(redis, "min_replicas", 0):
+        *answers, _, reached = _ask_once(redis, [*commands, *_await_replicas(count)])
+        if error := _not_replicated(reached, count):
+            lost = NotConfirmed(str(error))
+            answers = [answer if isinstance(answer, Exception) else lost for answer in answers]
+        return answers
+    return _ask_once(redis, commands)
+
+
+def _ask_once(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
     pool: Any = redis.connection_pool
     try:
         connection = pool.get_connection()
@@ -137,13 +208,35 @@ def reachable(job_id: str | None = None) -> Iterator[None]:
         raise unreachable(error, job_id) from error
 
 
+OF_A_CLUSTER: Final = (AskError, ClusterCrossSlotError, ClusterDownError)  # MovedError is an AskError
+CLUSTER_REFUSED: Final = (
+    "Redis runs as a cluster, which Celery cannot use: let KRONOS_REDIS_URL name a Redis or Valkey with "
+    "cluster mode disabled, or sentinels (sentinel://HOST1,HOST2/0?master=NAME)"
+)
+
+
+def refuse_cluster(redis: Redis) -> None:
+    """Raise JobError REDIS_CLUSTER if this Redis is part of a cluster; nothing if it does not answer."""
+    try:
+        redis.exists(DEAD_KEY, SHARED_KEY)  # of different slots; INFO may be forbidden
+    except OF_A_CLUSTER as error:
+        raise unreachable(error) from error
+    except NOT_REACHED:
+        return
+
+
 def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
     """The error for a Redis that does not answer, or refuses the password."""
+    details = {} if job_id is None else {"job_id": job_id}
+    if isinstance(error, OF_A_CLUSTER):
+        return JobError(ErrorCode.REDIS_CLUSTER, CLUSTER_REFUSED, None, details)
     name = type(error).__name__
     message = f"Redis does not answer ({name}): start it, or correct KRONOS_REDIS_URL"
     if is_refused(error):
         message = f"{REFUSED} ({name})"
-    return JobError(ErrorCode.BROKER_UNREACHABLE, message, None, {} if job_id is None else {"job_id": job_id})
+    if isinstance(error, NotReplicated):
+        message = f"{error}: try again, and see that the replicas of Redis follow it"
+    return JobError(ErrorCode.BROKER_UNREACHABLE, message, None, details)
 
 
 def unanswered(job_id: str | None = None) -> JobError:

@@ -20,6 +20,7 @@ from redis.exceptions import ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_key
+from kronos_client.redis.connection import run_script
 from kronos_client.redis.queues import MAX_WAIT_S, ROLE_QUEUES, DeliveryKeys, role_of
 from kronos_client.redis.routing import ANNOUNCEMENT_TTL_S
 from kronos_client.redis.scripts import read_script
@@ -247,7 +248,7 @@ class JobStore:
         args = [part for ending in endings for part in (ending.tag, ending.outcome, ending.dead_entry)]
         limits = self._result_ttl_s, 2 * self._result_ttl_s, self._max_dead
         try:
-            answers = self._run["end"](keys=keys, args=[*limits, *args])
+            answers = run_script(self._redis, self._run["end"], keys, [*limits, *args])
         except ResponseError as error:
             return _each_alone(lambda ending: self.end([ending]), endings, error)
         ended: list[Ended | NotStored] = []

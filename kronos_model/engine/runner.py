@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kronos_model.bars.columns import Scaling
+from kronos_model.devices.heap import HeapTrimmer
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.engine.decoding.static_steps import StaticSteps
 from kronos_model.engine.decoding.steps import EagerSteps, SlotTokens, Steps
@@ -92,6 +93,7 @@ class ModelRunner:
         self._steps = steps(self._network, self._own)
         self._states: dict[Generation, GenerationState] = {}
         self._placed: set[Sequence] = set()  # what they need is in their slots
+        self._trimmer = HeapTrimmer()
 
     def warm_up(self) -> None:
         """Run the largest steps once, and choose what to ``prepare``."""
@@ -179,6 +181,7 @@ class ModelRunner:
         for sequence in generation.sequences:
             if sequence in self._placed:
                 self.release(sequence)
+        self._trimmer.trim_if_due()
 
     def is_lost(self) -> bool:
         """Whether the device no longer computes anything."""

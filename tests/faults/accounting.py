@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from redis import Redis
 from redis.exceptions import RedisError
 
 from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key
+from kronos_client.redis.connection import connect
 from tests.faults.fleet import Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import WAIT_S
@@ -86,7 +86,7 @@ class Listener:
         while not self._is_over:
             with (
                 contextlib.suppress(RedisError, OSError),
-                Redis.from_url(self._url, decode_responses=True) as redis,
+                connect(self._url) as redis,
                 redis.pubsub() as channel,
             ):
                 channel.psubscribe(f"{RESULT_PREFIX}*")

@@ -15,6 +15,7 @@ from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient, ForecastHandle
+from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
 from tests import fork_server
 from tests.integration.finetune_bench import Bench
@@ -45,7 +46,7 @@ class WorkerUnderTest:
         may_fork: bool = True,
     ) -> None:
         self.log = log
-        self._redis = Redis.from_url(redis.url, decode_responses=True)
+        self._redis = connect(redis.url)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
         self.node = f"worker-{log.stem}@test"
         command = [*command, "--hostname", self.node]

@@ -13,7 +13,9 @@ from redis import Redis
 
 from kronos_client import celery_app
 from kronos_client.redis.connection import connect
+from kronos_client.redis.url import SentinelUrl
 from worker.celery_types import Consumer
+from worker.settings import get_settings
 
 MIN_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 2.0
@@ -26,7 +28,17 @@ POLL_S: Final = 0.1
 @cache
 def redis_of(url: str) -> Redis:
     """This process's connections to a Redis, in one pool; answers are bytes."""
-    return connect(url, decode_responses=False)
+    return connect(url, decode_responses=False, min_replicas=get_settings().redis_min_replicas)
+
+
+def primary_options() -> dict[str, Any]:
+    """What a connection of Celery's needs behind Sentinel; empty without it."""
+    url = SentinelUrl.from_url(get_settings().redis_url.get_secret_value())
+    if url is None:
+        return {}
+    from kronos_client.redis.sentinel import connection_options
+
+    return connection_options(url)
 
 
 class Connection(celery_app.Connection):

@@ -46,6 +46,7 @@ REMEDIES: Final = {
     "NOAUTH|WRONGPASS|Authentication": "correct user and password in KRONOS_REDIS_URL or its file",
     "READONLY|ReadOnly|MASTERDOWN|MasterDown": "let KRONOS_REDIS_URL name the primary",
     "BUSY ": "end the script that runs in Redis (SCRIPT KILL)",
+    "NotReplicated": "start Redis's replicas, or lower KRONOS_REDIS_MIN_REPLICAS",
     "NOREPLICAS": "start Redis's replicas, or lower its min-replicas-to-write",
     "max number of clients": "raise Redis's maxclients, or close connections of others",
 }

@@ -15,6 +15,7 @@ from celery.backends.redis import RedisBackend
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.stored import encode_state
 from kronos_client.redis.job_store import Ending, JobStore
+from worker.broker.connecting import primary_options
 from worker.broker.outcomes import Outcomes
 
 log = logging.getLogger(__name__)
@@ -98,6 +99,13 @@ class CodedRedisBackend(RedisBackend):
         if store_result and not self.runs_here(task_id):
             error = JobError(ErrorCode.CANCELLED, "the job was revoked before it was done")
             self.mark_as_failure(task_id, error, request=request, store_result=store_result)
+
+
+class CodedSentinelBackend(CodedRedisBackend):
+    """The same behind Sentinel. Celery's own backend for it does not know ``credential_provider``."""
+
+    def _get_pool(self, **params: Any) -> Any:
+        return super()._get_pool(**params | primary_options())  # type: ignore[misc]
 
 
 def coded(error: BaseException) -> JobError:

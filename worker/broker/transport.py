@@ -23,7 +23,7 @@ from redis.exceptions import RedisError, ResponseError
 from kronos_client.contract.names import TASK_ROLES
 from kronos_client.redis.queues import DELIVERY_KEYS, waiting_keys
 from worker.app import app
-from worker.broker.connecting import Client, redis_of
+from worker.broker.connecting import Client, primary_options, redis_of
 from worker.broker.consuming import MessageConsumer, rounds
 from worker.broker.deliveries import Deliveries, Delivery
 from worker.broker.messages import TaskMessage
@@ -135,6 +135,13 @@ class Channel(redis.Channel):
 
     def _get_client(self) -> type[Client]:
         return Client
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        """Add what is needed behind Sentinel: kombu has a transport of its own for it."""
+        options = primary_options()
+        if options:
+            self.connection_class = self.connection_class_ssl = options.pop("connection_class")
+        return dict(super()._connparams(asynchronous)) | options  # type: ignore[misc]
 
     def _queue_bind(self, exchange: str, *binding: object) -> None:
         """Note a binding in Redis, if it takes it: senders note it too, and no worker reads it."""
