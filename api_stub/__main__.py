@@ -12,9 +12,11 @@ from api_stub.main import create_app
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.logs import uvicorn_config
+from kronos_client.otel.setup import export_metrics, export_traces
 from kronos_client.redis.connection import connect, refuse_cluster
 from kronos_client.settings import SettingsError
 
+SERVICE = "kronos-api"
 STOP_S = 10
 """Seconds for requests under way, such as uploads, to finish once the service is asked to stop."""
 
@@ -42,7 +44,9 @@ def main() -> None:
         settings = ApiSettings.load()
         with connect(settings.redis_url.get_secret_value()) as redis:
             refuse_cluster(redis)
+        export_traces(SERVICE)
         app = create_app(settings)
+        export_metrics(SERVICE, app.state.metrics.registry)
     except (SettingsError, JobError) as error:
         sys.exit(str(error))
     config = uvicorn.Config(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Final, ParamSpec, Self, TypeVar
@@ -88,7 +89,7 @@ class Backend:
 
         Raises JobError BROKER_UNREACHABLE if no thread is free in time, because Redis does not answer them.
         """
-        call = self._threads.submit(partial(function, *args, **kwargs))
+        call = self._threads.submit(copy_context().run, partial(function, *args, **kwargs))
         result = asyncio.wrap_future(call)
         try:
             await asyncio.wait((result,), timeout=THREAD_TIMEOUT_S)

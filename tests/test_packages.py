@@ -277,6 +277,7 @@ def test_every_package_that_is_imported_is_pinned():
         "pydantic_core": "pydantic",
         "yaml": "pyyaml",
         "pythonjsonlogger": "python_json_logger",
+        "opentelemetry": "opentelemetry_sdk",
     }
     own = {"kronos_model", "kronos_client", "worker", "kronos_cli", "api_stub"}
     own |= {"tests", "benchmarks", "docs", "tools"}

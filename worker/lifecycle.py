@@ -33,6 +33,7 @@ from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.shutdown import EXIT_STATUS, end_worker
+from worker.monitoring import tracing
 from worker.process import WorkerProcess, current
 from worker.settings import explain, get_settings
 
@@ -92,6 +93,7 @@ def _start(node: str) -> WorkerProcess:
 
         process = ForecastProcess(settings, node, on_engine_death=end_worker)
     current.process = process
+    tracing.set_up(process.metrics.registry)
     backend = transport.backend()
     backend.store, backend.outcomes = process.job_store, process.outcomes
     transport.message_consumer().on_dead = process.metrics.messages_dead.inc

@@ -13,6 +13,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KIND_TASKS, is_shared, result_key
 from kronos_client.core.job import Job
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
+from kronos_client.otel.spans import SendSpan
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import NotConfirmed, connect, reachable, unreachable
 from kronos_client.redis.message import Sending
@@ -210,11 +211,15 @@ class RedisDispatcher(Dispatcher):
         return self._workers if time.monotonic() - self._workers_read_at <= WORKERS_KNOWN_FOR_S else None
 
     def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
+        spans = [SendSpan(job.id, queue, {"kronos.task": job.kind.name}) for job, queue in jobs]
         sendings = [
-            Sending(job.id, job.content, queue, job.priority, job.kind.name, job.kwargsrepr)
-            for job, queue in jobs
+            Sending(job.id, job.content, queue, job.priority, job.kind.name, job.kwargsrepr, span.traceparent)
+            for (job, queue), span in zip(jobs, spans, strict=True)
         ]
-        return list(map(_error_of, sendings, self._admission.admit(sendings)))
+        errors = list(map(_error_of, sendings, self._admission.admit(sendings)))
+        for span, error in zip(spans, errors, strict=True):
+            span.end(error)
+        return errors
 
     def _cancel(self, job_id: str) -> None:
         from kronos_client.redis.job_store import Ending, JobStore, NotStored

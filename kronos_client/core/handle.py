@@ -14,6 +14,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.job import Job
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
 from kronos_client.core.stored import NOTHING, Stored
+from kronos_client.otel.spans import waiting
 
 if TYPE_CHECKING:
     from kronos_client.contract.backtest import BacktestResult
@@ -152,12 +153,13 @@ class AsyncHandle(Generic[State, Result]):
         on_progress: Callable[[State], object] | None = None,
         forget: bool = False,
     ) -> Result:
-        stored = NOTHING
-        async with aclosing(self._core.events.states(self.id, timeout_s, self._kind.state_of)) as states:
-            async for stored in states:
-                if on_progress is not None:
-                    on_progress(self._kind.state_of(stored))
-        return await self._result(stored, forget=forget)
+        stored, states = NOTHING, self._core.events.states(self.id, timeout_s, self._kind.state_of)
+        with waiting(self.id):
+            async with aclosing(states):
+                async for stored in states:
+                    if on_progress is not None:
+                        on_progress(self._kind.state_of(stored))
+            return await self._result(stored, forget=forget)
 
     async def _result(self, stored: Stored, *, forget: bool) -> Result:
         """The result in the last state that was read. Without one, the client was closed: RuntimeError."""
@@ -237,7 +239,7 @@ class JobHandle(Generic[State, Result]):
             return self._run(lambda handle: handle.wait(timeout_s, forget=forget))
         stored, state_of = NOTHING, self._kind.state_of
         states = self._thread.iterate(lambda core: core.events.states(self.id, timeout_s, state_of))
-        with suppress(LoopClosed), closing(states):
+        with waiting(self.id), suppress(LoopClosed), closing(states):
             for stored in states:
                 on_progress(state_of(stored))
         if not stored.has_ended:

@@ -32,7 +32,11 @@ CONTENT: Final = {"content-encoding": "utf-8", "content-type": "application/json
 
 
 class Sending(NamedTuple):
-    """A job to send. ``content`` is its canonical JSON, ``kwargsrepr`` the arguments that Flower shows."""
+    """A job to send.
+
+    ``content`` is its canonical JSON, ``kwargsrepr`` the arguments that Flower shows, ``traceparent`` the
+    span that sends it.
+    """
 
     job_id: str
     content: str
@@ -40,6 +44,7 @@ class Sending(NamedTuple):
     priority: Priority = "normal"
     kind: Kind = "forecast"
     kwargsrepr: str = "{}"
+    traceparent: str = ""
 
 
 def canonical_json(payload: Mapping[str, Any]) -> str:
@@ -64,6 +69,8 @@ def write_message(job: Sending, event_exchange: str) -> tuple[bytes, bytes, byte
     known = {"root_id": root_id, "parent_id": parent and parent.request.id, "retries": 0} | NO_TIMES
     headers = known | NOT_USED | {"lang": "py", "task": task, "id": job.job_id, "origin": origin}
     headers |= {"argsrepr": "()", "kwargsrepr": job.kwargsrepr}  # Celery itself repeats all candles
+    if job.traceparent:
+        headers["traceparent"] = job.traceparent
     sent_to = {"exchange": "", "routing_key": job.queue}
     properties = {"correlation_id": job.job_id, "reply_to": "", "delivery_mode": 2, "delivery_info": sent_to}
     event = known | {"type": "task-sent", "uuid": job.job_id, "name": task, "queue": job.queue, **sent_to}

@@ -37,6 +37,8 @@ MAX_REPR_CHARS: Final = 200
 _ID_IN_TEXT: Final = re.compile(rb'"(?:id|correlation_id)": ?("(?:[^"\\]|\\.)+")')
 END_OF_TIME: Final = 253_370_764_800.0
 """The start of the year 9999 as Unix time. Python's datetime ends with that year."""
+TRACEPARENT: Final = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""W3C's header of a trace."""
 NUMBERS: Final = ("retries", "group_index", "replaced_task_nesting")
 IDS: Final = ("root_id", "parent_id", "group")
 SIGNATURE_LISTS: Final = ("callbacks", "errbacks", "chain")
@@ -207,6 +209,9 @@ def _checked(headers: dict[str, object]) -> dict[str, object]:
     # Celery would use this machine's clock, and its threads have no time limits.
     checked |= {"expires": None, "timelimit": [None, None], "time_limit_s": _time_limit_s(headers)}
     checked["origin"] = _text(headers.get("origin"))
+    traceparent = headers.get("traceparent")
+    if isinstance(traceparent, str) and TRACEPARENT.fullmatch(traceparent):
+        checked["traceparent"] = traceparent
     return checked
 
 

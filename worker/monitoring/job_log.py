@@ -7,6 +7,7 @@ from typing import Final
 from pydantic import BaseModel
 
 from kronos_client.contract.errors import JobError
+from worker.monitoring.tracing import trace_id_of
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,8 @@ def log_job(task: str, job_id: str, outcome: object, node: str, device: str) -> 
     how = "failed" if isinstance(outcome, JobError) else "done"
     fields: dict[str, object] = {"job_id": job_id, "task": task, "outcome": how}
     fields |= {"worker": node, "device": device}
+    if (trace_id := trace_id_of(job_id)) is not None:
+        fields["trace_id"] = trace_id
     if isinstance(outcome, BaseModel):
         outcome = outcome.model_dump(mode="json", include={*COPIED, "model"})
     if isinstance(outcome, Mapping):

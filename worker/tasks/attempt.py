@@ -22,6 +22,7 @@ from worker.broker.claims import Claim
 from worker.broker.outcomes import store_health
 from worker.broker.result_backend import tag_of
 from worker.celery_types import AnyTask
+from worker.monitoring.tracing import new_trace
 from worker.process import WorkerProcess, current
 
 log = logging.getLogger(__name__)
@@ -72,8 +73,10 @@ class ClaimedRequest(Request):
 
 
 @signals.task_postrun.connect
-def end_claim(task_id: str, task: AnyTask, **_: object) -> None:
+def end_claim(task_id: str, task: AnyTask, retval: object = None, **_: object) -> None:
     """Drop the claim: the outcome is stored, or this attempt stores none."""
+    if (trace := getattr(task.request, "trace", None)) is not None:
+        trace.ended(retval if isinstance(retval, Exception) else None)
     if task.name in TASK_ROLES and current.process is not None:
         current.process.claims.drop(tag_of(task.request))
 
@@ -114,6 +117,7 @@ class Attempt:
         # As the list says that held the job. A CPU worker may also take from the gpu queue.
         self._queue = str(request.delivery_info["routing_key"])
         self._priority: Priority = priority_of(request.delivery_info.get("priority"))
+        self.trace = new_trace(self.job_id, self._queue, getattr(request, "traceparent", None))
         # Seconds that the sender allows from the start of the job: Celery's ``time_limit``.
         self._time_limit_s: float = getattr(request, "time_limit_s", None) or math.inf
 

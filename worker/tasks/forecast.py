@@ -38,6 +38,7 @@ from worker.inference.engine_thread import EngineDied, JobRun
 from worker.inference.executor import Computation
 from worker.inference.forecast_process import ForecastProcess
 from worker.inference.isolation import IsolatedRun
+from worker.monitoring.tracing import AttemptTrace
 from worker.process import RETRY_DELAY_S, Jobs, RetryLater
 from worker.tasks.attempt import JOB_TASK, Attempt, ClaimedRequest, Requeued, einfo_of, job_of
 
@@ -134,6 +135,8 @@ class ForecastAttempt(Attempt):
 
     def leave(self, error: Exception) -> None:
         """End this attempt without an outcome: by Ignore or Requeued."""
+        if self.trace is not None:
+            self.trace.ended(error)
         self._close()
         self._jobs.forget(self)
         if self._waiter is not None:
@@ -147,6 +150,8 @@ class ForecastAttempt(Attempt):
     def _start(self, receipt: Receipt) -> None:
         payload, jobs = job_of(*self._arguments), self._jobs
         job = read_job(payload, self._process.limits)
+        if self.trace is not None:
+            self.trace.began(job.submitted_at)
         waited_s = receipt.waited_s(job.submitted_at)
         latest_s = waited_s + self._time_limit_s
         if latest_s < (job.deadline_s or math.inf):
@@ -165,8 +170,12 @@ class ForecastAttempt(Attempt):
     def _settle(self, outcome: Outcome) -> None:
         """End by a result or an error."""
         self._close()
+        if self.trace is not None:
+            self.trace.computed({} if isinstance(outcome, JobError) else _timings_of(outcome))
         if self._waiter is not None:
             self._jobs.forget(self)
+            if self.trace is not None:
+                self.trace.ended(outcome if isinstance(outcome, JobError) else None)
             if isinstance(outcome, JobError):
                 self._waiter.set_exception(outcome)
             else:
@@ -188,6 +197,9 @@ class ForecastAttempt(Attempt):
         """The outcome is stored, or it will not be: then another worker has the job, or will get it."""
         self._jobs.forget(self)
         self._process.claims.drop(self.tag)
+        if self.trace is not None:
+            errors = [error for error in (answer, outcome) if isinstance(error, Exception)]
+            self.trace.ended(next(iter(errors), None))
         request, runtime_s = self._celery_request, time.monotonic() - self._began_at
         if isinstance(answer, RedisError) or answer == "held":
             state.task_ready(request)
@@ -277,6 +289,7 @@ class ForecastJobs(Jobs):
                 self._received.extendleft(reversed(batch))
                 self._begin_at = asked_at + RETRY_DELAY_S
             return
+        AttemptTrace.taken_together([attempt.trace for attempt in batch])
         for attempt, answer in zip(batch, answers, strict=True):
             if isinstance(answer, RedisError):
                 store_health.refused(answer)
@@ -303,6 +316,11 @@ class ForecastJobs(Jobs):
                 store.store_states(reported[first : first + MAX_AT_ONCE])
         except RedisError as error:
             log.warning("the jobs' progress could not be stored: %s", error)
+
+
+def _timings_of(outcome: ForecastResult | dict[str, object]) -> Mapping[str, float]:
+    timings: Any = outcome["timings_ms"] if isinstance(outcome, dict) else vars(outcome.timings_ms)
+    return timings  # type: ignore[no-any-return]
 
 
 def _go_on(attempt: ForecastAttempt, call: Callable[..., object], *args: object) -> None:

@@ -48,6 +48,7 @@ class LongAttempt(Attempt):
     def answer(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """The task's answer: a result, or one of the exceptions that Celery handles."""
         job = kwargs.get("job")
+        self._request.trace = self.trace  # ``end_claim`` ends it, once the outcome is stored
         try:
             # What is not a job has no fingerprint: it gets its error even if the id is in use.
             content = fingerprint(job) if isinstance(job, Mapping) else ""
@@ -55,6 +56,8 @@ class LongAttempt(Attempt):
             beginnings = [self.beginning(content)]
             (begun,) = process.job_store.begin_all(beginnings, process.claims.timeout_s, process.node)
             receipt, claim = self._claimed(begun, asked_at, self._check_and_report)
+            if self.trace is not None:
+                self.trace.began(None)
             known = (self._process, self.job_id, job_of(args, kwargs), content, receipt, self._queue)
             self._run = self._make_run(*known, self._time_limit_s)
             return self._run.run(claim)
