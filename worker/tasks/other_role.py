@@ -1,20 +1,18 @@
 """Jobs for workers of the other role are refused."""
 
-from typing import Final, NoReturn
+from typing import NoReturn
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import TASK_ROLES, Role
+from kronos_client.contract.names import TASK_ROLES
 from worker.app import app
 from worker.celery_types import AnyTask
 from worker.settings import get_settings
 from worker.tasks.attempt import ClaimedRequest
 
-OTHER_ROLE: Final[dict[Role, Role]] = {"forecast": "finetune", "finetune": "forecast"}
-
 
 def refuse_job(self: AnyTask, /, *_args: object, **_kwargs: object) -> NoReturn:
     """Refuse a job for workers of the other role. Celery would drop an unknown task without an answer."""
-    role = OTHER_ROLE[get_settings().role]
+    role = TASK_ROLES[self.name]
     cpu, gpu = get_settings().queue_names.of_role(role)
     raise JobError(
         ErrorCode.INVALID_INPUT,

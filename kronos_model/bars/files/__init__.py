@@ -14,6 +14,6 @@ clock.py         cells to times
 numbers.py       cells to numbers, with the decimal sign that they prove
 table.py         a table of numbers and times
 faults.py        the rows that cannot be used, by line
-lookback.py      the last bars of one file, for a forecast; explanation.py: the file in words
+lookback.py      the last bars of one file, for a forecast, and the file in words
 instruments.py   all bars of many files, for training, and a report (report.py)
 """

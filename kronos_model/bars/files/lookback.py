@@ -1,6 +1,6 @@
-"""The last bars of a file's instruments, in the order of time, for a forecast."""
+"""The last bars of a file's instruments, in the order of time, for a forecast; and the file in words."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from kronos_model.bars.files.explanation import explain
+from kronos_model.bars.columns import COLUMNS, ONE_VALUE
 from kronos_model.bars.files.faults import MAX_NAMED, counts_of, fault_of, find_faults
-from kronos_model.bars.files.header import shown
+from kronos_model.bars.files.header import Cells, shown
 from kronos_model.bars.files.options import NO_OPTIONS, TIMES, ReadOptions
 from kronos_model.bars.files.report import describe
-from kronos_model.bars.files.table import read_table
-from kronos_model.bars.files.vendors import INSTRUMENT
+from kronos_model.bars.files.table import CandleTable, read_table
+from kronos_model.bars.files.vendors import INSTRUMENT, PLAIN
 from kronos_model.bars.missing import Filled, Missing
 from kronos_model.bars.timestamps import load_timezone, parse_timestamps
 from kronos_model.errors import CandleFileError
@@ -87,7 +87,7 @@ class CandleFile:
 
     def explanation(self) -> list[str]:
         """What was recognised in the file, which column became what, and what was left out."""
-        return list(explain(self._cells, self._table, self._faults, self._options))
+        return list(_explain(self._cells, self._table, self._faults, self._options))
 
     def last(self, max_bars: int, instrument: str | None = None) -> Lookback:
         """The last bars of an instrument; by default of the first one.
@@ -153,3 +153,36 @@ def _order(instants: NDArray[np.datetime64]) -> NDArray[np.int64]:
     order = np.arange(len(instants))[:: -1 if is_newest_first else 1]
     filled = pd.Series(instants[order]).ffill().bfill().to_numpy()
     return order[np.argsort(filled, kind="stable")]
+
+
+def _explain(
+    cells: Cells, table: CandleTable, faults: NDArray[np.int8], options: ReadOptions
+) -> Iterator[str]:
+    """The file in words: its vendor, columns, times and units, and what was left out."""
+    header, clock, vendor = cells.header, table.clock, cells.header.vendor or PLAIN
+    source = f" (as in {vendor.source})" if vendor.source else ""
+    by = "the order of its columns, which the values prove" if vendor.order else "its titles"
+    yield f"form: {vendor.name}{source}, by {by}"
+    if vendor.is_value:
+        yield ONE_VALUE
+    for place in dict.fromkeys(header.places.values()):
+        names = [name for name, each in header.places.items() if each == place]
+        title = header.titles[place] if header.num_rows else f"number {place + 1}"
+        unit = f", in {vendor.units[names[0]]}" if names[0] in vendor.units else ""
+        unit += ", left out: it has no number" if {*names} & {*COLUMNS} - {*table.columns} else ""
+        yield f"{', '.join(names)}: column {shown(title)}{unit}"
+    used = {"", *(header.titles[place] for place in header.places.values())}
+    if unused := [title for title in dict.fromkeys(header.titles) if title not in used]:
+        yield f"columns not used: {shown(', '.join(unused))}"
+    if len(rows := np.flatnonzero(~np.isnat(clock.instants))):
+        ends = [np.argmin(clock.instants[rows]), np.argmax(clock.instants[rows])]
+        yield f"times: {' to '.join(clock.texts(rows[ends]))}"
+    known = "the offsets in the file, or UTC for seconds since 1970" if clock.is_aware else "none in the file"
+    if vendor.zone and not clock.is_aware:
+        known += f"; it is that {vendor.zone}"
+    yield f"zone: {known if clock.zone is None else f'{clock.zone}, as the file says'}"
+    yield f"rows: {len(table):,}" + ("" if table.codes is None else f" of {len(table.names):,} instruments")
+    if dropped := counts_of(faults):
+        what = "left out" if options.drop_bad_rows else "refused if a forecast reads them"
+        yield f"rows {what}: {describe(dropped)}"
+    yield from cells.notes
