@@ -8,12 +8,7 @@ from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import MAPPED, ReadOptions
 from kronos_model.bars.files.report import DataReport
 from kronos_model.errors import BadRow, CandleFileError, NoPrices, TrainingDataError
-from kronos_model.finetuning.config_parts import DataConfig, ReadConfig
-
-
-def read_training_candles(config: DataConfig) -> tuple[list[Instrument], DataReport]:
-    """The instruments of ``config.path``, and a report. Raises as ``read_files``."""
-    return read_files(config.paths, config, "data.")
+from kronos_model.finetuning.config_parts import ReadConfig
 
 
 def read_files(paths: Sequence[str], config: ReadConfig, prefix: str) -> tuple[list[Instrument], DataReport]:

@@ -21,7 +21,7 @@ from kronos_model.engine.choice import EngineChoice
 from kronos_model.errors import DeviceLost, FinetuningConfigError, TrainingDataError, TrainingStopped
 from kronos_model.evaluation.windows import Windows, spread
 from kronos_model.finetuning.config import FinetuneConfig
-from kronos_model.finetuning.data import read_training_candles
+from kronos_model.finetuning.data import read_files
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
 from kronos_model.finetuning.group import accelerated, copy_from_first, difference, lost_peer
 from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tensorboard
@@ -191,7 +191,7 @@ class _Run:
         return metadata
 
     def _read_data(self, is_resumed: bool) -> None:
-        instruments, report = read_training_candles(self.config.data)
+        instruments, report = read_files(self.config.data.paths, self.config.data, "data.")
         self.split = split_windows(instruments, self.config.data)
         self.bars = BarStore(instruments)
         self.data = {"report": report.as_dict(), "split": self.split.as_dict()}

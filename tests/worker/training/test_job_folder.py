@@ -144,7 +144,7 @@ def test_a_link_is_put_in_place_of_an_earlier_workers(folder, tmp_path):
 
 def test_inline_candles_are_read_back_as_they_were_sent(folder):
     from kronos_model.finetuning.config_parts import DataConfig
-    from kronos_model.finetuning.data import read_training_candles
+    from kronos_model.finetuning.data import read_files
 
     prices = [1.0, 1.5, 1 / 3, 1.0, 2.0]
     instruments = [
@@ -164,7 +164,7 @@ def test_inline_candles_are_read_back_as_they_were_sent(folder):
     assert job.data.instruments is not None
     folder.write_candles(prepare_instruments(job.data.instruments))
     placed = DataConfig(path=str(folder.root / "candles"), id_column="instrument")
-    read, _ = read_training_candles(placed)
+    read, _ = read_files(placed.paths, placed, "data.")
     assert [one.name for one in read] == ["NA", 'a/b, "c"']
     assert read[0].bars[:, 3].tolist() == pytest.approx(prices)
     assert read[0].bars[:, 4].tolist() == pytest.approx(prices)

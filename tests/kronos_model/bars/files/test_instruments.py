@@ -17,7 +17,7 @@ from kronos_model.bars.files.report import DataReport
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import CandleError, NoPrices, TrainingDataError
 from kronos_model.finetuning.config_parts import DataConfig
-from kronos_model.finetuning.data import read_training_candles
+from kronos_model.finetuning.data import read_files
 from tests.kronos_model.bars.files.candle_files import EXPECTED, READABLE, file_of
 
 Write = Callable[[pd.DataFrame, Path], None]
@@ -55,7 +55,8 @@ def candles(
 
 def read(path: Path | tuple[Path, ...], **settings: Any) -> tuple[list[Instrument], DataReport]:
     paths = tuple(map(str, path)) if isinstance(path, tuple) else str(path)
-    return read_training_candles(DataConfig(path=paths, **{"drop_bad_rows": True} | settings))
+    config = DataConfig(path=paths, **{"drop_bad_rows": True} | settings)
+    return read_files(config.paths, config, "data.")
 
 
 def refusal_of(path: Path | tuple[Path, ...], **settings: Any) -> TrainingDataError:
