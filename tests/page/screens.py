@@ -26,6 +26,13 @@ ADDRESSES: Final = {
     "workers": "#/workers",
     "jobs": "#/jobs",
 }
+DEAD: Final = {
+    "at": 1_767_261_600,
+    "reason": "it names no task",
+    "queue": "cpu",
+    "id": None,
+    "num_bytes": 184,
+}
 NUM_COLOURS: Final = 128
 SETTLED_MS: Final = 600
 SENT_MS: Final = 1_767_261_600_000
@@ -41,6 +48,7 @@ def answers() -> dict[str, Any]:
     return {
         "workers": {"workers": [worker, trainer], "queues": queues},
         "models": {"models": models},
+        "dead-messages": {"total": 1, "messages": [DEAD]},
         "datasets": {"datasets": [{"name": "btc-hourly.parquet"}, {"name": "eurusd.csv"}]},
         "backtests/one/events": end(state="done", result=example("backtest-result")),
         "finetunes/two": {"state": "running"},

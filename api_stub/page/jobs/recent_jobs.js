@@ -1,5 +1,6 @@
 /** The jobs that this browser has sent: their states, their links, and the candles of forecasts. */
 
+import { explanationRow } from "./explanation.js"
 import { get, hasEnded } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
 import { byId, made } from "../shared/elements.js"
@@ -8,10 +9,12 @@ import { forget, onOtherTab, recall, remember } from "../shared/storage.js"
 import { stateName } from "../shared/texts.js"
 
 const MAX_JOBS = 12
+const COLUMNS = 4
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
 
 export class RecentJobs {
   #jobs = []
+  #explained = null // the address of the job that is explained
 
   constructor() {
     byId("forget-jobs").addEventListener("click", () => this.#keep([]))
@@ -87,7 +90,17 @@ export class RecentJobs {
     this.#jobs = jobs
     byId("recent").hidden = !jobs.length
     byId("no-jobs").hidden = jobs.length > 0
-    byId("recent-jobs").tBodies[0].replaceChildren(...jobs.map((job) => this.#row(job)))
+    const rows = jobs.flatMap((job) => (
+      job.address === this.#explained ? [this.#row(job), explanationRow(job.address, COLUMNS)] : [this.#row(job)]
+    ))
+    byId("recent-jobs").tBodies[0].replaceChildren(...rows)
+  }
+
+  /** Explains a job, or no longer; the button keeps the focus. */
+  #explain(address) {
+    this.#explained = this.#explained === address ? null : address
+    this.#show(this.#jobs)
+    byId("recent-jobs").querySelector(`button[data-address="${CSS.escape(address)}"]`)?.focus()
   }
 
   #row({ address, title, at, state }) {
@@ -95,9 +108,14 @@ export class RecentJobs {
     if (location.hash === `#${address}`) link.setAttribute("aria-current", "true")
     const drop = made("button", { type: "button", class: "quiet", "aria-label": `Remove ${title} from the list` }, "×")
     drop.addEventListener("click", () => this.#keep(this.#others(address)))
+    const why = made("button", {
+      type: "button", class: "quiet", "data-address": address, "aria-expanded": String(address === this.#explained),
+      "aria-label": `What happens with ${title}?`,
+    }, "Explain")
+    why.addEventListener("click", () => this.#explain(address))
     const time = new Date(at)
     return made("tr", {},
       made("td", {}, link), made("td", {}, made("time", { datetime: time.toISOString() }, ownTime(time))),
-      made("td", { class: `state state-${state}` }, stateName(state)), made("td", {}, drop))
+      made("td", { class: `state state-${state}` }, stateName(state)), made("td", {}, why, drop))
   }
 }

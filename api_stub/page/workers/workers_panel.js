@@ -4,6 +4,8 @@ import { byId, fillRows, made, showText } from "../shared/elements.js"
 import { count, duration } from "../shared/format.js"
 import { isForecasting, isGpu, isReady } from "../service/pool.js"
 import { deviceName, reason } from "../shared/texts.js"
+import { note, sparkline } from "./history.js"
+import { showDeadMessages } from "./dead_messages.js"
 
 const STATES = { ready: "Ready", loading: "Loading its model", draining: "Finishing its jobs, then it stops" }
 
@@ -17,6 +19,8 @@ export function showPool(pool, error, onRetry) {
     byId("queues").tBodies[0].replaceChildren()
     return
   }
+  note(pool.workers)
+  showDeadMessages()
   const cards = pool.workers.map(card)
   byId("worker-cards").replaceChildren(...(cards.length ? cards : [
     made("p", {}, "No worker is running. Jobs wait until one is ready. The service's operator can start one: ",
@@ -65,9 +69,11 @@ function commonFacts(worker) {
 function forecasting(worker) {
   const { slots = 0, sequences_running: running = 0, sequences_waiting: waiting = 0 } = worker
   const models = (worker.models ?? []).map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id))
-  return [null, slots ? loadBar("Load", running, slots, `${count(running)} of ${count(slots)} paths at once`) : [], [
+  const [load, speed] = ["load", "speed"].map((name) => sparkline(worker.node, name, `${name} since this page was opened`))
+  const bar = slots ? loadBar("Load", running, slots, `${count(running)} of ${count(slots)} paths at once`) : []
+  return [null, load ? [...bar, load] : bar, [
     ["Waiting", `${count(waiting)} paths`],
-    ["Speed", `${count(worker.bars_per_s ?? 0)} bars/s`],
+    ["Speed", speed ? withLine(`${count(worker.bars_per_s ?? 0)} bars/s`, speed) : `${count(worker.bars_per_s ?? 0)} bars/s`],
     ["Models", (models.length ? models : [worker.model?.id ?? "loading"]).join(", ")],
   ]]
 }
@@ -79,6 +85,10 @@ function training({ training: job }) {
   const done = job.num_steps ? `${count(job.step ?? 0)} of ${count(job.num_steps)} ${unit}` : ""
   return [isBacktest ? "Backtesting" : "Training", done ? loadBar("Progress", job.step ?? 0, job.num_steps, done) : [],
     [["Name", job.name], ...(isBacktest || !job.stage ? [] : [["Part", job.stage]])]]
+}
+
+function withLine(text, line) {
+  return made("span", { class: "with-line" }, text, line)
 }
 
 function loadBar(name, value, max, text) {

@@ -1,0 +1,137 @@
+"""What becomes of jobs and workers: a job's explanation, messages that nobody could read, load over time."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.page.conftest import RoutedVisit, go_to, wait_until
+from tests.page.test_routed import WORKER, problem
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PHONE = {"width": 390, "height": 844}
+FACTS: dict[str, Any] = {
+    "id": "two",
+    "where": "waiting",
+    "num_before": 3,
+    "left_s": 120.0,
+    "attempts": [
+        {"begun_at": 1767261600.0, "ended_at": 1767261660.0, "worker": "w@desk", "how": "process died"}
+    ],
+    "bars": None,
+    "error": None,
+    "is_cancel_requested": False,
+    "dead_reason": None,
+    "next": "Wait, or start another worker.",
+}
+DEAD = {
+    "total": 1,
+    "messages": [{"at": 1767261600.0, "reason": "not JSON", "queue": "cpu", "id": None, "num_bytes": 12345}],
+}
+
+
+def axe_problems(page: "Page", context: str) -> list[str]:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    return [found["id"] for found in axe.run(page, context=context).response["violations"]]
+
+
+def list_of_jobs(routed: RoutedVisit) -> "Page":
+    page = routed.open()
+    kept = [{"address": "forecasts/two", "title": "btc.csv, 48 bars", "at": 0, "state": "queued"}]
+    page.evaluate("jobs => localStorage.setItem('kronos.jobs', jobs)", json.dumps(kept))
+    routed.answers["forecasts/two"] = {"state": "queued"}
+    page.goto("about:blank")
+    return routed.open("#/jobs")
+
+
+def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit):
+    routed.answers["jobs/two/explanation"] = FACTS
+    page = list_of_jobs(routed)
+    page.click("#recent-jobs button[aria-expanded]")
+    page.wait_for_selector(".explanation p")
+    text = page.inner_text(".explanation")
+    assert text.startswith(
+        "It waits in a queue. 3 jobs come first. It starts in about 2 min. Wait, or start another"
+    )
+    assert "by w@desk: process died" in text
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+    assert axe_problems(page, "#jobs") == []
+    page.keyboard.press("Enter")
+    assert page.locator(".explanation").count() == 0
+    assert page.evaluate("document.activeElement.textContent") == "Explain"
+
+
+def test_a_job_that_the_service_does_not_know_says_so(routed: RoutedVisit):
+    routed.expected_failures = 1
+    routed.answers["jobs/two/explanation"] = problem(
+        404, detail="Nothing is known about this job.", code="LOST"
+    )
+    page = list_of_jobs(routed)
+    page.click("#recent-jobs button[aria-expanded]")
+    page.wait_for_selector(".explanation td:has-text('The service does not know this job')")
+
+
+def test_the_list_of_jobs_fits_a_phone(routed: RoutedVisit):
+    routed.answers["jobs/two/explanation"] = FACTS
+    page = list_of_jobs(routed)
+    page.set_viewport_size(PHONE)
+    page.click("#recent-jobs button[aria-expanded]")
+    page.wait_for_selector(".explanation p")
+    width = page.evaluate("document.querySelector('#recent .scroll').scrollWidth")
+    assert width <= page.evaluate("document.querySelector('#recent .scroll').clientWidth")
+
+
+def test_dead_messages_are_shown_with_their_reasons(routed: RoutedVisit):
+    routed.answers["dead-messages"] = DEAD
+    page = routed.open("#/workers")
+    page.wait_for_selector("#dead")
+    assert page.inner_text("#dead-title") == "1 message that no worker could read"
+    assert page.inner_text("#dead-messages tbody td:nth-child(2)") == "not JSON"
+    assert axe_problems(page, "#workers") == []
+
+
+def test_a_key_that_may_not_see_dead_messages_asks_once(routed: RoutedVisit):
+    routed.expected_failures = 1
+    routed.answers["dead-messages"] = problem(403, detail="This key may not.", code="FORBIDDEN")
+    page = routed.open("#/workers")
+    wait_until(
+        page, "() => performance.getEntriesByType('resource').filter(e => e.name.includes('dead')).length"
+    )
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector("#worker-cards p")
+    assert page.locator("#dead").is_hidden()
+    assert sum("dead-messages" in request.url for request in routed.requests) == 1
+
+
+def test_load_and_speed_are_drawn_once_there_are_two_readings(routed: RoutedVisit):
+    worker = WORKER | {"slots": 64, "sequences_running": 16, "sequences_waiting": 0, "bars_per_s": 1200}
+    routed.answers |= {
+        "workers": {"workers": [worker], "queues": {}},
+        "dead-messages": {"total": 0, "messages": []},
+    }
+    page = routed.open("#/workers")
+    page.wait_for_selector("#worker-cards article")
+    assert page.locator(".sparkline").count() == 0
+    routed.answers["workers"] = {"workers": [worker | {"sequences_running": 64}], "queues": {}}
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector(".sparkline")
+    labels = page.eval_on_selector_all(
+        ".sparkline", "lines => lines.map(line => line.getAttribute('aria-label'))"
+    )
+    assert labels == ["load since this page was opened", "speed since this page was opened"]
+    points = page.get_attribute(".sparkline polyline", "points").split()
+    heights = [float(point.split(",")[1]) for point in points]
+    assert heights[-1] < heights[0]  # more load is higher
+    assert axe_problems(page, "#workers") == []
+
+
+def test_nothing_is_asked_of_dead_messages_in_other_views(routed: RoutedVisit):
+    page = routed.open("#/jobs")
+    page.wait_for_selector("#no-jobs")
+    assert not [request for request in routed.requests if "dead-messages" in request.url]
+    routed.answers["dead-messages"] = DEAD
+    go_to(page, "workers")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector("#dead")
