@@ -8,8 +8,10 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -291,6 +293,18 @@ def test_over_http_a_key_does_what_its_scopes_allow(stack):
 def test_over_http_strangers_and_other_pages_are_refused(stack, headers, status, code):
     answer = httpx2.post(f"{stack.api.url}mcp", json={}, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (status, code)
+
+
+def test_over_http_the_limits_are_those_of_every_request(stack):
+    """The size is refused before the body is read."""
+    connection = HTTPConnection(urlsplit(stack.api.url).netloc, timeout=WAIT_S)
+    connection.putrequest("POST", "/mcp")
+    for name, value in {"Authorization": f"Bearer {ALL}", "Content-Length": str(10**12)}.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    answer = connection.getresponse()
+    assert (answer.status, json.loads(answer.read())["code"]) == (413, "BODY_TOO_LARGE")
+    connection.close()
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
