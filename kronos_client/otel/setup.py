@@ -11,12 +11,14 @@ ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 def _is_asked(service: str, signal: Literal["TRACES", "METRICS"]) -> bool:
-    """Whether a signal is to be exported: somebody named where to. Then the service has a name, too."""
+    """Whether variables name an exporter or an endpoint. Then the service has a name, too."""
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
-    if os.environ.get(f"OTEL_{signal}_EXPORTER", "otlp") != "otlp":
+    exporter = os.environ.get(f"OTEL_{signal}_EXPORTER")
+    if exporter and exporter != "otlp":
         return False
-    is_asked = bool(os.environ.get(ENDPOINT) or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"))
+    endpoint = os.environ.get(ENDPOINT) or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
+    is_asked = bool(exporter or endpoint)
     if is_asked:
         os.environ.setdefault("OTEL_SERVICE_NAME", service)
     return is_asked

@@ -18,14 +18,19 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
-from kronos_client.contract.names import FORECAST_TASK
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FORECAST_TASK, job_key, result_key
+from kronos_client.core.stored import encode_failure
+from kronos_client.otel.setup import ENDPOINT, export_traces
 from tests.integration.conftest import PACED, PARITY, StartWorker
 from tests.waiting import WAIT_S, await_true
 
 CANDLES = pd.read_csv(PARITY / "candles.csv")[:60]
+PHASES = ("wait", "process", "take", "prefill", "decode", "store")
 FOREIGN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -106,6 +111,31 @@ def traced(collector: Collector) -> dict[str, str]:
     }
 
 
+def test_an_attempt_whose_outcome_is_discarded_has_not_stored_it(
+    redis: LocalRedis, start_worker: StartWorker, client: ForecastClient, collector: Collector, traced
+):
+    slow_to_renew = traced | {
+        "KRONOS_VISIBILITY_TIMEOUT_S": "600"
+    }  # so that only storing finds the other one
+    worker = start_worker(*PACED, **slow_to_renew).wait_until_ready()
+    try:
+        job = client.submit(CANDLES, pred_len=30, sample_count=1)
+        await_true(lambda: job.state().name == "PROGRESS", "the job runs")
+        others = encode_failure(job.id, JobError(ErrorCode.WORKER_LOST, "another attempt stored this"))
+        server = Redis.from_url(redis.url)
+        server.hset(job_key(job.id), "holder", "another")
+        server.set(result_key(job.id), others)
+        await_true(lambda: "process" in collector.of_job(job.id), "its span arrives")
+    finally:
+        worker.process.kill()  # else it takes the jobs of the next test
+        worker.process.wait(WAIT_S)
+    spans = collector.of_job(job.id)
+    (process,) = spans["process"]
+    assert process.status.message == "Ignore"
+    assert {"take", "decode"} <= spans.keys()
+    assert "store" not in spans
+
+
 def test_a_job_is_one_trace_and_complete_after_a_kill(
     start_worker: StartWorker,
     client: ForecastClient,
@@ -175,6 +205,32 @@ def test_all_jobs_of_a_universe_are_in_the_apps_trace(
     await_true(lambda: all("process" in collector.of_job(job_id) for job_id in ids), "all spans arrive")
     attempts = [collector.of_job(job_id)["process"][0] for job_id in ids]
     assert {int.from_bytes(span.trace_id, "big") for span in attempts} == {trace_id}
+
+    job = client.submit([CANDLES] * 4, pred_len=2, sample_count=1)
+    assert len(job.wait(WAIT_S).series) == 4
+    await_true(lambda: "process" in collector.of_job(job.id), "its spans arrive")
+    named = collector.of_job(job.id)
+    assert {name: len(spans) for name, spans in named.items()} == dict.fromkeys(PHASES, 1)
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_on"),
+    [
+        ({}, False),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        ({"OTEL_TRACES_EXPORTER": "", ENDPOINT: "http://localhost:1"}, True),
+        ({"OTEL_TRACES_EXPORTER": "none", ENDPOINT: "http://localhost:1"}, False),
+        ({"OTEL_SDK_DISABLED": "true", ENDPOINT: "http://localhost:1"}, False),
+    ],
+)
+def test_the_standard_variables_turn_it_on_and_off(monkeypatch, variables, is_on):
+    for name in [name for name in os.environ if name.startswith("OTEL_")]:
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(trace, "set_tracer_provider", lambda provider: provider.shutdown())
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "test")
+    assert export_traces("test") is is_on
 
 
 def test_a_plain_client_has_its_trace_and_a_failure_its_code(

@@ -198,8 +198,10 @@ class ForecastAttempt(Attempt):
         self._jobs.forget(self)
         self._process.claims.drop(self.tag)
         if self.trace is not None:
-            errors = [error for error in (answer, outcome) if isinstance(error, Exception)]
-            self.trace.ended(next(iter(errors), None))
+            error: Exception | None = outcome if isinstance(outcome, JobError) else None
+            if answer != "stored":  # another attempt's outcome stands
+                error = answer if isinstance(answer, RedisError) else Ignore(answer)
+            self.trace.ended(error)
         request, runtime_s = self._celery_request, time.monotonic() - self._began_at
         if isinstance(answer, RedisError) or answer == "held":
             state.task_ready(request)
