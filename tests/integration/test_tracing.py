@@ -114,13 +114,11 @@ def traced(collector: Collector) -> dict[str, str]:
 def test_an_attempt_whose_outcome_is_discarded_has_not_stored_it(
     redis: LocalRedis, start_worker: StartWorker, client: ForecastClient, collector: Collector, traced
 ):
-    slow_to_renew = traced | {
-        "KRONOS_VISIBILITY_TIMEOUT_S": "600"
-    }  # so that only storing finds the other one
+    slow_to_renew = traced | {"KRONOS_VISIBILITY_TIMEOUT_S": "600"}  # only storing finds the other one
     worker = start_worker(*PACED, **slow_to_renew).wait_until_ready()
     try:
         job = client.submit(CANDLES, pred_len=30, sample_count=1)
-        await_true(lambda: job.state().name == "PROGRESS", "the job runs")
+        await_true(lambda: job.state().name != "PENDING", "a worker has the job")
         others = encode_failure(job.id, JobError(ErrorCode.WORKER_LOST, "another attempt stored this"))
         server = Redis.from_url(redis.url)
         server.hset(job_key(job.id), "holder", "another")
@@ -132,7 +130,7 @@ def test_an_attempt_whose_outcome_is_discarded_has_not_stored_it(
     spans = collector.of_job(job.id)
     (process,) = spans["process"]
     assert process.status.message == "Ignore"
-    assert {"take", "decode"} <= spans.keys()
+    assert "take" in spans
     assert "store" not in spans
 
 
@@ -146,7 +144,7 @@ def test_a_job_is_one_trace_and_complete_after_a_kill(
     first = start_worker(*PACED, **traced).wait_until_ready()
     with trace.get_tracer("app").start_as_current_span("rebalance") as app_span:
         held = client.submit(CANDLES, pred_len=60, sample_count=1)
-        await_true(lambda: held.state().name == "PROGRESS", "the job runs")
+        await_true(lambda: held.state().name != "PENDING", "a worker has the job")
         first.process.kill()
         first.process.wait(WAIT_S)
         together = [client.submit(CANDLES, pred_len=2, sample_count=1) for _ in range(8)]
