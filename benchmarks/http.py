@@ -1,4 +1,4 @@
-"""How many requests a second does the HTTP API answer, beside thirty lines of FastAPI around the predictor?
+"""Requests a second of the HTTP API, compared with a plain FastAPI app around the predictor.
 
 50 users, each with one request after the other, for a while: Kronos-small's shape, 400 bars of lookback, 24
 ahead, 30 paths. Same requests, same answers. Both services compute on all cores, in turn. The defaults take

@@ -137,6 +137,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     _slow_files_first(items)
     for item in items:
+        # Both kinds run by a command of their own, which the skip names.
         if item.get_closest_marker("at_length") and not config.getoption("--faults"):
             item.add_marker(pytest.mark.skip(reason="takes long: ./kronos test --faults"))
         if item.get_closest_marker("gpu") and gpu.why_absent():

@@ -18,7 +18,7 @@ end
 
 
 class FailingScript:
-    """A script of which the ``at_call``-th command fails in each run, counted from 1; none at 0."""
+    """A script whose ``at_call``-th command fails in each run, counted from 1; none at 0."""
 
     def __init__(self, redis: Redis, text: str) -> None:
         self.at_call = 0

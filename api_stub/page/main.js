@@ -1,5 +1,5 @@
 /**
- * Builds the page. Each view has a folder; what several views need is in the others: `shared/` (elements, texts, numbers,
+ * Builds the page. Each view has a folder; what several views need is in the others: `common/` (elements, texts, numbers,
  * settings, views), `service/` (the API, and what it offers), `jobs/` (a job sent, followed and listed) and `charts/`.
  */
 
@@ -9,13 +9,13 @@ import { BacktestPanel } from "./backtest/backtest_panel.js"
 import { offerDevices, offerModels } from "./service/choices.js"
 import { offerThemes } from "./charts/colours.js"
 import { Datasets } from "./service/datasets.js"
-import { byId } from "./shared/elements.js"
+import { byId } from "./common/elements.js"
 import { FinetunePanel } from "./finetune/finetune_panel.js"
 import { ForecastPanel } from "./forecast/forecast_panel.js"
-import { explainTerms, fillGlossary } from "./shared/glossary.js"
+import { explainTerms, fillGlossary } from "./common/glossary.js"
 import { Pool, isForecasting } from "./service/pool.js"
 import { RecentJobs } from "./jobs/recent_jobs.js"
-import { readAddress, showView } from "./shared/views.js"
+import { readAddress, showView } from "./common/views.js"
 import { showPool } from "./workers/workers_panel.js"
 
 const pool = new Pool()

@@ -26,7 +26,7 @@ def training_command(
 
     Args:
         processes: on each machine: a number, or ``EACH_GPU``.
-        nodes: machines, each of which runs this command: a number, or the fewest and the most as ``1:3``.
+        nodes: machines. Each runs this command. A number, or the fewest and the most as ``1:3``.
         master: address of one of these machines that all others reach, as ``HOST`` or ``HOST:PORT``.
 
     Raises OSError if the master's name is unknown, or no network leads there; ValueError if its name or

@@ -245,7 +245,7 @@ SHOW = 'def show(value): print(value._repr_html_() if hasattr(value, "_repr_html
 
 
 def shown(cell: str) -> str:
-    """A cell of which the value of the last line is printed, as a notebook shows it."""
+    """A cell. The value of its last line is printed, as a notebook shows it."""
     tree = ast.parse(cell)
     if isinstance(last := tree.body[-1], ast.Expr):
         last.value = ast.Call(ast.Name("show"), [last.value], [])

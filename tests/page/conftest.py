@@ -28,7 +28,7 @@ TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTE
 
 
 class Visit:
-    """A page, with its errors and its requests to other hosts, of which there should be none."""
+    """A page, with its errors and its requests to other hosts. There should be none of either."""
 
     def __init__(self, context: "BrowserContext", url: str) -> None:
         self.page: Page = context.new_page()

@@ -51,7 +51,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
     assert page.inner_text("#tested-what") == "24 moments of 3 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():
-        words = "async (lines) => lines.map((await import('./shared/texts.js')).inWords)"
+        words = "async (lines) => lines.map((await import('./common/texts.js')).inWords)"
         shown = page.inner_text("#verdicts")
         assert all(line in shown for line in [name, *page.evaluate(words, model["verdict"])])
         assert "lookback" not in shown

@@ -446,6 +446,6 @@ def test_clocks_that_go_back_and_markup_in_names_do_no_harm(open_page: OpenPage,
     page.wait_for_selector("#downloads")
     assert page.inner_text("#file-name").startswith("<img src=x onerror=alert(1)>.csv: 60 bars")
     assert page.locator("main img").count() == 0
-    seconds = "async texts => (await import('./shared/times.js')).chartTimes(texts)"
+    seconds = "async texts => (await import('./common/times.js')).chartTimes(texts)"
     shown = page.evaluate(seconds, [time.isoformat() for time in times])
     assert set(np.diff(shown)) == {15 * 60}

@@ -397,12 +397,12 @@ def test_the_theme_is_remembered(routed: RoutedVisit):
 def test_texts_of_times_and_prices(routed: RoutedVisit):
     page = routed.open()
     labels = """async () => {
-        const { axisText } = await import("./shared/format.js")
+        const { axisText } = await import("./common/format.js")
         return [0, 1, 2, 3].map((type) => axisText(1718703300, type))
     }"""
     assert page.evaluate(labels) == ["2024", "Jun 2024", "Jun 18", "Jun 18, 09:35 AM"]
     numbers = """async () => {
-        const { count, duration, figure, price, share, timesOf } = await import("./shared/format.js")
+        const { count, duration, figure, price, share, timesOf } = await import("./common/format.js")
         const hours = ["2024-06-18T09:30:00", "2024-06-18T10:30:00"]
         const days = ["2024-06-18T00:00:00", "2024-06-19T00:00:00"]
         const at = (zone) => hours.map((time) => time + zone)
@@ -416,14 +416,14 @@ def test_texts_of_times_and_prices(routed: RoutedVisit):
         "Tue, Jun 18, 2024, 09:30 AM UTC+5:30", "Tue, Jun 18, 2024, 10:30 AM America/New_York",
     ]  # fmt: skip
     decimals = """async () => {
-        const { decimalsOf } = await import("./shared/format.js")
+        const { decimalsOf } = await import("./common/format.js")
         return [52.145, 100, 1e-7, 1.5e-7, 1e21].map(decimalsOf)
     }"""
     assert page.evaluate(decimals) == [3, 0, 7, 8, 0]
 
 
 def test_messages_name_nothing_that_the_page_lacks(routed: RoutedVisit):
-    words = """async (texts) => texts.map((await import("./shared/texts.js")).inWords)"""
+    words = """async (texts) => texts.map((await import("./common/texts.js")).inWords)"""
     texts = [
         CannotInfer("2 bars are too few").message,
         "If that is wrong, give the future times or a longer lookback.",

@@ -5,21 +5,21 @@ process dies leaves none; the next one is a child of the same span.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+from kronos_client.contract.errors import JobError
+from kronos_client.otel import spans
 from kronos_client.otel.setup import export_metrics, export_traces
 from kronos_client.otel.spans import TRACER, attributes
 
 _trace_ids: Final[dict[str, str]] = {}
 """Of the jobs that run here, by id, for logs."""
-_is_on = False
 
 
 def set_up(registry: Any) -> None:
     """Begin to export spans and metrics if OTEL_* variables ask for it. Raises SettingsError."""
-    global _is_on
-    _is_on = export_traces("kronos-worker")
+    export_traces("kronos-worker")
     export_metrics("kronos-worker", registry)
 
 
@@ -28,12 +28,20 @@ def trace_id_of(job_id: str) -> str | None:
     return _trace_ids.get(job_id)
 
 
-def new_trace(job_id: str, queue: str, traceparent: str | None) -> "AttemptTrace | None":
-    """The spans of an attempt; None if none are exported."""
-    return AttemptTrace(job_id, queue, traceparent) if _is_on else None
+class NoTrace:
+    """An attempt in a process that exports no spans."""
+
+    def began(self, submitted_at: float | None) -> None:
+        """The worker has the claim on the job, which was sent at this Unix time."""
+
+    def computed(self, outcome: object) -> None:
+        """The outcome is known: a JobError, or a result, which says how long its phases took."""
+
+    def ended(self, error: Exception | None = None) -> None:
+        """The outcome is stored; ``error`` is why the attempt ended without one."""
 
 
-class AttemptTrace:
+class AttemptTrace(NoTrace):
     """One attempt, from when the worker received the message: wait, take, prefill, decode, store."""
 
     def __init__(self, job_id: str, queue: str, traceparent: str | None) -> None:
@@ -52,21 +60,20 @@ class AttemptTrace:
         self._phases: list[tuple[str, int, int, Any]] = []  # exported with the attempt, or not at all
         _trace_ids[job_id] = f"{self._span.get_span_context().trace_id:032x}"
 
-    @property
-    def context(self) -> Any:
-        """For spans of what the attempt itself sends."""
-        return self._inside
-
     def began(self, submitted_at: float | None) -> None:
-        """The worker has the claim on the job, which was sent at this Unix time."""
         if submitted_at is not None and (sent := int(submitted_at * 1e9)) < self._received:
             self._add("wait", sent, self._received, self._parent)
         self._done = time.time_ns()
         self._add("take", self._received, self._done)
 
-    def computed(self, timings_ms: Mapping[str, float]) -> None:
-        """The outcome is known; a result says how long its phases took."""
+    def computed(self, outcome: object) -> None:
         self._done = end = time.time_ns()
+        if isinstance(outcome, JobError):
+            self._failed(outcome)
+            return
+        given: Any = outcome if isinstance(outcome, dict) else vars(outcome)
+        timings_ms: Any = given["timings_ms"]
+        timings_ms = timings_ms if isinstance(timings_ms, dict) else vars(timings_ms)
         for phase in ("decode", "prefill"):
             if phase in timings_ms:
                 start = max(self._received, end - int(timings_ms[phase] * 1e6))
@@ -74,27 +81,28 @@ class AttemptTrace:
                 end = start
 
     def ended(self, error: Exception | None = None) -> None:
-        """The outcome is stored; ``error`` is it, or why the attempt ended without one."""
         if error is None:
             self._add("store", self._done, time.time_ns())
         else:
-            problem = str(getattr(error, "code", type(error).__name__))
-            self._span.set_attribute("error.type", problem)
-            self._span.set_status(self._trace.StatusCode.ERROR, problem)
+            self._failed(error)
         given = {"messaging.message.id": self._job_id}
         for name, start, end, context in self._phases:
             self._tracer.start_span(name, context, attributes=given, start_time=start).end(end)
         self._span.end()
         _trace_ids.pop(self._job_id, None)
 
+    def _failed(self, error: Exception) -> None:
+        problem = str(getattr(error, "code", type(error).__name__))
+        self._span.set_attribute("error.type", problem)
+        self._span.set_status(self._trace.StatusCode.ERROR, problem)
+
     def _add(self, name: str, start: int, end: int, context: Any = None) -> None:
-        inside = self._inside if context is None else context
-        self._phases.append((name, start, end, inside))
+        self._phases.append((name, start, end, self._inside if context is None else context))
 
     @staticmethod
-    def taken_together(traces: "Sequence[AttemptTrace | None]") -> None:
+    def taken_together(traces: Sequence[NoTrace]) -> None:
         """Link attempts whose jobs were taken in one call: by a span that has links to all that sent them."""
-        known = [trace for trace in traces if trace is not None]
+        known = [trace for trace in traces if isinstance(trace, AttemptTrace)]
         if len(known) < 2:
             return
         trace, first = known[0]._trace, known[0]
@@ -108,3 +116,8 @@ class AttemptTrace:
         for each in known:
             each._span.add_link(span.get_span_context())
         span.end()
+
+
+def new_trace(job_id: str, queue: str, traceparent: str | None) -> NoTrace:
+    """The spans of an attempt."""
+    return NoTrace() if spans.api() is None else AttemptTrace(job_id, queue, traceparent)

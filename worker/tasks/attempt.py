@@ -75,7 +75,7 @@ class ClaimedRequest(Request):
 @signals.task_postrun.connect
 def end_claim(task_id: str, task: AnyTask, retval: object = None, **_: object) -> None:
     """Drop the claim: the outcome is stored, or this attempt stores none."""
-    if (trace := getattr(task.request, "trace", None)) is not None:
+    if (trace := getattr(task.request, "trace", None)) is not None:  # a long job's
         trace.ended(retval if isinstance(retval, Exception) else None)
     if task.name in TASK_ROLES and current.process is not None:
         current.process.claims.drop(tag_of(task.request))

@@ -135,8 +135,7 @@ class ForecastAttempt(Attempt):
 
     def leave(self, error: Exception) -> None:
         """End this attempt without an outcome: by Ignore or Requeued."""
-        if self.trace is not None:
-            self.trace.ended(error)
+        self.trace.ended(error)
         self._close()
         self._jobs.forget(self)
         if self._waiter is not None:
@@ -150,8 +149,7 @@ class ForecastAttempt(Attempt):
     def _start(self, receipt: Receipt) -> None:
         payload, jobs = job_of(*self._arguments), self._jobs
         job = read_job(payload, self._process.limits)
-        if self.trace is not None:
-            self.trace.began(job.submitted_at)
+        self.trace.began(job.submitted_at)
         waited_s = receipt.waited_s(job.submitted_at)
         latest_s = waited_s + self._time_limit_s
         if latest_s < (job.deadline_s or math.inf):
@@ -170,12 +168,10 @@ class ForecastAttempt(Attempt):
     def _settle(self, outcome: Outcome) -> None:
         """End by a result or an error."""
         self._close()
-        if self.trace is not None:
-            self.trace.computed({} if isinstance(outcome, JobError) else _timings_of(outcome))
+        self.trace.computed(outcome)
         if self._waiter is not None:
             self._jobs.forget(self)
-            if self.trace is not None:
-                self.trace.ended(outcome if isinstance(outcome, JobError) else None)
+            self.trace.ended()
             if isinstance(outcome, JobError):
                 self._waiter.set_exception(outcome)
             else:
@@ -197,11 +193,10 @@ class ForecastAttempt(Attempt):
         """The outcome is stored, or it will not be: then another worker has the job, or will get it."""
         self._jobs.forget(self)
         self._process.claims.drop(self.tag)
-        if self.trace is not None:
-            error: Exception | None = outcome if isinstance(outcome, JobError) else None
-            if answer != "stored":  # another attempt's outcome stands
-                error = answer if isinstance(answer, RedisError) else Ignore(answer)
-            self.trace.ended(error)
+        if answer == "stored":
+            self.trace.ended()
+        else:  # another attempt's outcome stands
+            self.trace.ended(answer if isinstance(answer, RedisError) else Ignore(answer))
         request, runtime_s = self._celery_request, time.monotonic() - self._began_at
         if isinstance(answer, RedisError) or answer == "held":
             state.task_ready(request)
@@ -318,11 +313,6 @@ class ForecastJobs(Jobs):
                 store.store_states(reported[first : first + MAX_AT_ONCE])
         except RedisError as error:
             log.warning("the jobs' progress could not be stored: %s", error)
-
-
-def _timings_of(outcome: ForecastResult | dict[str, object]) -> Mapping[str, float]:
-    timings: Any = outcome["timings_ms"] if isinstance(outcome, dict) else vars(outcome.timings_ms)
-    return timings  # type: ignore[no-any-return]
 
 
 def _go_on(attempt: ForecastAttempt, call: Callable[..., object], *args: object) -> None:

@@ -56,8 +56,7 @@ class LongAttempt(Attempt):
             beginnings = [self.beginning(content)]
             (begun,) = process.job_store.begin_all(beginnings, process.claims.timeout_s, process.node)
             receipt, claim = self._claimed(begun, asked_at, self._check_and_report)
-            if self.trace is not None:
-                self.trace.began(None)
+            self.trace.began(None)
             known = (self._process, self.job_id, job_of(args, kwargs), content, receipt, self._queue)
             self._run = self._make_run(*known, self._time_limit_s)
             return self._run.run(claim)

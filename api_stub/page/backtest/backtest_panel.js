@@ -1,16 +1,16 @@
 /** The backtest section: how good one or two models were on the past of a file. */
 
 import { get, key } from "../service/api.js"
-import { save } from "../shared/downloads.js"
-import { badField, byId, fillRows, made, numberIn, showText } from "../shared/elements.js"
-import { bars, count, figure, share, timeLeft } from "../shared/format.js"
+import { save } from "../common/downloads.js"
+import { badField, byId, fillRows, made, numberIn, showText } from "../common/elements.js"
+import { bars, count, figure, share, timeLeft } from "../common/format.js"
 import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
-import { Settings } from "../shared/settings.js"
+import { Settings } from "../common/settings.js"
 import { StepChart } from "../charts/step_chart.js"
-import { hashOf, keepVerdicts } from "../shared/skill.js"
-import { reason } from "../shared/texts.js"
-import { verdictLines } from "../shared/verdict.js"
+import { hashOf, keepVerdicts } from "../common/skill.js"
+import { reason } from "../common/texts.js"
+import { verdictLines } from "../common/verdict.js"
 
 const AT_HAND = "file:" // no data set can have this name
 const COLOURS = ["accent", "mean"]

@@ -1,7 +1,7 @@
 /** The theme, and chart colours from the style sheet, which change with it. */
 
-import { byId, made } from "../shared/elements.js"
-import { remember } from "../shared/storage.js"
+import { byId, made } from "../common/elements.js"
+import { remember } from "../common/storage.js"
 
 const dark = matchMedia("(prefers-color-scheme: dark)")
 const root = document.documentElement

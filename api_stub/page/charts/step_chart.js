@@ -3,8 +3,8 @@
 import { LineSeries, createOptionsChart } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { followSize } from "./chart_size.js"
 import { chartOptions, colour, withColours } from "./colours.js"
-import { made } from "../shared/elements.js"
-import { figure } from "../shared/format.js"
+import { made } from "../common/elements.js"
+import { figure } from "../common/format.js"
 
 const NUMBERS = { type: "custom", formatter: figure, minMove: 0.0001 }
 

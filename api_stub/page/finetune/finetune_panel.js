@@ -2,14 +2,14 @@
 
 import { Unreachable, upload } from "../service/api.js"
 import { modelOf } from "../service/choices.js"
-import { badField, byId, made, numberIn, showText } from "../shared/elements.js"
-import { bars, count, duration, timeLeft } from "../shared/format.js"
+import { badField, byId, made, numberIn, showText } from "../common/elements.js"
+import { bars, count, duration, timeLeft } from "../common/format.js"
 import { LossChart } from "./loss_chart.js"
 import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
-import { Settings, showChanged } from "../shared/settings.js"
-import { deviceName, inWords, reason } from "../shared/texts.js"
-import { verdictLines } from "../shared/verdict.js"
+import { Settings, showChanged } from "../common/settings.js"
+import { deviceName, inWords, reason } from "../common/texts.js"
+import { verdictLines } from "../common/verdict.js"
 
 const SETTINGS = {
   name: "finetune-name", start: "start", epochs: "epochs", device: "finetune-device", lookback: "train-lookback",

@@ -1,6 +1,6 @@
 /** The losses of one stage of training, by step. */
 
-import { count, figure } from "../shared/format.js"
+import { count, figure } from "../common/format.js"
 import { StepChart } from "../charts/step_chart.js"
 
 export class LossChart {

@@ -1,8 +1,8 @@
 /** The answer in words first: one sentence, then what the paths say of the whole forecast. */
 
-import { byId, made, showFacts } from "../shared/elements.js"
-import { count, share } from "../shared/format.js"
-import { explainTerms } from "../shared/glossary.js"
+import { byId, made, showFacts } from "../common/elements.js"
+import { count, share } from "../common/format.js"
+import { explainTerms } from "../common/glossary.js"
 
 /** The chance that every forecast of the page asks for. */
 export const HIGHER = "close>last at end"

@@ -1,11 +1,11 @@
 /** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as it reads every file. */
 
 import { ApiError, Unreachable, upload } from "../service/api.js"
-import { byId, offer, showText } from "../shared/elements.js"
-import { bars, count, timesOf } from "../shared/format.js"
-import { showChanged } from "../shared/settings.js"
-import { reason } from "../shared/texts.js"
-import { showView } from "../shared/views.js"
+import { byId, offer, showText } from "../common/elements.js"
+import { bars, count, timesOf } from "../common/format.js"
+import { showChanged } from "../common/settings.js"
+import { reason } from "../common/texts.js"
+import { showView } from "../common/views.js"
 
 const MAX_BARS = 16_384 // lookback and held-out bars
 const FORM = ["id-column", "instrument", "date-format", "decimal"]

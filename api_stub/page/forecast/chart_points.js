@@ -1,6 +1,6 @@
 /** What a chart shows at each time: a known bar, a bar that followed, and the forecast of it. */
 
-import { chartTimes, isAscending } from "../shared/times.js"
+import { chartTimes, isAscending } from "../common/times.js"
 
 /**
  * The points of a chart by their seconds.

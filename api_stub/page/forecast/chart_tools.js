@@ -1,7 +1,7 @@
 /** The tools above the chart: how much of it is shown, its scale, and which of several series. */
 
-import { byId, made } from "../shared/elements.js"
-import { count } from "../shared/format.js"
+import { byId, made } from "../common/elements.js"
+import { count } from "../common/format.js"
 
 /** @param onSeries Called with the place of the chosen series. */
 export function offerTools(chart, onSeries) {

@@ -2,8 +2,8 @@
 
 import { HIGHER } from "./answer.js"
 import { autoLookback, caution, chosenModel } from "../service/choices.js"
-import { badField, byId, limit, numberIn, showText } from "../shared/elements.js"
-import { bars, count, lengthOf, timesOf } from "../shared/format.js"
+import { badField, byId, limit, numberIn, showText } from "../common/elements.js"
+import { bars, count, lengthOf, timesOf } from "../common/format.js"
 
 const SAMPLES = 64 // as all clients
 const WIDE = [0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975]

@@ -2,15 +2,15 @@
 
 import { CandleFile, Candles } from "./candle_file.js"
 import { readExample, readSample } from "./example.js"
-import { byId, showText } from "../shared/elements.js"
+import { byId, showText } from "../common/elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
-import { bars, timeLeft } from "../shared/format.js"
+import { bars, timeLeft } from "../common/format.js"
 import { Pace } from "../jobs/pace.js"
 import { isForecasting, mayCompute, waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
-import { hashOf } from "../shared/skill.js"
-import { Settings, isFree, propose, showChanged } from "../shared/settings.js"
+import { hashOf } from "../common/skill.js"
+import { Settings, isFree, propose, showChanged } from "../common/settings.js"
 
 const SETTINGS = {
   model: "model", horizon: "horizon", lookback: "lookback", held_out: "held-out", samples: "samples",

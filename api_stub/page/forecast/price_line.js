@@ -1,7 +1,7 @@
 /** A price that the user draws, and the chance that it is touched, counted from the paths in the browser. */
 
-import { byId, numberIn, showText } from "../shared/elements.js"
-import { count, share } from "../shared/format.js"
+import { byId, numberIn, showText } from "../common/elements.js"
+import { count, share } from "../common/format.js"
 
 /**
  * How many paths touch a price, and when half of those have done so.

@@ -1,7 +1,7 @@
 /** How a forecast did on the held-out bars. */
 
-import { byId, showFacts } from "../shared/elements.js"
-import { bars, count, percent, rangeName, share } from "../shared/format.js"
+import { byId, showFacts } from "../common/elements.js"
+import { bars, count, percent, rangeName, share } from "../common/format.js"
 import { levelsInWords } from "./answer.js"
 
 /**

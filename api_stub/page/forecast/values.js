@@ -1,8 +1,8 @@
 /** The key of the chart's marks, and the card with the values of one bar. */
 
-import { byId, made } from "../shared/elements.js"
-import { compact, percent, rangeName } from "../shared/format.js"
-import { explainTerms } from "../shared/glossary.js"
+import { byId, made } from "../common/elements.js"
+import { compact, percent, rangeName } from "../common/format.js"
+import { explainTerms } from "../common/glossary.js"
 import { levelsInWords } from "./answer.js"
 
 const COLUMNS = ["open", "high", "low", "close"]

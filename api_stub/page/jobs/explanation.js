@@ -1,9 +1,9 @@
 /** Why a job is where it is, in words; below its row in the list. */
 
 import { get } from "../service/api.js"
-import { made } from "../shared/elements.js"
-import { count, duration, ownTime } from "../shared/format.js"
-import { reason } from "../shared/texts.js"
+import { made } from "../common/elements.js"
+import { count, duration, ownTime } from "../common/format.js"
+import { reason } from "../common/texts.js"
 
 const PLACES = {
   waiting: "It waits in a queue.", delayed: "It waits for its time.", held: "A worker has it.", ended: "It has ended.",

@@ -1,8 +1,8 @@
 /** The progress of a forecast or training job, with a button to cancel it. */
 
 import { ApiError, get, hasEnded, remove, states } from "../service/api.js"
-import { byId, showText } from "../shared/elements.js"
-import { reason } from "../shared/texts.js"
+import { byId, showText } from "../common/elements.js"
+import { reason } from "../common/texts.js"
 
 export class JobLine {
   #address = null

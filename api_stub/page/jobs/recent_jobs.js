@@ -3,10 +3,10 @@
 import { explanationRow } from "./explanation.js"
 import { get, hasEnded } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
-import { byId, made } from "../shared/elements.js"
-import { ownTime } from "../shared/format.js"
-import { forget, onOtherTab, recall, remember } from "../shared/storage.js"
-import { stateName } from "../shared/texts.js"
+import { byId, made } from "../common/elements.js"
+import { ownTime } from "../common/format.js"
+import { forget, onOtherTab, recall, remember } from "../common/storage.js"
+import { stateName } from "../common/texts.js"
 
 const MAX_JOBS = 12
 const COLUMNS = 4

@@ -1,10 +1,10 @@
 /** The job of one section of the page: sent, or opened by its link, and followed to its end. One at a time. */
 
 import { ApiError, Unreachable, newRepeatKey, post } from "../service/api.js"
-import { byId, mark, showText } from "../shared/elements.js"
+import { byId, mark, showText } from "../common/elements.js"
 import { JobLine } from "./job_line.js"
 import { Silence } from "./silence.js"
-import { reason, words } from "../shared/texts.js"
+import { reason, words } from "../common/texts.js"
 
 export class SectionJob {
   #kind

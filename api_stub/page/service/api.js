@@ -1,6 +1,6 @@
 /** The HTTP API: requests, errors, and a job's events as they come. */
 
-import { mebibytes } from "../shared/format.js"
+import { mebibytes } from "../common/format.js"
 
 const KEY_ITEM = "kronos.api-key"
 const RETRY_MS = 1500

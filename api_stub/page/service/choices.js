@@ -1,8 +1,8 @@
 /** The choices of models and devices, by the live workers. */
 
-import { byId, offer, showText } from "../shared/elements.js"
+import { byId, offer, showText } from "../common/elements.js"
 import { isForecasting, isGpu, isReady } from "./pool.js"
-import { deviceName } from "../shared/texts.js"
+import { deviceName } from "../common/texts.js"
 
 const BUNDLED = "kronos-tiny" // every worker has it
 const known = new Map()

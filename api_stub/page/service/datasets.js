@@ -1,9 +1,9 @@
 /** The files that the service stores, offered wherever a job may name one. */
 
 import { get } from "./api.js"
-import { byId, offer, showText } from "../shared/elements.js"
-import { reason } from "../shared/texts.js"
-import { onView } from "../shared/views.js"
+import { byId, offer, showText } from "../common/elements.js"
+import { reason } from "../common/texts.js"
+import { onView } from "../common/views.js"
 
 const NO_FILES = "This service stores no files, so it cannot train. Forecasts and backtests of a file that you open here " +
   "work. The service's operator can allow it (KRONOS_DATA_FOLDER)."

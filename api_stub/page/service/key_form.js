@@ -1,7 +1,7 @@
 /** Asks for the API key if the service needs one, and keeps it until the tab is closed. */
 
 import { key, onUnauthorized } from "./api.js"
-import { byId } from "../shared/elements.js"
+import { byId } from "../common/elements.js"
 
 /** Calls `onKey` when a key has been entered. */
 export function askForKey(onKey) {

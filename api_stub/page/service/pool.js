@@ -1,7 +1,7 @@
 /** The workers and queues, read every few seconds while the page is visible. */
 
 import { get, uploads } from "./api.js"
-import { count, duration } from "../shared/format.js"
+import { count, duration } from "../common/format.js"
 
 const INTERVAL_MS = 4000
 const SILENT_MS = 8000 // the API gives up on Redis after 4 s

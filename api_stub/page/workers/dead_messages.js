@@ -1,8 +1,8 @@
 /** Messages that no worker could read, for keys that may see them. */
 
 import { get } from "../service/api.js"
-import { byId, fillRows } from "../shared/elements.js"
-import { count, ownTime } from "../shared/format.js"
+import { byId, fillRows } from "../common/elements.js"
+import { count, ownTime } from "../common/format.js"
 
 const MAX_SHOWN = 20
 let isAllowed = true

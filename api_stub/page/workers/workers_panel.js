@@ -1,9 +1,9 @@
 /** The state of the service: its workers, the number of jobs in each queue, and whether it answers. */
 
-import { byId, fillRows, made, showText } from "../shared/elements.js"
-import { count, duration } from "../shared/format.js"
+import { byId, fillRows, made, showText } from "../common/elements.js"
+import { count, duration } from "../common/format.js"
 import { isForecasting, isGpu, isReady } from "../service/pool.js"
-import { deviceName, reason } from "../shared/texts.js"
+import { deviceName, reason } from "../common/texts.js"
 import { note, sparkline } from "./history.js"
 import { showDeadMessages } from "./dead_messages.js"
 

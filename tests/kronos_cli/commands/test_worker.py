@@ -30,7 +30,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch, device: Any) -> list[tuple[list[str], dict[str, str]]]:
-    """Command line and environment of each process, none of which runs."""
+    """Command line and environment of each process. None of them runs."""
     found: list[tuple[list[str], dict[str, str]]] = []
 
     class Children:

@@ -1,4 +1,4 @@
-"""Scripts are files, of which each is complete once its includes are put in."""
+"""Scripts are files. Each is complete once its includes are put in."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Local checkpoints: the reference's files round trip, and defects of others are named."""
 
 import json
-import pickle  # only to write one, which loading must refuse unread
+import pickle  # to write a file that runs code when unpickled: a test proves that loading never unpickles it
 import subprocess
 import sys
 from pathlib import Path

@@ -188,7 +188,7 @@ def test_logits_are_the_same_among_any_number_of_rows(threads, small_pair, kind,
     """Of 56 series with 8 paths and 64 with one, as many as make each number of rows.
 
     Products see one of 56 numbers of rows, all tried here: each with no row added and with as many as may be.
-    Other operations compute whole rows, none of which is cut by a vector: all have a multiple of 16 numbers.
+    Other operations compute whole rows. No vector cuts one: all have a multiple of 16 numbers.
     """
     runner, log = logging_runner(small_pair, kind, dtype, MAX_ROWS)
     request = series_request(1, 30, 2)

@@ -169,7 +169,7 @@ def test_only_the_job_inside_a_dead_engine_is_suspected(server):
 
 
 def test_a_failed_job_is_freed_at_once_without_garbage_collection(server):
-    """It holds tensors, of which Python's collector does not know how large they are."""
+    """It holds tensors, and Python's collector does not know how large they are."""
     server.load(EndingEngine(Cancelled("for a reason")))
     first, second = server.computation(), server.computation("b")
     gone = weakref.ref(first)

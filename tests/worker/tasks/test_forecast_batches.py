@@ -252,7 +252,7 @@ def test_each_job_has_one_outcome_whatever_fails_between_two_steps(
 
 
 def test_a_job_that_ended_is_freed_at_once_without_garbage_collection(redis, redis_server, patched):
-    """It holds tensors, of which Python's collector does not know how large they are."""
+    """It holds tensors, and Python's collector does not know how large they are."""
     worker = Worker(redis_server.url, MAX_AT_ONCE, Fault())
     send(redis, 2)
     worker.take()
