@@ -14,7 +14,7 @@ from starlette.routing import Route
 from api_stub import page_files, problems
 from api_stub.addresses import DESCRIPTIONS
 from api_stub.backend import Backend
-from api_stub.description import describe, problem_response
+from api_stub.description import ABOUT, describe
 from api_stub.middleware.body_limits import BodyLimits, BodyRate
 from api_stub.middleware.encodings import Decoding, Encoding
 from api_stub.middleware.guards import Keys, read_keys
@@ -56,11 +56,6 @@ PARTS: Final = (
     page_files,
 )
 
-PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    "4XX": problem_response("the request is refused; see code and field", example=problems.example_problem()),
-    "5XX": problem_response("the service cannot do this now; see code"),
-}
-
 
 def create_app(settings: ApiSettings) -> FastAPI:
     """Build the app for these settings. It connects to Redis when it starts.
@@ -82,15 +77,13 @@ def create_app(settings: ApiSettings) -> FastAPI:
                 yield
 
     app = FastAPI(
-        title="Kronos",
-        version="1",
-        summary="Candlestick forecasts as jobs",
+        **ABOUT,
         lifespan=lifespan,
         docs_url=None,  # FastAPI's documentation pages load scripts from other hosts
         redoc_url=None,
         openapi_url=DESCRIPTIONS[0],
-        generate_unique_id_function=lambda route: f"{route.tags[0]}_{route.name}",  # names clients' methods
-        responses=PROBLEMS,
+        generate_unique_id_function=lambda route: route.name,  # names the methods of generated clients
+        responses={422: {}},  # else FastAPI describes its own
         redirect_slashes=False,  # the page is mounted at / and answers for the other address
     )
     describe(app, needs_keys=bool(keys))

@@ -1,7 +1,6 @@
 """Errors over HTTP: problem documents (RFC 9457) with our codes, and the status of each code."""
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, Final, Self
 
@@ -9,12 +8,12 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
-from pydantic_core import from_json, to_json
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from api_stub.addresses import PREDICTIONS, address_of
-from kronos_client.contract.errors import ErrorCode, JobError, code_of
+from kronos_client.contract.errors import Code, JobError, code_of
 from kronos_model.text import dotted
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -28,25 +27,28 @@ MAX_LISTED: Final = 100
 """Errors in one ``detail``."""
 
 
-class HttpCode(StrEnum):
+class HttpCode(Code):
     """Codes of errors that only HTTP requests have. Jobs end with an ``ErrorCode``."""
 
-    INVALID_JSON = "INVALID_JSON"
-    BAD_REQUEST = "BAD_REQUEST"
-    UNAUTHORIZED = "UNAUTHORIZED"
-    HOST_NOT_ALLOWED = "HOST_NOT_ALLOWED"
-    FORBIDDEN = "FORBIDDEN"
-    ORIGIN_NOT_ALLOWED = "ORIGIN_NOT_ALLOWED"
-    READ_ONLY = "READ_ONLY"
-    NOT_FOUND = "NOT_FOUND"
-    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
-    DATASET_EXISTS = "DATASET_EXISTS"
-    NOT_PROMOTED = "NOT_PROMOTED"
-    REQUEST_TIMEOUT = "REQUEST_TIMEOUT"
-    BODY_TOO_LARGE = "BODY_TOO_LARGE"
-    UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
-    RATE_LIMITED = "RATE_LIMITED"
-    OVERLOADED = "OVERLOADED"
+    INVALID_JSON = "INVALID_JSON", "The body is not JSON: the message says where."
+    BAD_REQUEST = "BAD_REQUEST", "The request cannot be read: the message says why."
+    UNAUTHORIZED = "UNAUTHORIZED", "There is no valid key: send the header Authorization: Bearer KEY."
+    HOST_NOT_ALLOWED = (
+        "HOST_NOT_ALLOWED",
+        "Without keys, this host is not served: use localhost, or set keys.",
+    )
+    FORBIDDEN = "FORBIDDEN", "The key lacks the scope in details.scope: use another key, or add the scope."
+    ORIGIN_NOT_ALLOWED = "ORIGIN_NOT_ALLOWED", "Pages of this site may not call /mcp: allow the site."
+    READ_ONLY = "READ_ONLY", "The service may not write in its folder: allow that, or change the files there."
+    NOT_FOUND = "NOT_FOUND", "Nothing has this address, id or name: the message says which list has them."
+    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED", "The address does not take the method: see the header Allow."
+    DATASET_EXISTS = "DATASET_EXISTS", "A file has this name: choose another, or send replace=true."
+    NOT_PROMOTED = "NOT_PROMOTED", "No backtest shows that the version is no worse: see details.verdict."
+    REQUEST_TIMEOUT = "REQUEST_TIMEOUT", "The body came too slowly: send it again."
+    BODY_TOO_LARGE = "BODY_TOO_LARGE", "The body has too many bytes: send less at once."
+    UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE", "The body has another form: the message says which."
+    RATE_LIMITED = "RATE_LIMITED", "Too many requests: wait for as many seconds as Retry-After says."
+    OVERLOADED = "OVERLOADED", "The service is busy or stopping: try again after Retry-After seconds."
 
 
 _CODES: Final = {
@@ -186,15 +188,6 @@ def closing(code: str, text: str, details: Mapping[str, Any] | None = None) -> H
 def status_of(code: str) -> HTTPStatus:
     """The status of a code; 500 if this version does not know the code."""
     return STATUSES.get(code, HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-def example_problem() -> dict[str, Any]:
-    """A sample problem for the OpenAPI description."""
-    field = "candles.3.high"
-    message = f"{field}, row 3: 185.1 is below the low of the same bar"
-    error = HttpError(ErrorCode.HIGH_BELOW_LOW, message, field, {"row": 3})
-    example: dict[str, Any] = from_json(bytes(error.response().body))
-    return example
 
 
 async def on_job_error(request: Request, error: Exception) -> Response:

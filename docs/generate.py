@@ -48,9 +48,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def errors() -> str:
     """The page of error codes."""
-    rows = ((f"`{code}`", f"{status_of(code):d}", code.meaning) for code in ErrorCode)
-    codes = table(("code", "HTTP", "meaning and remedy"), rows)
-    own = table(("code", "HTTP"), ((f"`{code}`", f"{status_of(code):d}") for code in HttpCode))
+    codes, own = (
+        table(
+            ("code", "HTTP", "meaning and remedy"),
+            ((f"`{code}`", f"{status_of(code):d}", code.meaning) for code in kind),
+        )
+        for kind in (ErrorCode, HttpCode)
+    )
     return f"""{NOTE}
 # Errors
 

@@ -41,7 +41,7 @@ CONTENT: Final[dict[int | str, dict[str, Any]]] = {
 
 
 @router.get("/{job_id}/report", response_class=FileResponse, responses=CONTENT)
-async def report(
+async def get_backtest_report(
     job_id: AnyId, backend: BackendDependency, accept: Annotated[str, Header(include_in_schema=False)] = ""
 ) -> FileResponse:
     """The report of a backtest that is done, also after its result has expired."""
@@ -51,7 +51,7 @@ async def report(
 
 
 @router.delete("/{job_id}/report", status_code=204, dependencies=[needs("admin")])
-async def delete(job_id: AnyId, backend: BackendDependency) -> None:
+async def delete_backtest_report(job_id: AnyId, backend: BackendDependency) -> None:
     """Delete the files of a backtest that is done. Nothing else deletes them."""
     folder = await backend.call(_existing, backend.settings.model_folder, job_id)
     try:

@@ -64,7 +64,7 @@ Instrument = Annotated[
 
 
 @router.post("", response_model_exclude_none=True, openapi_extra=FILE_BODY)
-async def read(
+async def read_candles(
     request: Request,
     backend: BackendDependency,
     options: ReadOptionsDependency,

@@ -39,7 +39,7 @@ Name = Annotated[
     AfterValidator(_checked_name),
     Query(
         description="file name for data.path in jobs; its suffix sets the format and becomes lower case",
-        examples=["AAPL-5min.csv"],
+        examples=["AAPL.csv"],
     ),
 ]
 
@@ -78,7 +78,7 @@ class DatasetsView(BaseModel):
 
 
 @router.get("")
-async def datasets(
+async def list_datasets(
     backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: Cursor = None
 ) -> DatasetsView:
     """The files that finetuning jobs may name, including those in subfolders."""
@@ -88,8 +88,8 @@ async def datasets(
 
 
 @router.delete("/{name:path}", status_code=204, dependencies=[needs("admin")])
-async def delete(
-    name: Annotated[str, Path(max_length=1000, description="of a file in the list")],
+async def delete_dataset(
+    name: Annotated[str, Path(max_length=1000, description="of a file in the list", examples=["AAPL.csv"])],
     backend: BackendDependency,
 ) -> None:
     """Delete a file. A finetuning job that has not read it yet fails."""
@@ -103,7 +103,7 @@ async def delete(
     response_model=DatasetReport,
     openapi_extra=FILE_BODY,
 )
-async def upload(
+async def upload_dataset(
     request: Request,
     backend: BackendDependency,
     name: Name,

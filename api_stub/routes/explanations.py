@@ -1,5 +1,6 @@
 """Why a job is where it is, as ``kronos job`` says it, and the messages that no worker could read."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, Final
 
@@ -39,10 +40,10 @@ class ExplanationView(BaseModel):
     num_ready: int = Field(description="ready workers of its queue")
     is_worker_alive: bool = Field(description="whether the last attempt's worker is announced")
     attempts: tuple[AttemptView, ...]
-    bars: tuple[int, int] | None = Field(description="the number done, and of all")
+    bars: Sequence[int] | None = Field(description="two numbers: of those done, and of all")
     state: str | None = Field(description="Celery's name of the stored state")
     kept_until: float | None
-    error: tuple[str, str] | None = Field(description="code and message of a job that failed")
+    error: Sequence[str] | None = Field(description="code and message of a job that failed")
     is_cancel_requested: bool
     dead_reason: str | None = Field(description="why its message is a dead one; for keys with admin")
     unreadable: tuple[str, ...] = Field(description="keys that this service may not read")
@@ -68,7 +69,7 @@ class DeadMessagesView(BaseModel):
 
 
 @router.get("/jobs/{job_id}/explanation", dependencies=[needs("predict", "train")])
-async def explanation(
+async def explain_job(
     job_id: Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of a job of any kind")],
     request: Request,
     backend: BackendDependency,
@@ -81,7 +82,7 @@ async def explanation(
 
 
 @router.get("/dead-messages", dependencies=[needs("admin")])
-async def dead_messages(backend: BackendDependency, limit: Limit = 100) -> DeadMessagesView:
+async def list_dead_messages(backend: BackendDependency, limit: Limit = 100) -> DeadMessagesView:
     """The messages that no worker could read, newest first, each with the reason."""
     found = await backend.dead()
     return DeadMessagesView(messages=[_view(one) for one in found[:limit]], total=len(found))

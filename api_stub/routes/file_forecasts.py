@@ -31,7 +31,7 @@ _PART: Final = re.compile(r"^(sampling|output)\.")
 class FileForecast(BaseModel):
     """What to forecast. What is left out has the defaults of the Python clients."""
 
-    pred_len: Annotated[int, Field(ge=1, description="bars to forecast")]
+    pred_len: Annotated[int, Field(ge=1, description="bars to forecast", examples=[3])]
     lookback: Annotated[int, Field(ge=1, description="last bars that the model reads")] | None = None
     temperature: float | None = None
     top_k: int | None = None

@@ -125,7 +125,7 @@ class Detailed(BaseModel):
 
 
 @router.get("/workers", response_model_exclude_unset=True)
-async def workers(backend: BackendDependency) -> WorkersView:
+async def list_workers(backend: BackendDependency) -> WorkersView:
     """Every worker's status. Workers announce it every five seconds; it is read at most once a second."""
     pool = await backend.pool()
     limits = _limits(pool, backend.settings)
@@ -133,13 +133,13 @@ async def workers(backend: BackendDependency) -> WorkersView:
 
 
 @router.get("/healthz")
-async def healthz() -> Alive:
+async def check_health() -> Alive:
     """Whether this service answers. Redis and the workers are not checked."""
     return Alive()
 
 
 @router.get("/version")
-async def version() -> Version:
+async def get_version() -> Version:
     """The versions of this service and of the contract. `/v1/workers` has those of the workers."""
     return Version()
 
@@ -148,7 +148,7 @@ async def version() -> Version:
     "/readyz",
     responses={503: {"model": Ready, "description": "no worker is ready, or Redis does not answer"}},
 )
-async def readyz(backend: BackendDependency, response: Response) -> Ready:
+async def check_readiness(backend: BackendDependency, response: Response) -> Ready:
     """Whether a forecast worker is ready."""
     ready = await _ready(backend)
     if not ready.model_loaded:
@@ -158,7 +158,7 @@ async def readyz(backend: BackendDependency, response: Response) -> Ready:
 
 
 @router.get("/healthz/detailed")
-async def detailed(backend: BackendDependency) -> Detailed:
+async def get_health_details(backend: BackendDependency) -> Detailed:
     """Checks of the workers' model, and of this machine's memory and disk."""
     ready = await _ready(backend)
     model = ModelCheck(status="unhealthy", loaded=False, version=None)

@@ -75,7 +75,7 @@ def _router(
     listing = f"The newest {kind.name} jobs that this API and the Python clients submitted."
     cancelling = f"Cancel {cancelled}. A job that has ended stays as it is."
 
-    @router.post("", status_code=202, description=enqueuing)
+    @router.post("", name=f"submit_{kind.name}", status_code=202, description=enqueuing)
     async def enqueue(
         job: Annotated[dict[str, Any], AsDocumented(documented)],
         backend: BackendDependency,
@@ -96,11 +96,7 @@ def _router(
         response.headers.update({"X-Job-Id": sent.id, "Location": content.url})
         return content
 
-    @router.get(
-        "",
-        dependencies=[needs("admin")],
-        description=listing,
-    )
+    @router.get("", name=f"list_{kind.name}s", dependencies=[needs("admin")], description=listing)
     async def list_jobs(
         backend: BackendDependency,
         submission: SubmissionDependency,
@@ -119,7 +115,12 @@ def _router(
         202: {"model": view, "description": "a table is preferred, and there is no result yet"},
     }
 
-    @router.get("/{job_id}", response_model=view, responses=as_tables if view is ForecastView else None)
+    @router.get(
+        "/{job_id}",
+        name=f"get_{kind.name}",
+        response_model=view,
+        responses=as_tables if view is ForecastView else None,
+    )
     async def get(
         job_id: AnyId,
         backend: BackendDependency,
@@ -144,7 +145,13 @@ def _router(
         response.status_code = 202  # no table yet
         return found
 
-    @router.delete("/{job_id}", status_code=202, response_model=view, description=cancelling)
+    @router.delete(
+        "/{job_id}",
+        name=f"cancel_{kind.name}",
+        status_code=202,
+        response_model=view,
+        description=cancelling,
+    )
     async def cancel(
         job_id: AnyId,
         backend: BackendDependency,
@@ -157,7 +164,7 @@ def _router(
             stored = await backend.read(job_id)
         return view.from_stored(job_id, stored)
 
-    @router.get("/{job_id}/events", response_class=EventSourceResponse)
+    @router.get("/{job_id}/events", name=f"follow_{kind.name}", response_class=EventSourceResponse)
     async def events(
         job_id: Annotated[str, Depends(_existing_id)], backend: BackendDependency
     ) -> AsyncIterator[ServerSentEvent]:

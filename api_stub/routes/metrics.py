@@ -64,7 +64,7 @@ class HttpMetrics:
 
 @router.get("/v1/metrics", response_class=Response, responses=PLAIN_TEXT)
 @router.get("/metrics", include_in_schema=False, response_class=Response)
-async def metrics(request: Request, backend: BackendDependency) -> Response:
+async def get_metrics(request: Request, backend: BackendDependency) -> Response:
     """Metrics for Prometheus. If Redis does not answer, those of queues and workers are left out."""
     shown: HttpMetrics = request.app.state.metrics
     shown.waiting.set(backend.events.num_jobs)

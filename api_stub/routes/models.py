@@ -98,7 +98,9 @@ class LoadView(BaseModel):
 
 
 @router.get("")
-async def models(backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: Cursor = None) -> ModelsView:
+async def list_models(
+    backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: Cursor = None
+) -> ModelsView:
     """The workers' own models, the further ones, and those registered by finetuning."""
     workers = (await backend.pool()).forecasting
     known: dict[str, ModelView] = {}
@@ -125,7 +127,7 @@ async def models(backend: BackendDependency, limit: Limit = MAX_LIMIT, cursor: C
 
 
 @router.delete("/{model_id:path}", status_code=204, dependencies=[needs("admin")])
-async def delete(
+async def delete_model(
     model_id: Annotated[str, InPath(max_length=MAX_ID_CHARS, examples=["crypto-hourly@3"])],
     backend: BackendDependency,
 ) -> None:
@@ -143,7 +145,7 @@ async def delete(
         }
     },
 )
-async def load(request: LoadRequest, backend: BackendDependency, response: Response) -> LoadView:
+async def load_model(request: LoadRequest, backend: BackendDependency, response: Response) -> LoadView:
     """Load a model in the workers now, so that the first job with it does not wait.
 
     If no worker can load it, the problem is the first one reported, or TIMEOUT if no worker answers.

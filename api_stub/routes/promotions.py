@@ -46,7 +46,7 @@ class PromotionView(BaseModel):
 
 
 @router.post("/{model_id}/promote")
-async def promote(
+async def promote_model(
     model_id: Annotated[str, InPath(max_length=MAX_ID_CHARS, examples=["crypto-hourly@3"])],
     body: PromotionRequest,
     request: Request,

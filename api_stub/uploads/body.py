@@ -27,7 +27,8 @@ MEDIA_TYPES: Final = {
     "application/octet-stream": SUFFIXES,
 }
 """Allowed content types. Unlike forms, these need a preflight from pages of other sites."""
-_CONTENT: Final = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in MEDIA_TYPES}
+_BINARY: Final = {kind: {"schema": {"type": "string", "format": "binary"}} for kind in MEDIA_TYPES}
+_CONTENT: Final = _BINARY | {"text/csv": {"schema": {"type": "string"}}}
 FILE_BODY: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": _CONTENT}}
 """For OpenAPI."""
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydantic import ValidationError
 
@@ -11,16 +11,20 @@ from kronos_model.errors import KronosError
 from kronos_model.text import dotted, excerpt, without_paths
 
 
-class ErrorCode(StrEnum):
-    """The one list of codes. ``meaning`` is one line: what happened, and what to do."""
+class Code(StrEnum):
+    """An error's code. ``meaning`` is one line: what happened, and what to do."""
 
     meaning: str
 
-    def __new__(cls, value: str, meaning: str) -> "ErrorCode":
+    def __new__(cls, value: str, meaning: str) -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
         member.meaning = meaning
         return member
+
+
+class ErrorCode(Code):
+    """The one list of codes that jobs end with."""
 
     # The job's form
     UNSUPPORTED_VERSION = "UNSUPPORTED_VERSION", "This worker cannot read the schema_version: update it."

@@ -1,11 +1,15 @@
 """The OpenAPI description matches the service: problems, keys and examples."""
 
+import json
 import re
+import shutil
+import subprocess
 
 import pytest
 from pydantic import SecretStr
 
 from api_stub.main import create_app
+from api_stub.problems import STATUSES, Problem
 from api_stub.routes.job_views import FinetuneView, ForecastView
 from api_stub.routes.predictions import Prediction
 from kronos_client.contract.finetune import parse_finetune_job
@@ -38,14 +42,43 @@ def test_the_documentation_is_made_of_own_files(http):
     assert http.get("/openapi.json").json() == http.get("/v1/openapi.json").json()
 
 
-def test_problems_are_described_with_their_media_type(described):
-    for _, _, operation in operations(described):
-        for status in ("4XX", "5XX"):
-            (content,) = operation["responses"][status]["content"].items()
-            assert content[0] == "application/problem+json"
-            assert content[1]["schema"] == {"$ref": "#/components/schemas/Problem"}
-    problem = described["components"]["schemas"]["Problem"]["properties"]
-    assert {"type", "title", "status", "detail", "code", "field"} <= problem.keys()
+def test_problems_are_described_with_their_codes(described):
+    found = {}
+    for name, problem in described["components"]["responses"].items():
+        ((media_type, content),) = problem["content"].items()
+        assert media_type == "application/problem+json"
+        assert content["schema"] == {"$ref": "#/components/schemas/Problem"}
+        Problem.model_validate(content["example"])
+        found |= dict.fromkeys(re.findall(r"^- `(\w+)`: .", problem["description"], re.MULTILINE), name)
+    assert found.keys() | {"METHOD_NOT_ALLOWED"} == {
+        code for code in STATUSES if not code.startswith("FEED_")
+    }
+    for path, _, operation in operations(described):
+        answers = operation["responses"]
+        assert answers["422"] == {"$ref": f"#/components/responses/{found['UNKNOWN_FIELD']}"}
+        assert path in OPEN or answers["401"] == {"$ref": f"#/components/responses/{found['UNAUTHORIZED']}"}
+        assert ("404" in answers) or "{" not in path
+
+
+def test_operations_have_names_for_the_methods_of_a_client(described):
+    names = [operation["operationId"] for _, _, operation in operations(described)]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)+", name) for name in names)
+    assert {"predict_single", "submit_forecast", "get_backtest", "cancel_finetune", "list_models"} < set(
+        names
+    )
+
+
+def test_spectral_finds_no_fault(described, tmp_path):
+    if shutil.which("spectral") is None:
+        pytest.skip("spectral is not on PATH: npm install --global @stoplight/spectral-cli")
+    (tmp_path / "openapi.json").write_text(json.dumps(described))
+    (tmp_path / "rules.yml").write_text("extends: spectral:oas\n")
+    found = subprocess.run(
+        ["spectral", "lint", "openapi.json", "--ruleset", "rules.yml", "--fail-severity", "hint"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stdout + found.stderr
 
 
 def test_keys_are_described_if_they_are_needed(settings, described):
@@ -57,13 +90,14 @@ def test_keys_are_described_if_they_are_needed(settings, described):
     for (path, method, needed), (_, _, optional) in zip(
         operations(guarded), operations(described), strict=True
     ):
+        scopes[method, path] = re.findall(r"Keys need the scope (.*)\.", needed["description"])
         if path in OPEN:
             assert "security" not in needed | optional
         else:
-            ((key, scopes[method, path]),) = needed["security"][0].items()
-            assert (key, optional["security"]) == (name, [{}, *needed["security"]])
-    assert scopes["post", "/v1/finetunes"] == ["train"]
-    assert scopes["get", "/v1/forecasts"] == ["admin", "predict"]
+            assert (needed["security"], optional["security"]) == ([{name: []}], [{}, {name: []}])
+    assert scopes["post", "/v1/finetunes"] == ["`train`"]
+    assert scopes["get", "/v1/forecasts"] == ["`admin`"]
+    assert scopes["get", "/v1/jobs/{job_id}/explanation"] == ["`predict` or `train`"]
     assert scopes["get", "/v1/workers"] == []
 
 
