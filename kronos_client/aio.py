@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from kronos_client.backtesting.run import BacktestRun
     from kronos_client.contract.results import ForecastResult
     from kronos_client.core.long_request import ConfigSource
+    from kronos_client.feeds.aio import AsyncFeed
+    from kronos_client.feeds.store import FeedStore
 
 __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", "AsyncHandle"]
 
@@ -188,6 +190,21 @@ class AsyncForecastClient:
     ) -> AsyncFinetuneHandle:
         """Enqueue one finetuning job in the contract's form, as ``ForecastClient.submit_finetune_job``."""
         return await self._submit(partial(job.finetune_job, payload), job_id, retry_for_s)
+
+    @opts.with_options(opts.FeedOptions)
+    async def feed(self, name: str, **options: Unpack[opts.FeedOptions]) -> AsyncFeed:
+        """Create a feed or open an existing one, as ``ForecastClient.feed``."""
+        from kronos_client.feeds.aio import AsyncFeed
+        from kronos_client.feeds.feed import Feed
+
+        store, workers = self._feed_store(), self._core.dispatcher.known_workers
+        given = partial(Feed.open, settings=self._core.settings, store=store, workers=workers)
+        return AsyncFeed(await self._core.call(partial(given, name, **options)))
+
+    def _feed_store(self) -> FeedStore:
+        from kronos_client.feeds.store import FeedStore
+
+        return FeedStore.from_settings(self._core.settings)
 
     def forecast_handle(self, job_id: str) -> AsyncForecastHandle:
         """The handle of a forecast that was enqueued earlier or elsewhere; its ``queue`` is None."""

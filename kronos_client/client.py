@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from kronos_client.core.handle import BacktestHandle
     from kronos_client.core.long_request import ConfigSource
     from kronos_client.core.many import ForecastOutcome, ManyForecasts
+    from kronos_client.feeds.feed import Feed
+    from kronos_client.feeds.store import FeedStore
 
 __all__ = ["FinetuneHandle", "FinetuneState", "ForecastClient", "ForecastHandle", "JobState"]
 
@@ -268,6 +270,30 @@ class ForecastClient:
             JobError: As ``finetune``.
         """
         return self._submit(partial(job.finetune_job, payload), job_id, retry_for_s)
+
+    @opts.with_options(opts.FeedOptions)
+    def feed(self, name: str, **options: Unpack[opts.FeedOptions]) -> Feed:
+        """Create a feed: series that workers forecast at each new bar. Or open an existing one.
+
+        Close it, or use it in a ``with`` statement: it has connections of its own.
+
+        Args:
+            name: Other processes open the feed by it.
+            options: Horizon, sampling, output, model and more, as below; without any, the feed must exist.
+
+        Raises:
+            JobError: FEED_NOT_FOUND; FEED_CONFLICT, which names an option that the existing feed has with
+                another value; LIMIT_EXCEEDED; or what a job with such options gets.
+        """
+        from kronos_client.feeds.feed import Feed
+
+        store, workers = self._feed_store(), self._dispatcher.known_workers
+        return Feed.open(name, settings=self._settings, store=store, workers=workers, **options)
+
+    def _feed_store(self) -> FeedStore:
+        from kronos_client.feeds.store import FeedStore
+
+        return FeedStore.from_settings(self._settings)
 
     def forecast_handle(self, job_id: str) -> ForecastHandle:
         """The handle of a forecast that was enqueued earlier or elsewhere; its ``queue`` is None."""

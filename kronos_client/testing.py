@@ -30,7 +30,7 @@ from kronos_client.contract.backtest import BacktestJob, BacktestResult, Backtes
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.finetune import FinetunedModel, FinetuneJob, FinetuneResult, FinetuneTimings
 from kronos_client.contract.forecast import ForecastJob
-from kronos_client.contract.jobs import Limits, PreparedSeries, prepare
+from kronos_client.contract.jobs import Limits, PreparedSeries, parse_job, prepare
 from kronos_client.contract.model_info import CalibrationInfo, ModelInfo, ResultModel
 from kronos_client.contract.names import CPU_QUEUE, PROGRESS_STATE, Role, is_shared
 from kronos_client.contract.results import (
@@ -49,6 +49,8 @@ from kronos_client.core.handle import LoopThread
 from kronos_client.core.job import Job
 from kronos_client.core.result_store import OnState
 from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored, lost
+from kronos_client.feeds.job import FeedJob
+from kronos_client.feeds.memory import MemoryFeedStore
 from kronos_client.redis.admission import id_conflict, queue_full
 from kronos_client.redis.queues import is_gpu_queue
 from kronos_client.redis.routing import why_elsewhere
@@ -304,7 +306,24 @@ class FakeForecastClient(ForecastClient):
         self.live_workers = [fake_worker(settings.queue_names.on_device("cpu", role)) for role in roles]
         self._settings = settings
         self._dispatcher = self._memory = memory = _Memory(settings, self)
+        self._feeds = MemoryFeedStore(self._forecast_feed)
         self._thread = LoopThread(lambda: Core(settings, memory, _MemoryStore(memory)))
+
+    def _feed_store(self) -> MemoryFeedStore:
+        return self._feeds
+
+    def _forecast_feed(self, name: str, uid: str) -> None:
+        """Forecast what is due in a feed, unless the fake holds jobs."""
+        while not self.hold:
+            work = FeedJob(self._feeds, {"feed": {"name": name, "uid": uid}}, "feed", "")
+            payload, limits = work.take(), self._settings.limits(max_pred_len=MAX_CONTEXT)
+            try:
+                job = None if payload is None else parse_job(payload, limits)
+                work.end(None if job is None else _forecast(job, "feed", limits, CPU_QUEUE))
+            except JobError as error:
+                work.end(error)
+            if payload is None:
+                return
 
     @property
     def jobs(self) -> Mapping[str, dict[str, Any]]:
@@ -340,6 +359,9 @@ class FakeForecastClient(ForecastClient):
 
 class FakeAsyncForecastClient(AsyncForecastClient):
     """An AsyncForecastClient over ``fake``, through which a test reads and ends jobs."""
+
+    def _feed_store(self) -> MemoryFeedStore:
+        return self.fake._feed_store()
 
     def __init__(self, fake: FakeForecastClient | None = None) -> None:
         self.fake = fake or FakeForecastClient()

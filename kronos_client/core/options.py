@@ -142,6 +142,22 @@ class LongOptions(ManyOptions, total=False):
     on_error: Literal["raise", "skip"]
 
 
+class FeedOptions(ForecastOptions, total=False):
+    """Options of a feed: those of a forecast that do not belong to one job, and its own.
+
+    Attributes:
+        bar_time: Whether a bar's time is its "start" (default) or its "end".
+        closed_only: Whether bars that have not ended are held back (True).
+        corrections: The last bars of a series that an append may change (3).
+        max_bars: The window of each series (512): the bars that are kept.
+    """
+
+    bar_time: Literal["start", "end"]
+    closed_only: bool
+    corrections: int
+    max_bars: int
+
+
 class FinetuneOptions(SendingOptions, total=False):
     """Options of a finetuning job.
 

@@ -1,31 +1,39 @@
-"""Feed: series whose bars are kept current by appends. A preview: nothing forecasts them yet."""
+"""Feed: series whose bars are kept current by appends, and which workers forecast at each new bar."""
 
-from collections.abc import Iterable, Iterator
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import tzinfo
+from functools import partial
 from random import uniform
 from time import sleep
-from typing import Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN, LongFrame
+from kronos_client.core.options import FeedOptions
 from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
-from kronos_client.feeds.options import EXCHANGE_YEAR, NAMED_CALENDARS, FeedOptions, FeedSpec
+from kronos_client.feeds.latest import latest_columns, latest_rows
+from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import FeedLimits, FeedStore, Read, Write, gone
+from kronos_client.feeds.update import FeedUpdate
 from kronos_client.feeds.window import Block, Change, Record, compare, cut, num_kept_blocks, trimmed
+from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
-from kronos_model.bars.calendar.exchange import load_exchange
 from kronos_model.bars.calendar.sessions import common_spacing
-from kronos_model.bars.calendar.spacing import instants_of
 from kronos_model.bars.columns import check_candles, check_price_columns
 from kronos_model.bars.missing import Filled, is_missing
-from kronos_model.bars.timestamps import load_timezone
 from kronos_model.errors import KronosError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kronos_client.contract.worker_status import AnyWorkerStatus
 
 MAX_TRIES: Final = 20
 """Appends that lose a series to another append start over; each time one of them succeeds."""
@@ -48,12 +56,22 @@ class Appended:
     changed: tuple[str, ...]
 
 
-class Feed:
-    """A feed in Redis; ``Feed.open`` gives it."""
+WAIT_S: Final = 2.0
+"""Of one request for updates."""
 
-    def __init__(self, store: FeedStore, name: str, uid: str, spec: FeedSpec) -> None:
+
+class Feed:
+    """A feed in Redis; ``ForecastClient.feed`` and ``Feed.open`` give it.
+
+    Args:
+        queue: Returns the queue whose workers forecast it at the moment.
+    """
+
+    def __init__(
+        self, store: FeedStore, name: str, uid: str, spec: FeedSpec, queue: Callable[[], str]
+    ) -> None:
         self.name, self.spec = name, spec
-        self._store, self._uid = store, uid
+        self._store, self._uid, self._queue = store, uid, queue
 
     @classmethod
     def open(
@@ -63,9 +81,15 @@ class Feed:
         url: str | None = None,
         settings: ClientSettings | None = None,
         limits: FeedLimits | None = None,
+        store: FeedStore | None = None,
+        workers: Callable[[], list["AnyWorkerStatus"]] | None = None,
         **options: Unpack[FeedOptions],
     ) -> Self:
         """Create a feed, or open an existing one: without options, or with the same.
+
+        Args:
+            store: Where the feed is, if not in the Redis of the URL.
+            workers: Returns the live workers, which decide on the queue; by default Redis is asked.
 
         Raises:
             JobError: FEED_NOT_FOUND, FEED_CONFLICT, LIMIT_EXCEEDED, or what a job with such options gets.
@@ -75,9 +99,12 @@ class Feed:
             text = "the feed's name must be 1 to 100 printable characters"
             raise JobError(ErrorCode.BAD_VALUE, text, "name")
         wanted = FeedSpec.from_options(settings, **options) if options else None
-        store = FeedStore(settings.redis_url.get_secret_value(), limits, settings.redis_min_replicas)
+        store = store or FeedStore.from_settings(settings, limits)
         try:
-            found = store.create(name, wanted.to_json()) if wanted else store.find(name)
+            if wanted:
+                found: Any = store.create(name, wanted, wanted.max_series(settings.limits()))
+            else:
+                found = store.find(name)
             if found is None:
                 text = f"there is no feed {name!r}: create it by giving pred_len and other options"
                 raise JobError(ErrorCode.FEED_NOT_FOUND, text, "name")
@@ -88,7 +115,13 @@ class Feed:
         except BaseException:
             store.close()
             raise
-        return cls(store, name, found[0], spec)
+        known = workers or partial(live_workers, store.redis)
+        device, may_fall_back, names = spec.job["device"], spec.job["allow_fallback"], settings.queue_names
+
+        def queue() -> str:
+            return choose_queue(device, may_fall_back, known(), names=names)
+
+        return cls(store, name, found[0], spec, queue)
 
     def __enter__(self) -> Self:
         return self
@@ -137,8 +170,90 @@ class Feed:
                 return Bars.from_blocks(read.record.form, contents)[-self.spec.max_bars :].as_columns()
         raise gone(self.name, series_id)
 
+    def latest(self, *, max_age_s: float = math.inf) -> "pd.DataFrame":
+        """A row for each series: its newest forecast, or why there is none. Needs pandas.
+
+        Args:
+            max_age_s: Leave out rows whose ``age_s`` is larger.
+
+        Returns:
+            Columns ``id``; ``last_time`` of the newest bar that was read; ``age_s``, seconds since that bar
+            was appended; ``overdue_s``, by how much the next bar is late (NaN if times have no zone);
+            ``is_current``, whether the newest bar is forecast and none is overdue; the close at the horizon
+            as ``close_mean`` and quantiles such as ``close_q0.1``; the chance of each event; ``error``, a
+            code.
+        """
+        import pandas as pd
+
+        rows = [row for row in self._rows() if row["age_s"] <= max_age_s]
+        return pd.DataFrame(rows, columns=latest_columns(self.spec))
+
+    def rank(self, event: str, *, max_age_s: float = math.inf) -> "pd.DataFrame":
+        """The rows of ``latest`` by the chance of an event, the largest first, without those that have none.
+
+        Raises:
+            JobError: BAD_VALUE if the feed has no such event.
+        """
+        if event not in self.spec.events:
+            known = ", ".join(self.spec.events) or "none"
+            raise JobError(ErrorCode.BAD_VALUE, f"event must be one of the feed's events ({known})", "event")
+        rows = self.latest(max_age_s=max_age_s).dropna(subset=[event])
+        return rows.sort_values([event, "id"], ascending=[False, True], ignore_index=True)
+
+    def forecast(self, series_id: str) -> FeedUpdate | None:
+        """The newest forecast of a series, or why there is none; None before the first."""
+        return self._store.latest(self._uid, [series_id]).get(series_id)
+
+    def updates(self, *, after: str | None = None, timeout_s: float | None = None) -> Iterator[FeedUpdate]:
+        """Yield each new forecast, or why there is none, in order for each series.
+
+        The last updates are kept: about four for each series.
+
+        Args:
+            after: The ``id`` of the last update that was handled, to miss none; by default begin now. "0"
+                begins with the oldest that is kept.
+            timeout_s: End after so many seconds without an update; None goes on for ever.
+
+        Raises:
+            JobError: FEED_GONE if the feed was deleted, BROKER_UNREACHABLE.
+        """
+        after, last_at = after or self.last_update_id(), time.monotonic()
+        while timeout_s is None or time.monotonic() < last_at + timeout_s:
+            left_s = math.inf if timeout_s is None else last_at + timeout_s - time.monotonic()
+            for update in self.next_updates(after, min(WAIT_S, left_s)):
+                after, last_at = update.id, time.monotonic()
+                yield update
+
+    def last_update_id(self) -> str:
+        """The id of the newest update, for ``updates``; "0" before the first."""
+        return self._store.last_update_id(self._uid)
+
+    def next_updates(self, after: str, wait_s: float = WAIT_S) -> list[FeedUpdate]:
+        """The updates after the one with this id. Waits up to so many seconds for the first."""
+        found = self._store.updates(self._uid, after, wait_s)
+        if not found:
+            self._check_exists()
+        return found
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        ids = self.ids()
+        reads = dict(zip(ids, self._store.read(self._uid, ids), strict=True))
+        if not ids:
+            self._check_exists()
+        known = {
+            name: (read.version, read.appended_at, None if read.record is None else read.record.last)
+            for name, read in reads.items()
+        }
+        return latest_rows(known, self._store.latest(self._uid), self.spec, self._store.now())
+
+    def _check_exists(self) -> None:
+        """Raise JobError FEED_GONE if the feed was deleted, or made anew."""
+        found = self._store.find(self.name)
+        if found is None or found[0] != self._uid:
+            raise gone(self.name)
+
     def delete(self) -> None:
-        """Remove the feed with all its bars."""
+        """Remove the feed with all its bars and forecasts."""
         self._store.delete(self.name, self._uid)
 
     def _put(self, bars: Any, id_column: str, timestamp_column: str, *, is_whole: bool) -> Appended:
@@ -159,9 +274,9 @@ class Feed:
                     totals[0] += change.num_new
                     totals[1] += change.num_corrected
             changed = [write.series_id for write in writes]
-            if not writes and self._store.find(self.name) is None:
-                raise gone(self.name)
-            if not writes or self._store.write(self.name, self._uid, writes):
+            if not writes:
+                self._check_exists()
+            if not writes or self._store.write(self.name, self._uid, writes, self._queue(), self.spec):
                 return Appended(totals[0], totals[1], totals[2], tuple(changed))
             sleep(uniform(0, 0.02))
         text = f"other appends changed the same series of feed {self.name!r} {MAX_TRIES} times: repeat it"
@@ -259,13 +374,9 @@ class Feed:
 
     def _num_ended(self, new: Bars, tail: Bars | None, zone: str | None, now: float) -> int:
         """How many of the bars have ended by now; all if their times are not known in UTC."""
-        calendar = None if self.spec.calendar in NAMED_CALENDARS else self.spec.calendar
-        if not self.spec.closed_only or not (new.form.is_aware or zone or calendar):
+        clock = self.spec.instants(new.timestamps(), zone) if self.spec.closed_only else None
+        if clock is None:
             return len(new)
-        clock_of: tzinfo | None = load_timezone(zone) if zone else None
-        if clock_of is None and calendar is not None and not new.form.is_aware:
-            clock_of = load_exchange(calendar, EXCHANGE_YEAR, EXCHANGE_YEAR).zone
-        clock = instants_of(new.timestamps(), clock_of)
         both = new.clock if tail is None else np.unique(np.concatenate([tail.clock, new.clock]))
         spacing = common_spacing(both) if len(both) > 1 and self.spec.bar_time == "start" else 0
         return int(np.searchsorted(clock + spacing, now * 1e6, side="right"))

@@ -3,17 +3,23 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Unpack
+from datetime import tzinfo
+from typing import Any, Final, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.job_limits import Limits
 from kronos_client.core.forecast_request import forecast_payload
 from kronos_client.core.job import forecast_job
-from kronos_client.core.options import ForecastOptions
+from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.window import TAIL_BARS
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.calendar.exchange import load_exchange
+from kronos_model.bars.calendar.spacing import instants_of
 from kronos_model.bars.columns import PRICE_COLUMNS
-from kronos_model.bars.timestamps import load_timezone
+from kronos_model.bars.timestamps import Timestamps, load_timezone
 from kronos_model.errors import KronosError
 
 OF_ONE_JOB: Final = ("series_ids", "timestamps", "future_timestamps", "stream", "paths", "deadline_s")
@@ -21,22 +27,8 @@ OF_ONE_JOB: Final = ("series_ids", "timestamps", "future_timestamps", "stream", 
 SOME_TIMES: Final = ("2024-01-01T00:00", "2024-01-01T00:01", "2024-01-01T00:02")
 EXCHANGE_YEAR: Final = 2024  # any: an exchange has one zone
 NAMED_CALENDARS: Final = ("24/7", "weekdays")
-
-
-class FeedOptions(ForecastOptions, total=False):
-    """Options of a feed: those of a forecast that do not belong to one job, and its own.
-
-    Attributes:
-        bar_time: Whether a bar's time is its "start" (default) or its "end".
-        closed_only: Whether bars that have not ended are held back (True).
-        corrections: The last bars of a series that an append may change (3).
-        max_bars: The window of each series (512): the bars that are kept.
-    """
-
-    bar_time: Literal["start", "end"]
-    closed_only: bool
-    corrections: int
-    max_bars: int
+JOB_PATHS: Final = 64
+"""Sample paths of a job of several series: about a worker's slots, so that other jobs soon get a turn."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +80,24 @@ class FeedSpec:
         for name in ("series", "schema_version"):
             del payload[name]
         return cls(job=json.loads(json.dumps(payload)), **zones, **own)
+
+    def max_series(self, limits: Limits) -> int:
+        """The most series of a job."""
+        num_paths: int = self.job["sampling"]["sample_count"]
+        return max(1, min(JOB_PATHS // num_paths, limits.max_series))
+
+    @property
+    def events(self) -> list[str]:
+        """The events whose chances each forecast has."""
+        return list(self.job["output"]["events"])
+
+    def instants(self, times: Timestamps, zone: str | None) -> NDArray[np.int64] | None:
+        """µs since 1970 in UTC of a series' times, by its zone; None if they are not known in UTC."""
+        exchange = None if self.calendar in NAMED_CALENDARS else self.calendar
+        clock: tzinfo | None = load_timezone(zone) if zone else None
+        if clock is None and exchange is not None and not times.is_aware:
+            clock = load_exchange(exchange, EXCHANGE_YEAR, EXCHANGE_YEAR).zone
+        return instants_of(times, clock) if times.is_aware or clock else None
 
     def to_json(self) -> str:
         """The same text for equal options."""

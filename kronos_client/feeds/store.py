@@ -4,6 +4,7 @@ Blocks are immutable and named by their content. They expire until a script make
 them, and again once no record does, so that nothing stays of an append that was cut off.
 """
 
+import json
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +14,15 @@ from typing import Any, Final, NamedTuple
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import KEY_PREFIX
+from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, KEY_PREFIX
+from kronos_client.feeds.options import FeedSpec
+from kronos_client.feeds.update import FeedUpdate
 from kronos_client.feeds.window import Record
 from kronos_client.redis.connection import connect, reachable, run_script
+from kronos_client.redis.message import CONTENT, NO_TIMES, NOT_USED
+from kronos_client.redis.queues import FEED, list_key
 from kronos_client.redis.scripts import read_script
+from kronos_client.settings import ClientSettings
 
 FEEDS_KEY: Final = f"{KEY_PREFIX}feeds"
 """The sorted set of feeds' names, by their last append."""
@@ -26,6 +32,7 @@ UNSEEN_S: Final = 600
 """Seconds that a block without a record is kept: to upload the rest, or to read what has just changed."""
 CHUNK: Final = 1000
 CACHED_BLOCKS: Final = 20_000
+MAX_UPDATES_READ: Final = 100
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,13 @@ class Read(NamedTuple):
     version: int
     appended_at: float
     record: Record | None
+
+
+class Taken(NamedTuple):
+    """A series that a job computes, as it is now; without a record its bars are gone."""
+
+    series_id: str
+    read: Read
 
 
 class Write(NamedTuple):
@@ -65,6 +79,11 @@ class FeedStore:
         self.limits = limits or FeedLimits()
         self._blocks: OrderedDict[str, bytes] = OrderedDict()
 
+    @classmethod
+    def from_settings(cls, settings: ClientSettings, limits: FeedLimits | None = None) -> "FeedStore":
+        """The store of the settings' Redis."""
+        return cls(settings.redis_url.get_secret_value(), limits, settings.redis_min_replicas)
+
     def close(self) -> None:
         """Close the connections."""
         self.redis.close()
@@ -75,13 +94,19 @@ class FeedStore:
             found: Any = self.redis.hmget(feed_key(name), "uid", "options")
         return None if found[0] is None else (found[0].decode(), found[1].decode())
 
-    def create(self, name: str, options: str) -> tuple[str, str]:
-        """The uid and options of the feed with this name, which is created if there is none."""
+    def create(self, name: str, spec: FeedSpec, max_series: int) -> tuple[str, str]:
+        """The uid and options of the feed with this name, which is created if there is none.
+
+        Args:
+            max_series: The most series of a job.
+        """
         self.sweep()
-        args: list[Any] = [name, uuid.uuid4().hex, options, self.limits.max_feeds]
+        uid = uuid.uuid4().hex
+        args: list[Any] = [name, uid, spec.to_json(), self.limits.max_feeds]
+        args += [_message(name, uid, spec), max_series]
         found = self._run("feed_create", [feed_key(name), FEEDS_KEY], args)
         if not found:
-            raise _exceeds("feeds", self.limits.max_feeds, self.limits.max_feeds + 1)
+            raise exceeds("feeds", self.limits.max_feeds, self.limits.max_feeds + 1)
         return found[0].decode(), found[1].decode()
 
     def read(self, uid: str, ids: Sequence[str]) -> list[Read]:
@@ -93,10 +118,7 @@ class FeedStore:
                 pipe: Any = self.redis.pipeline(transaction=True)  # both of one moment
                 pipe.hmget(series_key(uid), part)
                 pipe.hmget(versions_key(uid), part)
-                for record, version in zip(*pipe.execute(), strict=True):
-                    number, _, moment = (version or b"0 0").decode().partition(" ")
-                    known = None if record is None else Record.from_json(record)
-                    read.append(Read(int(number), float(moment), known))
+                read += [_read(*both) for both in zip(*pipe.execute(), strict=True)]
         return read
 
     def series_ids(self, uid: str) -> list[str]:
@@ -118,8 +140,11 @@ class FeedStore:
         self._remember({name: content for name in missing if (content := found[name]) is not None})
         return found
 
-    def write(self, name: str, uid: str, writes: Sequence[Write]) -> bool:
+    def write(self, name: str, uid: str, writes: Sequence[Write], queue: str, spec: FeedSpec) -> bool:
         """Store blocks, then make all records visible. False, with nothing visible, if a series has changed.
+
+        Args:
+            queue: The one whose workers forecast the series.
 
         Raises:
             JobError: FEED_GONE, LIMIT_EXCEEDED, BROKER_UNREACHABLE.
@@ -138,18 +163,63 @@ class FeedStore:
             args += [write.series_id, write.version, write.record.to_json()]
             for blocks in (list(write.added), write.old):
                 args += [len(blocks), *(block_key(uid, block) for block in blocks)]
-        keys = [feed_key(name), FEEDS_KEY, series_key(uid), versions_key(uid)]
+        keys = [feed_key(name), FEEDS_KEY, series_key(uid), versions_key(uid), due_key(uid)]
+        keys.append(list_key(f"{queue}{FEED}", CELERY_PRIORITIES[spec.job["priority"]]))
         answer, *number = self._run("feed_append", keys, args)
         if answer == b"gone":
             raise gone(name)
         if answer in (b"series", b"bytes"):
             what = answer.decode()
             most = limits.max_series if what == "series" else limits.max_bytes
-            raise _exceeds(f"{what} of feed {name!r}", most, int(number[0]))
+            raise exceeds(f"{what} of feed {name!r}", most, int(number[0]))
         if answer == b"done":
             for write in writes:
                 self._remember(write.added)
         return bool(answer == b"done")
+
+    def take(self, name: str, uid: str, job_id: str, source: str) -> tuple[str, list[Taken]] | None:
+        """The feed's options and the due series, for a job from the list ``source``; None if it is gone."""
+        keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, series_key, versions_key)), source]
+        answer = self._run("feed_take", keys, [uid, job_id])
+        if not answer:
+            return None
+        options, *columns = answer
+        taken = [Taken(name.decode(), _read(*both)) for name, *both in zip(*columns, strict=True)]
+        return options.decode(), taken
+
+    def end(
+        self, name: str, uid: str, job_id: str, source: str, updates: Mapping[str, FeedUpdate | None]
+    ) -> None:
+        """Store what a job made of its series. Those without an update are due again."""
+        keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, latest_key, updates_key)), source]
+        args: list[Any] = [uid, job_id]
+        for series_id, update in updates.items():
+            args += [series_id, (update and update.version) or 0, update.model_dump_json() if update else ""]
+        self._run("feed_end", keys, args)
+
+    def latest(self, uid: str, ids: Sequence[str] | None = None) -> dict[str, FeedUpdate]:
+        """The newest update of each series, or of these, that have one."""
+        with reachable():
+            if ids is None:
+                found: Any = self.redis.hgetall(latest_key(uid)).values()
+            else:
+                found = self.redis.hmget(latest_key(uid), list(ids)) if ids else []
+        updates = [_update(text.partition(b" ")[2]) for text in found if text is not None]
+        return {update.series: update for update in updates}
+
+    def last_update_id(self, uid: str) -> str:
+        """The id of the newest update; ``0`` if there is none."""
+        with reachable():
+            newest: Any = self.redis.xrevrange(updates_key(uid), count=1)
+        return newest[0][0].decode() if newest else "0"
+
+    def updates(self, uid: str, after: str, wait_s: float) -> list[FeedUpdate]:
+        """The next updates after the one with this id. Waits for the first."""
+        with reachable():
+            wait_ms = max(1, int(wait_s * 1000))
+            streams: Any = self.redis.xread({updates_key(uid): after}, count=MAX_UPDATES_READ, block=wait_ms)
+        entries = streams[0][1] if streams else []
+        return [_update(entry[b"outcome"], entry_id.decode()) for entry_id, entry in entries]
 
     def delete(self, name: str, uid: str, before: float | None = None) -> bool:
         """Remove a feed and all that belongs to it, if its last append was ``before`` a moment."""
@@ -181,7 +251,8 @@ class FeedStore:
                 for _, record in self.redis.hscan_iter(series_key(uid), count=100):
                     blocks = Record.from_json(record).blocks
                     self.redis.unlink(*(block_key(uid, block.name) for block in blocks))
-                self.redis.unlink(series_key(uid), versions_key(uid))
+                others = series_key, versions_key, due_key, taken_key, latest_key, updates_key
+                self.redis.unlink(*(key(uid) for key in others))
                 self.redis.srem(GONE_KEY, uid)
 
     def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
@@ -212,6 +283,26 @@ def versions_key(uid: str) -> str:
     return f"{KEY_PREFIX}feed_versions:{uid}"
 
 
+def due_key(uid: str) -> str:
+    """The key of the series whose newest bars wait for a forecast, by the moment since when."""
+    return f"{KEY_PREFIX}feed_due:{uid}"
+
+
+def taken_key(uid: str) -> str:
+    """The key of the series that jobs compute, by job."""
+    return f"{KEY_PREFIX}feed_taken:{uid}"
+
+
+def latest_key(uid: str) -> str:
+    """The key of the newest update of each series."""
+    return f"{KEY_PREFIX}feed_latest:{uid}"
+
+
+def updates_key(uid: str) -> str:
+    """The key of the stream of updates."""
+    return f"{KEY_PREFIX}feed_updates:{uid}"
+
+
 def block_key(uid: str, block: str) -> str:
     """The key of a block."""
     return f"{KEY_PREFIX}feed_block:{uid}:{block}"
@@ -224,6 +315,31 @@ def gone(name: str, series_id: str | None = None) -> JobError:
     return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name})
 
 
-def _exceeds(what: str, limit: int, actual: int) -> JobError:
+def _read(record: bytes | None, version: bytes | None) -> Read:
+    number, _, moment = (version or b"0 0").decode().partition(" ")
+    return Read(int(number), float(moment), None if record is None else Record.from_json(record))
+
+
+def _update(text: bytes, update_id: str = "") -> FeedUpdate:
+    return FeedUpdate.model_validate_json(text).model_copy(update={"id": update_id})
+
+
+def _message(name: str, uid: str, spec: FeedSpec) -> str:
+    """The message of a feed's jobs; ``lua/feed_send.lua`` replaces the words between two ``@``."""
+    job = {"feed": {"name": name, "uid": uid, "num_series": -1}, "submitted_at": -1}
+    job |= {"pred_len": spec.job.get("pred_len"), "sampling": spec.job["sampling"]}
+    body = json.dumps([[], {"job": job}, {}]).replace("@", "\\u0040")
+    # A name cannot contain these fields, since its quotes are escaped.
+    for field, word in (("num_series", "NUM"), ("submitted_at", "TIME")):
+        body = body.replace(f'"{field}": -1', f'"{field}": @{word}@')
+    ids = {"id": "@ID@", "root_id": "@ID@", "parent_id": None, "retries": 0}
+    headers = NO_TIMES | NOT_USED | ids | {"lang": "py", "task": FORECAST_TASK, "argsrepr": "()"}
+    properties = {"correlation_id": "@ID@", "reply_to": "", "delivery_mode": 2, "delivery_tag": "@ID@"}
+    properties["priority"] = CELERY_PRIORITIES[spec.job["priority"]]
+    return json.dumps({"body": body, **CONTENT, "headers": headers, "properties": properties})
+
+
+def exceeds(what: str, limit: int, actual: int) -> JobError:
+    """The error for what is more than its limit."""
     text = f"{actual} {what} would exceed the limit of {limit}: delete a feed, or keep fewer series or bars"
     return JobError(ErrorCode.LIMIT_EXCEEDED, text, None, {"limit": limit, "actual": actual})

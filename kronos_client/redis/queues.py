@@ -24,6 +24,15 @@ MAX_WAIT_S: Final = 7 * 24 * 3600
 """Seconds that the record of an unfinished job is kept."""
 
 
+FEED: Final = ".feed"
+"""The end of the name of a queue for feeds' jobs, which earlier releases do not read."""
+
+
+def with_feeds(queue: str) -> tuple[str, ...]:
+    """The queues whose lists a worker of a queue takes from: for forecasts also the one for feeds."""
+    return (queue,) if role_of(queue) == "finetune" else (queue, f"{queue}{FEED}")
+
+
 class QueueNames(NamedTuple):
     """The names of all queues. The prefix separates them from those of other apps on the same database."""
 
@@ -130,7 +139,7 @@ def role_of(key: str) -> Role:
 
 def is_gpu_queue(queue: str) -> bool:
     """Whether GPU workers take from a queue."""
-    return queue.removesuffix(".finetune").endswith(GPU_QUEUE)
+    return queue.removesuffix(".finetune").removesuffix(FEED).endswith(GPU_QUEUE)
 
 
 def priority_of(number: object) -> Priority:

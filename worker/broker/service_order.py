@@ -147,10 +147,11 @@ def num_paths_of(payload: Body) -> int:
     """Sample paths of the job in a message body ``[args, kwargs, embed]``; 1 if it is not a job."""
     try:
         job = payload[1]["job"]
-        num_series, sample_count = len(job["series"]), (job.get("sampling") or {}).get("sample_count", 1)
+        num_series = job["feed"]["num_series"] if "feed" in job else len(job["series"])
+        sample_count = (job.get("sampling") or {}).get("sample_count", 1)
     except (LookupError, TypeError, AttributeError):
         return 1
-    return max(1, num_series * sample_count) if isinstance(sample_count, int) else 1
+    return max(1, num_series * sample_count) if isinstance(num_series * sample_count, int) else 1
 
 
 @cache

@@ -21,7 +21,7 @@ from kombu.transport import TRANSPORT_ALIASES, redis, virtual
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.names import TASK_ROLES
-from kronos_client.redis.queues import DELIVERY_KEYS, waiting_keys
+from kronos_client.redis.queues import DELIVERY_KEYS, FEED, waiting_keys, with_feeds
 from worker.app import app
 from worker.broker.connecting import Client, primary_options, redis_of
 from worker.broker.consuming import MessageConsumer, rounds
@@ -46,7 +46,8 @@ def message_consumer() -> MessageConsumer:
     settings = get_settings()
     max_bytes = settings.max_message_bytes * 4 // 3 + HEADER_BYTES
     url = settings.redis_url.get_secret_value()
-    lists = [key for queue in settings.queue_names.of_role(settings.role) for key in waiting_keys(queue)]
+    queues = [name for queue in settings.queue_names.of_role(settings.role) for name in with_feeds(queue)]
+    lists = [key for queue in queues for key in waiting_keys(queue)]
     deliveries = Deliveries(
         redis_of(url),
         DELIVERY_KEYS[settings.role],
@@ -163,7 +164,8 @@ class Channel(redis.Channel):
         """Hand over waiting messages while there is room."""
         self.num_takes += 1
         consumer, num_held = message_consumer(), lambda: len(self.qos._delivered) - len(self.qos._dirty)
-        consumer.take(self.scripted_queues, self.qos.rooms, self._hand_over, num_held)
+        queues = [name for queue in self.scripted_queues for name in with_feeds(queue)]
+        consumer.take(queues, self.qos.rooms, self._hand_over, num_held)
 
     def _hand_over(self, delivery: Delivery, queue: str, step: int, message: TaskMessage) -> None:
         info = {"exchange": "", "routing_key": queue}
@@ -174,7 +176,7 @@ class Channel(redis.Channel):
             "num_bytes": delivery.num_bytes,
         }
         try:
-            self.connection._deliver(message.payload, queue)
+            self.connection._deliver(message.payload, queue.removesuffix(FEED))
         except BaseException:  # no trace may stay of a message that Celery failed to receive
             if delivery.tag in self.qos._delivered:
                 virtual.QoS.ack(self.qos, delivery.tag)

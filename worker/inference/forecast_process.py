@@ -1,11 +1,13 @@
 """A forecasting worker's process: one device, and models on it that one thread runs."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Final
 
 import torch
 
 from kronos_client.contract.worker_status import ForecastWorkerStatus, RunningJob
+from kronos_client.feeds.store import FeedStore
 from kronos_model.devices.cores import intra_op_threads
 from kronos_model.devices.resolution import describe_device, resolve_device
 from kronos_model.engine.reports import EngineLoad
@@ -69,6 +71,11 @@ class ForecastProcess(WorkerProcess):
         except BaseException:  # this worker will never be ready
             self._heartbeat.withdraw()
             raise
+
+    @cached_property
+    def feeds(self) -> FeedStore:
+        """The feeds of the workers' Redis."""
+        return FeedStore.from_settings(self.settings)
 
     def _known_loads(self) -> list[EngineLoad]:
         """The engines' loads. While a step seems to hang, they are unknown, and no job is taken."""

@@ -72,7 +72,7 @@ class AttemptTrace(NoTrace):
             self._failed(outcome)
             return
         given: Any = outcome if isinstance(outcome, dict) else vars(outcome)
-        timings_ms: Any = given["timings_ms"]
+        timings_ms: Any = given.get("timings_ms", {})
         timings_ms = timings_ms if isinstance(timings_ms, dict) else vars(timings_ms)
         for phase in ("decode", "prefill"):
             if phase in timings_ms:

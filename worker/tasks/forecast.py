@@ -21,12 +21,14 @@ from celery.exceptions import Ignore
 from celery.worker import state
 from redis.exceptions import RedisError
 
-from kronos_client.contract.errors import JobError
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import read_job
-from kronos_client.contract.names import FORECAST_TASK, PROGRESS_STATE
+from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, PROGRESS_STATE
 from kronos_client.contract.results import ForecastProgress, ForecastResult
 from kronos_client.core.stored import encode_failure, encode_state
+from kronos_client.feeds.job import FeedJob
 from kronos_client.redis.job_store import Begun, Ended, Ending, Receipt
+from kronos_client.redis.queues import list_key
 from worker.app import app
 from worker.broker import transport
 from worker.broker.claims import Claim
@@ -82,6 +84,8 @@ class ForecastAttempt(Attempt):
         self._jobs = jobs
         self._arguments = args, kwargs
         self._celery_request, self._waiter = request, waiter
+        source = list_key(self._queue, CELERY_PRIORITIES[self._priority])
+        self._feed = FeedJob.from_job(jobs.process.feeds, kwargs.get("job"), self.job_id, source)
         self._claim: Claim | None = None
         self._work: Computation | IsolatedRun | None = None  # while the job is computed
         self._began_at = time.monotonic()
@@ -148,6 +152,11 @@ class ForecastAttempt(Attempt):
 
     def _start(self, receipt: Receipt) -> None:
         payload, jobs = job_of(*self._arguments), self._jobs
+        if self._feed is not None:
+            payload = or_later(self._feed.take)
+            if payload is None:
+                self._settle(None)
+                return
         job = read_job(payload, self._process.limits)
         self.trace.began(job.submitted_at)
         waited_s = receipt.waited_s(job.submitted_at)
@@ -165,9 +174,16 @@ class ForecastAttempt(Attempt):
             about = (self.job_id, job, receipt, self._queue, self._priority)
             self._work = Computation(self._process.server, *about, on_change, jobs.runs.extend)
 
-    def _settle(self, outcome: Outcome) -> None:
-        """End by a result or an error."""
+    def _settle(self, outcome: Outcome | None) -> None:
+        """End by a result or an error. A feed's job without series has neither."""
         self._close()
+        if self._feed is not None:
+            try:
+                outcome = or_later(self._feed.end, outcome)
+            except RetryLater as later:
+                self.leave(self._requeued(str(later), later.delay_s))
+                return
+        assert outcome is not None
         self.trace.computed(outcome)
         if self._waiter is not None:
             self._jobs.forget(self)
@@ -313,6 +329,16 @@ class ForecastJobs(Jobs):
                 store.store_states(reported[first : first + MAX_AT_ONCE])
         except RedisError as error:
             log.warning("the jobs' progress could not be stored: %s", error)
+
+
+def or_later(call: Callable[..., Any], *args: object) -> Any:
+    """A call's answer. Raises RetryLater if Redis gives none."""
+    try:
+        return call(*args)
+    except JobError as error:
+        if error.code != ErrorCode.BROKER_UNREACHABLE:
+            raise
+        raise RetryLater(str(error.__cause__ or error.message), RETRY_DELAY_S) from None
 
 
 def _go_on(attempt: ForecastAttempt, call: Callable[..., object], *args: object) -> None:

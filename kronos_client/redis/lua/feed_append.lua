@@ -1,8 +1,9 @@
--- Makes the new records of series visible, all or none, after their blocks were stored.
+-- Makes the new records of series visible, all or none, after their blocks were stored. Then these series are due.
 -- Returns 'done'; 'gone' if the feed no longer exists; 'changed' if a series has another version than it had when it was
 -- read, or a block is no longer there; 'series' or 'bytes' with the number that would exceed its limit.
 -- include: now
-local feed, feeds, series, versions = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- include: feed_send
+local feed, feeds, series, versions, due, list = unpack(KEYS)
 local name, uid, max_series, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local growth, keep_s = tonumber(ARGV[5]), ARGV[6]
 -- Then for each series: id, version that was read ('0': none), record, number of new blocks, their keys, number of old
@@ -59,8 +60,10 @@ end
 redis.call('HINCRBY', feed, 'num_bytes', growth)
 redis.call('ZADD', feeds, now_text, name)
 for first = 1, #ids, chunk do
-    local pairs_of_records, pairs_of_versions = {}, {}
+    local pairs_of_records, pairs_of_versions, dues = {}, {}, {}
     for position = first, math.min(first + chunk - 1, #ids) do
+        dues[#dues + 1] = now_text
+        dues[#dues + 1] = ids[position]
         for _, pair in ipairs({{pairs_of_records, records}, {pairs_of_versions, changes}}) do
             table.insert(pair[1], ids[position])
             table.insert(pair[1], pair[2][position])
@@ -68,6 +71,7 @@ for first = 1, #ids, chunk do
     end
     redis.call('HSET', series, unpack(pairs_of_records))
     redis.call('HSET', versions, unpack(pairs_of_versions))
+    redis.call('ZADD', due, 'NX', unpack(dues))
 end
 for _, key in ipairs(added) do
     redis.call('PERSIST', key)
@@ -75,4 +79,5 @@ end
 for _, key in ipairs(old) do
     redis.call('EXPIRE', key, keep_s) -- who has just read the record still reads them
 end
+send_if_due(feed, due, list, uid)
 return {'done'}

@@ -205,7 +205,7 @@ def test_a_feed_that_nobody_appends_to_is_deleted_at_last(feed, redis, redis_ser
     feed.append(WHOLE)
     redis.zadd("kronos:feeds", {"f": 0})
     Feed.open("g", url=redis_server.url, **OPTIONS).close()
-    assert {*redis.scan_iter()} == {"kronos:feeds", "kronos:feed:g"}
+    assert {*redis.scan_iter("kronos:*")} == {"kronos:feeds", "kronos:feed:g"}
 
 
 @pytest.mark.parametrize("is_after", [False, True])

@@ -1,0 +1,99 @@
+"""AsyncFeed: a feed for asyncio. Each call runs on a thread."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Self
+
+from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
+from kronos_client.feeds.feed import WAIT_S, Appended, Feed
+from kronos_client.feeds.options import FeedSpec
+from kronos_client.feeds.update import FeedUpdate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class AsyncFeed:
+    """A feed, as ``Feed``; ``AsyncForecastClient.feed`` gives it."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    @property
+    def name(self) -> str:
+        """As ``Feed.name``."""
+        return self._feed.name
+
+    @property
+    def spec(self) -> FeedSpec:
+        """As ``Feed.spec``."""
+        return self._feed.spec
+
+    async def aclose(self) -> None:
+        """Close the connections. The feed stays."""
+        await asyncio.to_thread(self._feed.close)
+
+    async def append(
+        self, bars: Any, *, id_column: str = ID_COLUMN, timestamp_column: str = TIMESTAMP_COLUMN
+    ) -> Appended:
+        """As ``Feed.append``."""
+        titles = {"id_column": id_column, "timestamp_column": timestamp_column}
+        return await asyncio.to_thread(self._feed.append, bars, **titles)
+
+    async def replace(
+        self, bars: Any, *, id_column: str = ID_COLUMN, timestamp_column: str = TIMESTAMP_COLUMN
+    ) -> Appended:
+        """As ``Feed.replace``."""
+        titles = {"id_column": id_column, "timestamp_column": timestamp_column}
+        return await asyncio.to_thread(self._feed.replace, bars, **titles)
+
+    async def ids(self) -> list[str]:
+        """As ``Feed.ids``."""
+        return await asyncio.to_thread(self._feed.ids)
+
+    async def bars(self, series_id: str) -> dict[str, Any]:
+        """As ``Feed.bars``."""
+        return await asyncio.to_thread(self._feed.bars, series_id)
+
+    async def latest(self, *, max_age_s: float = math.inf) -> "pd.DataFrame":
+        """As ``Feed.latest``."""
+        return await asyncio.to_thread(self._feed.latest, max_age_s=max_age_s)
+
+    async def rank(self, event: str, *, max_age_s: float = math.inf) -> "pd.DataFrame":
+        """As ``Feed.rank``."""
+        return await asyncio.to_thread(self._feed.rank, event, max_age_s=max_age_s)
+
+    async def forecast(self, series_id: str) -> FeedUpdate | None:
+        """As ``Feed.forecast``."""
+        return await asyncio.to_thread(self._feed.forecast, series_id)
+
+    async def last_update_id(self) -> str:
+        """As ``Feed.last_update_id``."""
+        return await asyncio.to_thread(self._feed.last_update_id)
+
+    async def next_updates(self, after: str, wait_s: float = WAIT_S) -> list[FeedUpdate]:
+        """As ``Feed.next_updates``."""
+        return await asyncio.to_thread(self._feed.next_updates, after, wait_s)
+
+    async def updates(
+        self, *, after: str | None = None, timeout_s: float | None = None
+    ) -> AsyncIterator[FeedUpdate]:
+        """As ``Feed.updates``. Between two updates a thread waits up to two seconds."""
+        loop = asyncio.get_running_loop()
+        last_at, last_id = loop.time(), after or await asyncio.to_thread(self._feed.last_update_id)
+        while timeout_s is None or loop.time() < last_at + timeout_s:
+            left_s = math.inf if timeout_s is None else last_at + timeout_s - loop.time()
+            for update in await asyncio.to_thread(self._feed.next_updates, last_id, min(WAIT_S, left_s)):
+                last_id, last_at = update.id, loop.time()
+                yield update
+
+    async def delete(self) -> None:
+        """As ``Feed.delete``."""
+        await asyncio.to_thread(self._feed.delete)

@@ -1,0 +1,146 @@
+"""FeedJob: the series of a feed that are due, as one forecast job. The series are bound when the job begins.
+
+A feed's message names only the feed. So bars that arrive while it waits are read, and a pool that is too slow
+leaves out ticks of a series instead of falling behind.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import SCHEMA_VERSION
+from kronos_client.contract.results import ForecastResult, SeriesForecast
+from kronos_client.core.series import series_payload
+from kronos_client.feeds.bars import Bars
+from kronos_client.feeds.options import FeedSpec
+from kronos_client.feeds.store import FeedStore, Read, gone
+from kronos_client.feeds.update import FeedUpdate
+from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.seeds import seed_from_text
+
+OF_SERIES: Final = re.compile(r"series\.(\d+)(\.|$)")
+"""The field of an error that concerns one series of a job."""
+
+
+class FeedJob:
+    """One job of a feed.
+
+    Args:
+        source: The list that the job's message was taken from.
+    """
+
+    def __init__(self, store: FeedStore, job: Mapping[str, Any], job_id: str, source: str) -> None:
+        name, uid = str(job["feed"].get("name")), str(job["feed"].get("uid"))
+        self._store, self._given = store, (name, uid, job_id, source)
+        self._submitted_at = job.get("submitted_at")
+        self._name, self._uid, self._job_id = name, uid, job_id
+        self._spec: FeedSpec | None = None
+        self._updates: dict[str, FeedUpdate] = {}  # of all series, complete when the job ends
+        self._computed: list[str] = []  # the ids of the job's series, in its order
+
+    @classmethod
+    def from_job(cls, store: FeedStore, job: object, job_id: str, source: str) -> Self | None:
+        """None if the job is no feed's."""
+        if not isinstance(job, Mapping) or not isinstance(job.get("feed"), Mapping):
+            return None
+        return cls(store, job, job_id, source)
+
+    def take(self) -> dict[str, Any] | None:
+        """The job as other senders write it, with the series that are due now; None if none is.
+
+        Raises:
+            JobError: FEED_GONE, BROKER_UNREACHABLE.
+        """
+        found = self._store.take(*self._given)
+        if found is None:
+            raise gone(self._name)
+        self._spec = spec = FeedSpec.from_json(found[0])
+        blocks = [block.name for _, read in found[1] if read.record for block in read.record.blocks]
+        contents = self._store.blocks(self._uid, blocks)
+        series = []
+        for name, read in found[1]:
+            self._updates[name] = FeedUpdate(
+                series=name,
+                version=read.version,
+                job_id=self._job_id,
+                last_time=None,
+                last=None if read.record is None else read.record.last,
+                appended_at=read.appended_at,
+            )
+            try:
+                series.append(self._series(spec, name, read, contents))
+                self._computed.append(name)
+            except JobError as error:
+                self._updates[name] = self._updates[name].with_error(error)
+        if not series:
+            return None
+        known = {"schema_version": SCHEMA_VERSION, "submitted_at": self._submitted_at}
+        return {**spec.job, **known, "series": series}
+
+    def _series(
+        self, spec: FeedSpec, name: str, read: Read, contents: Mapping[str, bytes | None]
+    ) -> dict[str, Any]:
+        record = read.record
+        found = [] if record is None else [contents[block.name] for block in record.blocks]
+        blocks = [content for content in found if content is not None]
+        if record is None or len(blocks) < len(found):
+            raise gone(self._name, name)
+        columns = Bars.from_blocks(record.form, blocks)[-spec.max_bars :].as_columns()
+        self._updates[name] = self._updates[name].model_copy(update={"last_time": columns["timestamps"][-1]})
+        zones: dict[str, Any] = {"calendar": spec.calendar, "timezone": record.timezone}
+        seed = spec.job["sampling"].get("seed")
+        own_seed = seed_from_text(f"{self._uid if seed is None else seed}:{name}:{record.last}")
+        return {**series_payload(columns, name, **zones), "seed": own_seed}
+
+    def end(self, outcome: ForecastResult | dict[str, Any] | JobError | None) -> dict[str, Any] | JobError:
+        """Store what became of the series; returns the job's own outcome, without forecasts.
+
+        Args:
+            outcome: None if no series was left to compute.
+
+        Raises:
+            JobError: BROKER_UNREACHABLE.
+        """
+        if self._spec is None and isinstance(outcome, JobError):  # it ended before it began
+            try:
+                self.take()
+            except JobError as error:
+                if error.code == ErrorCode.BROKER_UNREACHABLE:
+                    raise
+                return outcome
+        updates: dict[str, FeedUpdate | None] = {**self._updates}
+        facts: dict[str, Any] = {"timings_ms": {}}
+        if isinstance(outcome, JobError):
+            found = OF_SERIES.match(outcome.field or "")
+            at_fault = self._computed[int(found[1]) : int(found[1]) + 1] if found else self._computed
+            for name in self._computed:
+                updates[name] = self._updates[name].with_error(outcome) if name in at_fault else None
+        elif outcome is not None:
+            result = outcome
+            if isinstance(result, dict):
+                result = ForecastResult.model_validate(result, strict=False)
+            facts = result.model_dump(mode="json", exclude={"series"})
+            updates |= {forecast.id: self._made(result, forecast) for forecast in result.series}
+        self._store.end(*self._given, updates)
+        if isinstance(outcome, JobError):
+            return outcome
+        failed = {name: update.failure.code for name, update in updates.items() if update and update.failure}
+        return facts | {"feed": self._name, "num_series": len(updates), "failed": failed}
+
+    def _made(self, result: ForecastResult, forecast: SeriesForecast) -> FeedUpdate:
+        assert self._spec is not None
+        facts = {name: getattr(result, name) for name in ("model", "device", "engine", "warnings")}
+        facts |= {"forecast": forecast, "next_ends_at": _next_ends_at(self._spec, forecast)}
+        return self._updates[forecast.id].model_copy(update=facts)
+
+
+def _next_ends_at(spec: FeedSpec, forecast: SeriesForecast) -> float | None:
+    """Unix time at which the first forecast bar ends, by the spacing and calendar of those ahead."""
+    times = parse_timestamps(forecast.timestamps)
+    instants = spec.instants(times, forecast.timezone)
+    if instants is None:
+        return None
+    if spec.bar_time == "end":
+        return float(instants[0] / 1e6)
+    return None if len(instants) < 2 else float(instants[1] / 1e6)

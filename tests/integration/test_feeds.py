@@ -1,0 +1,68 @@
+"""Feeds with real workers: bit-equal to jobs of one series, and current again after a worker was killed."""
+
+import pandas as pd
+import pytest
+
+from kronos_client.client import ForecastClient
+from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.store import taken_key
+from tests.integration.conftest import PACED, PARITY, WorkerUnderTest
+from tests.waiting import WAIT_S, await_true
+
+BARS = pd.read_csv(PARITY / "candles.csv").rename(columns={"timestamps": "ds"})
+NAMES = [f"s{number}" for number in range(6)]
+OPTIONS = {"pred_len": 6, "sample_count": 16, "events": ["close>last at end"]}
+
+
+def bars(first: int, last: int) -> pd.DataFrame:
+    """The bars of all series, each some bars later than the one before."""
+    parts = [BARS[first + shift : last + shift].assign(unique_id=name) for shift, name in enumerate(NAMES)]
+    return pd.concat(parts)
+
+
+def versions(feed: Feed) -> dict[str, int]:
+    known = {name: feed.forecast(name) for name in NAMES}
+    return {name: update.version for name, update in known.items() if update and update.forecast}
+
+
+@pytest.fixture
+def start(redis, tmp_path, request):
+    def start(name: str, command: list[str]) -> WorkerUnderTest:
+        settings = {"KRONOS_VISIBILITY_TIMEOUT_S": "3", "PACE_S": "0.02"}
+        worker = WorkerUnderTest(redis, tmp_path / f"{name}.log", command, settings)
+        request.addfinalizer(worker.stop)
+        return worker.wait_until_ready()
+
+    return start
+
+
+WORKER = ["celery", "-A", "worker.app", "worker", "--loglevel", "INFO"]
+
+
+def test_numbers_are_those_of_jobs_of_one_series(redis, start):
+    start("worker", WORKER)
+    with ForecastClient(redis.url) as client, client.feed("f", **OPTIONS) as feed:
+        feed.append(bars(0, 50))
+        await_true(lambda: len(versions(feed)) == len(NAMES), "all are forecast")
+        for name in NAMES:
+            update = feed.forecast(name)
+            seed = update.forecast.seed
+            result = client.forecast({name: feed.bars(name)}, seed=seed, timeout_s=WAIT_S, **OPTIONS)
+            assert result.series[0] == update.forecast
+            assert (result.model, result.engine) == (update.model, update.engine)
+        assert not set(client.forecast_handle(update.job_id).state().series)
+
+
+def test_a_killed_worker_leaves_no_series_behind(redis, start):
+    killed = start("killed", [*WORKER, *PACED])
+    with Feed.open("g", url=redis.url, **OPTIONS) as feed:
+        after = feed.last_update_id()
+        feed.append(bars(0, 50))
+        await_true(lambda: feed._store.redis.hlen(taken_key(feed._uid)), "it computes some of them")
+        killed.process.kill()
+        killed.process.wait(WAIT_S)
+        feed.append(bars(50, 51))
+        start("other", WORKER)
+        await_true(lambda: versions(feed) == dict.fromkeys(NAMES, 2), "all newest bars are forecast")
+        seen = [(update.series, update.version) for update in feed.updates(after=after, timeout_s=0.1)]
+        assert sorted(seen) == sorted({*seen})

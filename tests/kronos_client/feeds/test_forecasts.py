@@ -1,0 +1,289 @@
+"""Forecasts of a feed: the newest bars of each series, once, whatever happens to jobs; also in the fake."""
+
+import asyncio
+import json
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.jobs import Limits, parse_job
+from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.job import FeedJob
+from kronos_client.feeds.store import FeedStore
+from kronos_client.redis.connection import connect
+from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, _forecast
+from kronos_model.bars.synthetic import candles
+
+OPTIONS = {"pred_len": 3, "sample_count": 16, "events": ["close>last at end"], "quantiles": [0.1, 0.9]}
+LIST = "cpu.feed\x06\x163"
+NAMES = [f"s{number}" for number in range(9)]
+
+
+def bars(name: str, num_bars: int = 20, first: int = 0) -> pd.DataFrame:
+    made = pd.DataFrame(candles(seed=NAMES.index(name), bars=60).as_dict())
+    made["ds"] = pd.to_datetime(made.pop("timestamps"), utc=True)
+    return made[first : first + num_bars].assign(unique_id=name)
+
+
+def all_bars(num_bars: int = 20, first: int = 0) -> pd.DataFrame:
+    return pd.concat([bars(name, num_bars, first) for name in NAMES])
+
+
+class HandWorker:
+    """Takes a feed's messages from Redis and computes them step by step, with the fake's forecasts."""
+
+    def __init__(self, redis: Redis, url: str) -> None:
+        self._redis, self.store = redis, FeedStore(url)
+        self.held: list[FeedJob] = []
+
+    def take(self) -> FeedJob | None:
+        """Take the next message, without its series."""
+        message = self._redis.rpop(LIST)
+        return None if message is None else self.again(json.loads(message))
+
+    def again(self, message: dict) -> FeedJob:
+        """A delivery of this message."""
+        job = json.loads(message["body"])[1]["job"]
+        work = FeedJob.from_job(self.store, job, message["headers"]["id"], LIST)
+        assert work is not None
+        work.message = message
+        return work
+
+    def finish(self, work: FeedJob, payload: dict | None) -> dict | JobError:
+        limits = Limits()
+        made = None if payload is None else _forecast(parse_job(payload, limits), "any", limits, "cpu.feed")
+        return work.end(made)
+
+    def run(self) -> int:
+        """Compute all that is due; returns the number of jobs."""
+        number = 0
+        while (work := self.take()) is not None:
+            self.finish(work, work.take())
+            number += 1
+        return number
+
+
+@pytest.fixture
+def worker(redis, redis_server):
+    return HandWorker(redis, redis_server.url)
+
+
+@pytest.fixture(params=["redis", "memory"])
+def client(request):
+    if request.param == "memory":
+        client = FakeForecastClient()
+        client.compute = lambda: 1
+    else:
+        server = request.getfixturevalue("redis_server")
+        client = ForecastClient(server.url)
+        client.compute = request.getfixturevalue("worker").run
+    with client:
+        yield client
+
+
+def test_each_series_has_its_newest_forecast(client):
+    with client.feed("f", **OPTIONS) as feed:
+        feed.append(all_bars())
+        assert client.compute() > 0
+        latest, ranked = feed.latest(), feed.rank("close>last at end")
+        columns = [
+            "id",
+            "last_time",
+            "age_s",
+            "overdue_s",
+            "is_current",
+            "close_mean",
+            "close_q0.1",
+            "close_q0.9",
+        ]
+        assert list(latest) == [*columns, "close>last at end", "error"]
+        assert list(latest["id"]) == NAMES
+        assert latest["close_q0.1"].lt(latest["close_q0.9"]).all()
+        assert latest["overdue_s"].gt(0).all()  # its bars are years old
+        assert not latest["is_current"].any()
+        assert feed.latest(max_age_s=-1).empty
+        assert list(ranked["close>last at end"]) == sorted(latest["close>last at end"], reverse=True)
+        updates = list(feed.updates(after="0", timeout_s=0.01))
+        assert sorted(update.series for update in updates) == NAMES
+        assert feed.forecast("s3") == next(one for one in updates if one.series == "s3").model_copy(
+            update={"id": ""}
+        )
+        assert feed.forecast("s3").last_time == feed.bars("s3")["timestamps"][-1]
+        assert list(feed.updates(after=updates[-1].id, timeout_s=0.01)) == []
+        feed.append(bars("s1", 1, first=20))
+        client.compute()
+        (update,) = feed.next_updates(updates[-1].id)
+        assert (update.series, update.version) == ("s1", 2)
+
+
+def test_numbers_are_those_of_a_job_of_one_series(client):
+    fake = FakeForecastClient()
+    with client.feed("f", **OPTIONS) as feed:
+        feed.append(all_bars())
+        client.compute()
+        for name in NAMES:
+            found = feed.forecast(name).forecast
+            (alone,) = fake.forecast(
+                {name: feed.bars(name)}, seed=found.seed, timezone="UTC", **OPTIONS
+            ).series
+            assert alone == found
+        assert len({feed.forecast(name).forecast.seed for name in NAMES}) == len(NAMES)
+
+
+def test_a_deleted_feed_says_so(client):
+    with client.feed("f", **OPTIONS) as feed, client.feed("f") as same:
+        feed.append(all_bars())
+        client.compute()
+        same.delete()
+        for call in (feed.latest, lambda: feed.next_updates("0", 0.01), lambda: feed.append(all_bars())):
+            with pytest.raises(JobError) as error:
+                call()
+            assert error.value.code == ErrorCode.FEED_GONE
+        with pytest.raises(JobError) as error:
+            client.feed("f")
+        assert error.value.code == ErrorCode.FEED_NOT_FOUND
+        with pytest.raises(JobError) as error:
+            feed.rank("close>last at 1")
+        assert error.value.code == ErrorCode.BAD_VALUE
+
+
+def test_the_same_with_asyncio():
+    async def run() -> list[str]:
+        async with FakeAsyncForecastClient() as client, await client.feed("f", **OPTIONS) as feed:
+            await feed.append(all_bars())
+            assert list((await feed.latest())["id"]) == await feed.ids()
+            assert len(await feed.rank("close>last at end")) == len(NAMES)
+            assert (await feed.forecast("s1")).forecast is not None
+            return [update.series async for update in feed.updates(after="0", timeout_s=0.01)]
+
+    assert sorted(asyncio.run(run())) == NAMES
+
+
+@pytest.fixture
+def feed(redis, redis_server):
+    with Feed.open("f", url=redis_server.url, **OPTIONS) as feed:
+        yield feed
+
+
+def test_bars_that_come_while_a_message_waits_are_read(feed, worker, redis):
+    for first in range(3):
+        feed.append(all_bars(20 + first))
+    assert redis.llen(LIST) == 1
+    worker.run()
+    updates = list(feed.updates(after="0", timeout_s=0.01))
+    assert [(one.version, one.last_time) for one in updates] == [
+        (3, feed.bars(one.series)["timestamps"][-1]) for one in updates
+    ]
+    assert len(updates) == len(NAMES)
+
+
+def test_series_of_a_job_that_is_delivered_again_are_the_same(feed, worker, redis):
+    feed.append(all_bars())
+    first = worker.take()
+    before = first.take()
+    assert len(before["series"]) == 4  # 64 paths
+    assert redis.llen(LIST) == 1  # for the others
+    feed.append(bars(before["series"][0]["id"], 1, first=20))
+    again = worker.again(first.message)
+    after = again.take()
+    assert [one["id"] for one in after["series"]] == [one["id"] for one in before["series"]]
+    assert after["series"][0] != before["series"][0]
+    worker.finish(again, after)
+    worker.finish(first, before)  # late: the older version must not win
+    worker.run()
+    assert feed.forecast(before["series"][0]["id"]).version == 2
+    assert len(list(feed.updates(after="0", timeout_s=0.01))) == len(NAMES)
+
+
+def test_an_error_of_one_series_is_its_own(feed, worker):
+    feed.append(all_bars())
+    work = worker.take()
+    payload = work.take()
+    at_fault, *others = [series["id"] for series in payload["series"]]
+    error = JobError(ErrorCode.BAD_VALUE, "series.0.close: no", "series.0.close")
+    assert work.end(error) is error
+    worker.run()
+    assert feed.forecast(at_fault).error.code == ErrorCode.BAD_VALUE
+    assert all(feed.forecast(name).forecast for name in others)
+    row = feed.latest().set_index("id").loc[at_fault]
+    assert (row["error"], row["is_current"]) == ("BAD_VALUE", False)
+
+
+def test_lost_bars_fail_their_series_alone(feed, worker, redis):
+    feed.append(all_bars())
+    record = json.loads(redis.hget(f"kronos:feed_series:{feed._uid}", "s2"))
+    redis.delete(f"kronos:feed_block:{feed._uid}:{record['blocks'][0][0]}")
+    worker.run()
+    assert {name: feed.forecast(name).error and feed.forecast(name).error.code for name in NAMES} == {
+        name: "FEED_GONE" if name == "s2" else None for name in NAMES
+    }
+
+
+def test_a_message_that_was_removed_is_sent_again(feed, worker, redis):
+    feed.append(all_bars())
+    redis.delete(LIST)
+    feed.append(bars("s1", 1, first=20))
+    assert redis.llen(LIST) == 0  # it may be taken already
+    job, _, _ = redis.hget("kronos:feed:f", "waiting").rpartition(" ")
+    redis.hset("kronos:feed:f", "waiting", f"{job} 1000.0")
+    feed.append(bars("s1", 1, first=21))
+    worker.run()
+    assert len(feed.latest().dropna(subset="close_mean")) == len(NAMES)
+
+
+def test_a_name_may_look_like_a_place_of_the_message(redis_server, worker):
+    for name in ('@ID@ "num_series": -1, %1', "é@NUM@\\"):
+        with Feed.open(name, url=redis_server.url, **OPTIONS) as feed:
+            feed.append(bars("s1"))
+            worker.run()
+            assert feed.forecast("s1").forecast is not None
+            feed.delete()
+
+
+STEPS = st.lists(st.sampled_from(["bar", "bar", "take", "begin", "end", "end", "lose", "error"]), max_size=40)
+
+
+@given(STEPS)
+@settings(max_examples=40, deadline=None)
+def test_every_newest_bar_is_forecast_whatever_happens_to_jobs(redis_server, steps):
+    redis = connect(redis_server.url)
+    redis.flushall()
+    worker, next_bar = HandWorker(redis, redis_server.url), dict.fromkeys(NAMES, 20)
+    messages, begun = [], []
+    with Feed.open("f", url=redis_server.url, **OPTIONS) as feed:
+        feed.append(all_bars())
+        for number, step in enumerate(steps):
+            name = NAMES[(7 * number) % len(NAMES)]
+            if step == "bar":
+                feed.append(bars(name, 1, first=next_bar[name]))
+                next_bar[name] += 1
+            elif step == "take" and (work := worker.take()) is not None:
+                messages.append(work)
+            elif step == "begin" and messages:
+                work = messages.pop(0)
+                begun.append((work, work.take()))
+            elif step in ("end", "error") and begun:
+                work, payload = begun.pop()
+                error = JobError(ErrorCode.DEADLINE, "late", "deadline_s")
+                _ = work.end(error) if step == "error" else worker.finish(work, payload)
+            elif step == "lose" and begun:  # its worker dies: the message is delivered again
+                work, _ = begun.pop(0)
+                redis.rpush(LIST, json.dumps(work.message))
+        for work in [*messages, *(work for work, _ in begun)]:
+            redis.rpush(LIST, json.dumps(work.message))
+        worker.run()
+        assert (
+            redis.zcard(f"kronos:feed_due:{feed._uid}") == redis.hlen(f"kronos:feed_taken:{feed._uid}") == 0
+        )
+        assert {name: feed.forecast(name).version for name in NAMES} == {
+            name: next_bar[name] - 19 for name in NAMES
+        }
+        versions: dict[str, list[int]] = {}
+        for update in feed.updates(after="0", timeout_s=0.01):
+            versions.setdefault(update.series, []).append(update.version)
+        assert all(sorted({*known}) == known for known in versions.values())
