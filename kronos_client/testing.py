@@ -19,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -306,7 +307,7 @@ class FakeForecastClient(ForecastClient):
         self.live_workers = [fake_worker(settings.queue_names.on_device("cpu", role)) for role in roles]
         self._settings = settings
         self._dispatcher = self._memory = memory = _Memory(settings, self)
-        self._feeds = MemoryFeedStore(self._forecast_feed)
+        self._feeds = MemoryFeedStore(partial(FakeForecastClient._forecast_feed, weakref.proxy(self)))
         self._thread = LoopThread(lambda: Core(settings, memory, _MemoryStore(memory)))
 
     def _feed_store(self) -> MemoryFeedStore:

@@ -87,7 +87,8 @@ class AsyncFeed:
     ) -> AsyncIterator[FeedUpdate]:
         """As ``Feed.updates``. Between two updates a thread waits up to two seconds."""
         loop = asyncio.get_running_loop()
-        last_at, last_id = loop.time(), after or await asyncio.to_thread(self._feed.last_update_id)
+        last_id = await self.last_update_id() if after is None else after
+        last_at = loop.time()
         while timeout_s is None or loop.time() < last_at + timeout_s:
             left_s = math.inf if timeout_s is None else last_at + timeout_s - loop.time()
             for update in await asyncio.to_thread(self._feed.next_updates, last_id, min(WAIT_S, left_s)):

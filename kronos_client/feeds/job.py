@@ -6,7 +6,7 @@ leaves out ticks of a series instead of falling behind.
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, TypeGuard
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import SCHEMA_VERSION
@@ -21,6 +21,11 @@ from kronos_model.seeds import seed_from_text
 
 OF_SERIES: Final = re.compile(r"series\.(\d+)(\.|$)")
 """The field of an error that concerns one series of a job."""
+
+
+def is_feed_job(job: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a message's job names a feed instead of series."""
+    return isinstance(job, Mapping) and isinstance(job.get("feed"), Mapping)
 
 
 class FeedJob:
@@ -38,13 +43,6 @@ class FeedJob:
         self._spec: FeedSpec | None = None
         self._updates: dict[str, FeedUpdate] = {}  # of all series, complete when the job ends
         self._computed: list[str] = []  # the ids of the job's series, in its order
-
-    @classmethod
-    def from_job(cls, store: FeedStore, job: object, job_id: str, source: str) -> Self | None:
-        """None if the job is no feed's."""
-        if not isinstance(job, Mapping) or not isinstance(job.get("feed"), Mapping):
-            return None
-        return cls(store, job, job_id, source)
 
     def take(self) -> dict[str, Any] | None:
         """The job as other senders write it, with the series that are due now; None if none is.

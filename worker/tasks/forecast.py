@@ -26,7 +26,7 @@ from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, PROGRESS_STATE
 from kronos_client.contract.results import ForecastProgress, ForecastResult
 from kronos_client.core.stored import encode_failure, encode_state
-from kronos_client.feeds.job import FeedJob
+from kronos_client.feeds.job import FeedJob, is_feed_job
 from kronos_client.redis.job_store import Begun, Ended, Ending, Receipt
 from kronos_client.redis.queues import list_key
 from worker.app import app
@@ -84,8 +84,10 @@ class ForecastAttempt(Attempt):
         self._jobs = jobs
         self._arguments = args, kwargs
         self._celery_request, self._waiter = request, waiter
-        source = list_key(self._queue, CELERY_PRIORITIES[self._priority])
-        self._feed = FeedJob.from_job(jobs.process.feeds, kwargs.get("job"), self.job_id, source)
+        self._feed: FeedJob | None = None
+        if is_feed_job(job := kwargs.get("job")):
+            source = list_key(self._queue, CELERY_PRIORITIES[self._priority])
+            self._feed = FeedJob(jobs.process.feeds, job, self.job_id, source)
         self._claim: Claim | None = None
         self._work: Computation | IsolatedRun | None = None  # while the job is computed
         self._began_at = time.monotonic()

@@ -13,7 +13,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import Limits, parse_job
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.job import FeedJob
+from kronos_client.feeds.job import FeedJob, is_feed_job
 from kronos_client.feeds.store import FeedStore
 from kronos_client.redis.connection import connect
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, _forecast
@@ -49,8 +49,8 @@ class HandWorker:
     def again(self, message: dict) -> FeedJob:
         """A delivery of this message."""
         job = json.loads(message["body"])[1]["job"]
-        work = FeedJob.from_job(self.store, job, message["headers"]["id"], LIST)
-        assert work is not None
+        assert is_feed_job(job)
+        work = FeedJob(self.store, job, message["headers"]["id"], LIST)
         work.message = message
         return work
 
