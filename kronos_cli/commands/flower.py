@@ -9,7 +9,7 @@ from kronos_cli.commands.worker import run_celery
 from kronos_cli.settings import get_settings
 from kronos_cli.stack.processes import FLOWER_PORT
 
-COLUMNS = "name,kwargs,state,received,runtime,worker,uuid"
+COLUMNS = "name,uuid,kwargs,state,worker,runtime,received"
 
 
 @click.command()

@@ -110,8 +110,8 @@ MAX_CHARS: Final = 32
 def kwargsrepr(kwargs: Any) -> str:
     """A short form of a task's keyword arguments: ``{'series': 'BTC, ETH', 'pred_len': 96, 'samples': 20}``.
 
-    A finetuning job shows its model's name and, as a backtest, its only path of candles. Nothing was checked
-    before, so invalid parts are left out.
+    A model and a device are in it if the job names them. A finetuning job shows its model's name and, as a
+    backtest, its only path of candles. Nothing was checked before, so invalid parts are left out.
     """
     job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
     if not isinstance(job, Mapping):
@@ -128,6 +128,9 @@ def kwargsrepr(kwargs: Any) -> str:
         shown["series"] = ", ".join(ids + more)
         if (horizon := horizon_of(job)) is not None:
             shown["pred_len"] = horizon
+    for field in ("model", "device"):
+        if isinstance(job.get(field), str) and job[field] != "auto":
+            shown[field] = _text(job[field])
     sampling = job.get("sampling")
     if isinstance(sampling, Mapping) and isinstance(sampling.get("sample_count"), int):
         shown["samples"] = sampling["sample_count"]

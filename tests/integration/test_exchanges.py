@@ -137,14 +137,21 @@ def drain(connection: Any) -> None:
 def test_events_reach_our_receivers_only(worker, app, other_app, client: ForecastClient, candles):
     with events_of(app) as (connection, ours), events_of(other_app) as (other_connection, others):
         handle = client.submit(candles[:40], pred_len=2)
-        handle.wait(WAIT_S)
+        model = handle.wait(WAIT_S).model.id
+        refused = client.submit(candles[:40], pred_len=2, model="other")
 
         def has_all() -> bool:
             drain(connection)
             types = {event["type"] for event in ours if event.get("uuid") == handle.id}
-            return types >= {"task-sent", "task-received", "task-started", "task-succeeded"}
+            has_failed = any(event["type"] == "task-failed" for event in ours)
+            return has_failed and types >= {"task-sent", "task-received", "task-started", "task-succeeded"}
 
-        await_true(has_all, "all events of the job")
+        await_true(has_all, "all events of the jobs")
+        (done,) = [event for event in ours if event["type"] == "task-succeeded"]
+        (failed,) = [event for event in ours if event["type"] == "task-failed"]
+        assert done["result"] == f"by {model} on cpu"
+        assert failed["uuid"] == refused.id
+        assert failed["exception"].startswith("JobError('MODEL_NOT_ALLOWED', ")
         drain(other_connection)
         assert others == []
 

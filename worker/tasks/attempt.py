@@ -97,7 +97,9 @@ def einfo_of(error: Exception) -> ExceptionInfo:
     try:
         raise error
     except Exception:  # noqa: BLE001  it is any
-        return ExceptionInfo()
+        info = ExceptionInfo()
+        info.exception = error  # Flower shows it; billiard wraps it
+        return info
     finally:
         error.__traceback__ = None  # its frames refer to it, and to the job's tensors
 

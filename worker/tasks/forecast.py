@@ -222,7 +222,9 @@ class ForecastAttempt(Attempt):
             task_log.info("Task %s[%s] raised expected: %r", request.name, self.job_id, outcome)
             request.on_success((True, einfo_of(outcome), runtime_s))
         else:
-            summary = "a forecast"
+            summary = "by a child process"
+            if isinstance(outcome, ForecastResult):
+                summary = f"by {outcome.model.id} on {outcome.device}"
             task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self.job_id, runtime_s, summary)
             request.on_success((False, summary, runtime_s))
 

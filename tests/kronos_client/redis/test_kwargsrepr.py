@@ -22,6 +22,12 @@ SERIES = {"id": "BTCUSDT", "close": [1.0] * 500}
             {"series": [{"id": str(number)} for number in range(9)], "pred_len": 1},
             "{'series': '0, 1, 2, … (9)', 'pred_len': 1}",
         ),
+        (
+            {"series": [SERIES], "pred_len": 4, "model": "desk@3", "device": "cuda", "sampling": {}},
+            "{'series': 'BTCUSDT', 'pred_len': 4, 'model': 'desk@3', 'device': 'cuda'}",
+        ),
+        ({"series": [SERIES], "model": None, "device": "auto"}, "{'series': 'BTCUSDT'}"),
+        ({"model": 7, "device": "c\npu"}, "{'device': '?'}"),
         ({"name": "mine", "config": {"data": "x" * 999}}, "{'name': 'mine'}"),
         ({"data": {"path": "prices"}, "samples": 30}, "{'data': 'prices'}"),
         ({"series": [{"id": "é" * 40}]}, "{'series': '" + "é" * 31 + "…'}"),
