@@ -94,6 +94,13 @@ class FeedStore:
             found: Any = self.redis.hmget(feed_key(name), "uid", "options")
         return None if found[0] is None else (found[0].decode(), found[1].decode())
 
+    def all(self) -> list[tuple[str, str, float]]:
+        """Each feed's name, uid and last append, the newest append first."""
+        with reachable():
+            known: Any = self.redis.zrevrange(FEEDS_KEY, 0, -1, withscores=True)
+        found = [(name.decode(), self.find(name.decode()), at) for name, at in known]
+        return [(name, feed[0], float(at)) for name, feed, at in found if feed is not None]
+
     def create(self, name: str, spec: FeedSpec, max_series: int) -> tuple[str, str]:
         """The uid and options of the feed with this name, which is created if there is none.
 

@@ -1,0 +1,230 @@
+"""``kronos feed``, and its subcommands list, create, append, follow, latest, watch and delete."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import pandas as pd
+from rich.table import Table
+
+from kronos_cli.commands import options
+from kronos_cli.commands.forecast import event, levels
+from kronos_cli.files.inputs import FileReader, find_inputs
+from kronos_cli.settings import get_settings
+from kronos_cli.terminal import duration, show, simple_table
+from kronos_cli.wording import file_error
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import JobError
+from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
+from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.store import FeedStore
+from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.errors import CandleFileError, InputError
+
+NOTHING: Final = Path("/dev/null")
+"""``find_inputs`` leaves out what lies where the output goes; a feed has none."""
+MAX_ROWS: Final = 20
+"""Rows that the table shows."""
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+name_of_feed = click.argument("name")
+
+
+@click.group()
+def feed() -> None:
+    """Keep a universe of symbols current: append bars, and read the newest forecasts as a table."""
+
+
+@feed.command(name="list")
+@as_json
+def list_feeds(as_json: bool) -> None:
+    """Show all feeds."""
+    store = FeedStore.from_settings(get_settings())
+    known, table = [], simple_table("feed", "series", "last append", names=("feed",))
+    for name, uid, appended_at in store.all():
+        age_s, num_series = store.now() - appended_at, len(store.series_ids(uid))
+        known.append({"name": name, "series": num_series, "appended_s": round(age_s, 3)})
+        table.add_row(name, str(num_series), f"{duration(age_s)} ago")
+    show(
+        known, table if known else "There are no feeds: make one with `kronos feed create`.", as_json=as_json
+    )
+
+
+@feed.command()
+@name_of_feed
+@options.pred_len
+@options.samples
+@options.lookback
+@click.option("--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles.")
+@click.option("--event", "events", type=event, multiple=True, help="An event whose chance is wanted.")
+@click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
+@click.option("--calendar", metavar="NAME", help="An exchange such as XNYS, or 24/7 or weekdays.")
+@click.option("--timezone", metavar="ZONE", help="IANA zone of bars whose times have none.")
+@click.option(
+    "--bar-time", type=click.Choice(["start", "end"]), default="start", show_default=True,
+    help="Whether a bar's time is its start or its end.",
+)  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), help="Makes forecasts the same in another feed.")
+@options.priority
+def create(name: str, **given: Any) -> None:
+    """Create a feed. With equal options, an existing one stays as it is."""
+    wanted: Any = {option: value for option, value in given.items() if value not in (None, ())}
+    with ForecastClient(settings=get_settings()) as client, client.feed(name, **wanted):
+        click.echo(f"Feed {name} is there. Append bars with: kronos feed append {name} FILE")
+
+
+@feed.command()
+@name_of_feed
+@click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path())
+@options.candle_files
+@as_json
+def append(name: str, paths: tuple[str, ...], reading: ReadOptions, as_json: bool) -> None:
+    """Append the bars of candle files. A series has the name of its instrument, else of its file.
+
+    Bars that the feed has already are skipped, so files may be appended again as they grow. Each file is
+    appended whole or not at all; one that fails does not stop the others.
+    """
+    outcomes = []
+    with _opened(name) as feed:
+        try:
+            files = find_inputs(paths, NOTHING)
+        except InputError as error:
+            raise click.UsageError(str(error)) from None
+        for title, file in files.items():
+            outcomes.append(_append(feed, title, file, reading))
+            if not as_json:
+                click.echo(_in_words(outcomes[-1]), err="error" in outcomes[-1])
+    if as_json:
+        click.echo(json.dumps(outcomes, indent=2))
+    raise SystemExit(any("error" in outcome for outcome in outcomes))
+
+
+@feed.command()
+@name_of_feed
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--every", "every_s", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds."
+)
+@options.candle_files
+def follow(name: str, folder: Path, every_s: float, reading: ReadOptions) -> None:
+    """Append the bars of a folder's files whenever one of them grows or is replaced, until Ctrl-C.
+
+    A file that cannot be read is reported, and read again when it changes.
+    """
+    seen: dict[Path, tuple[int, int]] = {}
+    with _opened(name) as feed:
+        while True:
+            for title, file in _changed(folder, seen):
+                outcome = _append(feed, title, file, reading)
+                click.echo(_in_words(outcome), err="error" in outcome)
+            time.sleep(every_s)
+
+
+@feed.command()
+@name_of_feed
+@click.option("--rank", type=event, metavar="EVENT", help="Sort by the chance of an event of the feed.")
+@click.option("--max-age", "max_age_s", type=float, metavar="SECONDS", help="Leave out older forecasts.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print all columns and rows as CSV.")
+@as_json
+def latest(name: str, rank: str | None, max_age_s: float | None, as_csv: bool, as_json: bool) -> None:
+    """Show the newest forecast of each series: quantiles at the horizon, chances, and its age."""
+    with _opened(name) as feed:
+        given: Any = {} if max_age_s is None else {"max_age_s": max_age_s}
+        rows = feed.rank(rank, **given) if rank else feed.latest(**given)
+    if as_csv:
+        click.echo(rows.to_csv(index=False), nl=False)
+        return
+    show(json.loads(rows.to_json(orient="records")), _table(rows), as_json=as_json)
+
+
+@feed.command()
+@name_of_feed
+@click.option("--after", metavar="ID", help="Begin after the update with this id; 0: with the oldest.")
+def watch(name: str, after: str | None) -> None:
+    """Print each new forecast as a line of JSON, until Ctrl-C."""
+    with _opened(name) as feed:
+        for update in feed.updates(after=after):
+            click.echo(update.model_dump_json(exclude_none=True))
+
+
+@feed.command()
+@name_of_feed
+@click.option("--yes", is_flag=True, help="Do not ask before deleting.")
+def delete(name: str, yes: bool) -> None:
+    """Delete a feed with all its bars and forecasts."""
+    with _opened(name) as feed:
+        if not yes:
+            click.confirm(f"Delete feed {name} with {len(feed.ids())} series for good?", abort=True, err=True)
+        feed.delete()
+    click.echo(f"Feed {name} is deleted.")
+
+
+def _opened(name: str) -> Feed:
+    return Feed.open(name, settings=get_settings())
+
+
+def _changed(folder: Path, seen: dict[Path, tuple[int, int]]) -> Iterator[tuple[str, Path]]:
+    """The files that changed since the last call, by their names."""
+    try:
+        files = find_inputs([str(folder)], NOTHING)
+    except InputError:  # none yet
+        return
+    for title, file in files.items():
+        stat = file.stat()
+        if seen.get(file) != (stat.st_mtime_ns, stat.st_size):
+            seen[file] = stat.st_mtime_ns, stat.st_size
+            yield title, file
+
+
+def _append(feed: Feed, title: str, file: Path, reading: ReadOptions) -> dict[str, Any]:
+    """Append a file's bars. Returns what an append returns, or the error, for people."""
+    try:
+        candles = FileReader(reading).open(file)
+        parts = [
+            candles.last(feed.spec.max_bars, instrument or None).candles.assign(
+                **{ID_COLUMN: instrument or title}
+            )
+            for instrument in candles.instruments
+        ]
+        bars = pd.concat(parts).rename(columns={TIMES: TIMESTAMP_COLUMN})
+        return {"file": str(file)} | vars(feed.append(bars))
+    except CandleFileError as error:
+        found = file_error(error)
+    except JobError as error:
+        found = error
+    return {"file": str(file), "error": {"code": found.code, "message": found.message}}
+
+
+def _in_words(outcome: dict[str, Any]) -> str:
+    if "error" in outcome:
+        return f"{outcome['file']}: {outcome['error']['code']}: {outcome['error']['message']}"
+    counts = {"new": outcome["num_new"], "corrected": outcome["num_corrected"]}
+    counts["held back"] = outcome["num_held_back"]
+    shown = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing new"
+    return f"{outcome['file']}: {shown} ({len(outcome['changed'])} series)"
+
+
+def _table(rows: pd.DataFrame) -> Table:
+    """The first rows: age, the close's mean and outer quantiles at the horizon, and chances."""
+    titles = list(map(str, rows))
+    quantiles = [title for title in titles if title.startswith("close_q")]
+    events = [title for title in titles if any(sign in title for sign in "<>")]
+    shown = ("series", "age", "close", "range", *events, "")
+    table = simple_table(*shown, names=("series",), texts=("range", ""))
+    for row in rows.head(MAX_ROWS).to_dict("records"):
+        cells = [row["id"], duration(row["age_s"]), _number(row["close_mean"])]
+        cells.append(
+            " to ".join(_number(row[title]) for title in dict.fromkeys(quantiles[:1] + quantiles[-1:]))
+        )
+        cells += ["–" if pd.isna(row[title]) else f"{row[title]:.0%}" for title in events]
+        table.add_row(*cells, row["error"] or ("" if row["is_current"] else "not current"))
+    if len(rows) > MAX_ROWS:
+        table.caption = f"{MAX_ROWS} of {len(rows)} series; --csv and --json have all"
+    return table
+
+
+def _number(value: float) -> str:
+    return "–" if pd.isna(value) else f"{value:.6g}"
