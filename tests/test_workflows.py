@@ -45,11 +45,12 @@ def test_a_release_publishes_every_image_and_what_ci_made() -> None:
         for arch in one["archs"].split()
     ]
     assert sorted(joined) == sorted(built)
-    (uploaded,) = [
-        step["with"] for step in made["wheel"]["steps"] if "upload-artifact" in step.get("uses", "")
-    ]
-    (downloaded,) = [step["with"] for step in jobs["pypi"]["steps"] if "download-artifact" in step["uses"]]
+    uploaded = [step["with"] for step in made["wheel"]["steps"] if "upload-artifact" in step.get("uses", "")]
+    downloaded = [step["with"] for step in jobs["pypi"]["steps"] if "download-artifact" in step["uses"]]
     assert downloaded == uploaded
+    (attested,) = [step["with"] for step in jobs["pypi"]["steps"] if "actions/attest" in step["uses"]]
+    assert attested["sbom-path"] in (ROOT / ".ci/release").read_text()
+    assert Path(attested["sbom-path"]).parent in [Path(one["path"]) for one in downloaded]
     (site,) = [
         step["with"]["path"] for step in made["docs"]["steps"] if "upload-pages" in step.get("uses", "")
     ]
