@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from api_stub.backend import Backend
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.candles import read_path
-from api_stub.scopes import check_scope, key_of
+from api_stub.scopes import check_scope, key_of, own_name
 from api_stub.uploads.dataset_folder import data_folder, dataset_path, stored_files
 from kronos_client.mcp.server import make_server
 from kronos_client.mcp.service import MAX_LISTED, READS, AnyContext, FileCandles, Service, answer
@@ -71,10 +71,12 @@ class _ApiService(Service):
         self._backend = backend
 
     def allow(self, context: AnyContext, *scopes: str) -> str:
-        request = context.request_context.request
-        assert isinstance(request, Request), "the transport is HTTP"
+        request = _request_of(context)
         check_scope(request, *scopes)
         return key_of(request.scope)
+
+    def feed_name(self, context: AnyContext, name: str) -> str:
+        return own_name(_request_of(context), name)
 
     async def candles(self, file: str, instrument: str | None, missing: Missing) -> FileCandles:
         path = await self._backend.call(dataset_path, data_folder(self._backend.settings), file)
@@ -93,3 +95,9 @@ class _ApiService(Service):
         self.allow(context, "predict", "train")
         found = await self._backend.call(stored_files, data_folder(self._backend.settings))
         return answer({"files": [file.name for file in found[:MAX_LISTED]], "total": len(found)})
+
+
+def _request_of(context: AnyContext) -> Request:
+    request = context.request_context.request
+    assert isinstance(request, Request), "the transport is HTTP"
+    return request

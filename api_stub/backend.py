@@ -22,6 +22,7 @@ from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.job_facts import JobFacts, ListedJob, dead_messages, list_jobs, read_job
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.core.stored import Stored
+from kronos_client.feeds.store import FeedStore
 from kronos_client.redis.connection import reachable, unanswered
 from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.redis.routing import live_workers
@@ -64,6 +65,7 @@ class Backend:
         self.settings = settings
         self.started = time.monotonic()
         self.dispatcher = RedisDispatcher(settings)
+        self.feeds = FeedStore.from_settings(settings)
         store = RedisResultStore(settings, self.dispatcher.redis)
         self.core = Core(settings, self.dispatcher, store, call=self.call, away_for_s=JOB_TIMEOUT_S)
         self.events = self.core.events
@@ -83,6 +85,7 @@ class Backend:
         for threads in (self._threads, self._probes):
             threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self.dispatcher.close)
+        await asyncio.to_thread(self.feeds.close)
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking function on one of the threads.

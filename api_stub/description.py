@@ -30,6 +30,7 @@ TEMPLATE: Final = "#/components/schemas/{model}"
 TAGS: Final = {
     "predict": "Forecast candles and wait for the result.",
     "forecasts": "Forecasts as jobs: submit, follow, read or cancel them.",
+    "feeds": "Feeds: append bars of many series, and read the newest forecasts as a table.",
     "finetunes": "Finetuning a model on files of the data folder, as jobs.",
     "backtests": "Backtests of models on files of the data folder, as jobs, and their reports.",
     "models": "Models that jobs may name: load, promote or delete them.",
@@ -101,8 +102,7 @@ def _describe_key(operation: dict[str, Any], *, needs_keys: bool) -> None:
 
 def _problem(status: HTTPStatus) -> dict[str, Any]:
     """The response of all problems with this status."""
-    every = (code for code in (*ErrorCode, *HttpCode) if not code.startswith("FEED_"))  # HTTP has no feeds
-    codes = [code for code in every if STATUSES[code] == status]
+    codes = [code for code in (*ErrorCode, *HttpCode) if STATUSES[code] == status]
     example = from_json(bytes(HttpError(codes[0], codes[0].meaning).response().body))
     content = {"schema": {"$ref": TEMPLATE.format(model=Problem.__name__)}, "example": example}
     listed = "\n".join(f"- `{code}`: {code.meaning}" for code in codes)
@@ -140,6 +140,8 @@ def _examples() -> list[tuple[str, str, str, Any]]:
         ("/v1/models/load", "post", "requestBody", {"model": "kronos-tiny"}),
         ("/v1/models/{model_id}/promote", "post", "requestBody", {"backtest": JOB_ID}),
         *((path, "post", "requestBody", _file(request)) for path in UPLOADS),
+        ("/v1/feeds/{name}", "put", "requestBody", {"pred_len": 12, "events": ["close>last at end"]}),
+        ("/v1/feeds/{name}/bars", "post", "requestBody", {"series": [_bars()]}),
         (FORECASTS, "post", "requestBody", example("forecast-job")),
         (f"{FORECASTS}/{{job_id}}", "get", "200", forecast.model_dump(mode="json")),
         (FINETUNES, "post", "requestBody", example("finetune-job")),
@@ -147,6 +149,12 @@ def _examples() -> list[tuple[str, str, str, Any]]:
         (BACKTESTS, "post", "requestBody", example("backtest-job")),
         (f"{BACKTESTS}/{{job_id}}", "get", "200", tested.model_dump(mode="json")),
     ]
+
+
+def _bars() -> dict[str, Any]:
+    """The same series, as bars to append to a feed."""
+    series: dict[str, Any] = example("forecast-job")["series"][0]
+    return {name: series[name] for name in ("id", "timestamps", "open", "high", "low", "close", "volume")}
 
 
 def _request() -> dict[str, Any]:

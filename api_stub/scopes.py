@@ -1,5 +1,6 @@
 """The key of a request and its scopes: what it allows. A key without scopes allows everything."""
 
+import hashlib
 from typing import Annotated, Any, Final, Literal, get_args
 
 from fastapi import Depends, Request, Security
@@ -24,6 +25,13 @@ def key_of(scope: Scope) -> str:
     """The key that the middleware Keys found valid, however its header was written; empty without keys."""
     key: str = scope.get("state", {}).get("key", "")
     return key
+
+
+def own_name(request: Request, name: str) -> str:
+    """The name in Redis of a feed of this request's key; the name itself without keys, or with admin."""
+    key = key_of(request.scope)
+    is_open = not key or has_admin(request)
+    return name if is_open else f"{hashlib.sha256(key.encode()).hexdigest()[:16]}/{name}"
 
 
 def needs(*scopes: KeyScope) -> Any:

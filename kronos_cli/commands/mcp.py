@@ -47,6 +47,9 @@ class _OwnFiles(Service):
     def allow(self, context: AnyContext, *scopes: str) -> str:
         return ""
 
+    def feed_name(self, context: AnyContext, name: str) -> str:
+        return name
+
     async def candles(self, file: str, instrument: str | None, missing: Missing) -> FileCandles:
         max_bars, path = self.core.settings.max_bars, Path(file).expanduser()
         opened = await asyncio.to_thread(CandleFile, path, ReadOptions(missing=missing))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -146,13 +146,22 @@ class Feed:
             JobError: Names the series and the row. FEED_BAR_CHANGED if a known bar differs too far back;
                 FEED_GONE, FEED_BUSY, LIMIT_EXCEEDED, BROKER_UNREACHABLE.
         """
-        return self._put(bars, id_column, timestamp_column, is_whole=False)
+        return self._put(self._read(bars, id_column, timestamp_column), is_whole=False)
 
     def replace(
         self, bars: Any, *, id_column: str = ID_COLUMN, timestamp_column: str = TIMESTAMP_COLUMN
     ) -> Appended:
         """Exchange series whole, such as after a split. Arguments and errors as of ``append``."""
-        return self._put(bars, id_column, timestamp_column, is_whole=True)
+        return self._put(self._read(bars, id_column, timestamp_column), is_whole=True)
+
+    def put_series(self, series: Mapping[str, Any], *, is_whole: bool = False) -> Appended:
+        """As ``append``, or ``replace`` if ``is_whole``, of columns by id, perhaps with a ``timezone``."""
+        given: dict[str, tuple[Bars, str | None]] = {}
+        for name, columns in series.items():
+            zone = {"timezone": columns["timezone"]} if columns.get("timezone") else {}
+            bars = {title: values for title, values in columns.items() if title != "timezone"}
+            self._check(given, name, bars, zone, "id")
+        return self._put(given, is_whole=is_whole)
 
     def ids(self) -> list[str]:
         """The ids of all series, sorted."""
@@ -183,10 +192,7 @@ class Feed:
             as ``close_mean`` and quantiles such as ``close_q0.1``; the chance of each event; ``error``, a
             code.
         """
-        import pandas as pd
-
-        rows = [row for row in self._rows() if row["age_s"] <= max_age_s]
-        return pd.DataFrame(rows, columns=latest_columns(self.spec))
+        return self._frame(self.rows(), max_age_s)
 
     def rank(self, event: str, *, max_age_s: float = math.inf) -> "pd.DataFrame":
         """The rows of ``latest`` by the chance of an event, the largest first, without those that have none.
@@ -194,11 +200,32 @@ class Feed:
         Raises:
             JobError: BAD_VALUE if the feed has no such event.
         """
-        if event not in self.spec.events:
-            known = ", ".join(self.spec.events) or "none"
-            raise JobError(ErrorCode.BAD_VALUE, f"event must be one of the feed's events ({known})", "event")
-        rows = self.latest(max_age_s=max_age_s).dropna(subset=[event])
-        return rows.sort_values([event, "id"], ascending=[False, True], ignore_index=True)
+        return self._frame(self.rows(event), max_age_s)
+
+    def rows(self, event: str | None = None) -> list[dict[str, Any]]:
+        """The rows of ``latest``, or of ``rank``, without pandas."""
+        if event is not None and event not in self.spec.events:
+            events = ", ".join(self.spec.events) or "none"
+            raise JobError(ErrorCode.BAD_VALUE, f"event must be one of the feed's events ({events})", "event")
+        ids = self.ids()
+        reads = dict(zip(ids, self._store.read(self._uid, ids), strict=True))
+        if not ids:
+            self._check_exists()
+        known = {
+            name: (read.version, read.appended_at, None if read.record is None else read.record.last)
+            for name, read in reads.items()
+        }
+        rows = list(latest_rows(known, self._store.latest(self._uid), self.spec, self._store.now()))
+        if event is None:
+            return rows
+        with_chance = [row for row in rows if row[event] is not None]
+        return sorted(with_chance, key=lambda row: (-row[event], row["id"]))
+
+    def _frame(self, rows: Iterable[dict[str, Any]], max_age_s: float) -> "pd.DataFrame":
+        import pandas as pd
+
+        shown = [row for row in rows if row["age_s"] <= max_age_s]
+        return pd.DataFrame(shown, columns=latest_columns(self.spec))
 
     def forecast(self, series_id: str) -> FeedUpdate | None:
         """The newest forecast of a series, or why there is none; None before the first."""
@@ -235,17 +262,6 @@ class Feed:
             self._check_exists()
         return found
 
-    def _rows(self) -> Iterator[dict[str, Any]]:
-        ids = self.ids()
-        reads = dict(zip(ids, self._store.read(self._uid, ids), strict=True))
-        if not ids:
-            self._check_exists()
-        known = {
-            name: (read.version, read.appended_at, None if read.record is None else read.record.last)
-            for name, read in reads.items()
-        }
-        return latest_rows(known, self._store.latest(self._uid), self.spec, self._store.now())
-
     def _check_exists(self) -> None:
         """Raise JobError FEED_GONE if the feed was deleted, or made anew."""
         found = self._store.find(self.name)
@@ -256,8 +272,7 @@ class Feed:
         """Remove the feed with all its bars and forecasts."""
         self._store.delete(self.name, self._uid)
 
-    def _put(self, bars: Any, id_column: str, timestamp_column: str, *, is_whole: bool) -> Appended:
-        given = self._read(bars, id_column, timestamp_column)
+    def _put(self, given: Mapping[str, tuple[Bars, str | None]], *, is_whole: bool) -> Appended:
         now, totals, changed = self._store.now(), [0, 0, 0], []
         for _ in range(MAX_TRIES):
             writes, totals = [], [0, 0, 0]
@@ -287,24 +302,29 @@ class Feed:
         titles: Any = {"id_column": id_column, "timestamp_column": timestamp_column}
         given: dict[str, tuple[Bars, str | None]] = {}
         for key, columns, times in LongFrame(bars, titles).items():
-            name = str(key)
-            if not is_job_id(name):  # the same rule as for ids of jobs
-                text = f"an id of a series must be 1 to {MAX_ID_CHARS} printable characters"
-                raise JobError(ErrorCode.BAD_VALUE, text, id_column)
-            if name in given:
-                text = f"two ids of the frame are both written {name!r}: give each series its own"
-                raise JobError(ErrorCode.DUPLICATE_ID, text, id_column)
-            with _of_series(name):
-                payload = series_payload(columns, name, timezone=self.spec.timezone, **times)
-                check_price_columns(payload)
-                one, missing = Bars.from_payload(payload), self.spec.job["missing"]
-                values = _columns(one)
-                if missing == "error" or not is_missing(values).all():
-                    check_candles(Filled.from_columns(values, missing).columns)
-                given[name] = (one, payload.get("timezone"))
+            self._check(given, str(key), columns, times, id_column)
         return given
 
-    def _tails(self, reads: dict[str, Read], given: dict[str, Any]) -> dict[str, tuple[int, Bars]]:
+    def _check(
+        self, given: dict[str, tuple[Bars, str | None]], name: str, columns: Any, times: Any, field: str
+    ) -> None:
+        """Add a series to those given. ``field`` is where its id stands."""
+        if not is_job_id(name):  # the same rule as for ids of jobs
+            text = f"an id of a series must be 1 to {MAX_ID_CHARS} printable characters"
+            raise JobError(ErrorCode.BAD_VALUE, text, field)
+        if name in given:
+            text = f"two ids of the frame are both written {name!r}: give each series its own"
+            raise JobError(ErrorCode.DUPLICATE_ID, text, field)
+        with _of_series(name):
+            payload = series_payload(columns, name, **{"timezone": self.spec.timezone} | times)
+            check_price_columns(payload)
+            bars, missing = Bars.from_payload(payload), self.spec.job["missing"]
+            values = _columns(bars)
+            if missing == "error" or not is_missing(values).all():
+                check_candles(Filled.from_columns(values, missing).columns)
+            given[name] = (bars, payload.get("timezone"))
+
+    def _tails(self, reads: dict[str, Read], given: Mapping[str, Any]) -> dict[str, tuple[int, Bars]]:
         """For each known series the bars before its tail, and the tail."""
         tails, firsts, names = {}, {}, list[str]()
         for name, read in reads.items():

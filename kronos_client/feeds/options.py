@@ -99,6 +99,10 @@ class FeedSpec:
             clock = load_exchange(exchange, EXCHANGE_YEAR, EXCHANGE_YEAR).zone
         return instants_of(times, clock) if times.is_aware or clock else None
 
+    def as_given(self) -> dict[str, Any]:
+        """The options by the names that callers give them."""
+        return _flat(vars(self))
+
     def to_json(self) -> str:
         """The same text for equal options."""
         return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
@@ -110,7 +114,7 @@ class FeedSpec:
 
     def first_difference(self, other: "FeedSpec") -> str | None:
         """The name of an option that ``other`` has with another value."""
-        ours, theirs = _flat(vars(self)), _flat(vars(other))
+        ours, theirs = self.as_given(), other.as_given()
         names = sorted(ours.keys() | theirs.keys())
         return next((name for name in names if ours.get(name) != theirs.get(name)), None)
 

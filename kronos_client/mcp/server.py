@@ -9,11 +9,11 @@ from pydantic_core import to_json
 
 from kronos_client import __version__
 from kronos_client.contract.errors import ErrorCode, JobError, refusal
-from kronos_client.mcp import forecasts, running
+from kronos_client.mcp import feeds, forecasts, running
 from kronos_client.mcp.service import Service
 from kronos_model.errors import KronosError
 
-SUBJECTS: Final = (forecasts, running)
+SUBJECTS: Final = (forecasts, running, feeds)
 INSTRUCTIONS: Final = (
     "Forecasts of candlesticks as distributions over sample paths. Answers are summaries; links have more. "
     "Tell the user each `caution` and `warnings`: some models are only for trying the service. Only a "

@@ -56,6 +56,10 @@ class Service(ABC):
         """
 
     @abstractmethod
+    def feed_name(self, context: AnyContext, name: str) -> str:
+        """The name in Redis of a feed of this caller."""
+
+    @abstractmethod
     async def candles(self, file: str, instrument: str | None, missing: Missing) -> FileCandles:
         """The last bars of a file. Raises JobError or KronosError."""
 

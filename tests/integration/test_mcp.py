@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
+import pandas as pd
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
@@ -22,6 +23,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.core.job_facts import list_jobs
 from kronos_client.core.stored import Stored
+from kronos_client.feeds.feed import Feed
 from kronos_client.mcp.forecasts import UP
 from kronos_client.redis.connection import connect
 from kronos_client.registry.model_registry import ModelRegistry
@@ -29,14 +31,14 @@ from kronos_model.bars.synthetic import candles as synthetic
 from kronos_model.checkpoints.names import BUNDLED_FOLDER, FOR_TRYING
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, StartWorker
-from tests.waiting import WAIT_S
+from tests.waiting import WAIT_S, await_true
 
 ALL, PREDICT, METRICS = "all-scopes-0123456789", "predict-0123456789", "metrics-0123456789"
 KEYS = f"{ALL},{PREDICT}:predict,{METRICS}:metrics"
 TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "kronos-tiny", "KRONOS_MAX_CONTEXT": "512"}
 TOOLS = {
     *("forecast_candles", "forecast_file", "get_forecast", "run_backtest", "get_backtest"),
-    *("list_models", "list_workers", "explain_job"),
+    *("list_models", "list_workers", "explain_job", "list_feeds", "read_feed"),
 }
 SMALL_CHARS = 3000
 
@@ -218,6 +220,28 @@ def test_models_and_workers_are_listed(stack, transport):
         assert {worker["role"] for worker in workers["workers"]} == {"forecast", "finetune"}
 
     use(work)
+
+
+def test_a_feed_is_read_by_those_who_may_see_it(stack, transport):
+    use, _ = transport
+    bars = pd.DataFrame(stack.bars).rename(columns={"timestamps": "ds"}).assign(unique_id="NORTH")
+    options = {"pred_len": 2, "sample_count": 2, "events": [UP]}
+    with Feed.open("universe", url=stack.redis.url, **options) as feed:
+        feed.append(bars)
+        await_true(lambda: feed.forecast("NORTH"), "a worker forecasts it")
+
+    async def work(client: Client) -> None:
+        assert (await call(client, "list_feeds"))["feeds"] == ["universe"]
+        found = await call(client, "read_feed", name="universe", rank=UP)
+        assert (found["total"], found["rows"][0]["id"]) == (1, "NORTH")
+        assert (await refused(client, "read_feed", name="none"))["code"] == "FEED_NOT_FOUND"
+
+    async def of_another_key(client: Client) -> None:
+        assert (await call(client, "list_feeds"))["total"] == 0
+        assert (await refused(client, "read_feed", name="universe"))["code"] == "FEED_NOT_FOUND"
+
+    use(work)
+    stack.http(of_another_key, PREDICT)
 
 
 def test_errors_have_a_code_and_say_what_to_do(stack, transport):

@@ -1,0 +1,46 @@
+"""Tools that read feeds: which there are, and the newest forecasts of one."""
+
+from functools import partial
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp_types import CallToolResult
+from pydantic import Field
+
+from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.store import FeedStore
+from kronos_client.mcp import service as base
+from kronos_client.mcp.service import MAX_LISTED, READS, AnyContext, answer
+
+
+def add(server: MCPServer[Any], service: base.Service) -> None:
+    """Add the tools to a server."""
+    core, store = service.core, FeedStore.from_settings(service.core.settings)
+
+    @server.tool(**READS)
+    async def list_feeds(context: AnyContext) -> CallToolResult:
+        """The feeds: universes of series whose forecasts are kept current. read_feed reads one."""
+        service.allow(context, "predict")
+        prefix = service.feed_name(context, "")
+        names = [name for name, _, _ in await core.call(store.all) if name.startswith(prefix)]
+        shown = [name.removeprefix(prefix) for name in names[:MAX_LISTED]]
+        none = None if names else "There are no feeds: `kronos feed create` makes one."
+        return answer({"feeds": shown, "total": len(names), "next": none})
+
+    @server.tool(**READS)
+    async def read_feed(
+        context: AnyContext,
+        name: str,
+        rank: Annotated[str | None, Field(description="an event of the feed: the likeliest first")] = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_LISTED, description="series in the answer")] = 20,
+    ) -> CallToolResult:
+        """The newest forecast of each series of a feed: age, quantiles of the close, chances of its events.
+
+        A row that is not `is_current` is not to be relied on: its bars are late, or not forecast yet.
+        """
+        service.allow(context, "predict")
+        opened = partial(Feed.open, settings=core.settings, store=store)
+        feed = await core.call(opened, service.feed_name(context, name))
+        rows = await core.call(feed.rows, rank)
+        content = {"events": feed.spec.events, "pred_len": feed.spec.job.get("pred_len")}
+        return answer(content | {"rows": rows[:limit], "total": len(rows)})

@@ -1,0 +1,103 @@
+"""Feeds over HTTP, with the fake's forecasts for a worker, and who may see which."""
+
+import json
+
+import pytest
+from fastapi.testclient import TestClient
+from pydantic import SecretStr
+
+from api_stub.main import create_app
+from kronos_model.bars.synthetic import candles
+from tests.api_stub.conftest import ADDRESS
+from tests.kronos_client.feeds.test_forecasts import HandWorker
+
+UP = "close>last at end"
+OPTIONS = {"pred_len": 3, "sample_count": 8, "events": [UP]}
+KEYS = {
+    "one": "one-key-of-16-chars:predict",
+    "two": "two-key-of-16-chars:predict",
+    "all": "all-key-of-16-chars",
+}
+
+
+def series(name: str, first: int = 0, last: int = 20) -> dict:
+    columns = candles(seed=len(name), bars=60).as_dict()
+    return {"id": name} | {title: [*values][first:last] for title, values in columns.items()}
+
+
+@pytest.fixture
+def worker(redis, redis_server):
+    return HandWorker(redis, redis_server.url)
+
+
+def test_appended_bars_become_a_ranked_table(http, worker):
+    made = http.put("/v1/feeds/us", json=OPTIONS).json()
+    assert (made["name"], made["options"]["pred_len"], made["series"]) == ("us", 3, [])
+    bars = {"series": [series("A"), series("BB")]}
+    assert http.post("/v1/feeds/us/bars", json=bars).json() == {
+        "num_new": 40, "num_corrected": 0, "num_held_back": 0, "changed": ["A", "BB"],
+    }  # fmt: skip
+    assert http.post("/v1/feeds/us/bars", json=bars).json()["num_new"] == 0
+    worker.run()
+    rows = http.get("/v1/feeds/us/latest", params={"rank": UP}).json()["rows"]
+    assert sorted(row["id"] for row in rows) == ["A", "BB"]
+    assert rows[0][UP] >= rows[1][UP]
+    assert rows[0]["close_q0.1"] < rows[0]["close_q0.9"]
+    assert http.get("/v1/feeds/us/latest", params={"max_age_s": 0}).json()["rows"] == []
+    found = http.get("/v1/feeds/us/series/BB").json()
+    assert len(found["forecast"]["mean"]["close"]) == 3
+    assert http.get("/v1/feeds").json() == {"feeds": ["us"]}
+    assert http.delete("/v1/feeds/us").status_code == 204
+    assert http.get("/v1/feeds/us").json()["code"] == "FEED_NOT_FOUND"
+
+
+def test_each_new_forecast_is_an_event_and_none_is_missed_after_a_break(http, worker):
+    http.put("/v1/feeds/us", json=OPTIONS)
+    http.post("/v1/feeds/us/bars", json={"series": [series("A"), series("BB")]})
+    worker.run()
+    http.delete("/v1/feeds/none")
+    seen = []
+    for after in ("0", None):
+        headers = {"Last-Event-ID": after or seen[0]["id"]}
+        with http.stream("GET", "/v1/feeds/us/events", headers=headers) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data:"):
+                    seen.append(json.loads(line[5:]))
+                    break
+    assert {one["series"] for one in seen} == {"A", "BB"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "code", "field"),
+    [
+        ("PUT", "/v1/feeds/us", {"pred_lem": 3}, "UNKNOWN_FIELD", "pred_lem"),
+        ("PUT", "/v1/feeds/us", {}, "MISSING_FIELD", "pred_len"),
+        ("PUT", "/v1/feeds/us", {"pred_len": "many"}, "BAD_TYPE", "pred_len"),
+        ("PUT", "/v1/feeds/other", OPTIONS | {"pred_len": 4}, "FEED_CONFLICT", "pred_len"),
+        ("POST", "/v1/feeds/us/bars", {"series": [series("A")]}, "FEED_NOT_FOUND", "name"),
+        ("POST", "/v1/feeds/other/bars", {"series": [series("A"), series("A")]}, "DUPLICATE_ID", "series"),
+        ("GET", "/v1/feeds/other/latest?rank=close>last at 2", None, "BAD_VALUE", "event"),
+        ("GET", "/v1/feeds/other/series/A", None, "FEED_NOT_FOUND", "series_id"),
+    ],
+)
+def test_what_is_wrong_is_named(http, method, path, body, code, field):
+    http.put("/v1/feeds/other", json=OPTIONS)
+    problem = http.request(method, path, json=body).json()
+    assert (problem["code"], problem["field"]) == (code, field)
+
+
+def test_a_feed_belongs_to_its_key(settings):
+    settings = settings.model_copy(update={"api_keys": SecretStr(",".join(KEYS.values()))})
+    with TestClient(create_app(settings), base_url=ADDRESS) as http:
+
+        def ask(method: str, path: str, key: str, **given):
+            headers = {"Authorization": f"Bearer {KEYS[key].partition(':')[0]}"}
+            return http.request(method, f"/v1/feeds{path}", headers=headers, **given)
+
+        assert ask("PUT", "/mine", "one", json=OPTIONS).status_code == 200
+        assert ask("GET", "", "one").json() == {"feeds": ["mine"]}
+        assert ask("GET", "", "two").json() == {"feeds": []}
+        assert ask("DELETE", "/mine", "two").json()["code"] == "FEED_NOT_FOUND"
+        (name,) = ask("GET", "", "all").json()["feeds"]
+        assert name.endswith("/mine")
+        assert ask("GET", "/mine", "one").status_code == 200
