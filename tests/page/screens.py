@@ -33,6 +33,23 @@ DEAD: Final = {
     "id": None,
     "num_bytes": 184,
 }
+EXPLANATION: Final = {
+    "id": "three",
+    "where": "ended",
+    "num_before": None,
+    "left_s": None,
+    "attempts": [
+        {"begun_at": 1_767_261_601, "ended_at": 1_767_261_603, "worker": "celery@desk", "how": "process died"},
+        {"begun_at": 1_767_261_640, "ended_at": 1_767_261_642, "worker": "celery@lab", "how": None},
+    ],
+    "bars": None,
+    "error": None,
+    "is_cancel_requested": False,
+    "dead_reason": None,
+    "next": "Read its result.",
+}
+LOADS: Final = (0.2, 0.5, 0.4, 0.9, 0.7, 0.8)
+READ_AGAIN: Final = "document.dispatchEvent(new Event('visibilitychange'))"
 NUM_COLOURS: Final = 128
 SETTLED_MS: Final = 600
 SENT_MS: Final = 1_767_261_600_000
@@ -41,17 +58,23 @@ SENT_MS: Final = 1_767_261_600_000
 def answers() -> dict[str, Any]:
     """What the API of the pictures answers."""
     worker = example("worker-status")
+    card = {"device": "cuda:0", "device_description": {"name": "NVIDIA H100"}, "queue": "gpu"}
+    gpus = [worker | card | {"node": f"celery@gpu-{number}", "slots": 512} for number in (1, 2)]
     trainer = worker | {"node": "trainer@desk", "role": "finetune", "queue": "cpu.finetune", "training": None}
     lengths = {"high": 0, "normal": 3, "low": 12}
-    queues = {name: {"ready": 1, "lengths": lengths} for name in ("cpu", "gpu", "cpu.finetune")}
+    queues = {
+        name: {"ready": ready, "lengths": lengths}
+        for name, ready in {"gpu": 2, "cpu": 1, "cpu.finetune": 1}.items()
+    }
     models = [{"id": "kronos-tiny", "lookback": 416, "min_lookback": 32, "pred_len": 48}, {"id": "desk@3"}]
     return {
-        "workers": {"workers": [worker, trainer], "queues": queues},
+        "workers": {"workers": [*gpus, worker, trainer], "queues": queues},
         "models": {"models": models},
         "dead-messages": {"total": 1, "messages": [DEAD]},
         "datasets": {"datasets": [{"name": "btc-hourly.parquet"}, {"name": "eurusd.csv"}]},
         "backtests/one/events": end(state="done", result=example("backtest-result")),
         "finetunes/two": {"state": "running"},
+        "jobs/three/explanation": EXPLANATION,
         "finetunes/two/events": end(state="done", result=example("finetune-result")),
     }
 
@@ -69,6 +92,23 @@ def jobs() -> str:
     return f"localStorage.setItem('kronos.jobs', {json.dumps(json.dumps(kept))})"
 
 
+def read_loads(visit: RoutedVisit) -> None:
+    """Let the page read the workers several times, with more and less to do."""
+    workers = visit.answers["workers"]["workers"]
+    for place in range(2 * len(LOADS)):
+        loads = [LOADS[(place + number) % len(LOADS)] for number in range(len(workers))]
+        visit.answers["workers"] |= {
+            "workers": [
+                worker | {"sequences_running": int(load * worker["slots"]), "bars_per_s": 2000 * load}
+                if worker["role"] == "forecast"
+                else worker
+                for worker, load in zip(workers, loads, strict=True)
+            ]
+        }
+        with visit.page.expect_response("**/v1/workers"):
+            visit.page.evaluate(READ_AGAIN)
+
+
 def shoot(browser: Browser, width: int, theme: str) -> None:
     """Take the picture of each view in one size and theme."""
     size = {"width": width, "height": SIZES[width]}
@@ -80,6 +120,10 @@ def shoot(browser: Browser, width: int, theme: str) -> None:
         visit.page.evaluate(jobs())
         visit.page.goto(visit.url + address)
         visit.page.reload()
+        if view == "workers":
+            read_loads(visit)
+        if view == "jobs":
+            visit.page.click("#recent-jobs button[aria-expanded]")
         visit.page.wait_for_timeout(SETTLED_MS)
         picture = Image.open(io.BytesIO(visit.page.screenshot(full_page=False)))
         small = picture.convert("RGB").quantize(NUM_COLOURS, dither=Image.Dither.NONE)

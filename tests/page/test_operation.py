@@ -63,6 +63,20 @@ def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit)
     assert page.evaluate("document.activeElement.textContent") == "Explain"
 
 
+def test_an_explanation_stays_as_it_is_when_the_list_changes(routed: RoutedVisit):
+    routed.answers["jobs/two/explanation"] = FACTS
+    page = list_of_jobs(routed)
+    page.click("#recent-jobs button[aria-expanded]")
+    page.wait_for_selector(".explanation p")
+    page.evaluate("document.querySelector('.explanation').kept = true")
+    routed.answers["forecasts/two"] = {"state": "running"}
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector(".state-running")
+    assert page.evaluate("document.querySelector('.explanation').kept") is True
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+    assert sum("explanation" in request.url for request in routed.requests) == 1
+
+
 def test_a_job_that_the_service_does_not_know_says_so(routed: RoutedVisit):
     routed.expected_failures = 1
     routed.answers["jobs/two/explanation"] = problem(
@@ -92,7 +106,7 @@ def test_dead_messages_are_shown_with_their_reasons(routed: RoutedVisit):
     assert axe_problems(page, "#workers") == []
 
 
-def test_a_key_that_may_not_see_dead_messages_asks_once(routed: RoutedVisit):
+def test_a_key_that_may_not_see_dead_messages_asks_once_and_another_asks_again(routed: RoutedVisit):
     routed.expected_failures = 1
     routed.answers["dead-messages"] = problem(403, detail="This key may not.", code="FORBIDDEN")
     page = routed.open("#/workers")
@@ -100,31 +114,69 @@ def test_a_key_that_may_not_see_dead_messages_asks_once(routed: RoutedVisit):
         page, "() => performance.getEntriesByType('resource').filter(e => e.name.includes('dead')).length"
     )
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for_selector("#worker-cards p")
+    page.wait_for_selector("#pools p")
     assert page.locator("#dead").is_hidden()
+    assert page.locator("#dead-problem").is_hidden()
     assert sum("dead-messages" in request.url for request in routed.requests) == 1
+    routed.answers["dead-messages"] = DEAD
+    page.evaluate("sessionStorage.setItem('kronos.api-key', 'another')")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector("#dead")
 
 
-def test_load_and_speed_are_drawn_once_there_are_two_readings(routed: RoutedVisit):
+def test_another_error_of_dead_messages_is_shown_until_it_is_over(routed: RoutedVisit):
+    routed.expected_failures = 1
+    routed.answers["dead-messages"] = problem(503, detail="Redis is away.", code="BROKER_UNREACHABLE")
+    page = routed.open("#/workers")
+    page.wait_for_selector("#dead-problem")
+    assert page.inner_text("#dead-problem").endswith("(BROKER_UNREACHABLE)")
+    assert axe_problems(page, "#workers") == []
+    routed.answers["dead-messages"] = {"total": 0, "messages": []}
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_selector("#dead-problem", state="hidden")
+
+
+def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(routed: RoutedVisit):
     worker = WORKER | {"slots": 64, "sequences_running": 16, "sequences_waiting": 0, "bars_per_s": 1200}
+    second = worker | {"node": "second@test", "sequences_running": 32, "bars_per_s": 300}
+    trainer = WORKER | {"node": "t@test", "role": "finetune", "queue": "cpu.finetune", "training": None}
+    lengths = {"high": 1, "normal": 2, "low": 1200}
+    queues = {
+        "cpu": {"ready": 2, "lengths": lengths},
+        "gpu": {"ready": 0, "lengths": {"high": 0, "normal": 0, "low": 0}},
+        "cpu.finetune": {"ready": 1, "lengths": {"high": 0, "normal": 0, "low": 0}},
+    }
     routed.answers |= {
-        "workers": {"workers": [worker], "queues": {}},
+        "workers": {"workers": [worker, trainer, second], "queues": queues},
         "dead-messages": {"total": 0, "messages": []},
     }
     page = routed.open("#/workers")
-    page.wait_for_selector("#worker-cards article")
+    page.wait_for_selector(".pool article")
     assert page.locator(".sparkline").count() == 0
-    routed.answers["workers"] = {"workers": [worker | {"sequences_running": 64}], "queues": {}}
+    pools = page.locator(".pool")
+    assert pools.locator("h3").all_inner_texts() == [
+        "Forecasts, processor",
+        "Training and backtests, processor",
+    ]
+    assert pools.first.locator(".node").all_inner_texts() == ["worker@test", "second@test"]
+    assert pools.first.locator(".facts dd").all_inner_texts() == [
+        "1,203", "1 urgent, 2 normal, 1,200 can wait", "2 of 2", "37.5 %", "1,500 bars/s",
+    ]  # fmt: skip
+    assert pools.last.locator(".facts dd").all_inner_texts()[-1] == "0 of 1 at work"
+    full = [worker | {"sequences_running": 64}, trainer, second]
+    routed.answers["workers"] = {"workers": full, "queues": queues}
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.wait_for_selector(".sparkline")
-    labels = page.eval_on_selector_all(
-        ".sparkline", "lines => lines.map(line => line.getAttribute('aria-label'))"
+    labels = pools.first.locator(".sparkline").evaluate_all(
+        "lines => lines.map(line => line.getAttribute('aria-label'))"
     )
-    assert labels == ["load since this page was opened", "speed since this page was opened"]
+    assert labels == 3 * ["load since this page was opened", "speed since this page was opened"]
     points = page.get_attribute(".sparkline polyline", "points").split()
     heights = [float(point.split(",")[1]) for point in points]
     assert heights[-1] < heights[0]  # more load is higher
     assert axe_problems(page, "#workers") == []
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
 
 
 def test_nothing_is_asked_of_dead_messages_in_other_views(routed: RoutedVisit):

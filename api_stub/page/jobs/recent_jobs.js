@@ -15,6 +15,7 @@ const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
 export class RecentJobs {
   #jobs = []
   #explained = null // the address of the job that is explained
+  #explanation = null // its row
 
   constructor() {
     byId("forget-jobs").addEventListener("click", () => this.#keep([]))
@@ -91,31 +92,49 @@ export class RecentJobs {
     byId("recent").hidden = !jobs.length
     byId("no-jobs").hidden = jobs.length > 0
     const rows = jobs.flatMap((job) => (
-      job.address === this.#explained ? [this.#row(job), explanationRow(job.address, COLUMNS)] : [this.#row(job)]
+      job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]
     ))
-    byId("recent-jobs").tBodies[0].replaceChildren(...rows)
+    placeRows(byId("recent-jobs").tBodies[0], rows)
   }
 
-  /** Explains a job, or no longer; the button keeps the focus. */
+  /** Explains a job, or no longer. */
   #explain(address) {
     this.#explained = this.#explained === address ? null : address
+    this.#explanation = this.#explained && explanationRow(address, COLUMNS)
     this.#show(this.#jobs)
-    byId("recent-jobs").querySelector(`button[data-address="${CSS.escape(address)}"]`)?.focus()
   }
 
-  #row({ address, title, at, state }) {
+  /** The row of a job: the one that is shown, with its new state, or a new one. */
+  #row(job) {
+    const shown = [...byId("recent-jobs").tBodies[0].rows].find(({ dataset }) => dataset.address === job.address)
+    const row = shown ?? this.#newRow(job)
+    const state = row.querySelector(".state")
+    if (state.textContent !== stateName(job.state)) state.textContent = stateName(job.state)
+    state.className = `state state-${job.state}`
+    row.querySelector("a").ariaCurrent = location.hash === `#${job.address}` ? "true" : null
+    row.querySelector("[aria-expanded]").ariaExpanded = String(job.address === this.#explained)
+    return row
+  }
+
+  #newRow({ address, title, at }) {
     const link = made("a", { href: `#${address}` }, title)
-    if (location.hash === `#${address}`) link.setAttribute("aria-current", "true")
     const drop = made("button", { type: "button", class: "quiet", "aria-label": `Remove ${title} from the list` }, "×")
     drop.addEventListener("click", () => this.#keep(this.#others(address)))
     const why = made("button", {
-      type: "button", class: "quiet", "data-address": address, "aria-expanded": String(address === this.#explained),
-      "aria-label": `What happens with ${title}?`,
+      type: "button", class: "quiet", "aria-expanded": "false", "aria-label": `What happens with ${title}?`,
     }, "Explain")
     why.addEventListener("click", () => this.#explain(address))
     const time = new Date(at)
-    return made("tr", {},
+    return made("tr", { "data-address": address },
       made("td", {}, link), made("td", {}, made("time", { datetime: time.toISOString() }, ownTime(time))),
-      made("td", { class: `state state-${state}` }, stateName(state)), made("td", {}, why, drop))
+      made("td", { class: "state" }), made("td", {}, why, drop))
   }
+}
+
+/** Makes these rows those of a table; a row that stays is not moved, because it would lose the focus. */
+function placeRows(body, rows) {
+  for (const row of [...body.rows]) if (!rows.includes(row)) row.remove()
+  rows.forEach((row, index) => {
+    if (body.rows[index] !== row) body.insertBefore(row, body.rows[index] ?? null)
+  })
 }

@@ -1,24 +1,29 @@
 /** Messages that no worker could read, for keys that may see them. */
 
-import { get } from "../service/api.js"
-import { byId, fillRows } from "../common/elements.js"
+import { get, key } from "../service/api.js"
+import { byId, fillRows, showText } from "../common/elements.js"
 import { count, ownTime } from "../common/format.js"
+import { reason } from "../common/texts.js"
 
 const MAX_SHOWN = 20
-let isAllowed = true
+let refused = null // the last key that may not see them
 
 /** Reads the newest ones. A key without the right to is asked for nothing again. */
 export async function showDeadMessages() {
-  if (!isAllowed || byId("workers").hidden) return
+  const asked = key.get()
+  if (asked === refused || byId("workers").hidden) return
+  let [found, problem] = [{ messages: [], total: 0 }, null]
   try {
-    const { messages, total } = await get(`dead-messages?limit=${MAX_SHOWN}`)
-    byId("dead").hidden = !total
-    byId("dead-title").textContent = `${count(total)} ${total === 1 ? "message" : "messages"} that no worker could read`
-    fillRows(byId("dead-messages").tBodies[0], messages.map(({ at, reason, queue, id, num_bytes: size }) => (
-      [at ? ownTime(new Date(at * 1000)) : "?", reason ?? "?", id ?? "?", queue ?? "?", size === null ? "?" : count(size)]
-    )))
+    found = await get(`dead-messages?limit=${MAX_SHOWN}`)
   } catch (error) {
-    isAllowed = ![401, 403].includes(error.status)
-    byId("dead").hidden = true
+    if ([401, 403].includes(error.status)) refused = asked
+    else problem = `The messages that no worker could read are not known: ${reason(error)}`
   }
+  const { messages, total } = found
+  showText(byId("dead-problem"), problem)
+  byId("dead").hidden = !total
+  byId("dead-title").textContent = `${count(total)} ${total === 1 ? "message" : "messages"} that no worker could read`
+  fillRows(byId("dead-messages").tBodies[0], messages.map(({ at, reason: why, queue, id, num_bytes: size }) => (
+    [at ? ownTime(new Date(at * 1000)) : "?", why ?? "?", id ?? "?", queue ?? "?", size === null ? "?" : count(size)]
+  )))
 }

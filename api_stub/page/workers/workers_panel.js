@@ -1,7 +1,7 @@
-/** The state of the service: its workers, the number of jobs in each queue, and whether it answers. */
+/** The state of the service: its workers by pool, the number of jobs in each queue, and whether it answers. */
 
-import { byId, fillRows, made, showText } from "../common/elements.js"
-import { count, duration } from "../common/format.js"
+import { byId, made, showFacts, showText } from "../common/elements.js"
+import { count, duration, percent } from "../common/format.js"
 import { isForecasting, isGpu, isReady } from "../service/pool.js"
 import { deviceName, reason } from "../common/texts.js"
 import { note, sparkline } from "./history.js"
@@ -15,20 +15,51 @@ export function showPool(pool, error, onRetry) {
   showReadiness(pool)
   if (!pool) {
     // The last reading may be out of date.
-    byId("worker-cards").replaceChildren()
-    byId("queues").tBodies[0].replaceChildren()
+    byId("pools").replaceChildren()
     return
   }
-  note(pool.workers)
+  const pools = poolsOf(pool)
+  note(new Map([...pool.workers.map((worker) => [worker.node, handOf([worker])]),
+    ...pools.map(({ queue, workers }) => [queue, handOf(workers)])]))
   showDeadMessages()
-  const cards = pool.workers.map(card)
-  byId("worker-cards").replaceChildren(...(cards.length ? cards : [
+  byId("pools").replaceChildren(...pools.map(poolPart), ...(pool.workers.length ? [] : [
     made("p", {}, "No worker is running. Jobs wait until one is ready. The service's operator can start one: ",
       made("code", {}, "kronos worker"), "."),
   ]))
-  fillRows(byId("queues").tBodies[0], Object.entries(pool.queues).map(([queue, { ready, lengths }]) => (
-    [queueName(queue), count(ready), count(lengths.high), count(lengths.normal), count(lengths.low)]
-  )))
+}
+
+/** Each queue with the workers that take from it, without those that have neither workers nor jobs. */
+function poolsOf({ workers, queues }) {
+  const names = new Set([...Object.keys(queues), ...workers.map(({ queue }) => queue)])
+  const pools = [...names].map((queue) => {
+    const { ready = 0, lengths = {} } = queues[queue] ?? {}
+    const { high = 0, normal = 0, low = 0 } = lengths
+    return { queue, ready, high, normal, low, workers: workers.filter((worker) => worker.queue === queue) }
+  })
+  return pools.filter(({ workers: own, high, normal, low }) => own.length || high + normal + low)
+}
+
+/** What workers have in hand: `running` of so much `room` at once, that share as `load`, and `speed` in bars per second. */
+function handOf(workers) {
+  const sum = (valueOf) => workers.reduce((total, worker) => total + Number(valueOf(worker) ?? 0), 0)
+  const room = sum((worker) => (isForecasting(worker) ? worker.slots : 1))
+  const running = sum((worker) => (isForecasting(worker) ? worker.sequences_running : worker.training !== null))
+  return { running, room, load: room ? running / room : 0, speed: sum((worker) => worker.bars_per_s) }
+}
+
+/** A pool: its queue's jobs, its load and speed over time, and a card for each worker. */
+function poolPart({ queue, ready, high, normal, low, workers }) {
+  const { running, room, load, speed } = handOf(workers)
+  const isTraining = queue.endsWith(".finetune")
+  const facts = made("dl", { class: "facts" })
+  showFacts(facts, [
+    ["Waiting jobs", count(high + normal + low), "", null, `${count(high)} urgent, ${count(normal)} normal, ${count(low)} can wait`],
+    ["Workers ready", `${count(ready)} of ${count(workers.length)}`],
+    ...(room ? [["Load", withLine(isTraining ? `${count(running)} of ${count(room)} at work` : percent(load), queue, "load")]] : []),
+    ...(isTraining || !workers.length ? [] : [["Speed", withLine(`${count(speed)} bars/s`, queue, "speed")]]),
+  ])
+  const name = made("h3", {}, queueName(queue))
+  return made("section", { class: "pool" }, name, facts, made("div", { class: "cards" }, ...workers.map((worker) => card(worker, workers.length > 1))))
 }
 
 /** The line at the top of the page. */
@@ -44,12 +75,12 @@ function showReadiness(pool) {
 }
 
 /** A worker: first what it does and on which device, then its load, facts and warnings, and its id at the end. */
-function card(worker) {
-  const [now, load, facts] = isForecasting(worker) ? forecasting(worker) : training(worker)
+function card(worker, hasLines) {
+  const [now, load, facts] = isForecasting(worker) ? forecasting(worker, hasLines) : training(worker)
   const state = worker.problem ? "Not ready" : now ?? STATES[worker.state] ?? worker.state
   const kind = worker.problem ? "away" : isReady(worker) ? "ready" : ""
   const parts = [
-    made("h3", {}, made("span", { class: `state ${kind}` }, state), made("span", { class: "device" }, deviceName(worker.device, worker.device_description))),
+    made("h4", {}, made("span", { class: `state ${kind}` }, state), made("span", { class: "device" }, deviceName(worker.device, worker.device_description))),
     ...load,
     made("dl", {}, ...[...facts, ...commonFacts(worker)].flatMap(([name, value]) => [made("dt", {}, name), made("dd", {}, value)])),
   ]
@@ -66,14 +97,16 @@ function commonFacts(worker) {
   ]
 }
 
-function forecasting(worker) {
+/** `hasLines` asks for lines over time, which say nothing new about the only worker of a pool. */
+function forecasting(worker, hasLines) {
   const { slots = 0, sequences_running: running = 0, sequences_waiting: waiting = 0 } = worker
   const models = (worker.models ?? []).map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id))
-  const [load, speed] = ["load", "speed"].map((name) => sparkline(worker.node, name, `${name} since this page was opened`))
+  const load = hasLines && sparkline(worker.node, "load")
+  const speed = `${count(worker.bars_per_s ?? 0)} bars/s`
   const bar = slots ? loadBar("Load", running, slots, `${count(running)} of ${count(slots)} paths at once`) : []
   return [null, load ? [...bar, load] : bar, [
     ["Waiting", `${count(waiting)} paths`],
-    ["Speed", speed ? withLine(`${count(worker.bars_per_s ?? 0)} bars/s`, speed) : `${count(worker.bars_per_s ?? 0)} bars/s`],
+    ["Speed", hasLines ? withLine(speed, worker.node, "speed") : speed],
     ["Models", (models.length ? models : [worker.model?.id ?? "loading"]).join(", ")],
   ]]
 }
@@ -87,8 +120,9 @@ function training({ training: job }) {
     [["Name", job.name], ...(isBacktest || !job.stage ? [] : [["Part", job.stage]])]]
 }
 
-function withLine(text, line) {
-  return made("span", { class: "with-line" }, text, line)
+function withLine(text, name, of) {
+  const line = sparkline(name, of)
+  return made("span", { class: "with-line" }, text, ...(line ? [line] : []))
 }
 
 function loadBar(name, value, max, text) {
