@@ -39,7 +39,12 @@ EXPLANATION: Final = {
     "num_before": None,
     "left_s": None,
     "attempts": [
-        {"begun_at": 1_767_261_601, "ended_at": 1_767_261_603, "worker": "celery@desk", "how": "process died"},
+        {
+            "begun_at": 1_767_261_600,
+            "ended_at": 1_767_261_603,
+            "worker": "celery@desk",
+            "how": "process died",
+        },
         {"begun_at": 1_767_261_640, "ended_at": 1_767_261_642, "worker": "celery@lab", "how": None},
     ],
     "bars": None,
