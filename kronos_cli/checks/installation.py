@@ -19,7 +19,7 @@ from kronos_cli.settings import CliSettings
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, WorkerStatus
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
-from kronos_client.settings import PREFIX, SettingsError
+from kronos_client.settings import PREFIX, RETIRED, SettingsError
 from kronos_model.processes.children import PACKAGE_ROOT
 from kronos_model.text import one_line
 
@@ -46,6 +46,8 @@ API_ONLY: Final = (
     "webhook_networks",
 )
 """Settings of the HTTP API, which this package does not import."""
+OF_UP: Final = ("API_URL", "FLOWER_URL")
+"""What ``kronos up --quiet`` prints and is not a setting."""
 START_ONE = "start one: kronos worker"
 
 
@@ -104,10 +106,11 @@ def known_names() -> set[str]:
 def variable_findings() -> Iterator[Finding]:
     """A warning for each variable that begins with ``KRONOS_`` and is not a setting."""
     known = known_names()
+    lasting = [name for name in known if name.removesuffix("_FILE").lower() not in RETIRED]
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)
-        if name != variable and name not in known:
-            near = get_close_matches(name, known, n=1)
+        if name != variable and name not in known and name not in OF_UP:
+            near = get_close_matches(name, lasting, n=1)
             remedy = f"write {PREFIX}{near[0]}, or unset it" if near else "unset it"
             yield Finding("settings", "warning", f"{variable} is set but is not a setting", remedy)
 

@@ -19,6 +19,7 @@ from kronos_cli.stack.ports import LOOPBACK, free_port, why_not_free
 from kronos_cli.stack.processes import ProcessStack
 from kronos_cli.stack.restarts import MAX_RESTARTS, WINDOW_S, Restarts
 from kronos_cli.stack.services import model_choice, own_command
+from kronos_client.settings import RETIRED
 from kronos_model.checkpoints.names import BUNDLED_MODEL
 from kronos_model.processes.children import ChildProcess, LineSink, LocalStackError
 
@@ -153,8 +154,9 @@ def address_lines(addresses: Mapping[str, str | None], *, finetune: bool, has_ke
 
 
 def address_variables(addresses: Mapping[str, str | None]) -> list[str]:
-    """The addresses as lines that a shell reads."""
-    return [f"KRONOS_{name.upper()}={shlex.quote(text)}" for name, text in addresses.items() if text]
+    """The addresses as lines that a shell reads. A command would warn of Flower's user, a retired setting."""
+    given = {name: text for name, text in addresses.items() if text and name not in RETIRED}
+    return [f"KRONOS_{name.upper()}={shlex.quote(text)}" for name, text in given.items()]
 
 
 def keep_running(stack: ProcessStack, restarts: Restarts, console: Console) -> ChildProcess:

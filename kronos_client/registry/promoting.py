@@ -70,7 +70,7 @@ def _verdict(backtest: Path | None, new: RegisteredModel, present: RegisteredMod
         raise NotPromoted(f"{must} without a backtest, nothing says so")
     report = read_json(backtest / "report.json")
     if not isinstance(report, dict) or not report.keys() >= {"models", "model_info"}:
-        raise NotPromoted(f"{must} {backtest.name} has no report.json of a backtest")
+        raise NotPromoted(f"{must} there is no report.json of that backtest")
     names = {
         model: name
         for name, info in report["model_info"].items()

@@ -93,6 +93,7 @@ def test_every_setting_of_every_wing_is_known() -> None:
         ("KRONOS_MODLE", "write KRONOS_MODEL, or unset it"),
         ("KRONOS_REDIS_UR", "write KRONOS_REDIS_URL, or unset it"),
         ("KRONOS_API_KEY", "write KRONOS_API_KEYS, or unset it"),
+        ("KRONOS_FLOWER_USR", "write KRONOS_FLOWER_PASSWORD, or unset it"),  # not a retired one
         ("KRONOS_XYZZY_QWERTZ", "unset it"),
     ],
 )
@@ -101,6 +102,7 @@ def test_an_unknown_variable_is_named_with_the_closest_setting(
 ) -> None:
     monkeypatch.setenv("KRONOS_MAX_JOBS", "3")
     monkeypatch.setenv("KRONOS_API_KEYS_FILE", "/keys")
+    monkeypatch.setenv("KRONOS_API_URL", "printed by kronos up --quiet")
     monkeypatch.setenv(variable, "x")
     (finding,) = variable_findings()
     assert (finding.level, finding.remedy) == ("warning", remedy)

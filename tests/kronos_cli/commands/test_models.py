@@ -235,8 +235,8 @@ def test_a_promotion_needs_a_version_and_a_backtest_of_both(registry, versions, 
         (["mine@9"], "no version mine@9"),
         (["mine@1"], "but without a backtest, nothing says so. --force"),
         (["mine@1", "--backtest", other], "the backtest has no mine@1"),
-        (["mine@1", "--backtest", registry.folder], "has no report.json of a backtest"),
-        (["mine@1", "--backtest", registry.folder / "mine"], "has no report.json of a backtest"),
+        (["mine@1", "--backtest", registry.folder], "there is no report.json of that backtest"),
+        (["mine@1", "--backtest", registry.folder / "mine"], "there is no report.json of that backtest"),
     ):
         done = models("promote", *arguments)
         assert (done.exit_code, done.stderr.count("\n")) == (1, 1), done.output

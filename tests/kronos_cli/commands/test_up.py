@@ -96,4 +96,6 @@ def test_each_address_says_what_is_there_and_how_to_sign_in():
 
 def test_scripts_get_what_is_there_as_variables():
     assert address_variables(ADDRESSES | {"redis_url": None})[0] == "KRONOS_MODEL_FOLDER='/a folder/models'"
-    assert "KRONOS_API_URL=http://127.0.0.1:8000" in address_variables(ADDRESSES)
+    lines = address_variables(ADDRESSES)
+    assert "KRONOS_API_URL=http://127.0.0.1:8000" in lines
+    assert not [line for line in lines if line.startswith("KRONOS_FLOWER_USER=")], "commands would warn of it"
