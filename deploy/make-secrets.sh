@@ -37,4 +37,6 @@ echo "Passwords and keys are in $folder:"
 echo "  API      http://127.0.0.1:8000   Authorization: Bearer $(head -n 1 "$folder/api_keys")"
 echo "  Flower   http://127.0.0.1:5555   user kronos, password $(cat "$folder/flower_password")"
 echo "  Grafana  http://127.0.0.1:3000   user admin, password $(cat "$folder/grafana_password")"
-echo "  Redis    redis://:$(cat "$folder/redis_password")@127.0.0.1:6379/0"
+if grep -q '@redis:6379/' "$folder/redis_url"; then # else it is elsewhere, and you know its address
+    echo "  Redis    redis://:$(cat "$folder/redis_password")@127.0.0.1:6379/0"
+fi

@@ -122,6 +122,7 @@ def test_every_secret_comes_from_a_file_that_the_script_makes(tmp_path: Path) ->
     assert texts["redis_url"] == f"redis://:{texts['redis_password']}@redis:6379/0"
     ours, scrapers = texts["api_keys"].splitlines()
     assert f"Bearer {ours}\n" in said
+    assert f"redis://:{texts['redis_password']}@127.0.0.1:6379/0\n" in said
     assert scrapers == f"{texts['metrics_key']}:metrics"
     subprocess.run([SECRETS_SCRIPT, made], capture_output=True, check=True)
     assert {path.name: path.read_text() for path in files} == texts, "what is there stays"
@@ -130,7 +131,9 @@ def test_every_secret_comes_from_a_file_that_the_script_makes(tmp_path: Path) ->
 def test_who_reads_metrics_is_let_in_whatever_keys_people_have(tmp_path: Path) -> None:
     keys = "a-key-of-16-chars,another-of-16-chars\na-third-of-16-chars\n"
     (tmp_path / "api_keys").write_text(keys)
-    subprocess.run([SECRETS_SCRIPT, tmp_path], capture_output=True, check=True)
+    (tmp_path / "redis_url").write_text("rediss://kronos-worker:PASSWORD@redis.internal:6379/0")
+    said = subprocess.run([SECRETS_SCRIPT, tmp_path], capture_output=True, text=True, check=True).stdout
+    assert "6379" not in said, "the server is elsewhere"
     scrapers = (tmp_path / "metrics_key").read_text()
     settings = AllSettings.model_construct(api_keys=SecretStr((tmp_path / "api_keys").read_text()))
     everyone = dict.fromkeys((b"a-key-of-16-chars", b"another-of-16-chars", b"a-third-of-16-chars"), SCOPES)

@@ -80,6 +80,7 @@ def clouds(tmp_path: Path) -> Clouds:
 def test_a_script_explains_itself_and_refuses_what_it_does_not_know(clouds: Clouds, script: str) -> None:
     status, output = clouds.start(script, "--help")
     assert (status, "--dry-run" in output, clouds.calls) == (0, True, "")
+    assert "shellcheck" not in output
     status, output = clouds.start(script, "--everything")
     assert (status, clouds.changes) == (2, [])
     assert "no option --everything: see --help" in output

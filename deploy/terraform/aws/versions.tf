@@ -1,6 +1,6 @@
-# 1.9 or newer: the conditions of variables name other variables.
+# 1.10 or newer: the state is locked by a file in its bucket.
 terraform {
-  required_version = ">= 1.9"
+  required_version = ">= 1.10"
 
   required_providers {
     aws    = { source = "hashicorp/aws", version = "~> 6.25" }

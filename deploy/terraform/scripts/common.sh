@@ -14,7 +14,7 @@ fail() {
 }
 
 # The comment at the head of the script is its help.
-show_help() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"; }
+show_help() { sed -n '2,/^[^#]/{/^# shellcheck/d;s/^# \{0,1\}//p}' "$0"; }
 
 # Options that all scripts have. Returns 1 for any other.
 common_option() {
