@@ -56,6 +56,7 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
         if caution := run.store.about(f"caution {model}", None):
             scores["models"][name]["verdict"].append(caution)
     num_left_out = len(plan.windows) - len(windows)
+    ranked = _ranked(run)
     report = {
         "asked": options.as_dict(),
         "instruments": plan.describe_instruments(),
@@ -65,6 +66,7 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
         "no_seasonal": no_season,
         "portfolio": portfolio,
         "no_portfolio": None if portfolio else NO_PORTFOLIO,
+        "worst_windows": [_drawable(run, *each) for each in ranked[::-1][:SHOWN_WINDOWS]],
     } | scores
     with disk_errors(folder), atomic_write(folder / "forecasts.parquet") as staging:
         tables = _tables(run, on_batch, {"group": times.groups, "bootstrap_loss": losses[0]})
@@ -73,7 +75,7 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
             for table in chain([first], tables):
                 writer.write_table(table)
     with disk_errors(folder), atomic_write(folder / "report.html") as staging:
-        write_page(staging, report, run)
+        write_page(staging, report, run, [window for window, _ in ranked])
     with disk_errors(folder), atomic_write(folder / "report.json") as staging:
         staging.write_text(json.dumps(report, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     return report
@@ -108,6 +110,45 @@ def _portfolio(run: "BacktestRun", returns: Sequence[Sequence[Array]]) -> dict[s
         ),
         top=plan.options.top, cost_bps=plan.options.cost_bps, lags=plan.times.lags, seed=plan.options.seed,
     )  # fmt: skip
+
+
+def _ranked(run: "BacktestRun") -> list[tuple[int, float]]:
+    """Each window with the first model's median error, in mean one-bar changes of its lookback, best first.
+
+    A window whose lookback's close never changes is left out.
+    """
+    errors, windows = [], run.common_windows
+    for window, closes in zip(windows, run.store.closes(0, windows), strict=True):
+        bars = run.plan.window(window).bars
+        past, actual = np.split(bars[:, CLOSE].astype(np.float64), [run.plan.options.lookback])
+        if scale := np.abs(np.diff(past)).mean():
+            errors.append((window, float(np.abs(np.median(closes, axis=0) - actual).mean() / scale)))
+    return sorted(errors, key=lambda each: each[1])
+
+
+def _drawable(run: "BacktestRun", window: int, error: float) -> dict[str, Any]:
+    """A window as ``_draw_window`` shows it, by what each model forecast."""
+    instrument, bars = run.plan.window(window), SHOWN_LOOKBACK_BARS + run.plan.options.horizon
+    columns = dict(zip(("open", "high", "low", "close"), instrument.bars[-bars:].T, strict=False))
+    forecasts = {
+        name: path_quantiles(next(run.store.closes(model, [window])), SHOWN_LEVELS)
+        for model, name in enumerate(run.names())
+    }
+    return {
+        "instrument": instrument.name,
+        "error": error,
+        "timestamps": instrument.wall[-bars:].astype(str).tolist(),
+        **{name: _short(values) for name, values in columns.items()},
+        "quantiles": {
+            name: {str(level): _short(values) for level, values in zip(SHOWN_LEVELS, quantiles, strict=True)}
+            for name, quantiles in forecasts.items()
+        },
+    }
+
+
+def _short(values: NDArray[Any]) -> list[float]:
+    """Numbers with the digits that float32 needs, as candles have them."""
+    return [float(str(value)) for value in values.astype(np.float32)]
 
 
 def _tables(
@@ -155,6 +196,7 @@ STYLES: Final = dict(zip((*NAIVE_TITLES.values(), *PORTFOLIOS.values()), DASHES,
 SHOWN_WINDOWS: Final = 3
 """The best and the worst windows that are drawn, of the first model."""
 SHOWN_LOOKBACK_BARS: Final = 60
+SHOWN_LEVELS: Final = (0.1, 0.5, 0.9)
 
 PAGE: Final = Path(__file__).with_name("page.html")
 
@@ -196,8 +238,10 @@ PORTFOLIO: Final[Columns] = {
 }
 
 
-def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> None:
-    """Write the page of a report."""
+def write_page(
+    path: Path, report: Mapping[str, Any], run: "BacktestRun", best_first: Sequence[int]
+) -> None:
+    """Write the page of a report. ``best_first`` are the windows that may be drawn."""
     models: Mapping[str, Any] = report["models"]
     options, instruments = run.plan.options, len(run.plan.instruments)
     parts = [
@@ -236,29 +280,12 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun") -> Non
     parts += [_drawn(_draw_coverage, models)]
     losses = {name: scores["by_horizon"]["crps_scaled"] for name, scores in rows}
     parts += [_drawn(_draw_lines, "CRPS, scaled, by bar ahead", ahead, losses), "</div>"]
-    errors, windows = window_losses(run), run.common_windows
-    order = np.argsort(errors)[: np.isfinite(errors).sum()]  # NaN last
-    for title, chosen in (("Best", order[:SHOWN_WINDOWS]), ("Worst", order[::-1][:SHOWN_WINDOWS])):
+    for title, chosen in (("Best", best_first[:SHOWN_WINDOWS]), ("Worst", best_first[::-1][:SHOWN_WINDOWS])):
         parts.append(f"<h2>{title} windows of {html.escape(run.names()[0])}</h2><div class=charts>")
-        parts += [_drawn(_draw_window, run, windows[index]) for index in chosen]
+        parts += [_drawn(_draw_window, run, window) for window in chosen]
         parts.append("</div>")
     page = Template(PAGE.read_text(encoding="utf-8"))
     path.write_text(page.substitute(content="\n".join(parts)), encoding="utf-8")
-
-
-def window_losses(run: "BacktestRun") -> NDArray[np.float64]:
-    """The first model's median error in each window, in mean one-bar changes of its lookback.
-
-    NaN if the lookback's close never changes.
-    """
-    losses = []
-    plan, windows = run.plan, run.common_windows
-    for window, closes in zip(windows, run.store.closes(0, windows), strict=True):
-        bars = plan.window(window).bars
-        past, actual = np.split(bars[:, CLOSE].astype(np.float64), [plan.options.lookback])
-        scale = np.abs(np.diff(past)).mean() or np.nan
-        losses.append(np.abs(np.median(closes, axis=0) - actual).mean() / scale)
-    return np.asarray(losses)
 
 
 def _verdict_line(text: str) -> str:
@@ -343,7 +370,7 @@ def _draw_window(axes: Axes, run: "BacktestRun", window: int) -> None:
     axes.vlines(at, lows, highs, color=INK, linewidth=0.6)
     colours = np.where(closes >= opens, RISING, FALLING)
     axes.bar(at, closes - opens, bottom=opens, width=0.7, color=colours)
-    low, median, high = path_quantiles(next(run.store.closes(0, [window])), (0.1, 0.5, 0.9))
+    low, median, high = path_quantiles(next(run.store.closes(0, [window])), SHOWN_LEVELS)
     ahead = np.arange(options.horizon)
     axes.fill_between(ahead, low, high, color=MODEL_COLOURS[0], alpha=0.2, linewidth=0)
     axes.plot(ahead, median, color=MODEL_COLOURS[0], linewidth=1.2)

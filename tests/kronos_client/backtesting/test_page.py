@@ -41,5 +41,6 @@ def test_windows_of_a_close_that_never_changes_are_neither_best_nor_worst(tmp_pa
     )
     flat = CANDLES["a"].assign(open=10.0, high=10.0, low=10.0, close=10.0)
     with FakeForecastClient() as client:
-        client.backtest({"a": CANDLES["a"], "flat": flat}, tmp_path, **OPTIONS | {"windows": 4})
+        report = client.backtest({"a": CANDLES["a"], "flat": flat}, tmp_path, **OPTIONS | {"windows": 4})
     assert drawn == ["a"] * 6
+    assert {window["instrument"] for window in report["worst_windows"]} == {"a"}

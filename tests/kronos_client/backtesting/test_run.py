@@ -111,6 +111,30 @@ def test_forecasts_are_a_table_with_what_followed(client, tmp_path):
     assert (table["close_mean"] < table["high_q0.95"]).all()
 
 
+def test_the_worst_windows_have_their_candles_and_what_each_model_forecast(client, tmp_path):
+    report = client.backtest(CANDLES, tmp_path, models=["one", "two"], **OPTIONS)
+    table = pq.read_table(tmp_path / "forecasts.parquet").to_pandas()
+    errors, forecasts = {}, {}
+    for (model, instrument, _), rows in table.groupby(["model", "instrument", "window"]):
+        first = rows["timestamp"].iloc[0]
+        forecasts[model, instrument, first] = rows
+        past = CANDLES[instrument]["close"][:first].iloc[:-1].iloc[-40:]
+        miss = (rows["close_q0.5"] - rows["close_actual"]).abs().mean()
+        errors[model, instrument, first] = miss / past.diff().abs().mean()
+    worst = report["worst_windows"]
+    of_first = sorted((error for (model, *_), error in errors.items() if model == "one"), reverse=True)
+    assert [each["error"] for each in worst] == pytest.approx(of_first[:3], rel=1e-4)
+    for each in worst:
+        candles = CANDLES[each["instrument"]].loc[each["timestamps"]]
+        assert len(candles) == 40 + 5
+        for column in ("open", "high", "low", "close"):
+            assert each[column] == pytest.approx(candles[column].tolist(), rel=1e-6)
+        for model, quantiles in each["quantiles"].items():
+            rows = forecasts[model, each["instrument"], each["timestamps"][-5]]
+            for level, values in quantiles.items():
+                assert values == pytest.approx(rows[f"close_q{level}"].tolist(), rel=1e-5)
+
+
 def test_three_instruments_have_a_portfolio_and_two_the_reason(client, tmp_path):
     options = OPTIONS | {"stride": 3}
     candles = CANDLES | {"c": walk(3)}
