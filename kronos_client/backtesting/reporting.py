@@ -238,9 +238,7 @@ PORTFOLIO: Final[Columns] = {
 }
 
 
-def write_page(
-    path: Path, report: Mapping[str, Any], run: "BacktestRun", best_first: Sequence[int]
-) -> None:
+def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun", best_first: Sequence[int]) -> None:
     """Write the page of a report. ``best_first`` are the windows that may be drawn."""
     models: Mapping[str, Any] = report["models"]
     options, instruments = run.plan.options, len(run.plan.instruments)
