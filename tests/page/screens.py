@@ -77,11 +77,19 @@ def answers() -> dict[str, Any]:
         "models": {"models": models},
         "dead-messages": {"total": 1, "messages": [DEAD]},
         "datasets": {"datasets": [{"name": "btc-hourly.parquet"}, {"name": "eurusd.csv"}]},
-        "backtests/one/events": end(state="done", result=example("backtest-result")),
+        "backtests/one/events": end(state="done", result=tested()),
         "finetunes/two": {"state": "running"},
         "jobs/three/explanation": EXPLANATION,
         "finetunes/two/events": end(state="done", result=example("finetune-result")),
     }
+
+
+def tested() -> dict[str, Any]:
+    """The example of a backtest, with more of the worst windows."""
+    result = example("backtest-result")
+    (worst,) = result["report"]["worst_windows"]
+    result["report"]["worst_windows"] = [worst | {"error": worst["error"] - less} for less in (0, 0.9, 1.3)]
+    return result
 
 
 def jobs() -> str:

@@ -1,17 +1,21 @@
 """A backtest on the page: its job, its progress, and what it shows of the report."""
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kronos_client.contract.schemas import example
 from tests.page.conftest import RoutedVisit, go_to, wait_until
+from tests.page.test_operation import PHONE, axe_problems
 from tests.page.test_routed import CLOSES, DAYS, WORKER, end, problem, with_file
 
 ADDRESS = "backtests/one"
 RESULT = example("backtest-result")
 FINETUNER = WORKER | {"role": "finetune", "queue": "cpu.finetune", "training": None, "models": []}
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
 
 SEE_STATES = """() => {
   window.seen = []
@@ -52,7 +56,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     assert page.inner_text("#tested-what") == "24 moments of 3 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():
         words = "async (lines) => lines.map((await import('./common/texts.js')).inWords)"
-        shown = page.inner_text("#verdicts")
+        shown = page.text_content("#verdicts")
         assert all(line in shown for line in [name, *page.evaluate(words, model["verdict"])])
         assert "lookback" not in shown
     rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
@@ -61,11 +65,12 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
         "%", " %"
     )
     assert page.locator("#by-horizon [role=img]").count() == 2
+    assert page.locator("#verdicts strong").all_inner_texts() == 2 * [
+        "No clear advantage over simple forecasts"
+    ]
     assert page.get_attribute("#whole-report", "href") == "v1/backtests/one/report"
     assert page.text_content("#recent-jobs tbody td:first-child") == "Backtest on bars.csv"
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page, context="#backtest")
-    assert found.violations_count == 0, found.generate_report()
+    assert axe_problems(page, "#backtest") == []
 
 
 def test_a_link_shows_a_backtest_and_a_key_fetches_its_report(answered: RoutedVisit):
@@ -113,3 +118,123 @@ def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     assert page.inner_text("#testing-problem") == (
         "The service does not know this job. Check the link, or send it again. (LOST)"
     )
+
+
+def report_of(**changed: Any) -> Any:
+    """A backtest that is done, with changes in its report."""
+    return end(state="done", result=RESULT | {"report": RESULT["report"] | changed})
+
+
+def labels(page: "Page", part: str) -> list[str]:
+    return page.locator(f"{part} [role=img]").evaluate_all(
+        "charts => charts.map(chart => chart.getAttribute('aria-label'))"
+    )
+
+
+def test_a_report_is_drawn_as_its_page_is(answered: RoutedVisit):
+    worst = RESULT["report"]["worst_windows"][0]
+    other = worst | {"instrument": "SOL-USD", "error": 2.0}
+    answered.answers[f"{ADDRESS}/events"] = report_of(worst_windows=[worst, other])
+    page = answered.open(f"#{ADDRESS}")
+    page.wait_for_selector("#tested")
+    own = next(iter(RESULT["report"]["models"]))
+    scores = RESULT["report"]["models"][own]["scores"]
+    inside, places = labels(page, "#reliability")
+    percent = [f"{100 * scores['coverage'][level]:.1f} %" for level in ("0.5", "0.9")]
+    assert f"{own}: {percent[0]} to {percent[1]}" in inside
+    assert "as it should be: 50.0 % to 90.0 %" in inside
+    assert f" to {100 * scores['pit'][-1]:.1f} %; crypto" in places
+    assert labels(page, "#by-horizon")[0].startswith("Error, by bar ahead")
+    page.select_option("#horizon-score", "direction")
+    right = RESULT["report"]["models"][own]["by_horizon"]["direction_accuracy"]
+    shares = f"{own}: {100 * right[0]:.1f} % to {100 * right[-1]:.1f} %"
+    assert shares in labels(page, "#by-horizon")[0]
+    heads = page.locator("#portfolio tbody th").all_inner_texts()
+    assert heads == [*RESULT["report"]["models"], "by past return", "at random"]
+    assert len(labels(page, "#portfolio")) == 2
+    assert "ETH-USD: 48 bars" in page.get_attribute("#worst .chart", "aria-label")
+    page.click("#worst button:has-text('SOL-USD')")
+    assert page.get_attribute("#worst .chart", "aria-label") == (
+        f"{own} on SOL-USD: 48 bars, the forecast of 3, and what followed"
+    )
+    pressed = page.locator("#worst button[aria-pressed=true]").all_inner_texts()
+    assert pressed == ["SOL-USD, Tue, Jan 9, 2024, 05:00 AM: missed by 2 usual moves"]
+    assert page.inner_text("#worst .values >> nth=0").endswith("close 35.16, forecast 35.87")
+    page.evaluate("document.querySelectorAll('#tested details').forEach(part => { part.open = true })")
+    assert axe_problems(page, "#backtest") == []
+    page.set_viewport_size(PHONE)
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+def test_a_report_without_portfolio_or_windows_has_neither(answered: RoutedVisit):
+    answered.answers[f"{ADDRESS}/events"] = report_of(portfolio=None, worst_windows=[])
+    page = answered.open(f"#{ADDRESS}")
+    page.wait_for_selector("#tested")
+    assert page.locator("#portfolio").is_hidden()
+    assert page.locator("#worst").is_hidden()
+
+
+def test_two_backtests_of_one_file_are_shown_next_to_each_other(answered: RoutedVisit):
+    own, second = RESULT["report"]["models"]
+    alone = {"crypto-hourly@4": RESULT["report"]["models"][second], own: RESULT["report"]["models"][own]}
+    kept = [
+        {"address": f"backtests/{name}", "title": f"Backtest on {file}", "at": 0, "state": "done"}
+        for name, file in (("one", "a.csv"), ("two", "a.csv"), ("of-others", "b.csv"))
+    ]
+    answered.answers["backtests/two"] = {
+        "state": "done",
+        "result": RESULT | {"report": RESULT["report"] | {"models": alone}},
+    }
+    page = answered.open()
+    page.evaluate("jobs => localStorage.setItem('kronos.jobs', jobs)", json.dumps(kept))
+    page.goto("about:blank")
+    page = answered.open(f"#{ADDRESS}")
+    page.wait_for_selector("#other")
+    values = page.locator("#other-backtest option").evaluate_all("all => all.map(one => one.value)")
+    assert values == ["", "backtests/two"]
+    page.select_option("#other-backtest", "backtests/two")
+    page.wait_for_selector("#other-problem")
+    names = page.locator("#verdicts h3").all_inner_texts()
+    assert names == [own, second, "crypto-hourly@4", f"{own}, the other backtest"]
+    assert page.locator("#backtest-scores tbody tr").count() == 5
+    assert "by more than chance" in page.inner_text("#other-problem")
+    assert axe_problems(page, "#backtest") == []
+    page.select_option("#other-backtest", "")
+    assert page.locator("#verdicts h3").all_inner_texts() == [own, second]
+    assert page.locator("#other-problem").is_hidden()
+    answered.answers["backtests/two"]["result"]["report"]["instruments"] = []
+    page.select_option("#other-backtest", "backtests/two")
+    page.wait_for_selector("#other-problem:has-text('cannot be compared')")
+    assert page.locator("#verdicts h3").all_inner_texts() == [own, second]
+
+
+def test_a_version_is_promoted_from_its_backtest_and_the_verdict_is_shown(answered: RoutedVisit):
+    own, second = RESULT["report"]["models"]
+    info = {own: {"id": own, "revision": None}, second: {"id": "desk", "revision": "3"}}
+    verdict = {"verdict": "worse", "difference": -4.0, "low": -6.0, "high": -2.0}
+    sent: list[dict[str, Any]] = []
+
+    def answer(route: "Route") -> None:
+        sent.append(route.request.post_data_json)
+        if sent[-1]["force"]:
+            return route.fulfill(json={"id": "desk@3", "before": "desk@2", "verdict": None})
+        refusal = "desk@3 must be no worse than desk@2, but the backtest says so: name in `backtest` one of this version and"
+        return problem(409, detail=refusal, code="NOT_PROMOTED", details={"verdict": verdict})(route)
+
+    answered.expected_failures = 1
+    answered.answers |= {f"{ADDRESS}/events": report_of(model_info=info), "models/desk%403/promote": answer}
+    page = answered.open(f"#{ADDRESS}")
+    page.wait_for_selector("#tested")
+    assert page.locator(".promotion").count() == 1, "only versions can be promoted"
+    page.click(".promotion button")
+    page.wait_for_selector(".promotion .bad")
+    assert page.locator(".promotion [role=status] p").all_inner_texts()[:2] == [
+        "desk@3 must be no worse than desk@2, but the backtest says so (NOT_PROMOTED)",
+        "By the backtest it is 4 % worse (95 % range −6 to −2 %).",
+    ]
+    assert page.get_attribute(".promotion a", "href") == "#/backtest?model=desk%403&other=desk"
+    assert axe_problems(page, "#backtest") == []
+    page.click(".promotion button:has-text('without')")
+    page.wait_for_selector(".promotion .good")
+    assert page.inner_text(".promotion .good") == "desk means desk@3 from now on instead of desk@2."
+    assert sent == [{"backtest": "one", "force": False}, {"backtest": "one", "force": True}]

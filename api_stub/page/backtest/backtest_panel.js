@@ -2,18 +2,16 @@
 
 import { get, key } from "../service/api.js"
 import { save } from "../common/downloads.js"
-import { badField, byId, fillRows, made, numberIn, showText } from "../common/elements.js"
-import { bars, count, figure, share, timeLeft } from "../common/format.js"
+import { badField, byId, numberIn, offer, showText } from "../common/elements.js"
+import { count, ownTime, timeLeft } from "../common/format.js"
 import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { Settings } from "../common/settings.js"
-import { StepChart } from "../charts/step_chart.js"
 import { hashOf, keepVerdicts } from "../common/skill.js"
 import { reason } from "../common/texts.js"
-import { verdictLines } from "../common/verdict.js"
+import { showReport, together } from "./report.js"
 
 const AT_HAND = "file:" // no data set can have this name
-const COLOURS = ["accent", "mean"]
 const STAGES = { reading: "Reading the candles", waiting: "Waiting for a worker", scoring: "Comparing with what followed" }
 const SETTINGS = {
   model: "backtest-model", other: "backtest-other", windows: "backtest-windows", horizon: "backtest-horizon",
@@ -22,6 +20,7 @@ const SETTINGS = {
 
 export class BacktestPanel {
   #candles = null
+  #shown = null // the report, and the id of its backtest
 
   constructor(pool, recent, datasets) {
     this.pool = pool
@@ -38,6 +37,7 @@ export class BacktestPanel {
     this.settings = new Settings("backtest", SETTINGS)
     this.onCandles(null)
     byId("backtest-form").addEventListener("submit", (event) => this.#submit(event))
+    byId("other-backtest").addEventListener("change", () => this.#compare())
     byId("whole-report").addEventListener("click", (event) => this.#saveReport(event))
   }
 
@@ -103,33 +103,38 @@ export class BacktestPanel {
     return { text: `${count(done)} of ${count(total)} forecasts`, share: total ? done / total : null, rest: timeLeft(left) }
   }
 
-  #report({ models, naive, asked, num_windows: windows, instruments, left_out: leftOut }) {
-    const hash = this.recent.hashOf(`backtests/${this.job.id}`)
-    if (hash) keepVerdicts(hash, models)
-    const names = Object.keys(models)
-    const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
-    showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +
-      `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""))
-    byId("verdicts").replaceChildren(...names.map((name) => made(
-      "div", {}, made("h3", {}, name), ...verdictLines(models[name].verdict))))
-    const [baseline, title] = naive.bootstrap ? [naive.bootstrap, "a drift-free bootstrap"]
-      : [naive.last_value, "repeating the last close"] // of a worker of 0.1.0
-    const rows = [...names.map((name) => [name, models[name].scores]), [title, baseline]]
-    fillRows(byId("backtest-scores").tBodies[0], rows.map(([name, scores]) => [
-      name, figure(scores.crps_scaled), ...["0.5", "0.8", "0.9"].map((level) => share(scores.coverage[level])),
-      share(scores.direction_accuracy),
-    ]))
-    byId("not-tested").hidden = true
-    byId("tested").hidden = false // charts take the width of what is shown
-    byId("by-horizon").replaceChildren()
-    const lines = names.slice(0, COLOURS.length).map((name, index) => (
-      { text: name, colour: COLOURS[index], values: models[name].by_horizon }))
-    draw("Error by bar ahead", [...lines, { text: title, colour: "soft", values: baseline.by_horizon }],
-      ({ crps_scaled: errors }) => errors)
-    draw("Closes inside the 80 % range, by bar ahead", [...lines, { text: "80 %, as it should be", colour: "soft",
-      values: { coverage: { 0.8: Array(asked.horizon).fill(0.8) } } }], ({ coverage }) => coverage["0.8"],
-      { type: "custom", formatter: share, minMove: 0.01 })
+  #report(report) {
+    const address = `backtests/${this.job.id}`
+    const hash = this.recent.hashOf(address)
+    if (hash) keepVerdicts(hash, report.models)
+    this.#shown = { report, id: this.job.id }
+    const others = this.recent.like(address).map((job) => [job.address, `${ownTime(new Date(job.at))}, ${job.title}`])
+    byId("other-backtest").value = ""
+    byId("other").hidden = !others.length
+    offer(byId("other-backtest"), [["", "no other backtest"], ...others])
+    showText(byId("other-problem"), null)
+    showReport(report, this.job.id)
     byId("whole-report").href = `v1/backtests/${encodeURIComponent(this.job.id)}/report`
+  }
+
+  /** Shows the models of another backtest of the same candles next to those of this one. */
+  async #compare() {
+    const { report, id } = this.#shown
+    const address = byId("other-backtest").value
+    showText(byId("other-problem"), null)
+    showReport(report, id)
+    if (!address) return
+    try {
+      const { result } = await get(address)
+      if (this.#shown.id !== id || byId("other-backtest").value !== address) return
+      const isSame = JSON.stringify(result.report.instruments) === JSON.stringify(report.instruments)
+      if (isSame) showReport(together(report, result.report), id)
+      showText(byId("other-problem"), isSame
+        ? "The models of two backtests. Whether they differ by more than chance, only one backtest of both can say."
+        : "That backtest has other candles or moments, so its figures cannot be compared with these.")
+    } catch (error) {
+      showText(byId("other-problem"), reason(error), () => this.#compare())
+    }
   }
 
   /** A browser sends no key with a link, so with a key the report is fetched and saved. */
@@ -143,17 +148,4 @@ export class BacktestPanel {
       showText(byId("testing-problem"), reason(error))
     }
   }
-}
-
-/** Draws one chart with a line for each forecaster. */
-function draw(title, lines, valuesOf, format) {
-  const part = made("div")
-  byId("by-horizon").append(part)
-  const options = { pointMarkersVisible: true }
-  const chart = new StepChart(part, title, lines.map(({ text, colour }) => ({ text, colour, ...options })), format)
-  lines.forEach(({ values }, index) => chart.series[index].setData(
-    valuesOf(values).map((value, bar) => ({ time: bar + 1, ...(value === null ? {} : { value }) }))))
-  chart.describe("")
-  chart.figure.setAttribute("aria-label", `${title}. ${lines.map(({ text, values }) => (
-    `${text}: ${figure(valuesOf(values)[0])} to ${figure(valuesOf(values).at(-1))}`)).join("; ")}`)
 }

@@ -49,7 +49,7 @@ export class Ahead {
       context.fillStyle = text
       context.font = "12px system-ui, sans-serif"
       context.textBaseline = "top"
-      context.fillText(this.label, x + GAP_PX, GAP_PX)
+      if (context.measureText(this.label).width < width - x - GAP_PX) context.fillText(this.label, x + GAP_PX, GAP_PX)
       context.textAlign = "right"
       context.fillText("now", x - GAP_PX, GAP_PX)
     })

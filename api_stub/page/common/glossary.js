@@ -20,11 +20,13 @@ const TERMS = {
     "steadier numbers, longer waits."],
   pinball: ["Error", "The average miss of the whole forecast range (CRPS, the mean pinball loss), in usual moves of one bar. Lower is better."],
   range: ["Range", "The middle of the simulated paths. A good model's 80 % range holds the price 8 times in 10."],
+  rankic: ["Rank IC", "How well the forecast has put the instruments in order: 1 is their actual order, 0 is chance, −1 the reverse."],
   seed: ["Seed", "A number that fixes the chance in the simulation. The same seed and settings give the same forecast."],
   temperature: ["Temperature", "How adventurous the simulated paths are. 1 is as the model learned; below 1 the ranges get too narrow."],
   tokenizer: ["Passes for the tokenizer", "The tokenizer is the part of a model that turns candles into the symbols it reads. Trained " +
     "on one file, it unlearns all other markets and spoils the model. Leave 0 unless you train on many files."],
   topp: ["Top p", "Leaves out the least likely moves. 1 keeps all; below 1 the ranges get too narrow."],
+  turnover: ["Turnover", "How much is bought and sold in a period, in shares of the portfolio's worth."],
   volatility: ["Volatility", "How much the price moves from bar to bar, summed over the forecast."],
   windows: ["Past moments", "At so many moments of the past, evenly spread, the model forecasts as if it did not know what followed."],
   worker: ["Worker", "A program on some computer that computes forecasts, or trains and backtests models."],

@@ -35,6 +35,7 @@ const IN_PLACE = [ // of what the service's messages say
   [/\b(the \d+ %) interval\b/g, "$1 range"],
   [/\bwindows are few\b/g, "past moments are few"],
   [/\btoo few windows\b/g, "too few past moments"],
+  [/: name in `backtest` one of this version.*$/, ""],
   [/\b(series\.\d+|sampling|output)\./g, ""],
   [/\bsample_count\b/g, "simulated paths"],
   [/\bpred_len\b/g, "bars ahead"],

@@ -17,6 +17,7 @@ const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at o
 const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
+const NO_PANE = 0.001 // of a series without volume
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
 
 export class ForecastChart {
@@ -62,7 +63,6 @@ export class ForecastChart {
     add("volume", HistogramSeries, 1)
     add("meanVolume", LineSeries, 1)
     this.chart.panes()[0].setStretchFactor(4)
-    this.chart.panes()[1].setStretchFactor(1)
     this.#ahead.forEach((one, pane) => this.chart.panes()[pane].attachPrimitive(one))
     this.chart.subscribeCrosshairMove(({ time }) => this.#report(time))
     this.chart.subscribeClick(({ point, paneIndex }) => {
@@ -170,6 +170,7 @@ export class ForecastChart {
     for (const name of ["volume", "meanVolume"]) {
       this.#series[name].applyOptions({ priceFormat: { type: "custom", formatter: compact, minMove: 0.01 } })
     }
+    this.chart.panes()[1].setStretchFactor(lookback.columns.volume ? 1 : NO_PANE)
     this.chart.applyOptions({ timeScale: { timeVisible: isIntraday(this.#times), secondsVisible: false } })
     this.#paint()
   }

@@ -57,6 +57,14 @@ export class RecentJobs {
     return recall(`candles.${address}`, {}).hash ?? null
   }
 
+  /** The other jobs of the same title that are done, such as all backtests of one file; of an unknown title, all of the kind. */
+  like(address) {
+    const title = this.#jobs.find((job) => job.address === address)?.title
+    const kind = address.split("/")[0]
+    return this.#others(address).filter((job) => (
+      job.state === "done" && job.address.startsWith(`${kind}/`) && (!title || job.title === title)))
+  }
+
   /** Reads the states of the jobs that have not ended. */
   async refresh() {
     for (const { address, state } of [...this.#jobs]) {

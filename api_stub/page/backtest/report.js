@@ -1,0 +1,120 @@
+/** The report of a backtest, drawn: its scores, how far its ranges can be trusted, the portfolio, and the worst moments. */
+
+import { StepChart } from "../charts/step_chart.js"
+import { byId, made, offer, showText } from "../common/elements.js"
+import { bars, count, figure, percent, share, timesOf } from "../common/format.js"
+import { comparison, scoresTable } from "../common/scores.js"
+import { verdictLines } from "../common/verdict.js"
+import { promotion } from "../service/promotion.js"
+import { showWorstWindows } from "./worst_windows.js"
+
+const COLOURS = ["accent", "mean", "up", "down"] // of models; the lines that they must beat are "soft" and "warning-line"
+const LEVELS = ["0.5", "0.8", "0.9"]
+const SHARES = { type: "custom", formatter: share, minMove: 0.001 }
+const BY_BAR = {
+  error: ["Error", ({ crps_scaled: values }) => values],
+  median: ["Miss of the median, in usual moves", ({ mase: values }) => values],
+  direction: ["Right direction", ({ direction_accuracy: values }) => values, SHARES],
+  width: ["Width of the 80 % range, in usual moves", ({ width_scaled: values }) => values?.["0.8"]],
+}
+const NAIVE_PORTFOLIOS = { momentum: "by past return", random: "at random" }
+const PORTFOLIO = [
+  ["Rank IC", ({ rank_ic: values }) => figure(values.at(-1)), "rankic"],
+  ["Top above bottom", ({ hit_rate: hits }) => share(hits)],
+  ["Return a period", ({ return: gained }) => share(gained)],
+  ["Before costs", ({ return_before_costs: gained }) => share(gained)],
+  ["Turnover", ({ turnover }) => figure(turnover), "turnover"],
+  ["Deepest fall", ({ max_drawdown: fall }) => share(fall)],
+]
+
+/** Draws a report; `id` is that of its backtest. */
+export function showReport(report, id) {
+  const { models, naive, asked, num_windows: windows, instruments, left_out: leftOut, model_info: info = {} } = report
+  const names = Object.keys(models)
+  const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
+  showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +
+    `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""))
+  byId("verdicts").replaceChildren(...names.map((name) => made("div", {}, made("h3", {}, name), ...verdictLines(models[name].verdict),
+    ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : []))))
+  const [baseline, title] = naive.bootstrap ? [naive.bootstrap, "a drift-free bootstrap"]
+    : [naive.last_value, "repeating the last close"] // of a worker of 0.1.0
+  byId("backtest-scores").replaceChildren(scoresTable([...names.map((name) => [name, models[name].scores]), [title, baseline]]))
+  byId("not-tested").hidden = true
+  byId("tested").hidden = false // charts take the width of what is shown
+  showReliability(models)
+  offer(byId("horizon-score"), Object.entries(BY_BAR).map(([value, [text]]) => [value, text]))
+  byId("horizon-score").onchange = () => showByBar(models, baseline, title)
+  showByBar(models, baseline, title)
+  showPortfolio(report.portfolio)
+  showWorstWindows(report.worst_windows, asked.horizon)
+}
+
+/** The report with the models of another one, which are told apart if both have them. */
+export function together(one, other) {
+  const named = (models) => Object.fromEntries(Object.entries(models).map(([name, values]) => (
+    [name in one.models ? `${name}, the other backtest` : name, values])))
+  const portfolio = one.portfolio && other.portfolio
+    ? { ...one.portfolio, models: { ...one.portfolio.models, ...named(other.portfolio.models) } } : one.portfolio
+  return { ...one, models: { ...one.models, ...named(other.models) }, portfolio }
+}
+
+/** Whether a model is a registered version: those of the hub have hashes as revisions, or none. */
+const isVersion = (info) => /^\d{1,9}$/.test(info?.revision ?? "")
+
+const linesOf = (models, valuesOf) => Object.entries(models).map(([text, of], index) => (
+  { text, colour: COLOURS[index % COLOURS.length], values: valuesOf(of) ?? [] }))
+
+function showReliability(models) {
+  const asked = [50, 60, 70, 80, 90]
+  byId("reliability").replaceChildren()
+  draw("reliability", "Closes inside a range, by its size in %", [
+    ...linesOf(models, ({ scores: { coverage } }) => LEVELS.map((level) => coverage[level])).map((line) => ({ ...line, at: [50, 80, 90] })),
+    { text: "as it should be", colour: "soft", at: asked, values: asked.map((size) => size / 100) },
+  ], SHARES)
+  const tenths = Array.from({ length: 10 }, (_, index) => 10 * (index + 1))
+  draw("reliability", "Where closes fell among the paths, from lowest to highest tenth", [
+    ...linesOf(models, ({ scores: { pit } }) => pit).map((line) => ({ ...line, at: tenths })),
+    { text: "10 % in each, as it should be", colour: "soft", at: tenths, values: tenths.map(() => 0.1) },
+  ], SHARES)
+}
+
+function showByBar(models, baseline, title) {
+  const [name, valuesOf, format] = BY_BAR[byId("horizon-score").value]
+  byId("by-horizon").replaceChildren()
+  draw("by-horizon", `${name}, by bar ahead`, [...linesOf(models, ({ by_horizon: by }) => valuesOf(by)),
+    { text: title, colour: "soft", values: valuesOf(baseline.by_horizon) ?? [] }], format)
+  const inside = linesOf(models, ({ by_horizon: { coverage } }) => coverage["0.8"])
+  draw("by-horizon", "Closes inside the 80 % range, by bar ahead", [...inside,
+    { text: "80 %, as it should be", colour: "soft", values: inside[0].values.map(() => 0.8) }], SHARES)
+}
+
+function showPortfolio(portfolio) {
+  byId("portfolio").hidden = !portfolio
+  if (!portfolio) return
+  const { models, naive, top, cost_bps: costs, num_periods: periods, equity_times: times } = portfolio
+  const simple = Object.entries(naive).map(([name, values]) => [NAIVE_PORTFOLIOS[name] ?? name, values])
+  byId("portfolio-table").replaceChildren(comparison("Portfolio", `Long the ${count(top)} with the highest forecast return, short the ` +
+    `${count(top)} with the lowest, for ${count(periods)} periods, after costs of ${percent(costs / 10_000)} of each trade.`,
+    PORTFOLIO, [...Object.entries(models), ...simple]))
+  byId("portfolio-charts").replaceChildren()
+  const lines = (valuesOf) => [...linesOf(models, valuesOf), ...simple.map(([text, of], index) => (
+    { text, colour: ["soft", "warning-line"][index % 2], values: valuesOf(of) }))]
+  draw("portfolio-charts", "Rank IC, by bar ahead", lines(({ rank_ic: values }) => values))
+  const at = times.map((_, period) => period)
+  const time = timesOf(times)
+  draw("portfolio-charts", "What 1 became after costs, by period", lines(({ equity }) => equity).map((line) => ({ ...line, at })),
+    undefined, `${time(times[0])} to ${time(times.at(-1))}`)
+}
+
+/** Draws one chart with a line for each forecaster; `at` has the places of its values, else they count from 1. */
+function draw(parent, title, lines, format, text = "") {
+  const part = made("div")
+  byId(parent).append(part)
+  const chart = new StepChart(part, title, lines.map(({ text: name, colour }) => ({ text: name, colour, pointMarkersVisible: true })), format)
+  lines.forEach(({ values, at }, index) => chart.series[index].setData(
+    values.map((value, place) => ({ time: at?.[place] ?? place + 1, ...(value === null ? {} : { value }) }))))
+  chart.describe(text)
+  const written = format?.formatter ?? figure
+  chart.figure.setAttribute("aria-label", `${title}. ${lines.map(({ text: name, values }) => (
+    `${name}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`)).join("; ")}`)
+}

@@ -1,0 +1,52 @@
+/** Promotion of a trained version: from then on, jobs that name the model get this version. */
+
+import { newRepeatKey, post } from "./api.js"
+import { made } from "../common/elements.js"
+import { figure } from "../common/format.js"
+import { reason } from "../common/texts.js"
+
+/**
+ * A button that promotes a version, such as "desk@3", and what the service answers.
+ *
+ * @param backtest The id of a backtest that compares it with the version that the name means now; null if there is none.
+ */
+export function promotion(id, backtest = null) {
+  const [name] = id.split("@")
+  const box = made("div", { class: "promotion" })
+  const say = made("div", { role: "status" })
+  const button = (text, force) => {
+    const element = made("button", { type: "button" }, text)
+    element.addEventListener("click", () => promote(force))
+    return element
+  }
+
+  async function promote(force) {
+    say.replaceChildren("Asking the service…")
+    try {
+      const { before, verdict } = await post(`models/${encodeURIComponent(id)}/promote`, { backtest, force }, newRepeatKey())
+      const instead = before && before !== id ? ` instead of ${before}` : ""
+      say.replaceChildren(made("p", { class: "good" }, `${name} means ${id} from now on${instead}.`), ...inFigures(verdict))
+    } catch (error) {
+      say.replaceChildren(made("p", { class: "bad" }, reason(error)), ...inFigures(error.details?.verdict))
+      if (error.code !== "NOT_PROMOTED") return
+      const query = new URLSearchParams({ model: id, other: name })
+      say.append(made("p", { class: "row" }, made("a", { href: `#/backtest?${query}` }, `Backtest ${id} and ${name}`),
+        button("Promote it without a backtest", true)))
+    }
+  }
+
+  box.append(made("p", { class: "row" }, button(`Let ${name} mean ${id}`, false)), say)
+  return box
+}
+
+/** A backtest's comparison as a paragraph; none without one. */
+function inFigures(verdict) {
+  const { verdict: kind, difference = null, low, high } = verdict ?? {}
+  if (difference === null) return []
+  const range = low === null ? "" : ` (95 % range ${signed(low)} to ${signed(high)} %${kind === "unclear" ? ", which is no clear difference" : ""})`
+  return [made("p", {}, `By the backtest it is ${figure(Math.abs(difference))} % ${difference < 0 ? "worse" : "better"}${range}.`)]
+}
+
+function signed(value) {
+  return `${value < 0 ? "−" : "+"}${figure(Math.abs(value))}`
+}
