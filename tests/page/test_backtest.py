@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from api_stub.routes.promotions import REMEDY
 from kronos_client.contract.schemas import example
 from tests.page.conftest import RoutedVisit, go_to, wait_until
 from tests.page.test_operation import PHONE, axe_problems
@@ -218,7 +219,7 @@ def test_a_version_is_promoted_from_its_backtest_and_the_verdict_is_shown(answer
         sent.append(route.request.post_data_json)
         if sent[-1]["force"]:
             return route.fulfill(json={"id": "desk@3", "before": "desk@2", "verdict": None})
-        refusal = "desk@3 must be no worse than desk@2, but the backtest says so: name in `backtest` one of this version and"
+        refusal = f"desk@3 must be no worse than desk@2, but the backtest says so: {REMEDY}"
         return problem(409, detail=refusal, code="NOT_PROMOTED", details={"verdict": verdict})(route)
 
     answered.expected_failures = 1
