@@ -317,18 +317,24 @@ def test_a_calibrated_model_offers_to_correct_the_ranges(routed: RoutedVisit):
     assert (job["output"]["calibrated"], len(job["series"][0]["timestamps"])) == (True, 3)
 
 
-def test_a_verdict_is_coloured(routed: RoutedVisit):
+def test_a_verdict_is_short_and_coloured_with_its_sentences_folded(routed: RoutedVisit):
+    narrow = "Closes held by the 80 % range 60 %: too narrow."
     verdict = [
         "WORSE than repeating the last value on these candles.",
         "3.0 % better than x (95 % interval +1.0 to +5.0 %).",
         "1.0 % better than y (95 % interval -1.0 to +3.0 %, which is no clear difference).",
+        narrow,
     ]
     trained = RESULT | {"model": {"id": "mine@1"}, "verdict": verdict, "timings_ms": {"training": 1}}
     routed.answers["finetunes/two/events"] = end(state="done", result=trained)
     page = routed.open("#finetunes/two")
     page.wait_for_selector("#trained")
-    assert page.locator("#trained .bad").all_inner_texts() == verdict[:1]
-    assert page.locator("#trained .good").all_inner_texts() == verdict[1:2]
+    assert page.inner_text("#trained strong.bad") == "Worse than a simple forecast"
+    assert page.locator("#trained p.bad").all_text_contents() == [narrow, verdict[0]]
+    assert page.locator("#trained p.good").all_text_contents() == verdict[1:2]
+    assert page.locator("#trained p.good").is_hidden()
+    page.click("#trained summary")
+    assert page.locator("#trained p.good").is_visible()
 
 
 def test_a_job_that_waits_says_how_long(routed: RoutedVisit):
