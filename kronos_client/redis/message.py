@@ -110,14 +110,15 @@ MAX_CHARS: Final = 32
 def kwargsrepr(kwargs: Any) -> str:
     """A short form of a task's keyword arguments: ``{'series': 'BTC, ETH', 'pred_len': 96, 'samples': 20}``.
 
-    A model and a device are in it if the job names them. A finetuning job shows its model's name and, as a
-    backtest, its only path of candles. Nothing was checked before, so invalid parts are left out.
+    A model and a device are in it if the job names them. A feed's job shows the feed, a finetuning job its
+    model's name and, as a backtest, its only path of candles. Nothing was checked before, so invalid parts
+    are left out.
     """
     job = kwargs.get("job") if isinstance(kwargs, Mapping) else None
     if not isinstance(job, Mapping):
         return "{}"
     shown: dict[str, Any] = {}
-    name, series, data = job.get("name"), job.get("series"), job.get("data")
+    name, series, data, feed = (job.get(field) for field in ("name", "series", "data", "feed"))
     if isinstance(name, str):
         shown["name"] = _text(name)
     if isinstance(data, Mapping) and isinstance(data.get("path"), str):
@@ -126,8 +127,10 @@ def kwargsrepr(kwargs: Any) -> str:
         ids = [_text(entry.get("id")) for entry in series[:MAX_SERIES] if isinstance(entry, Mapping)]
         more = [f"… ({len(series)})"] if len(series) > MAX_SERIES else []
         shown["series"] = ", ".join(ids + more)
-        if (horizon := horizon_of(job)) is not None:
-            shown["pred_len"] = horizon
+    if isinstance(feed, Mapping):
+        shown["feed"] = _text(feed.get("name"))
+    if (horizon := horizon_of(job)) is not None:
+        shown["pred_len"] = horizon
     for field in ("model", "device"):
         if isinstance(job.get(field), str) and job[field] != "auto":
             shown[field] = _text(job[field])

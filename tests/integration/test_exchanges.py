@@ -139,17 +139,23 @@ def test_events_reach_our_receivers_only(worker, app, other_app, client: Forecas
         handle = client.submit(candles[:40], pred_len=2)
         model = handle.wait(WAIT_S).model.id
         refused = client.submit(candles[:40], pred_len=2, model="other")
+        client.feed("us-5min", pred_len=2, sample_count=1).append(
+            candles[:40].rename(columns={"timestamps": "ds"}).assign(unique_id="a")
+        )
 
         def has_all() -> bool:
             drain(connection)
             types = {event["type"] for event in ours if event.get("uuid") == handle.id}
-            has_failed = any(event["type"] == "task-failed" for event in ours)
-            return has_failed and types >= {"task-sent", "task-received", "task-started", "task-succeeded"}
+            kinds = [event["type"] for event in ours]
+            has_ended = kinds.count("task-failed") == 1 and kinds.count("task-succeeded") == 2
+            return has_ended and types >= {"task-sent", "task-received", "task-started", "task-succeeded"}
 
         await_true(has_all, "all events of the jobs")
-        (done,) = [event for event in ours if event["type"] == "task-succeeded"]
+        done = [event["result"] for event in ours if event["type"] == "task-succeeded"]
+        received = [event["kwargs"] for event in ours if event["type"] == "task-received"]
         (failed,) = [event for event in ours if event["type"] == "task-failed"]
-        assert done["result"] == f"by {model} on cpu"
+        assert done == [f"by {model} on cpu"] * 2
+        assert "{'feed': 'us-5min', 'pred_len': 2, 'samples': 1}" in received
         assert failed["uuid"] == refused.id
         assert failed["exception"].startswith("JobError('MODEL_NOT_ALLOWED', ")
         drain(other_connection)

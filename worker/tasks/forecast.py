@@ -222,9 +222,10 @@ class ForecastAttempt(Attempt):
             task_log.info("Task %s[%s] raised expected: %r", request.name, self.job_id, outcome)
             request.on_success((True, einfo_of(outcome), runtime_s))
         else:
-            summary = "by a child process"
+            facts: Any = outcome
             if isinstance(outcome, ForecastResult):
-                summary = f"by {outcome.model.id} on {outcome.device}"
+                facts = outcome.model_dump(include={"model", "device"})
+            summary = f"by {facts['model']['id']} on {facts['device']}" if "model" in facts else "nothing new"
             task_log.info("Task %s[%s] succeeded in %ss: %s", request.name, self.job_id, runtime_s, summary)
             request.on_success((False, summary, runtime_s))
 

@@ -27,6 +27,8 @@ SERIES = {"id": "BTCUSDT", "close": [1.0] * 500}
             "{'series': 'BTCUSDT', 'pred_len': 4, 'model': 'desk@3', 'device': 'cuda'}",
         ),
         ({"series": [SERIES], "model": None, "device": "auto"}, "{'series': 'BTCUSDT'}"),
+        ({"feed": {"name": "us-5min", "uid": "a"}, "pred_len": 4}, "{'feed': 'us-5min', 'pred_len': 4}"),
+        ({"feed": {"name": 7}}, "{'feed': '?'}"),
         ({"model": 7, "device": "c\npu"}, "{'device': '?'}"),
         ({"name": "mine", "config": {"data": "x" * 999}}, "{'name': 'mine'}"),
         ({"data": {"path": "prices"}, "samples": 30}, "{'data': 'prices'}"),
