@@ -65,10 +65,10 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
         if num_left_out := len(values) - len(kept):
             warnings.warn(f"rows without a value, left out: {num_left_out:,}", stacklevel=2)
         return {"": {TIMES: kept.index, VALUE: kept.to_numpy()}}
-    parts = (part for label in labels for part in (label if isinstance(label, tuple) else (label,)))
-    names = [str(part).lower() for part in parts]
+    parts = [str(part) for label in labels for part in (label if isinstance(label, tuple) else (label,))]
+    names = [part.lower() for part in parts]
     try:
-        vendor, found = _recognised((*names, str(getattr(index, "name", None) or "").lower()))
+        vendor, found = _recognised((*parts, str(getattr(index, "name", None) or "")))
     except CandleFileError as error:
         raise JobError(ErrorCode.BAD_VALUE, f"the frame has {error.message}", error.field) from None
     has_times = has_times or has_index or bool({*names} & {*TIME_COLUMNS, "ds"})

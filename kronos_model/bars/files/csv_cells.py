@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kronos_model.bars.files.content import read_text
 from kronos_model.bars.files.header import HEADER_ROWS, Cells, Header, ReadHeader
-from kronos_model.bars.files.vendors import ENCODINGS, PLAIN
+from kronos_model.bars.files.vendors import ABOVE_TITLES, ENCODINGS, PLAIN
 from kronos_model.errors import CandleFileError
 
 # While Arrow reads a CSV file it handles SIGINT and SIGTERM itself, and loses some: Ctrl-C had no effect.
@@ -51,6 +51,9 @@ def read_csv(path: Path, read_header: ReadHeader) -> Cells:
         OSError, csv.Error: it cannot be read.
     """
     content = read_text(path)
+    first = re.match(rb"\s*[^\r\n]*\s*", content)
+    if first is not None and ABOVE_TITLES.search(first[0]):  # blank lines keep the count of lines
+        content = b"\n" * first[0].count(b"\n") + content[first.end() :]
     is_whole = content.endswith((b"\n", b"\r"))
     return replace(_read_text(path, content, read_header), notes=() if is_whole else (NO_LINE_END,))
 

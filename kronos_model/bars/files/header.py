@@ -156,7 +156,7 @@ def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions)
 def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptions) -> Header:
     given = dict(options.columns) | ({} if options.id_column is None else {INSTRUMENT: options.id_column})
     try:
-        vendor, found = recognise([title.lower() for title in titles], given)
+        vendor, found = recognise(titles, given)
     except CandleFileError as error:
         raise CandleFileError(f"{path} has {error.message}", field=error.field) from None
     places: dict[str, int] = {}

@@ -5,6 +5,7 @@ that mean the same, and ``*`` is any title without another meaning.
 """
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +37,9 @@ class Vendor:
         source: the documentation, or the download whose public copies show the form; and when we looked.
         titles: the file's titles of our columns, the likeliest first. Without ``TIMES`` among them, the time
             has a usual title. A file with a column of values has one value a bar.
-        marks: further titles that the vendor's files have, which tell them from others.
+        marks: further titles that the vendor's files have, which tell them from others. Case counts only if
+            they have capitals.
+        above: the form of a line above the titles, as a regular expression.
         order: our names of the columns of a file without titles, in their order; "" for those not used.
         times: the form of the times of such a file, as a regular expression.
         units: of our columns, where they are not plain numbers of shares or coins and of money.
@@ -51,6 +54,7 @@ class Vendor:
     source: str = ""
     titles: Mapping[str, str] = field(default_factory=dict)
     marks: Sequence[str] = ()
+    above: str = ""
     order: Sequence[str] = ()
     times: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
@@ -89,11 +93,12 @@ PLAIN, VALUES, SIDE_BY_SIDE = (
     next(vendor for vendor in VENDORS if vendor.name == name)
     for name in ("plain columns", "one value a bar", "yfinance, several tickers")
 )
+ABOVE_TITLES: Final = re.compile("|".join(each.above for each in VENDORS if each.above).encode())
 ENCODINGS: Final = tuple(dict.fromkeys(each.encoding for each in VENDORS if each.encoding != "utf-8"))
 
 
 def recognise(titles: Collection[str], given: Collection[str] = ()) -> tuple[Vendor, dict[str, str]]:
-    """The vendor whose titles these are, in lower case, and its titles of our columns.
+    """The vendor whose titles these are, and its titles of our columns, in lower case.
 
     ``PLAIN`` if it is none. Of two vendors, the one that explains more of the titles counts. One value a bar
     counts for files without prices.
@@ -104,14 +109,14 @@ def recognise(titles: Collection[str], given: Collection[str] = ()) -> tuple[Ven
     Raises:
         CandleFileError: two vendors read the file differently, or several columns may hold the values.
     """
-    titles = dict.fromkeys(titles)  # a hostile file may have 100,000
+    spelt, titles = {*titles}, dict.fromkeys(map(str.lower, titles))  # a hostile file may have 100,000
     usual_time = next((title for title in TIME_TITLES if title in titles), "")
     has_prices = any(name in titles or name in given for name in PRICE_COLUMNS)
     fits: list[tuple[Vendor, dict[str, str], set[str]]] = []
     for vendor in VENDORS:
         time = vendor.titles.get(TIMES)
         is_other = (VALUE in given) > vendor.is_value or (vendor.is_value and has_prices)
-        if vendor.order or is_other or not {*vendor.marks} <= {*titles}:
+        if vendor.order or is_other or not {*vendor.marks} <= spelt.union(titles):
             continue
         if time is not None and TIMES not in given and not {*time.split("|")} & {*titles}:
             continue

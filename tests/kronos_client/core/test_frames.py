@@ -24,6 +24,8 @@ FRAMES: dict[str, dict[str, Any]] = {
     "alpha_vantage.csv": {"index_col": 0},
     "nasdaq.csv": {},
     "investing_com.csv": {},
+    "investing_com_german.csv": {},
+    "fred_date.csv": {},
     "one_value.csv": {},
     "korean_broker.csv": {"encoding": "cp949", "thousands": ","},
     "kraken.csv": {"header": None},
