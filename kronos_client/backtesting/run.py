@@ -220,7 +220,7 @@ def begin_backtest(
     given = plain(**options)
     read = partial(read_candles, candles, given.pop("reading", NO_OPTIONS))
     folder = given.pop("model_folder", None)
-    return open_backtest(read, Path(output), workers(), folder and ModelRegistry(folder), **given)
+    return open_backtest(read, Path(output), workers(), folder and ModelRegistry(Path(folder)), **given)
 
 
 def open_backtest(
@@ -322,7 +322,8 @@ def find_lookback(
         if known.get("max_context") is None:
             holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
             spelling = "check its spelling and version, " if name else ""
-            message = f"{holds}, so its lookback is unknown: {spelling}start one, or give the lookback"
+            remedy = f"{spelling}start one, or give the workers' model folder or the lookback"
+            message = f"{holds}, so its lookback is unknown: {remedy}"
             if name:
                 announced = [model.id for worker in workers for model in getattr(worker, "models", ())]
                 message += did_you_mean(name, announced)

@@ -234,7 +234,7 @@ class BacktestArguments(WindowChoice, total=False):
 
     reading: ReadOptions
     fresh: bool
-    model_folder: Path | None
+    model_folder: str | Path | None
 
 
 def _default_of(name: str, kind: Any) -> Any:

@@ -1,13 +1,14 @@
 """``kronos backtest``: its options, and what it prints and writes. A fake client answers."""
 
 import json
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner
 
 from kronos_cli.commands import backtest as command
 from kronos_cli.main import cli
-from kronos_client.backtesting.run import find_lookback
+from kronos_client.backtesting.run import begin_backtest, find_lookback
 from kronos_client.contract.errors import JobError
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.testing import FakeForecastClient
@@ -59,13 +60,16 @@ def test_a_lookback_that_nobody_announces_is_asked_for(client, file, tmp_path):
     assert done.exit_code == 1
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "MISSING_FIELD"
-    assert "start one, or give the lookback" in error["message"]
+    assert "start one, or give the workers' model folder or the lookback" in error["message"]
 
 
 def test_a_version_that_no_worker_has_loaded_is_read_as_the_model_folder_says(tmp_path):
     registry, kept = ModelRegistry(tmp_path), {"max_context": 64, "lookback": 24}
     registry.register(BUNDLED_FOLDER / "kronos-tiny", "mine", job_id="", fingerprint="", metadata=kept)
     assert find_lookback([], ["mine@1"], 4, registry) == 24
+    options = {"models": ["mine@1"], "horizon": 4, "windows": 2, "model_folder": str(tmp_path)}
+    with closing(begin_backtest({"one": walk(1)}, tmp_path / "out", list, options)) as begun:
+        assert begun.plan.options.lookback == 24
     for name, known in (("mine@2", registry), ("mine@1", None)):
         with pytest.raises(JobError, match=f"no live worker holds the model {name}"):
             find_lookback([], [name], 4, known)
