@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
+from kronos_model.bars.files.header import UNNAMED_INDEX
 from kronos_model.bars.files.options import TIMES, VALUE, ReadOptions
 from kronos_model.bars.files.vendors import PLAIN, VALUES, recognise
 from kronos_model.bars.missing import Missing
@@ -72,7 +73,10 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
     except CandleFileError as error:
         raise JobError(ErrorCode.BAD_VALUE, f"the frame has {error.message}", error.field) from None
     has_times = has_times or has_index or bool({*names} & {*TIME_COLUMNS, "ds"})
-    lacks_times = not found.get(TIMES) and kind != "O"  # texts in an index may be times
+    is_index = (
+        kind == "O" or parts[0] in UNNAMED_INDEX
+    )  # texts in an index may be times, also read again from CSV
+    lacks_times = not found.get(TIMES) and not is_index
     is_ours = not {*found} & {"close", VALUE} or (vendor in (PLAIN, VALUES) and (has_times or lacks_times))
     is_untitled = len(names) > 4 and all(name.isdecimal() for name in names)
     return (

@@ -27,6 +27,7 @@ FRAMES: dict[str, dict[str, Any]] = {
     "investing_com_german.csv": {},
     "fred_date.csv": {},
     "one_value.csv": {},
+    "pandas_index.csv": {},
     "korean_broker.csv": {"encoding": "cp949", "thousands": ","},
     "kraken.csv": {"header": None},
     "ccxt.csv": {"header": None},
