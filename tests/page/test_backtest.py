@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from api_stub.routes.promotions import REMEDY
+from kronos_client.contract.backtest import parse_backtest_job
+from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.schemas import example
 from tests.page.conftest import RoutedVisit, go_to, wait_until
 from tests.page.test_operation import PHONE, axe_problems
@@ -103,14 +105,22 @@ def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     assert page.inner_text("#backtest-form-problem").startswith("Open a file under Forecast")
     wait_until(page, "() => document.querySelector('#backtest-data').options.length === 2")
     page.select_option("#backtest-data", "stored.csv")
+    page.click("#backtest-advanced summary")
     page.check("#backtest-drop")
     page.select_option("#backtest-missing", "ffill")
+    page.fill("#backtest-from", "2024-03-01")
+    page.fill("#backtest-stride", "24")
+    page.fill("#backtest-costs", "2.5")
+    assert page.inner_text("#backtest-advanced .changed") == "5 changed"
+    assert axe_problems(page, "#backtest") == []
     page.click("#test")
     wait_until(page, "text => window.seen.includes(text)", "25 % · about 1 min left")
     (request,) = [one for one in answered.requests if one.url.endswith("/backtests")]
     job = json.loads(request.post_data or "")
     assert job["data"] == {"path": "stored.csv"}
     assert job["reading"] == {"missing": "ffill", "drop_bad_rows": True}
+    assert (job["start"], job["end"], job["stride"], job["cost_bps"]) == ("2024-03-01", None, 24, 2.5)
+    assert parse_backtest_job(job, Limits()).samples == 30
     answered.expected_failures = 1
     refused = problem(404, detail="No such job.", code="LOST")
     answered.answers["backtests/two/events"] = refused

@@ -30,6 +30,10 @@ def test_training_starts_as_the_model_was_trained(routed: RoutedVisit):
     config = sent.value.post_data_json["config"]
     assert config["data"] | {"lookback": {"min": 64, "max": 256}, "pred_len": 24} == config["data"]
     assert config["stages"] == ["predictor"]
+    page.evaluate("document.querySelector('#finetune-advanced').open = true")
+    page.fill("#train-lookback", "128")
+    page.check("#dataset-drop")
+    assert page.inner_text("#finetune-advanced .changed") == "2 changed"
 
 
 def test_no_button_covers_a_field_and_words_are_for_people_who_trade(routed: RoutedVisit):

@@ -6,7 +6,7 @@ import { badField, byId, numberIn, offer, showText } from "../common/elements.js
 import { count, ownTime, timeLeft } from "../common/format.js"
 import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
-import { Settings } from "../common/settings.js"
+import { Settings, showChanged } from "../common/settings.js"
 import { hashOf, keepVerdicts } from "../common/skill.js"
 import { reason } from "../common/texts.js"
 import { showReport, together } from "./report.js"
@@ -15,7 +15,12 @@ const AT_HAND = "file:" // no data set can have this name
 const STAGES = { reading: "Reading the candles", waiting: "Waiting for a worker", scoring: "Comparing with what followed" }
 const SETTINGS = {
   model: "backtest-model", other: "backtest-other", windows: "backtest-windows", horizon: "backtest-horizon",
-  lookback: "backtest-lookback", missing: "backtest-missing", drop_bad_rows: "backtest-drop",
+  lookback: "backtest-lookback", missing: "backtest-missing", drop_bad_rows: "backtest-drop", stride: "backtest-stride",
+  from: "backtest-from", to: "backtest-to", paths: "backtest-samples", seed: "backtest-seed", top: "backtest-top", costs: "backtest-costs",
+}
+const FIELDS = { // of a job, by what the service calls them
+  windows: "backtest-windows", horizon: "backtest-horizon", lookback: "backtest-lookback", stride: "backtest-stride", start: "backtest-from",
+  end: "backtest-to", samples: "backtest-samples", seed: "backtest-seed", top: "backtest-top", cost_bps: "backtest-costs",
 }
 
 export class BacktestPanel {
@@ -33,8 +38,9 @@ export class BacktestPanel {
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: ({ report }) => this.#report(report),
+      fields: FIELDS,
     })
-    this.settings = new Settings("backtest", SETTINGS)
+    this.settings = new Settings("backtest", SETTINGS, () => showChanged("backtest-advanced"))
     this.onCandles(null)
     byId("backtest-form").addEventListener("submit", (event) => this.#submit(event))
     byId("other-backtest").addEventListener("change", () => this.#compare())
@@ -75,6 +81,13 @@ export class BacktestPanel {
       windows: numberIn("backtest-windows"),
       horizon: numberIn("backtest-horizon"),
       lookback: numberIn("backtest-lookback") ?? "auto",
+      stride: numberIn("backtest-stride"),
+      start: byId("backtest-from").value || null,
+      end: byId("backtest-to").value || null,
+      samples: numberIn("backtest-samples"),
+      seed: numberIn("backtest-seed"),
+      top: numberIn("backtest-top"),
+      cost_bps: numberIn("backtest-costs"),
     }
     const reading = { missing: byId("backtest-missing").value, drop_bad_rows: byId("backtest-drop").checked }
     return path === AT_HAND ? job : { ...job, reading }

@@ -8,6 +8,7 @@ const TERMS = {
   chances: ["Chances", "What you ask of the simulated paths: a column, a level, and when. “at end” means the last bar, “by 24” " +
     "the 24th bar or any before it. Separate several by commas."],
   device: ["Computed on", "The part of a computer that does the work. A graphics card (GPU) is faster than a processor (CPU)."],
+  costs: ["Costs", "What each trade of the portfolio costs, in hundredths of a percent of its worth (basis points)."],
   drawdown: ["Deepest fall", "How far the close falls from a high on the way to a later low, on average over the simulated paths."],
   epoch: ["Passes over the data", "How often training goes through all of your candles. More passes fit them closer, and from some " +
     "point on make the model worse on new ones."],
@@ -22,9 +23,12 @@ const TERMS = {
   range: ["Range", "The middle of the simulated paths. A good model's 80 % range holds the price 8 times in 10."],
   rankic: ["Rank IC", "How well the forecast has put the instruments in order: 1 is their actual order, 0 is chance, −1 the reverse."],
   seed: ["Seed", "A number that fixes the chance in the simulation. The same seed and settings give the same forecast."],
+  stride: ["Bars between", "A past moment every so many bars, counted back from the end: instruments then share them, which a portfolio needs. " +
+    "Empty: evenly spread."],
   temperature: ["Temperature", "How adventurous the simulated paths are. 1 is as the model learned; below 1 the ranges get too narrow."],
   tokenizer: ["Passes for the tokenizer", "The tokenizer is the part of a model that turns candles into the symbols it reads. Trained " +
     "on one file, it unlearns all other markets and spoils the model. Leave 0 unless you train on many files."],
+  top: ["Instruments a side", "How many instruments the portfolio buys, and how many it sells. It needs three or more in the file."],
   topp: ["Top p", "Leaves out the least likely moves. 1 keeps all; below 1 the ranges get too narrow."],
   turnover: ["Turnover", "How much is bought and sold in a period, in shares of the portfolio's worth."],
   volatility: ["Volatility", "How much the price moves from bar to bar, summed over the forecast."],

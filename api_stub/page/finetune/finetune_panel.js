@@ -10,6 +10,8 @@ import { SectionJob } from "../jobs/section_job.js"
 import { Settings, showChanged } from "../common/settings.js"
 import { deviceName, inWords, reason } from "../common/texts.js"
 import { verdictLines } from "../common/verdict.js"
+import { scoresTable } from "../common/scores.js"
+import { promotion } from "../service/promotion.js"
 
 const SETTINGS = {
   name: "finetune-name", start: "start", epochs: "epochs", device: "finetune-device", lookback: "train-lookback",
@@ -89,6 +91,7 @@ export class FinetunePanel {
       const known = error.code === "DATASET_EXISTS"
         ? `${name} exists already: rename the file, or tick "Replace a file of the same name" and upload it again.`
         : reason(error)
+      if ("line" in (error.details ?? {})) byId("finetune-advanced").open = true // how to go on without such rows
       showText(problem, known, error instanceof Unreachable ? () => this.#upload(file) : null)
     }
     byId("dataset-file").value = ""
@@ -167,18 +170,27 @@ export class FinetunePanel {
     this.#charts.get(progress.stage).add(progress)
   }
 
-  #report({ model, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
+  #report({ model, parent, evaluation, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
     showText(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean).map(inWords))].join(" "))
     const use = made("button", { type: "button" }, "Forecast with it")
     use.addEventListener("click", () => this.onModel(model.id))
     byId("trained").replaceChildren(
-      made("p", {}, made("strong", {}, model.id), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),
-      ...verdictLines(verdict),
-      made("div", { class: "row" }, use),
+      made("div", { class: "notice" },
+        made("p", {}, made("strong", {}, model.id), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),
+        ...verdictLines(verdict), made("div", { class: "row" }, use), promotion(model.id)),
+      ...(evaluation?.models ? [scoresTable(rowsOf(model.id, parent.model, evaluation)),
+        made("p", { class: "help" }, `On ${count(evaluation.num_windows)} moments that training has not seen: ${bars(evaluation.lookback)} read, ` +
+          `${count(evaluation.horizon)} forecast.`)] : []),
     )
     byId("trained").hidden = false
     this.onModel(model.id, false)
   }
+}
+
+/** The scores of the trained model, of the one it started from, and of the simple forecast that it must beat. */
+function rowsOf(trained, start, { models, naive }) {
+  const rows = [[trained, models.finetuned], [`${start}, before training`, models.start], ["a drift-free bootstrap", naive.bootstrap]]
+  return rows.filter(([, of]) => of).map(([name, of]) => [name, of.scores ?? of])
 }
 
 /** A window must fit into the first 80 % of a file's bars, and its horizon into the 10 % after them. */

@@ -35,7 +35,8 @@ export function promotion(id, backtest = null) {
     }
   }
 
-  box.append(made("p", { class: "row" }, button(`Let ${name} mean ${id}`, false)), say)
+  box.append(made("p", { class: "row" }, button(`Promote ${id}`, false),
+    made("span", { class: "help" }, `Jobs that name ${name} then get this version.`)), say)
   return box
 }
 
