@@ -1,6 +1,6 @@
 """What does the service cost on top of the engine? A table of measures, figures and targets.
 
-    python -m benchmarks.service [--parts backlog idle burst submit start trips path profile lines] [--runs 3]
+    python -m benchmarks.service [--parts backlog idle burst submit start trips path profile] [--runs 3]
 
 backlog  jobs/s and CPU of a worker whose model costs nothing, in turn with a bare Celery worker (8 threads,
          late acknowledgement) whose task returns a constant of the same size, both pinned to 1, 2 and all
@@ -14,7 +14,6 @@ trips    round trips to Redis, counted by a proxy, without those of an idle proc
 path     files and functions (code objects of kronos_client, worker, kronos_model) that run for one job of a
          DataFrame, in client and worker, once both are warm; threads whose code of ours runs while jobs come
 profile  CPU of each stage of a job in a worker whose model costs nothing
-lines    code lines without blank lines, comments and docstrings
 
 Figures are medians of the runs, and ranges in brackets. Run nothing else on the machine: client, Redis and
 workers share its cores.
@@ -34,7 +33,6 @@ from typing import Final
 import torch
 from redis import Redis
 
-from benchmarks.support.code_lines import num_code_lines
 from benchmarks.support.harness import Row, Table, in_turn, options, own_process, spread
 from benchmarks.support.job_way import path, profile, start, submit, trips
 from benchmarks.support.shapes import save_random_pair
@@ -45,7 +43,6 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.names import result_key
 from kronos_model.devices.cores import num_cores
 from kronos_model.devices.probe import TorchProbe
-from kronos_model.processes.children import PACKAGE_ROOT
 
 BACKLOG, BACKLOG_LOOKBACK, BACKLOG_HORIZON = 1000, 512, 24
 BURST, BURST_LOOKBACK, BURST_HORIZON = 64, 400, 100
@@ -137,14 +134,7 @@ def burst(given: argparse.Namespace) -> Rows:
     )
 
 
-def lines(given: argparse.Namespace) -> Rows:
-    total = sum(num_code_lines(PACKAGE_ROOT / name) for name in ("kronos_client", "worker"))
-    yield Row("code lines of kronos_client and worker", f"{total:,}", "≤ 10,000")
-
-
-PARTS: Final = {
-    part.__name__: part for part in (backlog, idle, burst, submit, start, trips, path, profile, lines)
-}
+PARTS: Final = {part.__name__: part for part in (backlog, idle, burst, submit, start, trips, path, profile)}
 
 
 def main() -> None:

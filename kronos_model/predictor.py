@@ -75,12 +75,7 @@ class KronosPredictor:
         self.device_warning = warning or placement_warning or tokenizer_warning
         self.max_context = max_context
         self._engine = build_engine(
-            self.model,
-            self.tokenizer,
-            max_context=max_context,
-            clip=clip,
-            max_slots=max_slots,
-            kind=engine,
+            self.model, self.tokenizer, max_context=max_context, clip=clip, max_slots=max_slots, kind=engine
         )
         self._engine_lock = threading.Lock()
         self._engine_thread = ThreadPoolExecutor(1, thread_name_prefix="kronos-predictor")

@@ -107,8 +107,7 @@ def probed_device() -> dict[str, Any]:
     """The device of the finetuning processes, found without torch in this process."""
     try:
         report = run_probe(
-            [get_settings().device],
-            error_sink=lambda name, line: sys.stderr.write(f"{line}\n"),
+            [get_settings().device], error_sink=lambda name, line: sys.stderr.write(f"{line}\n")
         )
     except (ProbeError, ModuleNotFoundError) as error:
         _refuse(f"the device could not be tested: {error}; run kronos check")

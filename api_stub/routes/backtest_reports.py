@@ -19,10 +19,7 @@ router = APIRouter(prefix=BACKTESTS, tags=["backtests"], dependencies=[needs("tr
 
 REPORT: Final = "report.json"
 JSON: Final = "application/json"
-FILES: Final = {
-    "text/html": "report.html",
-    "application/vnd.apache.parquet": "forecasts.parquet",
-}
+FILES: Final = {"text/html": "report.html", "application/vnd.apache.parquet": "forecasts.parquet"}
 HEADERS: Final = {
     "Vary": "Accept",
     # The page has styles of its own and nothing else; it shows names that a job chose.

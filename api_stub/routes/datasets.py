@@ -9,14 +9,7 @@ from api_stub.backend import BackendDependency
 from api_stub.routes.query import MAX_LIMIT, NEXT, Cursor, Limit, page_of
 from api_stub.scopes import needs
 from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency, receiving
-from api_stub.uploads.dataset_folder import (
-    DATASET_NAME,
-    StoredFile,
-    data_folder,
-    remove,
-    store,
-    stored_files,
-)
+from api_stub.uploads.dataset_folder import DATASET_NAME, StoredFile, data_folder, remove, store, stored_files
 from kronos_model.bars.files.find import SUFFIXES
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -97,11 +90,7 @@ async def delete_dataset(
 
 
 @router.post(
-    "",
-    dependencies=[needs("train")],
-    status_code=201,
-    response_model=DatasetReport,
-    openapi_extra=FILE_BODY,
+    "", dependencies=[needs("train")], status_code=201, response_model=DatasetReport, openapi_extra=FILE_BODY
 )
 async def upload_dataset(
     request: Request,

@@ -43,8 +43,7 @@ AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job"
 
 
 Webhook = Annotated[
-    str | None,
-    Field(description="address to call when the job ends; see docs/use/http.md", examples=[None]),
+    str | None, Field(description="address to call when the job ends; see docs/use/http.md", examples=[None])
 ]
 TIME: Final = r"^\d{1,12}(\.\d{1,9})?$"
 """A job's time of submission, which is the cursor of a list."""
@@ -146,11 +145,7 @@ def _router(
         return found
 
     @router.delete(
-        "/{job_id}",
-        name=f"cancel_{kind.name}",
-        status_code=202,
-        response_model=view,
-        description=cancelling,
+        "/{job_id}", name=f"cancel_{kind.name}", status_code=202, response_model=view, description=cancelling
     )
     async def cancel(
         job_id: AnyId,

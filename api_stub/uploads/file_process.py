@@ -75,9 +75,7 @@ def _failure(child: JsonChild, name: str, code: ErrorCode, ended: ChildEnded | N
     is_limit = ended is None or ended.exit_status in ENDED_BY_LIMITS
     if is_limit or "MemoryError" in errors or "bad_alloc" in errors:
         return JobError(
-            code,
-            f"{name} needs more memory or time to read than one file may use; split it",
-            "body",
+            code, f"{name} needs more memory or time to read than one file may use; split it", "body"
         )
     return JobError(
         ErrorCode.INTERNAL, f"the process that reads {name} failed; see this service's log, and report it"

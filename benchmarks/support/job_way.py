@@ -4,26 +4,28 @@ import argparse
 import json
 import subprocess
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import pandas as pd
 import psutil
 
-from benchmarks.support.client_side import arrays, calls_of_jobs, frame, submit_cpu_ms
 from benchmarks.support.harness import Row, apart, spread
-from benchmarks.support.observers import ask
+from benchmarks.support.observers import CallRecorder, ask
 from benchmarks.support.round_trips import RoundTrips
 from benchmarks.support.traffic import WAIT_S, Traffic, job_payload
 from benchmarks.support.workers import NULL, OBSERVED, TINY, Workers, pinned
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
+from kronos_model.bars.synthetic import candles
 from kronos_model.processes.children import module_command, own_environment
 
-LOOKBACK, HORIZON = 512, 24
+LOOKBACK, BARS, HORIZON = 512, 400, 24
 NUM_SUBMITS, NUM_SINGLE, NUM_MANY, NUM_BACKLOG = 100, 100, 16, 512
 IDLE_S: Final = 6.0
 """Longer than between two renewals of claims."""
@@ -31,6 +33,8 @@ APART: Final = ("kronos-heartbeat", "kronos-watchdog", "kronos-loader", "kronos-
 """Threads for status, watchdog, loading and isolation."""
 
 Rows = Iterator[Row]
+Calls = list[dict[str, list[str]]]
+"""The functions by thread, in the client's process and in the worker's."""
 
 
 def submit(given: argparse.Namespace) -> Rows:
@@ -59,7 +63,7 @@ def start(given: argparse.Namespace) -> Rows:
 
 
 def trips(given: argparse.Namespace) -> Rows:
-    candles = frame()
+    bars = frame()
     payloads = [job_payload(seed % 8, LOOKBACK, HORIZON) for seed in range(NUM_BACKLOG)]
     with (
         Workers(NULL, TINY, counts=True) as workers,
@@ -71,10 +75,10 @@ def trips(given: argparse.Namespace) -> Rows:
 
         def singly() -> None:
             for _ in range(NUM_SINGLE):
-                client.submit(candles, pred_len=HORIZON).wait(WAIT_S)
+                client.submit(bars, pred_len=HORIZON).wait(WAIT_S)
 
         def together() -> None:
-            for outcome in client.forecast_many([candles] * NUM_MANY, pred_len=HORIZON):
+            for outcome in client.forecast_many([bars] * NUM_MANY, pred_len=HORIZON):
                 outcome.unwrap()
 
         singly()
@@ -149,3 +153,53 @@ def observed(observer: str) -> Iterator[tuple[Workers, str]]:
         variables = {"BENCHMARK_OBSERVER": observer, "BENCHMARK_SOCKET": address}
         with Workers(OBSERVED, TINY | variables) as workers:
             yield workers, address
+
+
+def frame() -> pd.DataFrame:
+    """Hourly bars: six columns, and an index of times."""
+    return pd.DataFrame(candles(1, BARS).columns, index=pd.date_range("2025-01-06", periods=BARS, freq="h"))
+
+
+def arrays() -> dict[str, Any]:
+    """The same as arrays."""
+    bars = frame()
+    return {"timestamps": bars.index.to_numpy(), **{name: bars[name].to_numpy() for name in bars}}
+
+
+def submit_cpu_ms(url: str, make_candles: Callable[[], Any], num_jobs: int) -> float:
+    """CPU milliseconds of one ``submit``, all threads together, after some that warm up."""
+    given = make_candles()
+    with ForecastClient(url) as client:
+        for _ in range(num_jobs // 10):
+            client.submit(given, pred_len=HORIZON)
+        start = time.process_time()
+        for _ in range(num_jobs):
+            client.submit(given, pred_len=HORIZON)
+        return (time.process_time() - start) / num_jobs * 1000
+
+
+def calls_of_jobs(url: str, address: str, seconds: float) -> tuple[Calls, Calls]:
+    """What runs for one job, and during some seconds of jobs; ``address`` is that of the worker's observer.
+
+    Of five single jobs, the one with the fewest functions counts: periodic work runs during the others.
+    """
+    recorder, given = CallRecorder(), frame()  # before the client's threads start
+    with ForecastClient(url) as client:
+
+        def calls_during(seconds: float) -> Calls:
+            ask(address, "start")
+            recorder.start()
+            end = time.monotonic() + seconds
+            client.submit(given, pred_len=HORIZON).wait(WAIT_S)
+            while time.monotonic() < end:
+                client.submit(given, pred_len=HORIZON).wait(WAIT_S)
+            time.sleep(0.1)  # the worker ends what follows the outcome
+            return [recorder.stop(), ask(address, "stop")]
+
+        calls_during(2.0)
+        single = [calls_during(0.0) for _ in range(5)]
+        return min(single, key=_num_functions), calls_during(seconds)
+
+
+def _num_functions(processes: Calls) -> int:
+    return sum(len(functions) for threads in processes for functions in threads.values())

@@ -36,16 +36,14 @@ def instrument(seed: int, lookback: int, horizon: int) -> tuple[Candles, tuple[s
     return series[:lookback], series.timestamps[lookback:]
 
 
-def job_payload(
-    seed: int, lookback: int, horizon: int, *, num_series: int = 1, num_paths: int = 1
-) -> dict[str, Any]:
+def job_payload(seed: int, lookback: int, horizon: int) -> dict[str, Any]:
     """A job with base64 columns, as our client sends it."""
     past, future = instrument(seed, lookback, horizon)
     columns = past.as_dict()
     return {
         "schema_version": SCHEMA_VERSION,
-        "series": [series_payload(columns, str(n), future_timestamps=future) for n in range(num_series)],
-        "sampling": {"seed": seed, "sample_count": num_paths},
+        "series": [series_payload(columns, "0", future_timestamps=future)],
+        "sampling": {"seed": seed, "sample_count": 1},
     }
 
 

@@ -15,12 +15,7 @@ from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import show, simple_table
 from kronos_client.contract.calibration import Calibration
-from kronos_client.registry.model_registry import (
-    DamagedModel,
-    ModelRegistry,
-    check_name,
-    roll_back,
-)
+from kronos_client.registry.model_registry import DamagedModel, ModelRegistry, check_name, roll_back
 from kronos_client.registry.promoting import NotPromoted, meant, promote_checked
 from kronos_client.registry.registered_model import Metadata, RegisteredModel
 from kronos_model.checkpoints.source import CONFIG_NAME, locate_checkpoint, read_json, read_metadata

@@ -77,10 +77,7 @@ def memory_of_weights(model: Kronos, tokenizer: KronosTokenizer) -> int:
 
 
 def slot_bytes(
-    model: Kronos,
-    max_context: int,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
+    model: Kronos, max_context: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
 ) -> int:
     """Bytes of one slot: keys and values of ``max_context`` bars in every layer.
 

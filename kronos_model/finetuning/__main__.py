@@ -54,11 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from kronos_model.finetuning.run import finetune  # after the config: importing torch takes seconds
 
         result = finetune(
-            config,
-            options.output,
-            listeners=[listener],
-            should_stop=stop.is_set,
-            engine=options.engine,
+            config, options.output, listeners=[listener], should_stop=stop.is_set, engine=options.engine
         )
     except TrainingStopped as stopped:
         best = RunFolder(options.output).best_so_far()

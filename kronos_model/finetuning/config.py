@@ -99,8 +99,7 @@ class StageConfig(ConfigModel):
         default=None, description="windows drawn for each epoch; default: all training windows"
     )
     validation_windows: Count | None = Field(
-        default=2048,
-        description="most windows to validate on, spread evenly, the same each epoch; null: all",
+        default=2048, description="most windows to validate on, spread evenly, the same each epoch; null: all"
     )
     patience: Count | None = Field(
         default=None, description="epochs without a better validation loss before the stage stops early"
@@ -158,8 +157,7 @@ class FinetuneConfig(ConfigModel):
     predictor: PredictorStageConfig = PredictorStageConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     max_context: Count | None = Field(
-        default=None,
-        description="most bars that the model sees; default: as published with its start",
+        default=None, description="most bars that the model sees; default: as published with its start"
     )
     clip: Positive = Field(default=5, description="scaled values are clipped to ±clip")
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0

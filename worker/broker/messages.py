@@ -99,10 +99,7 @@ def read_message(raw: bytes, tasks: Container[str]) -> TaskMessage:
             "body": arguments,
             "content-encoding": "binary",
             "headers": _checked(headers) | reprs,
-            "properties": {
-                "correlation_id": headers["id"],
-                "reply_to": _text(properties.get("reply_to")),
-            },
+            "properties": {"correlation_id": headers["id"], "reply_to": _text(properties.get("reply_to"))},
         }
         return TaskMessage(payload, arguments, _moment(headers, "eta"), _moment(headers, "expires"))
     except BadMessage as error:

@@ -80,11 +80,7 @@ class ModelCache:
     """
 
     def __init__(
-        self,
-        engine_thread: EngineThread,
-        loader: ModelLoader,
-        own: LoadedModel,
-        settings: WorkerSettings,
+        self, engine_thread: EngineThread, loader: ModelLoader, own: LoadedModel, settings: WorkerSettings
     ) -> None:
         self._engine_thread = engine_thread
         self._loader = loader

@@ -129,10 +129,7 @@ class Attempt:
         return Beginning(self.job_id, encode_state(self.job_id, states.STARTED, started), self.tag, content)
 
     def _claimed(
-        self,
-        answer: Begun | Exception,
-        asked_at: float,
-        on_tick: Callable[[], object] = lambda: None,
+        self, answer: Begun | Exception, asked_at: float, on_tick: Callable[[], object] = lambda: None
     ) -> tuple[Receipt, Claim]:
         """The claim on the job, by Redis's answer to the request at that moment.
 

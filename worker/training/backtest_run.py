@@ -13,12 +13,7 @@ from typing import Any, Final
 
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.backtesting.run import BacktestInput, BacktestRun, open_backtest
-from kronos_client.contract.backtest import (
-    BacktestJob,
-    BacktestProgress,
-    BacktestResult,
-    parse_backtest_job,
-)
+from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult, parse_backtest_job
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import prepare_instruments
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus, TrainingStatus

@@ -268,10 +268,7 @@ def slot_targets(jobs: JobColumns, num_slots: int, turn: int = 0) -> NDArray[np.
         for members, num in zip(without, np.diff(ends, prepend=0), strict=True):
             order = np.lexsort((jobs.arrived[members], jobs.turn[members]))
             targets[members[order[:num]]] = 1
-    for most, keys in (
-        (jobs.held, (jobs.arrived,)),
-        (jobs.wanted, (jobs.arrived, jobs.service, jobs.rank)),
-    ):
+    for most, keys in ((jobs.held, (jobs.arrived,)), (jobs.wanted, (jobs.arrived, jobs.service, jobs.rank))):
         left = num_slots - targets.sum()
         lacking = np.maximum(most - targets, 0)
         if left > 0 and lacking.any():
