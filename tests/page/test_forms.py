@@ -3,8 +3,11 @@
 import re
 from typing import Any
 
+from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.jobs import parse_job
 from tests.page.conftest import RoutedVisit, go_to, wait_until
-from tests.page.test_routed import PHONE
+from tests.page.test_operation import axe_problems
+from tests.page.test_routed import PHONE, problem, with_file
 
 
 def test_training_starts_as_the_model_was_trained(routed: RoutedVisit):
@@ -34,6 +37,24 @@ def test_training_starts_as_the_model_was_trained(routed: RoutedVisit):
     page.fill("#train-lookback", "128")
     page.check("#dataset-drop")
     assert page.inner_text("#finetune-advanced .changed") == "2 changed"
+
+
+def test_a_time_zone_of_the_form_is_the_jobs_and_the_charts(routed: RoutedVisit):
+    routed.expected_failures = 1
+    refusal = problem(422, detail="The offsets differ.", code="TIMEZONE_MISMATCH", field="series.0.timezone")
+    routed.answers["forecasts"] = refusal
+    page = with_file(routed)
+    assert page.locator("#zones option[value='America/New_York']").count() == 1
+    page.fill("#timezone", "America/New_York")
+    assert page.inner_text("#forecast-advanced .changed").endswith("changed")
+    with page.expect_request("**/v1/forecasts") as sent:
+        page.click("#run")
+    job = sent.value.post_data_json
+    assert job["series"][0]["timezone"] == "America/New_York"
+    assert parse_job(job, Limits()).series[0].timezone == "America/New_York"
+    page.wait_for_selector("#timezone-wrong")
+    assert page.inner_text("#timezone-wrong") == "The offsets differ."
+    assert axe_problems(page, "#forecast") == []
 
 
 def test_no_button_covers_a_field_and_words_are_for_people_who_trade(routed: RoutedVisit):

@@ -26,6 +26,7 @@ const TERMS = {
   stride: ["Bars between", "A past moment every so many bars, counted back from the end: instruments then share them, which a portfolio needs. " +
     "Empty: evenly spread."],
   temperature: ["Temperature", "How adventurous the simulated paths are. 1 is as the model learned; below 1 the ranges get too narrow."],
+  timezone: ["Time zone", "The zone whose clock the times in your file follow. The forecast's times follow it too, also when clocks change."],
   tokenizer: ["Passes for the tokenizer", "The tokenizer is the part of a model that turns candles into the symbols it reads. Trained " +
     "on one file, it unlearns all other markets and spoils the model. Leave 0 unless you train on many files."],
   top: ["Instruments a side", "How many instruments the portfolio buys, and how many it sells. It needs three or more in the file."],

@@ -1,8 +1,9 @@
 /** The fields of a forecast: what they ask for, and the limits that the models and the service set. */
 
 import { HIGHER } from "./answer.js"
+import { Candles } from "./candle_file.js"
 import { autoLookback, caution, chosenModel } from "../service/choices.js"
-import { badField, byId, limit, numberIn, showText } from "../common/elements.js"
+import { badField, byId, limit, made, numberIn, showText } from "../common/elements.js"
 import { bars, count, lengthOf, timesOf } from "../common/format.js"
 
 const SAMPLES = 64 // as all clients
@@ -19,6 +20,7 @@ export class ForecastForm {
   #candles = null
 
   constructor() {
+    byId("zones").replaceChildren(...Intl.supportedValuesOf("timeZone").map((value) => made("option", { value })))
     for (const id of ["horizon", "lookback", "model", "calibrated"]) byId(id).addEventListener("input", () => this.explain())
     this.explain()
   }
@@ -47,7 +49,9 @@ export class ForecastForm {
     const heldOut = Math.min(numberIn("held-out") ?? 0, candles.length - 1)
     const end = candles.length - heldOut
     const lookback = numberIn("lookback") ?? this.#autoLookback ?? this.#limits.max_bars
-    return { lookback: candles.slice(Math.max(0, end - lookback), end), actual: candles.slice(end) }
+    const { name, timestamps, columns, timezone } = candles
+    const zoned = new Candles(name, timestamps, columns, byId("timezone").value || timezone)
+    return { lookback: zoned.slice(Math.max(0, end - lookback), end), actual: zoned.slice(end) }
   }
 
   jobOf({ lookback, actual }) {

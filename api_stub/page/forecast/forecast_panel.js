@@ -15,11 +15,11 @@ import { Settings, isFree, propose, showChanged } from "../common/settings.js"
 const SETTINGS = {
   model: "model", horizon: "horizon", lookback: "lookback", held_out: "held-out", samples: "samples",
   temperature: "temperature", top_p: "top-p", seed: "seed", chances: "events", device: "device", fallback: "fallback",
-  calibrated: "calibrated", as_candles: "candles", paths: "paths",
+  timezone: "timezone", calibrated: "calibrated", as_candles: "candles", paths: "paths",
 }
 const FIELDS = { // of a job, by what the service calls them
   pred_len: "horizon", lookback: "lookback", model: "model", device: "device", "output.events": "events",
-  "sampling.sample_count": "samples", "sampling.temperature": "temperature", "sampling.top_p": "top-p", "sampling.seed": "seed",
+  "series.0.timezone": "timezone", "sampling.sample_count": "samples", "sampling.temperature": "temperature", "sampling.top_p": "top-p", "sampling.seed": "seed",
 }
 const READING = {
   columns: "columns", id_column: "id-column", date_format: "date-format", decimal: "decimal", missing: "missing",
@@ -51,7 +51,7 @@ export class ForecastPanel {
       worksOn: mayCompute,
       fields: FIELDS,
     })
-    for (const id of ["held-out", "lookback"]) byId(id).addEventListener("change", () => this.#preview())
+    for (const id of ["held-out", "lookback", "timezone"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))
     this.settings = new Settings("forecast", { ...SETTINGS, ...READING }, () => this.#onSettings())
     byId("sample").addEventListener("click", () => this.#openSample())
