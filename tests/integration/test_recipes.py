@@ -170,7 +170,7 @@ def test_chances_become_positions(signals, reader):
 
 def test_positions_in_vectorbt(signals, reader):
     if find_spec("vectorbt") is None:
-        pytest.skip("vectorbt is not installed: pip install vectorbt==1.2.0")
+        pytest.skip("vectorbt is not installed, as in CI's job of that name: pip install vectorbt==1.2.0")
     assert "after costs" in reader.python("portfolio.py")
 
 
