@@ -85,8 +85,15 @@ def answers() -> dict[str, Any]:
 
 
 def tested() -> dict[str, Any]:
-    """The example of a backtest, with more of the worst windows."""
+    """The example of a backtest, with models that differ and more of the worst windows."""
     result = example("backtest-result")
+    *_, second = result["report"]["models"].values()
+    second["scores"] |= {"crps_scaled": 1.07, "coverage": {"0.5": 0.52, "0.8": 0.81, "0.9": 0.91}}
+    second["scores"]["pit"].reverse()
+    for values in (second["by_horizon"]["crps_scaled"], second["by_horizon"]["coverage"]["0.8"]):
+        values[:] = [0.94 * value for value in values]
+    *_, held = result["report"]["portfolio"]["models"].values()
+    held["equity"] = [1 + 0.6 * (value - 1) + 0.01 * place for place, value in enumerate(held["equity"])]
     (worst,) = result["report"]["worst_windows"]
     result["report"]["worst_windows"] = [worst | {"error": worst["error"] - less} for less in (0, 0.9, 1.3)]
     return result

@@ -17,12 +17,13 @@ const COLUMNS = [
 /** A table of `rows` of `[name, values]`; a column is `[title, its text of the values, term of the glossary]`. */
 export function comparison(title, caption, columns, rows) {
   const heads = columns.map(([name, , term]) => made("th", { scope: "col", ...(term ? { "data-term": term } : {}) }, name))
-  const table = made("table", {}, made("caption", {}, caption),
+  const table = made("table", {},
     made("thead", {}, made("tr", {}, made("th", { scope: "col" }, "Forecast by"), ...heads)),
     made("tbody", {}, ...rows.map(([name, values]) => made("tr", {}, made("th", { scope: "row" }, name),
       ...columns.map(([, textOf]) => made("td", {}, textOf(values)))))))
   explainTerms(table)
-  return made("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table)
+  const scroll = made("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table)
+  return made("div", { class: "outcome" }, scroll, made("p", { class: "help" }, caption))
 }
 
 /** The table of scores of `[name, scores]`. */
