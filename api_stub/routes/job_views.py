@@ -1,7 +1,7 @@
 """Jobs in answers: their address, state, progress, and result or error."""
 
 from datetime import UTC, datetime
-from typing import Any, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -25,8 +25,7 @@ WAITING: Final = "why no worker takes it now, and the command that starts one"
 BEFORE: Final = "about how many jobs a worker takes before it, if `estimate` asks for it and it waits"
 LEFT: Final = "about how long it waits, or is computed, if `estimate` asks for it and it is known"
 
-Result = TypeVar("Result", ForecastResult, FinetuneResult, BacktestResult)
-Progress = TypeVar("Progress", FinetuneProgress, BacktestProgress)
+Result = TypeVar("Result", bound=BaseModel)
 
 
 class Accepted(BaseModel):
@@ -77,76 +76,68 @@ class JobsView(BaseModel):
 class AnyJobView(BaseModel):
     """What the views of all jobs have."""
 
+    result_type: ClassVar[type[BaseModel]]
+    progress_type: ClassVar[type[BaseModel]]
+
     id: str
     state: State
     waiting: str | None = Field(default=None, description=WAITING)
     jobs_before: int | None = Field(default=None, description=BEFORE)
     seconds_left: float | None = Field(default=None, description=LEFT)
+    error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
+
+    @classmethod
+    def from_stored(cls, job_id: str, stored: Stored, **fields: Any) -> Self:
+        """The view of a stored state. Raises JobError LOST if the job is of another kind."""
+        state = state_of(stored)
+        error = problem_of(stored.value) if state in ("failed", "cancelled") else None
+        shown: dict[str, Any] = {"id": job_id, "state": state, "waiting": stored.waiting, "error": error}
+        shown |= {"result": result_of(cls.result_type, stored), **cls._progress(stored), **fields}
+        return cls(**shown)
+
+    @classmethod
+    def _progress(cls, stored: Stored) -> dict[str, Any]:
+        """The published progress, if there is any that this version can read."""
+        progress = read_progress(cls.progress_type, stored)
+        return {"progress": progress} if progress.model_fields_set else {}
 
 
 class ForecastView(AnyJobView):
     """A forecast job."""
+
+    result_type = ForecastResult
 
     bars_done: int | None = Field(default=None, description="over all paths of all series, while it runs")
     bars_total: int | None = None
     result: ForecastResult | None = Field(
         default=None, description="once it is done, as in docs/reference/contract.md"
     )
-    error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
 
     @classmethod
-    def from_stored(cls, job_id: str, stored: Stored, **fields: Any) -> Self:
-        """The view of a stored state. Raises JobError LOST if the job is of another kind."""
+    def _progress(cls, stored: Stored) -> dict[str, Any]:
         progress = progress_of(stored)
         names = ("bars_done", "bars_total")
-        bars = {name: progress[name] for name in names if isinstance(progress.get(name), int)}
-        return cls(**_fields(job_id, stored, ForecastResult), **bars, **fields)
+        return {name: progress[name] for name in names if isinstance(progress.get(name), int)}
 
 
 class FinetuneView(AnyJobView):
     """A finetuning job."""
 
+    result_type, progress_type = FinetuneResult, FinetuneProgress
+
     progress: FinetuneProgress | None = Field(default=None, description="while it runs")
     result: FinetuneResult | None = Field(default=None, description="once it is done")
-    error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
-
-    @classmethod
-    def from_stored(cls, job_id: str, stored: Stored) -> Self:
-        """The view of a stored state. Raises JobError LOST if the job is of another kind."""
-        progress = _known(read_progress(FinetuneProgress, stored))
-        return cls(**_fields(job_id, stored, FinetuneResult), progress=progress)
 
 
 class BacktestView(AnyJobView):
     """A backtest."""
 
+    result_type, progress_type = BacktestResult, BacktestProgress
+
     progress: BacktestProgress | None = Field(default=None, description="while it runs")
     result: BacktestResult | None = Field(
         default=None, description="once it is done; GET …/report has its report as a file"
     )
-    error: JobProblem | None = Field(default=None, description="once it failed or was cancelled")
-
-    @classmethod
-    def from_stored(cls, job_id: str, stored: Stored) -> Self:
-        """The view of a stored state. Raises JobError LOST if the job is of another kind."""
-        progress = _known(read_progress(BacktestProgress, stored))
-        return cls(**_fields(job_id, stored, BacktestResult), progress=progress)
-
-
-JobView = ForecastView | FinetuneView | BacktestView
-
-
-def _known(progress: Progress) -> Progress | None:
-    """The published progress, if there is any that this version can read."""
-    return progress if progress.model_fields_set else None
-
-
-def _fields(job_id: str, stored: Stored, result_type: type[Result]) -> dict[str, Any]:
-    """The fields that all views have."""
-    state = state_of(stored)
-    error = problem_of(stored.value) if state in ("failed", "cancelled") else None
-    shown = {"id": job_id, "state": state, "waiting": stored.waiting}
-    return shown | {"result": result_of(result_type, stored), "error": error}
 
 
 def result_of(kind: type[Result], stored: Stored) -> Result | None:

@@ -18,12 +18,12 @@ from api_stub.routes.job_views import (
     FINETUNES,
     FORECASTS,
     Accepted,
+    AnyJobView,
     BacktestView,
     FinetuneView,
     ForecastView,
     JobSummary,
     JobsView,
-    JobView,
 )
 from api_stub.routes.query import Cursor, Limit
 from api_stub.routes.submission import SubmissionDependency
@@ -60,7 +60,7 @@ def _router(
     kind: JobKind[Any, Any],
     scope: KeyScope,
     job_model: type[BaseModel],
-    view: type[JobView],
+    view: type[AnyJobView],
     cancelled: str,
 ) -> APIRouter:
     tag = url.rpartition("/")[2]
@@ -175,7 +175,7 @@ def _router(
 
 
 async def _followed(
-    job_id: str, backend: Backend, view: type[JobView]
+    job_id: str, backend: Backend, view: type[AnyJobView]
 ) -> AsyncGenerator[ServerSentEvent, None]:
     """The events of a job.
 

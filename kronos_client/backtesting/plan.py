@@ -10,17 +10,17 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
-from kronos_client.contract.backtest import MAX_COST_BPS, check_models
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.backtest import BacktestJob, check_models
+from kronos_client.contract.errors import ErrorCode, JobError, refusal
 from kronos_model.bars.columns import Instrument
 from kronos_model.evaluation.windows import Windows, WindowTimes, spread, window_times
-from kronos_model.seeds import MAX_SEED
 
 WINDOWS_PER_JOB: Final = 4
 """Enough to share a job's overhead; few enough to lose little when a run is stopped."""
 DEFAULT_WINDOWS: Final = 40
-LEAST: Final = {"windows": 1, "stride": 1, "horizon": 1, "samples": 2, "lookback": 2, "seed": 0, "top": 1}
+MIN_LOOKBACK: Final = 2
 
 
 @dataclass(frozen=True)
@@ -83,17 +83,6 @@ class BacktestPlan:
 
     def __post_init__(self) -> None:
         options = self.options
-        for name, least in LEAST.items():
-            value = getattr(options, name)
-            if value is None and name in ("windows", "stride"):
-                continue
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise _refusal(name, f"must be a whole number, not {value!r}", ErrorCode.BAD_TYPE)
-            if value < least:
-                raise _refusal(name, f"must be at least {least}, not {value}")
-        _check_cost(options.cost_bps)
-        if options.seed > MAX_SEED:
-            raise _refusal("seed", f"must be at most {MAX_SEED}, not {options.seed}")
         for name, time in options.times.items():
             if time is None:
                 continue
@@ -103,6 +92,13 @@ class BacktestPlan:
                 remedy = "give a time as the candles write it"
                 raise _refusal(name, f"has a time zone, and the candles have none: {remedy}")
         check_models(options.models)
+        as_job = options.as_dict() | {"models": [None], "data": {"path": "candles.csv"}}
+        try:
+            BacktestJob.model_validate(as_job)
+        except ValidationError as error:
+            raise refusal(error) from None
+        if options.lookback < MIN_LOOKBACK:
+            raise _refusal("lookback", f"must be at least {MIN_LOOKBACK}, not {options.lookback}")
         if not len(self.windows):
             between = " between these times" if any(options.times.values()) else ""
             longest = max(map(len, self.instruments), default=0)
@@ -182,13 +178,6 @@ class BacktestPlan:
             about = {"name": instrument.name, "bars": len(instrument), "first": first, "last": last}
             described.append(about | {"windows": count})
         return described
-
-
-def _check_cost(cost_bps: float) -> None:
-    if isinstance(cost_bps, bool) or not isinstance(cost_bps, int | float):
-        raise _refusal("cost_bps", f"must be a number, not {cost_bps!r}", ErrorCode.BAD_TYPE)
-    if not 0 <= cost_bps <= MAX_COST_BPS:
-        raise _refusal("cost_bps", f"must be from 0 to {MAX_COST_BPS}, not {cost_bps}")
 
 
 def _refusal(name: str, why: str, code: ErrorCode = ErrorCode.BAD_VALUE) -> JobError:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from kronos_client.backtesting.plan import LEAST, WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
+from kronos_client.backtesting.plan import MIN_LOOKBACK, WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
 from kronos_client.backtesting.store import ForecastStore, earlier_lookback
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
@@ -264,7 +264,7 @@ def _fitting(
         return candles, lookback  # the plan refuses them
     remarks = list(candles.remarks)
     room = sorted(map(len, candles.instruments))[len(candles.instruments) // 2] - horizon  # half have as much
-    if may_shorten and LEAST["lookback"] < room < lookback:
+    if may_shorten and MIN_LOOKBACK < room < lookback:
         text = f"the lookback is {room // 2} bars instead of {lookback}"
         remarks.append(f"{text}, for which fewer than half of the instruments are long enough")
         lookback = room // 2  # the other half is for several windows
