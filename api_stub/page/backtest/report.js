@@ -34,7 +34,8 @@ export function showReport(report, id) {
   const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
   showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +
     `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""))
-  byId("verdicts").replaceChildren(...names.map((name) => made("div", {}, made("h3", {}, name), ...verdictLines(models[name].verdict),
+  byId("verdicts").replaceChildren(...names.map((name) => made(
+    "div", {}, made("h3", {}, name), ...verdictLines(models[name].verdict),
     ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : []))))
   const [baseline, title] = naive.bootstrap ? [naive.bootstrap, "a drift-free bootstrap"]
     : [naive.last_value, "repeating the last close"] // of a worker of 0.1.0
@@ -67,8 +68,9 @@ const linesOf = (models, valuesOf) => Object.entries(models).map(([text, of], in
 function showReliability(models) {
   const asked = [50, 60, 70, 80, 90]
   byId("reliability").replaceChildren()
+  const inside = linesOf(models, ({ scores: { coverage } }) => LEVELS.map((level) => coverage[level]))
   draw("reliability", "Closes inside a range, by its size in %", [
-    ...linesOf(models, ({ scores: { coverage } }) => LEVELS.map((level) => coverage[level])).map((line) => ({ ...line, at: [50, 80, 90] })),
+    ...inside.map((line) => ({ ...line, at: [50, 80, 90] })),
     { text: "as it should be", colour: "soft", at: asked, values: asked.map((size) => size / 100) },
   ], SHARES)
   const tenths = Array.from({ length: 10 }, (_, index) => 10 * (index + 1))
@@ -110,7 +112,8 @@ function showPortfolio(portfolio) {
 function draw(parent, title, lines, format, text = "") {
   const part = made("div")
   byId(parent).append(part)
-  const chart = new StepChart(part, title, lines.map(({ text: name, colour }) => ({ text: name, colour, pointMarkersVisible: true })), format)
+  const drawn = lines.map(({ text: name, colour }) => ({ text: name, colour, pointMarkersVisible: true }))
+  const chart = new StepChart(part, title, drawn, format)
   lines.forEach(({ values, at }, index) => chart.series[index].setData(
     values.map((value, place) => ({ time: at?.[place] ?? place + 1, ...(value === null ? {} : { value }) }))))
   chart.describe(text)

@@ -30,7 +30,9 @@ export function showWorstWindows(windows = [], horizon) {
 class WindowChart {
   constructor(model) {
     this.model = model
-    this.element = made("div", { class: "chart loss", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": model })
+    this.element = made("div", {
+      class: "chart loss", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": model,
+    })
     this.text = made("p", { class: "values" })
     this.part = made("div", {}, made("h4", {}, model), this.element, this.text)
     this.chart = new ForecastChart(this.element, ({ text, bar, actual, mean }) => {
@@ -48,6 +50,7 @@ class WindowChart {
     }
     this.chart.show(candles.slice(0, -horizon), candles.slice(-horizon), forecast, false)
     this.chart.fit("all")
-    this.element.setAttribute("aria-label", `${this.model} on ${instrument}: ${timestamps.length - horizon} bars, the forecast of ${horizon}, and what followed`)
+    this.element.setAttribute("aria-label", `${this.model} on ${instrument}: ${timestamps.length - horizon} bars, ` +
+      `the forecast of ${horizon}, and what followed`)
   }
 }

@@ -44,7 +44,8 @@ export function promotion(id, backtest = null) {
 function inFigures(verdict) {
   const { verdict: kind, difference = null, low, high } = verdict ?? {}
   if (difference === null) return []
-  const range = low === null ? "" : ` (95 % range ${signed(low)} to ${signed(high)} %${kind === "unclear" ? ", which is no clear difference" : ""})`
+  const clear = kind === "unclear" ? ", which is no clear difference" : ""
+  const range = low === null ? "" : ` (95 % range ${signed(low)} to ${signed(high)} %${clear})`
   return [made("p", {}, `By the backtest it is ${figure(Math.abs(difference))} % ${difference < 0 ? "worse" : "better"}${range}.`)]
 }
 

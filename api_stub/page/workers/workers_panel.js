@@ -58,8 +58,8 @@ function poolPart({ queue, ready, high, normal, low, workers }) {
     ...(room ? [["Load", withLine(isTraining ? `${count(running)} of ${count(room)} at work` : percent(load), queue, "load")]] : []),
     ...(isTraining || !workers.length ? [] : [["Speed", withLine(`${count(speed)} bars/s`, queue, "speed")]]),
   ])
-  const name = made("h3", {}, queueName(queue))
-  return made("section", { class: "pool" }, name, facts, made("div", { class: "cards" }, ...workers.map((worker) => card(worker, workers.length > 1))))
+  const cards = workers.map((worker) => card(worker, workers.length > 1))
+  return made("section", { class: "pool" }, made("h3", {}, queueName(queue)), facts, made("div", { class: "cards" }, ...cards))
 }
 
 /** The line at the top of the page. */
