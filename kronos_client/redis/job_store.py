@@ -140,15 +140,6 @@ class JobStore:
         self._max_dead = max_dead
         self._run = {name: redis.register_script(read_script(name)) for name in SCRIPTS}
 
-    def begin(
-        self, job_id: str, state: str | bytes, tag: str, timeout_s: float, content: str = "", worker: str = ""
-    ) -> Begun:
-        """As ``begin_all``, of one job; raises its error."""
-        (answer,) = self.begin_all([Beginning(job_id, state, tag, content)], timeout_s, worker)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
     def begin_all(
         self, beginnings: Sequence[Beginning], timeout_s: float, worker: str
     ) -> list[Begun | JobError | NotStored]:

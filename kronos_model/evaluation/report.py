@@ -9,8 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr, stdtrit
 
-from kronos_model.evaluation.bootstrap import bootstrap_draws
-from kronos_model.evaluation.naive import BOOTSTRAP, NAIVE_TITLES, RANDOM_WALK, naive_samples
+from kronos_model.evaluation.naive import (
+    BOOTSTRAP,
+    NAIVE_TITLES,
+    RANDOM_WALK,
+    bootstrap_draws,
+    naive_samples,
+)
 from kronos_model.evaluation.scores import INTERVALS, ScoreTotals, finite_or_none
 from kronos_model.evaluation.windows import MIN_GROUPS, Array, WindowTimes
 

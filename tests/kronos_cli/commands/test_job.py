@@ -18,7 +18,7 @@ from kronos_client.redis.queues import DELIVERY_KEYS, list_key
 from kronos_client.redis.routing import announce
 from kronos_client.testing import fake_worker
 from tests.admitting import admit
-from tests.taking import take_one
+from tests.taking import begin_one, take_one
 from worker.broker.deliveries import Deliveries
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -52,7 +52,7 @@ def submit(redis: Redis, *job_ids: str) -> None:
 def begin(store: JobStore, deliveries: Deliveries, job_id: str = "a") -> str:
     delivery = take_one(deliveries, [LIST])
     assert delivery is not None
-    store.begin(job_id, '{"status": "STARTED"}', delivery.tag, TIMEOUT_S, worker=WORKER)
+    begin_one(store, job_id, '{"status": "STARTED"}', delivery.tag, TIMEOUT_S, worker=WORKER)
     return delivery.tag
 
 

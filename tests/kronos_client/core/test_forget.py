@@ -12,6 +12,7 @@ from kronos_client.core.result_store import RedisResultStore
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import delivery_keys
 from kronos_model.bars.synthetic import candles
+from tests.taking import begin_one
 from tests.waiting import WAIT_S
 
 CANDLES = candles(seed=1, bars=60).as_dict()
@@ -47,7 +48,7 @@ def test_a_job_whose_result_was_deleted_is_not_computed_again(done, client, redi
         client.submit(CANDLES, pred_len=6, job_id="done")
     # Delivered once more, it is not begun.
     records = JobStore(redis, settings.result_ttl_s, delivery_keys("test.unacked"))
-    assert records.begin("done", "{}", "tag", 60.0) == "ended"
+    assert begin_one(records, "done", "{}", "tag", 60.0) == "ended"
     backend.mark_as_done("done", example("forecast-result"))
     assert stored(redis)["status"] == "FAILURE"
 

@@ -22,7 +22,7 @@ from kronos_client.settings import ClientSettings
 from kronos_client.testing import fake_worker
 from tests.admitting import admit
 from tests.kronos_client.core.test_result_store import on_a_store
-from tests.taking import take_one
+from tests.taking import begin_one, take_one
 from tests.waiting import WAIT_S
 from worker.broker.deliveries import Deliveries
 
@@ -99,7 +99,7 @@ async def _last(events: ResultEvents, job_id: str) -> str:
 def test_a_message_that_went_to_the_dead(redis, redis_server, admission, store, deliveries):
     admit(admission, "a")
     tag = take_one(deliveries, [LIST]).tag
-    store.begin("a", STARTED, tag, TIMEOUT_S)
+    begin_one(store, "a", STARTED, tag, TIMEOUT_S)
     assert outcome_of(redis_server.url) is None
     store.end([Ending("a", "", tag, "an entry")])
     assert redis.hget(job_key("a"), "at") == "none"
@@ -114,7 +114,7 @@ def test_a_message_that_was_deleted_while_its_worker_was_dead(
 ):
     admit(admission, "a")
     tag = take_one(deliveries, [LIST]).tag
-    store.begin("a", STARTED, tag, TIMEOUT_S)
+    begin_one(store, "a", STARTED, tag, TIMEOUT_S)
     if delay_s is not None:
         store.release("a", tag)
         redis.hset(job_key("a"), "holder", "x")  # of an earlier attempt that is gone
@@ -129,7 +129,7 @@ def test_a_shared_job_that_is_lost_is_computed_again(redis, admission, store, de
     job_id = f"{SHARED_PREFIX}1"
     admit(admission, job_id)
     tag = take_one(deliveries, [LIST]).tag
-    store.begin(job_id, STARTED, tag, TIMEOUT_S)
+    begin_one(store, job_id, STARTED, tag, TIMEOUT_S)
     assert not admit(admission, job_id)
     redis.hset(job_key(job_id), "at", at(redis, 2 * TIMEOUT_S - 5, TIMEOUT_S))
     assert not admit(admission, job_id)

@@ -26,6 +26,7 @@ from kronos_client.redis.admission import MAX_RETRY_S, UNKNOWN_RATE_RETRY_S, Adm
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import delivery_keys, list_key, list_keys
 from tests.admitting import admit
+from tests.taking import begin_one
 from tests.waiting import WAIT_S
 
 LIMIT = 10
@@ -96,7 +97,7 @@ def test_a_job_that_has_its_outcome_needs_no_room(admission, records, redis):
 
 def test_a_job_that_a_worker_has_begun_is_not_refused_and_not_sent_again(admission, records, redis):
     admit(admission, "a")
-    records.begin("a", STARTED, "tag", 60.0)
+    begin_one(records, "a", STARTED, "tag", 60.0)
     fill(redis)
     assert not admit(admission, "a")
     redis.delete(*list_keys(CPU_QUEUE))
@@ -251,11 +252,11 @@ def test_a_shared_job_is_sent_until_a_worker_has_it_and_again_if_it_failed(admis
         return admit(admission, job_id)
 
     assert [is_sent(), is_sent()] == [True, True]  # the first sender may have died before it sent it
-    records.begin(job_id, STARTED, "tag", 10)
+    begin_one(records, job_id, STARTED, "tag", 10)
     assert not is_sent()
     records.end([Ending(job_id, '{"status": "FAILURE"}', "tag")])
     assert is_sent()
-    assert records.begin(job_id, STARTED, "another", 10).lost == 0
+    assert begin_one(records, job_id, STARTED, "another", 10).lost == 0
     records.end([Ending(job_id, DONE, "another")])
     assert not is_sent()
     assert int(redis.get(SHARED_KEY)) == 3

@@ -14,6 +14,7 @@ from kronos_client.redis.job_store import Ending, JobStore, Receipt
 from kronos_client.redis.message import canonical_json
 from kronos_client.redis.queues import delivery_keys
 from tests.admitting import admit
+from tests.taking import begin_one
 from tests.waiting import WAIT_S
 
 KEYS = delivery_keys("test.unacked")
@@ -30,7 +31,7 @@ def redis_now_s(redis) -> float:
 
 
 def begin(records: JobStore, job_id: str) -> Receipt | str:
-    return records.begin(job_id, '{"status": "STARTED"}', f"tag-{job_id}", 60.0)
+    return begin_one(records, job_id, '{"status": "STARTED"}', f"tag-{job_id}", 60.0)
 
 
 def report(records: JobStore, job_id: str) -> bool:

@@ -13,7 +13,7 @@ from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.routing import announce
 from kronos_client.redis.scripts import SCRIPTS
 from kronos_model.bars.synthetic import candles
-from tests.taking import take_one
+from tests.taking import begin_one, take_one
 from worker.broker.deliveries import SCRIPTS as WORKER_SCRIPTS
 from worker.broker.deliveries import Deliveries
 
@@ -61,7 +61,7 @@ def test_keys_that_jobs_leave_have_their_line_and_its_type(redis, redis_server):
     deliveries = Deliveries(taking, KEYS, timeout_s=60.0, max_bytes=10**6)
     taken = [take_one(deliveries, queues.list_keys("cpu")) for _ in "abcde"]
     tags = dict(zip("abcde", [one.tag for one in taken if one], strict=True))
-    store.begin("a", '{"status": "STARTED"}', tags["a"], 60.0)
+    begin_one(store, "a", '{"status": "STARTED"}', tags["a"], 60.0)
     store.request_cancel("a")
     store.end([Ending("b", '{"status": "SUCCESS"}', tags["b"]), Ending("c", "", tags["c"], "entry")])
     deliveries.put_back(tags["d"], 1000.0)

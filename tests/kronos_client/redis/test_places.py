@@ -13,7 +13,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobRecord, JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS, list_key
 from tests.admitting import admit
-from tests.taking import take_one
+from tests.taking import begin_one, take_one
 from worker.broker.deliveries import Deliveries
 
 KEYS = DELIVERY_KEYS["forecast"]
@@ -52,7 +52,7 @@ class Service:
         if what.startswith(("begin", "renew")) and self._is_delayed(tag):
             return  # no worker has it
         steps: dict[str, Callable[[], object]] = {
-            "begin": lambda: self.store.begin(job_id, STATE, tag, TIMEOUT_S),
+            "begin": lambda: begin_one(self.store, job_id, STATE, tag, TIMEOUT_S),
             "renew": lambda: self.store.renew({tag: job_id}, timeout_s=TIMEOUT_S),
             "renew as other": lambda: self.store.renew({}, [tag], timeout_s=TIMEOUT_S),
             "release": lambda: self.store.release(job_id, tag, "handed back"),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kronos_model.evaluation.bootstrap import NUM_DRAWS, block_lengths, bootstrap_draws
+from kronos_model.evaluation.naive import NUM_DRAWS, block_lengths, bootstrap_draws
 
 # arch.bootstrap.optimal_block_length of arch 8.0.0, "stationary", for ``series(seed, number, phi)``. arch is
 # not installed, because it needs statsmodels, 65 MB. It gave another length for 2 of 60 such series, of 63

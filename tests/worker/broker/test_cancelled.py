@@ -24,7 +24,7 @@ from kronos_client.redis.queues import (
 )
 from kronos_client.redis.scripts import read_script
 from tests.admitting import admit
-from tests.taking import take_one
+from tests.taking import begin_one, take_one
 from tests.worker.broker.test_versions import RELEASE
 from worker.broker.deliveries import Deliveries
 
@@ -93,7 +93,7 @@ class Service:
             return
         tag, job_id = self.held.pop(which % len(self.held))
         if what == "begin and drop":
-            if self.store.begin(job_id, "{}", tag, TIMEOUT_S) == "ended":
+            if begin_one(self.store, job_id, "{}", tag, TIMEOUT_S) == "ended":
                 assert self.store.end([Ending(job_id, "", tag)]) == ["ended"]
             else:
                 self.store.end([Ending(job_id, '{"status": "SUCCESS"}', tag)])
@@ -243,7 +243,7 @@ def test_a_job_that_was_cancelled_long_ago_is_not_computed(service):
     service.redis.delete(result_key(job_id))  # its outcome has expired
     service.take()
     ((tag, _),) = service.held
-    assert service.store.begin(job_id, "{}", tag, TIMEOUT_S).is_cancelled
+    assert begin_one(service.store, job_id, "{}", tag, TIMEOUT_S).is_cancelled
     service.store.end([Ending(job_id, CANCELLED, tag)])
     assert not service.redis.exists(cancel_key(job_id), KEYS.unacked)
 

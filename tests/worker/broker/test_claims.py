@@ -10,6 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from kronos_client.contract.names import job_key, result_key
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import delivery_keys
+from tests.taking import begin_one
 from worker.broker import steps, transport
 from worker.broker.claims import Claim, Claims
 from worker.broker.deliveries import Deliveries
@@ -36,7 +37,7 @@ def claims(store) -> Claims:
 
 def begin(store: JobStore, tag: str, job_id: str = "a"):
     store._redis.hset(UNACKED, tag, "cpu\na")  # as it was taken
-    return store.begin(job_id, '{"status": "STARTED"}', tag, TIMEOUT_S)
+    return begin_one(store, job_id, '{"status": "STARTED"}', tag, TIMEOUT_S)
 
 
 def end(store: JobStore, tag: str, status: str = "SUCCESS") -> str:
@@ -156,7 +157,7 @@ def test_deliveries_are_renewed_in_one_script_each_claim_with_its_own_answer(sto
 
 
 def test_a_received_job_has_no_claim_before_it_begins(store, redis):
-    store.begin("a", "{}", "x", TIMEOUT_S)
+    begin_one(store, "a", "{}", "x", TIMEOUT_S)
     store.release("a", "x")
     put_back(redis, "x")  # handed back; Celery has not forgotten the request yet
     assert renew(store, "x")

@@ -14,7 +14,7 @@ from kronos_client.contract.names import DEAD_KEY, cancel_key, job_key, result_k
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore, NotStored
 from kronos_client.redis.queues import delivery_keys
-from tests.taking import take_one
+from tests.taking import begin_one, take_one
 from tests.waiting import await_true
 from worker.broker import outcomes as module
 from worker.broker.deliveries import Deliveries
@@ -51,7 +51,7 @@ class Bench:
         self.redis.hset(job_key(job_id), "fingerprint", "x")  # as admitted
         self.redis.lpush("cpu", message(job_id))
         tag = take_one(self.deliveries, ["cpu"]).tag
-        assert self.records.begin(job_id, '{"status": "STARTED"}', tag, 60, worker="w").held_s == 0
+        assert begin_one(self.records, job_id, '{"status": "STARTED"}', tag, 60, worker="w").held_s == 0
         return Ending(job_id, DONE, tag)
 
     def status(self, job_id: str) -> str:
@@ -251,7 +251,7 @@ def test_attempts_that_ended_without_an_outcome_are_noted_the_last_eight(bench, 
     ending = bench.begin("a")
     bench.records.release("a", ending.tag, "the engine\nhas stopped")
     for number in range(10):
-        assert bench.records.begin("a", "{}", f"tag-{number}", 60, worker=f"w{number}").held_s == 0
+        assert begin_one(bench.records, "a", "{}", f"tag-{number}", 60, worker=f"w{number}").held_s == 0
         redis.zrem(KEYS.renewed, f"tag-{number}")  # its worker dies, and the message is put back
     attempts = redis.hget(job_key("a"), "attempts").splitlines()
     assert len(attempts) == 8

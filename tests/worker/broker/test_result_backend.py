@@ -16,6 +16,7 @@ from kronos_client.contract.results import ErrorReport
 from kronos_client.redis.job_store import JobStore
 from kronos_client.redis.queues import delivery_keys
 from tests.result_backends import with_result_backend
+from tests.taking import begin_one
 from tests.waiting import WAIT_S
 from worker.broker.result_backend import CodedRedisBackend
 
@@ -127,7 +128,7 @@ def test_another_app_reads_code_message_field_and_details(app, settings):
 def claimed(app: Celery, task_id: str, tag: str) -> None:
     """A job that a worker has, or had when it vanished."""
     backend: Any = app.backend
-    assert backend.store.begin(task_id, STARTED, tag, 60.0).held_s == 0
+    assert begin_one(backend.store, task_id, STARTED, tag, 60.0).held_s == 0
 
 
 def context(tag: str, task_id: str = "job") -> Context:
@@ -162,7 +163,7 @@ def test_what_has_the_id_of_another_job_under_way_is_recognised(app, jobs):
     backend: Any = app.backend
 
     def begin(tag: str, content: str) -> Any:
-        return backend.store.begin("job", STARTED, tag, 60.0, content)
+        return begin_one(backend.store, "job", STARTED, tag, 60.0, content)
 
     assert begin("a", "one").held_s == 0
     assert begin("b", "other") == "conflict"

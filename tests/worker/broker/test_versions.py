@@ -19,7 +19,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import TAKEN_KEY, delivery_keys
 from kronos_client.redis.scripts import read_script
-from tests.taking import take_one
+from tests.taking import begin_one, take_one
 from worker.broker.deliveries import Deliveries
 
 RELEASE: Path = Path(__file__).parents[2] / "data" / "release_0_1_0" / "lua"
@@ -111,7 +111,7 @@ class NewWorker:
         return delivery.tag
 
     def begin(self, tag: str) -> None:
-        receipt = self._store.begin(self.held[tag], STARTED, tag, NEW_TIMEOUT_S)
+        receipt = begin_one(self._store, self.held[tag], STARTED, tag, NEW_TIMEOUT_S)
         if receipt == "ended":
             self._end(tag, "")
         elif receipt != "conflict" and receipt.held_s > 0:
