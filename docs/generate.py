@@ -164,7 +164,7 @@ def rows_of(kind: type[ClientSettings]) -> Iterator[tuple[str, str, str, str]]:
             default = field.default
             text = default.get_secret_value() if isinstance(default, SecretStr) else default
             shown = "" if text in (None, "") else f"`{text}`"
-            yield f"`{PREFIX}{name.upper()}`", values_of(field), shown, field.description or meanings[name]
+            yield f"`{PREFIX}{name.upper()}`", values_of(field), shown, meanings[name]
 
 
 def values_of(field: FieldInfo) -> str:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from pydantic import Field, SecretStr
+from pydantic import SecretStr
 
 from worker.settings import WorkerSettings
 
@@ -10,10 +10,10 @@ from worker.settings import WorkerSettings
 class CliSettings(WorkerSettings):
     """The settings of ``./kronos`` and its commands."""
 
-    flower_user: str = Field("kronos", description="Flower's user name")
-    flower_password: SecretStr | None = Field(
-        None, description="Flower's password; without one, `up` generates it and `flower` refuses to start"
-    )
+    flower_user: str = "kronos"
+    """Flower's user name"""
+    flower_password: SecretStr | None = None
+    """Flower's password; without one, `up` generates it and `flower` refuses to start"""
 
 
 @cache

@@ -89,55 +89,44 @@ class ClientSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", validate_default=True)
 
     # The files come before the URL, whose validator reads them.
-    redis_ca_file: Path | None = Field(
-        None,
-        description="authorities that sign Redis's certificate, for rediss://, in addition to the system's",
-    )
-    redis_certificate_file: Path | None = Field(
-        None, description="this process's own certificate, for a Redis that asks for one"
-    )
-    redis_key_file: Path | None = Field(
-        None, description="private key of that certificate, without passphrase; default: in the same file"
-    )
-    redis_url: SecretStr = Field(
-        SecretStr(DEFAULT_REDIS_URL),
-        description="Redis for queues, results and announcements: `redis://`, `rediss://` for TLS, or "
-        "`sentinel://host1:26379,host2:26379/0?master=NAME`",
-    )
-    redis_min_replicas: int = Field(
-        0,
-        ge=0,
-        description="replicas of Redis that must have a job, an outcome or a feed's bars before it counts as "
-        "accepted",
-    )
+    redis_ca_file: Path | None = None
+    """authorities that sign Redis's certificate, for rediss://, in addition to the system's"""
+    redis_certificate_file: Path | None = None
+    """this process's own certificate, for a Redis that asks for one"""
+    redis_key_file: Path | None = None
+    """private key of that certificate, without passphrase; default: in the same file"""
+    redis_url: SecretStr = SecretStr(DEFAULT_REDIS_URL)
+    """Redis for queues, results and announcements: `redis://`, `rediss://` for TLS, or
+    `sentinel://host1:26379,host2:26379/0?master=NAME`"""
+    redis_min_replicas: int = Field(0, ge=0)
+    """replicas of Redis that must have a job, an outcome or a feed's bars before it counts as accepted"""
 
-    max_series: int = Field(LIMITS.max_series, ge=1, description="series in one job")
-    max_bars: int = Field(LIMITS.max_bars, ge=1, description="bars of lookback in one series")
-    max_sample_count: int = Field(LIMITS.max_sample_count, ge=1, description="sample paths of one series")
-    max_paths: int = Field(LIMITS.max_paths, ge=1, description="sample paths of one job, over all its series")
-    max_message_bytes: int = Field(LIMITS.max_message_bytes, ge=1024, description="bytes of one job as JSON")
+    max_series: int = Field(LIMITS.max_series, ge=1)
+    """series in one job"""
+    max_bars: int = Field(LIMITS.max_bars, ge=1)
+    """bars of lookback in one series"""
+    max_sample_count: int = Field(LIMITS.max_sample_count, ge=1)
+    """sample paths of one series"""
+    max_paths: int = Field(LIMITS.max_paths, ge=1)
+    """sample paths of one job, over all its series"""
+    max_message_bytes: int = Field(LIMITS.max_message_bytes, ge=1024)
+    """bytes of one job as JSON"""
     max_result_bytes: int = Field(default_factory=twice_a_message, ge=1024)
     """Bytes of one result as JSON, estimated."""
     max_inline_bars: int = Field(LIMITS.max_inline_bars, ge=1)
     """Bars of all instruments that a finetuning job or backtest may carry itself."""
 
-    queue_prefix: str = Field(
-        "",
-        pattern=r"^[A-Za-z0-9._:-]{0,64}$",
-        description="start of the names of all queues and exchanges, for a Redis database where another app "
-        "uses `cpu` or `gpu`",
-    )
+    queue_prefix: str = Field("", pattern=r"^[A-Za-z0-9._:-]{0,64}$")
+    """start of the names of all queues and exchanges, for a Redis database where another app uses `cpu` or
+    `gpu`"""
     shared_exchanges: bool = False
     """Whether control commands and events use Celery's default exchanges, as in 0.1.0, during an upgrade."""
-    max_queue_jobs: int = Field(
-        10_000, ge=1, description="jobs that wait in one queue, all priorities together; more are refused"
-    )
-    result_ttl_s: int = Field(3600, ge=1, description="seconds that a result is kept")
-    share_equal_jobs: bool = Field(
-        False,
-        description="whether forecasts of equal content, seeds and model are computed once while the result "
-        "is kept",
-    )
+    max_queue_jobs: int = Field(10_000, ge=1)
+    """jobs that wait in one queue, all priorities together; more are refused"""
+    result_ttl_s: int = Field(3600, ge=1)
+    """seconds that a result is kept"""
+    share_equal_jobs: bool = False
+    """whether forecasts of equal content, seeds and model are computed once while the result is kept"""
 
     def __init__(self, **values: Any) -> None:
         given = {name: _given(name) for name in type(self).model_fields.keys() - values.keys()}
@@ -264,28 +253,20 @@ def parse_model_specs(text: str | None) -> dict[str, ModelSpec]:
 class ServiceSettings(ClientSettings):
     """The settings that workers, the HTTP API and the command line share."""
 
-    models: str | None = Field(
-        None,
-        description="further models that jobs may name, separated by commas: `MODEL` or `MODEL=TOKENIZER`, "
-        "each with or without `@REVISION`",
-    )
-    model_folder: Path | None = Field(
-        None,
-        description="folder of registered models, which finetuning writes and forecast jobs name, and of "
-        "backtests' reports",
-    )
-    data_folder: Path | None = Field(
-        None,
-        description="folder of candles that finetuning jobs and backtests name; default: jobs must carry "
-        "their candles",
-    )
-    log_format: Literal["text", "json"] = Field(
-        "text", description="format of logs; `json` is one object per line, and one line per job"
-    )
-    api_host: str = Field(
-        "127.0.0.1", description="address that the HTTP API serves; one that other machines reach needs keys"
-    )
-    api_port: int = Field(8000, ge=0, le=65535, description="port of the HTTP API; 0 takes a free one")
+    models: str | None = None
+    """further models that jobs may name, separated by commas: `MODEL` or `MODEL=TOKENIZER`, each with or
+    without `@REVISION`"""
+    model_folder: Path | None = None
+    """folder of registered models, which finetuning writes and forecast jobs name, and of backtests'
+    reports"""
+    data_folder: Path | None = None
+    """folder of candles that finetuning jobs and backtests name; default: jobs must carry their candles"""
+    log_format: Literal["text", "json"] = "text"
+    """format of logs; `json` is one object per line, and one line per job"""
+    api_host: str = "127.0.0.1"
+    """address that the HTTP API serves; one that other machines reach needs keys"""
+    api_port: int = Field(8000, ge=0, le=65535)
+    """port of the HTTP API; 0 takes a free one"""
 
     @field_validator("models")
     @classmethod
