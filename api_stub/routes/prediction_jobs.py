@@ -169,12 +169,7 @@ def _result_bytes(item: SingleRequest, num_samples: int) -> int:
         series=(None,),
         pred_len=item.pred_len,
         sampling=Sampling.model_construct(sample_count=num_samples),
-        output=Output.model_construct(
-            quantiles=tuple(item.quantiles or ()),
-            paths=item.paths,
-            events=tuple(item.events),
-            statistics=item.statistics,
-        ),
+        output=Output.model_construct(**_options(item)["output"]),
     )
     return result_bytes(job)
 
