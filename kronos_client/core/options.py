@@ -150,12 +150,14 @@ class FeedOptions(ForecastOptions, total=False):
         closed_only: Whether bars that have not ended are held back (True).
         corrections: The last bars of a series that an append may change (3).
         max_bars: The window of each series (512): the bars that are kept.
+        keep: The columns whose mean and quantiles are kept ("close"), or several.
     """
 
     bar_time: Literal["start", "end"]
     closed_only: bool
     corrections: int
     max_bars: int
+    keep: str | Sequence[str]
 
 
 class FinetuneOptions(SendingOptions, total=False):

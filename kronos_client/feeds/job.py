@@ -129,6 +129,13 @@ class FeedJob:
     def _made(self, result: ForecastResult, forecast: SeriesForecast) -> FeedUpdate:
         assert self._spec is not None
         facts = {name: getattr(result, name) for name in ("model", "device", "engine", "warnings")}
+        keep = {*self._spec.keep}
+
+        def kept(columns: Mapping[Any, Any]) -> dict[Any, Any]:
+            return {name: values for name, values in columns.items() if name in keep}
+
+        quantiles = {level: kept(columns) for level, columns in forecast.quantiles.items()}
+        forecast = forecast.model_copy(update={"mean": kept(forecast.mean), "quantiles": quantiles})
         facts |= {"forecast": forecast, "next_ends_at": _next_ends_at(self._spec, forecast)}
         return self._updates[forecast.id].model_copy(update=facts)
 

@@ -118,4 +118,4 @@ class MemoryFeedStore(FeedStore):
 
     def _of(self, uid: str) -> _Feed:
         found = [feed for feed in self._feeds.values() if feed.uid == uid]
-        return found[0] if found else _Feed(uid, FeedSpec({}, None, None, "start", True, 3, 512))
+        return found[0] if found else _Feed(uid, FeedSpec({}, None, None, "start", True, 3, 512, ["close"]))

@@ -1,7 +1,7 @@
 """The options of a feed, checked as those of a job are."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, Unpack
@@ -18,7 +18,7 @@ from kronos_client.feeds.window import TAIL_BARS
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.calendar.exchange import load_exchange
 from kronos_model.bars.calendar.spacing import instants_of
-from kronos_model.bars.columns import PRICE_COLUMNS
+from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 from kronos_model.bars.timestamps import Timestamps, load_timezone
 from kronos_model.errors import KronosError
 
@@ -46,6 +46,7 @@ class FeedSpec:
     closed_only: bool
     corrections: int
     max_bars: int
+    keep: Sequence[str]
 
     @classmethod
     def from_options(cls, settings: ClientSettings, **options: Unpack[FeedOptions]) -> "FeedSpec":
@@ -57,6 +58,10 @@ class FeedSpec:
             "corrections": given.pop("corrections", 3),
             "max_bars": given.pop("max_bars", 512),
         }
+        keep = given.pop("keep", "close")
+        own["keep"] = [keep] if isinstance(keep, str) else list(keep)
+        known = ", ".join(COLUMNS)
+        _check({"close"} <= {*own["keep"]} <= {*COLUMNS}, f"must have close, and only {known}", "keep")
         most = settings.max_bars
         _check(own["bar_time"] in ("start", "end"), "bar_time must be 'start' or 'end'", "bar_time")
         _check(isinstance(own["closed_only"], bool), "closed_only must be True or False", "closed_only")

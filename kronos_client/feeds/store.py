@@ -6,6 +6,7 @@ them, and again once no record does, so that nothing stays of an append that was
 
 import json
 import uuid
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -201,7 +202,7 @@ class FeedStore:
         keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, latest_key, updates_key)), source]
         args: list[Any] = [uid, job_id]
         for series_id, update in updates.items():
-            args += [series_id, (update and update.version) or 0, update.model_dump_json() if update else ""]
+            args += [series_id, update.version if update else 0, _packed(update) if update else ""]
         self._run("feed_end", keys, args)
 
     def latest(self, uid: str, ids: Sequence[str] | None = None) -> dict[str, FeedUpdate]:
@@ -327,8 +328,12 @@ def _read(record: bytes | None, version: bytes | None) -> Read:
     return Read(int(number), float(moment), None if record is None else Record.from_json(record))
 
 
-def _update(text: bytes, update_id: str = "") -> FeedUpdate:
-    return FeedUpdate.model_validate_json(text).model_copy(update={"id": update_id})
+def _packed(update: FeedUpdate) -> bytes:
+    return zlib.compress(update.model_dump_json(exclude_defaults=True).encode(), level=1)
+
+
+def _update(packed: bytes, update_id: str = "") -> FeedUpdate:
+    return FeedUpdate.model_validate_json(zlib.decompress(packed)).model_copy(update={"id": update_id})
 
 
 def _message(name: str, uid: str, spec: FeedSpec) -> str:

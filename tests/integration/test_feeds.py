@@ -6,6 +6,7 @@ import pytest
 from kronos_client.client import ForecastClient
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.store import taken_key
+from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import PACED, PARITY, WorkerUnderTest
 from tests.waiting import WAIT_S, await_true
 
@@ -41,7 +42,7 @@ WORKER = ["celery", "-A", "worker.app", "worker", "--loglevel", "INFO"]
 
 def test_numbers_are_those_of_jobs_of_one_series(redis, start):
     start("worker", WORKER)
-    with ForecastClient(redis.url) as client, client.feed("f", **OPTIONS) as feed:
+    with ForecastClient(redis.url) as client, client.feed("f", keep=COLUMNS, **OPTIONS) as feed:
         feed.append(bars(0, 50))
         await_true(lambda: len(versions(feed)) == len(NAMES), "all are forecast")
         for name in NAMES:

@@ -10,12 +10,12 @@ if redis.call('HGET', feed, 'uid') ~= uid then
 end
 local max_updates = math.max(100, 4 * redis.call('HLEN', latest))
 for at = 3, #ARGV, 3 do
-    local id, version, outcome = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2]
+    local id, version, outcome = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2] -- compressed
     local known = redis.call('HGET', latest, id)
     if outcome == '' then
         redis.call('ZADD', due, 'NX', now_text, id)
     elseif not known or tonumber(string.match(known, '^%d+')) < version then
-        redis.call('HSET', latest, id, string.format('%d %s', version, outcome))
+        redis.call('HSET', latest, id, string.format('%d ', version) .. outcome)
         redis.call('XADD', updates, 'MAXLEN', '~', max_updates, '*', 'series', id, 'outcome', outcome)
     end
 end

@@ -17,6 +17,7 @@ from kronos_client.feeds.job import FeedJob, is_feed_job
 from kronos_client.feeds.store import FeedStore
 from kronos_client.redis.connection import connect
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, _forecast
+from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
 
 OPTIONS = {"pred_len": 3, "sample_count": 16, "events": ["close>last at end"], "quantiles": [0.1, 0.9]}
@@ -123,9 +124,11 @@ def test_each_series_has_its_newest_forecast(client):
 
 def test_numbers_are_those_of_a_job_of_one_series(client):
     fake = FakeForecastClient()
-    with client.feed("f", **OPTIONS) as feed:
+    with client.feed("f", keep=COLUMNS, **OPTIONS) as feed, client.feed("g", seed=1, **OPTIONS) as short:
         feed.append(all_bars())
+        short.append(all_bars())
         client.compute()
+        assert list(short.forecast("s1").forecast.mean) == ["close"]
         for name in NAMES:
             found = feed.forecast(name).forecast
             (alone,) = fake.forecast(

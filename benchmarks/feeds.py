@@ -1,0 +1,155 @@
+"""What does a feed save, compared with the same loop by ``forecast_many``?
+
+A tick is a new bar of each series. The feed gets the new bars; ``forecast_many`` sends each series' whole
+window. Both take turns on one Redis and one worker. Per tick: series a second, milliseconds from the append
+to an update (or from the call to an outcome), CPU of the client, bytes into and out of Redis; then bytes
+in Redis a series.
+
+    python -m benchmarks.feeds [--series 200] [--ticks 5] [--models null tiny small] [--samples 1]
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pandas as pd
+from redis import Redis
+
+from benchmarks.support.harness import Table, in_turn, options
+from benchmarks.support.shapes import save_random_pair
+from benchmarks.support.workers import NULL, REAL, TINY, Workers
+from kronos_client.client import ForecastClient
+from kronos_client.feeds.feed import Feed
+from kronos_model.bars.synthetic import candles
+
+WINDOW: Final = 512
+LEVELS: Final = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975)
+WAIT_S: Final = 300.0
+
+
+class Tick(NamedTuple):
+    """What one tick of one way measured."""
+
+    series_per_s: float
+    p50_ms: float
+    p95_ms: float
+    client_ms: float
+    kb_in: float
+    kb_out: float
+
+
+class Loop:
+    """Series whose bars arrive one by one, forecast by a feed or by ``forecast_many``."""
+
+    def __init__(self, client: ForecastClient, redis: Redis, feed: Feed, num_series: int, given: Any) -> None:
+        self._client, self._redis, self._feed, self._given = client, redis, feed, given
+        known = [pd.DataFrame(candles(seed % 8, WINDOW + 100).as_dict()) for seed in range(num_series)]
+        for bars in known:
+            bars["ds"] = pd.date_range("2024-01-01", periods=len(bars), freq="5min", tz="UTC")
+        self._series = {f"s{number:04}": bars.drop(columns="timestamps") for number, bars in enumerate(known)}
+        self._ends = {"feed": WINDOW, "many": WINDOW}
+
+    def fill(self) -> None:
+        """Append all windows, and wait for their forecasts."""
+        after = self._feed.last_update_id()
+        self._feed.append(self._bars(0, WINDOW))
+        self._await(after, time.perf_counter())
+
+    def feed(self) -> Tick:
+        """A tick of the feed."""
+        bars, after = self._bars(self._ends["feed"], self._ends["feed"] + 1), self._feed.last_update_id()
+        self._ends["feed"] += 1
+
+        def run(start: float) -> list[float]:
+            self._feed.append(bars)
+            return self._await(after, start)
+
+        return self._measured(run)
+
+    def many(self) -> Tick:
+        """A tick of ``forecast_many``."""
+        end = self._ends["many"] = self._ends["many"] + 1
+        items = [(name, bars[end - WINDOW : end].set_index("ds")) for name, bars in self._series.items()]
+
+        def run(start: float) -> list[float]:
+            outcomes = self._client.forecast_many(items, **self._given, in_order=False, forget=True)
+            return [time.perf_counter() - start for outcome in outcomes if outcome.unwrap()]
+
+        return self._measured(run)
+
+    def kb_a_series(self) -> float:
+        """What the feed takes in Redis."""
+        used = sum(
+            self._redis.memory_usage(key, samples=0) or 0 for key in self._redis.scan_iter("kronos:feed*")
+        )  # type: ignore[misc]
+        return float(used) / len(self._series) / 1000
+
+    def _bars(self, first: int, last: int) -> pd.DataFrame:
+        return pd.concat([bars[first:last].assign(unique_id=name) for name, bars in self._series.items()])
+
+    def _await(self, after: str, start: float) -> list[float]:
+        seen: dict[str, float] = {}
+        while len(seen) < len(self._series):
+            if time.perf_counter() - start > WAIT_S:
+                raise TimeoutError(f"{len(seen)} of {len(self._series)} series within {WAIT_S} s")
+            for update in self._feed.next_updates(after):
+                after = update.id
+                seen[update.series] = time.perf_counter() - start
+        return [*seen.values()]
+
+    def _measured(self, run: Any) -> Tick:
+        before, cpu, start = self._network(), time.process_time(), time.perf_counter()
+        elapsed_s = run(start)
+        client_ms = 1e3 * (time.process_time() - cpu)
+        kb = [(now - then) / 1e3 for now, then in zip(self._network(), before, strict=True)]
+        p95 = statistics.quantiles(elapsed_s, n=20)[-1]
+        per_s = len(elapsed_s) / max(elapsed_s)
+        return Tick(per_s, 1e3 * statistics.median(elapsed_s), 1e3 * p95, client_ms, *kb)
+
+    def _network(self) -> tuple[int, int]:
+        found: Any = self._redis.info("stats")
+        return found["total_net_input_bytes"], found["total_net_output_bytes"]
+
+
+def measure(model: str, given: argparse.Namespace) -> Iterator[tuple[str, list[Tick], float]]:
+    """The ticks of both ways, and the feed's memory."""
+    with ExitStack() as exits:
+        settings: dict[str, str] = dict(TINY)
+        if model == "small":
+            folder = exits.enter_context(tempfile.TemporaryDirectory())
+            settings = save_random_pair("small", Path(folder)) | {"KRONOS_MAX_CONTEXT": "512"}
+        workers = exits.enter_context(Workers(NULL if model == "null" else REAL, settings))
+        client, redis = ForecastClient(workers.url), exits.enter_context(Redis.from_url(workers.url))
+        exits.callback(client.close)
+        asked: Any = {
+            "pred_len": given.horizon,
+            "sample_count": given.samples,
+            "quantiles": LEVELS,
+            "seed": 1,
+        }
+        feed = exits.enter_context(client.feed("benchmark", **asked, closed_only=False))
+        loop = Loop(client, redis, feed, given.series, asked)
+        loop.fill()
+        ticks = in_turn({"feed": loop.feed, "many": loop.many}, given.ticks + 1)
+        for way, (_, *measured) in ticks.items():  # the first tick warms up
+            yield way, measured, loop.kb_a_series() if way == "feed" else 0.0
+
+
+def main() -> None:
+    given = options(__doc__, series=200, ticks=5, models=["null", "tiny", "small"], samples=1, horizon=12)
+    table = Table(
+        "model:<6", "way:<5", "series/s:>9.1f", "p50 ms:>8.0f", "p95 ms:>8.0f", "client CPU ms:>14.0f",
+        "kB in:>8.0f", "kB out:>8.0f", "kB a series:>12.1f",
+    )  # fmt: skip
+    for model in given.models:
+        for way, ticks, memory in measure(model, given):
+            table.row(model, way, *(statistics.median(column) for column in zip(*ticks, strict=True)), memory)
+
+
+if __name__ == "__main__":
+    main()
