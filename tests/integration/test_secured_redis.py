@@ -229,6 +229,20 @@ def test_jobs_run_are_followed_and_cancelled(worker, client, candles):
     assert_no_secret(worker.log.read_text(), repr(client), repr(vars(client)), repr(handle))
 
 
+@pytest.mark.usefixtures("no_command_is_refused", "worker")
+def test_a_feed_is_appended_to_forecast_and_deleted(client, candles):
+    bars = candles.rename(columns={"timestamps": "ds"}).assign(unique_id="a")
+    with client.feed("f", pred_len=4, sample_count=2) as feed:
+        for last in (60, 61, 62, 63, 64):  # so that bars join into larger blocks
+            feed.append(bars[:last])
+        after = "0"
+        while (update := feed.next_updates(after)) and update[-1].version < 5:
+            after = update[-1].id
+        assert feed.forecast("a").forecast is not None
+        feed.replace(bars[:70])
+        feed.delete()
+
+
 @pytest.mark.usefixtures("no_command_is_refused")
 def test_training_jobs_run_and_register(secured, client, folder):
     models, data = folder / "models", folder / "data"
