@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator
+from concurrent.futures import CancelledError
 from contextlib import aclosing, asynccontextmanager, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
@@ -35,6 +36,9 @@ _OF_THE_PARENT: Final[list[object]] = []
 
 class LoopClosed(RuntimeError):
     """The client was closed by another thread."""
+
+    def __init__(self) -> None:
+        super().__init__("the client was closed by another thread")
 
 
 class LoopThread:
@@ -94,6 +98,7 @@ class _Running:
 
     def __init__(self, core: Core) -> None:
         self.core, self.pid = core, os.getpid()
+        self._lock, self._is_stopped = threading.RLock(), False
         self._is_ready = threading.Event()
         args = (self._main(),)
         self._thread = threading.Thread(target=asyncio.run, args=args, name="kronos-client", daemon=True)
@@ -101,21 +106,25 @@ class _Running:
         self._is_ready.wait()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        try:
+        with self._lock:
+            if self._is_stopped:
+                work.close()
+                raise LoopClosed
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except RuntimeError as error:
-            work.close()
-            raise LoopClosed("the client was closed by another thread") from error
         try:
             return future.result()
+        except CancelledError:  # with all that is left when the loop ends
+            raise LoopClosed from None
         finally:
             future.cancel()  # has an effect only if this thread was interrupted
 
     def stop(self) -> None:
         if self.pid != os.getpid() or not self._thread.is_alive():
             return
-        with suppress(RuntimeError):  # it ended meanwhile
-            self._loop.call_soon_threadsafe(self._is_over.set)
+        with self._lock:  # work that is sent to a loop after its end would never be done
+            self._is_stopped = True
+            with suppress(RuntimeError):  # it ended meanwhile
+                self._loop.call_soon_threadsafe(self._is_over.set)
         if threading.current_thread() is not self._thread:  # garbage collection may run there
             self._thread.join(CLOSE_S)
 

@@ -12,6 +12,7 @@ import pytest
 
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.core.handle import LoopClosed, LoopThread
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.client_bench import RESULT
@@ -114,6 +115,32 @@ def test_closing_ends_what_waits_on_other_threads(client, redis, on_progress):
     client.close()
     thread.join(WAIT_S)
     assert ended == [f"the client was closed while it waited for the job {handle.id}"]
+
+
+def test_closing_ends_every_call_of_other_threads():
+    ended = []
+
+    class EmptyCore:
+        async def close(self) -> None:
+            pass
+
+    def call_until_closed(running) -> None:
+        try:
+            while True:
+                running.run(asyncio.sleep(0))
+        except LoopClosed as error:
+            ended.append(str(error))
+
+    for _ in range(100):  # the moment of closing differs
+        loop = LoopThread(EmptyCore)
+        loop.run(lambda core: asyncio.sleep(0))
+        threads = [threading.Thread(target=call_until_closed, args=(loop._start(),)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        loop.close()
+        for thread in threads:
+            thread.join(WAIT_S)
+    assert ended == ["the client was closed by another thread"] * 300
 
 
 def test_closing_between_two_states_ends_the_wait(client):
