@@ -23,6 +23,7 @@ from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import FeedLimits, FeedStore, Read, Write, gone
 from kronos_client.feeds.update import FeedUpdate
 from kronos_client.feeds.window import Block, Change, Record, compare, cut, num_kept_blocks, trimmed
+from kronos_client.redis.connection import reachable
 from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
 from kronos_model.bars.calendar.sessions import common_spacing
@@ -119,7 +120,10 @@ class Feed:
         device, may_fall_back, names = spec.job["device"], spec.job["allow_fallback"], settings.queue_names
 
         def queue() -> str:
-            return choose_queue(device, may_fall_back, known(), names=names)
+            if device != "auto" and not may_fall_back:
+                return names.on_device(device)  # bars wait there, where a job would be refused
+            with reachable():
+                return choose_queue(device, may_fall_back, known(), names=names)
 
         return cls(store, name, found[0], spec, queue)
 
@@ -228,8 +232,15 @@ class Feed:
         return pd.DataFrame(shown, columns=latest_columns(self.spec))
 
     def forecast(self, series_id: str) -> FeedUpdate | None:
-        """The newest forecast of a series, or why there is none; None before the first."""
-        return self._store.latest(self._uid, [series_id]).get(series_id)
+        """The newest forecast of a series, or why there is none; None before the first.
+
+        Raises:
+            JobError: FEED_GONE if the feed was deleted, BROKER_UNREACHABLE.
+        """
+        found = self._store.latest(self._uid, [series_id])
+        if not found:
+            self._check_exists()
+        return found.get(series_id)
 
     def updates(self, *, after: str | None = None, timeout_s: float | None = None) -> Iterator[FeedUpdate]:
         """Yield each new forecast, or why there is none, in order for each series.

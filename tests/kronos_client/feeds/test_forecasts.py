@@ -143,7 +143,8 @@ def test_a_deleted_feed_says_so(client):
         feed.append(all_bars())
         client.compute()
         same.delete()
-        for call in (feed.latest, lambda: feed.next_updates("0", 0.01), lambda: feed.append(all_bars())):
+        calls = [feed.latest, lambda: feed.forecast("s1"), lambda: feed.next_updates("0", 0.01)]
+        for call in (*calls, lambda: feed.append(all_bars())):
             with pytest.raises(JobError) as error:
                 call()
             assert error.value.code == ErrorCode.FEED_GONE
@@ -237,6 +238,12 @@ def test_a_message_that_was_removed_is_sent_again(feed, worker, redis):
     feed.append(bars("s1", 1, first=21))
     worker.run()
     assert len(feed.latest().dropna(subset="close_mean")) == len(NAMES)
+
+
+def test_bars_wait_for_a_gpu_worker(redis, redis_server):
+    with Feed.open("f", url=redis_server.url, device="cuda", allow_fallback=False, pred_len=3) as feed:
+        assert feed.append(bars("s1")).changed == ("s1",)
+    assert redis.llen("gpu.feed\x06\x163") == 1
 
 
 def test_a_name_may_look_like_a_place_of_the_message(redis_server, worker):

@@ -1,0 +1,307 @@
+"""Feeds under faults: every bar once, every newest bar forecast, and each update in order.
+
+Two apps append the same bars, and each repeats what Redis did not answer. A third reads all updates.
+"""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.store import due_key, feed_key, taken_key
+from kronos_client.feeds.update import FeedUpdate
+from kronos_client.redis.queues import FEED, list_key
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.synthetic import candles
+from tests.faults.conftest import Note
+from tests.faults.error_replies import ERRORS, Case, each_case
+from tests.faults.fleet import Fleet
+from tests.faults.proxy import FaultyProxy, Rule
+from tests.faults.redis_under_fault import RedisUnderFault
+from tests.waiting import WAIT_S, await_true
+
+NAMES = [f"s{number}" for number in range(5)]
+WINDOW = 24
+FORECAST: dict[str, Any] = {"pred_len": 2, "sample_count": 16, "events": ["close>last at end"]}
+OPTIONS: dict[str, Any] = {**FORECAST, "max_bars": WINDOW, "keep": COLUMNS}
+PAUSE_S = 0.05
+"""Between two bars."""
+AGAIN = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.FEED_BUSY, ErrorCode.REDIS_CLUSTER)
+NUM_BARS = 50_000
+NUM_ROUNDS = 20
+OOM, BUSY = ERRORS[4], ERRORS[0]
+
+
+def made(name: str) -> pd.DataFrame:
+    columns = candles(seed=NAMES.index(name), bars=NUM_BARS).columns
+    times = pd.date_range("2024-01-01", periods=NUM_BARS, freq="min").strftime("%Y-%m-%dT%H:%MZ")
+    return pd.DataFrame({"unique_id": name, "ds": times, **columns})
+
+
+class Universe:
+    """A feed with its appenders and its reader, each on a thread with a connection of its own.
+
+    Args:
+        url: Where they reach Redis, perhaps with errors.
+    """
+
+    def __init__(self, redis: RedisUnderFault, url: str, name: str) -> None:
+        self.name, self._url = name, url
+        self.bars = {series: made(series) for series in NAMES}
+        self.ends = [WINDOW, WINDOW]  # of each appender
+        self.seen: dict[str, list[FeedUpdate]] = {}  # by the feed's uid
+        self.errors: list[JobError] = []
+        self.num_lost = 0
+        self._is_over = threading.Event()
+        self._failure: Exception | None = None
+        works: list[tuple[Callable[..., None], int]] = [
+            (self._append, 0),
+            (self._append, 1),
+            (self._follow, 0),
+        ]
+        self._threads = [threading.Thread(target=self._run, args=work, daemon=True) for work in works]
+        self.feed = Feed.open(name, url=redis.url, **OPTIONS)  # the test's own
+        self._redis = redis
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self, work: Callable[..., None], number: int) -> None:
+        try:
+            work(number)
+        except Exception as error:  # noqa: BLE001 - reported to the test's own thread
+            self._failure = error
+
+    def _again(self, call: Callable[..., Any], *args: object) -> Any:
+        """The call's answer, as an app should ask for it: again, if Redis gave none."""
+        while True:
+            try:
+                return call(*args)
+            except JobError as error:
+                self.errors.append(error)
+                if error.code not in AGAIN:
+                    raise
+                time.sleep(PAUSE_S)
+
+    def _open(self) -> Feed:
+        return self._again(lambda: Feed.open(self.name, url=self._url, **OPTIONS))
+
+    def _append(self, number: int) -> None:
+        feed = self._open()
+        first = 0
+        while True:
+            end = self.ends[number]
+            bars = pd.concat([bars[first:end] for bars in self.bars.values()])
+            try:
+                self._again(feed.append, bars)
+            except JobError as error:
+                if error.code != ErrorCode.FEED_GONE:
+                    raise
+                feed.close()
+                feed, first = self._open(), end - WINDOW
+                continue
+            if self._is_over.wait(PAUSE_S):
+                break
+            self.ends[number], first = end + 1, end - number
+        feed.close()
+
+    def _follow(self, _: int) -> None:
+        feed, after, found = self._open(), "0", []
+        while not self._is_over.is_set() or found:
+            try:
+                found = self._again(feed.next_updates, after, PAUSE_S)
+            except JobError as error:
+                if error.code != ErrorCode.FEED_GONE:
+                    raise
+                feed.close()
+                feed, after, found = self._open(), "0", []
+                continue
+            self.seen.setdefault(feed._uid, []).extend(found)
+            after = found[-1].id if found else after
+        feed.close()
+
+    def versions(self) -> dict[str, int]:
+        """By series the version of its newest update."""
+        return {series: update.version for series in NAMES if (update := self.feed.forecast(series))}
+
+    def await_progress(self) -> float:
+        """Wait until each series has a forecast of a bar that was not there before. Returns the seconds."""
+        before = dict(zip(NAMES, self.feed._store.read(self.feed._uid, NAMES), strict=True))
+        return await_true(
+            lambda: (
+                self._is_alive()
+                and all(self.versions().get(name, 0) > read.version for name, read in before.items())
+            ),
+            "all series have newer forecasts",
+        )
+
+    def _is_alive(self) -> bool:
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def forget_all(self) -> None:
+        """Redis loses everything, and the apps find that out."""
+        self._redis.connection.flushall()
+        self.num_lost += 1
+        old = self.feed._uid
+        await_true(lambda: self._is_alive() and (self.feed._store.find(self.name) or [old])[0] != old)
+        self.feed.close()
+        self.feed = Feed.open(self.name, url=self._redis.url)
+
+    def deliver_twice(self) -> None:
+        """Send a copy of the newest message, which waits, is held, or has ended."""
+        message, number = self._redis.connection.hmget(feed_key(self.name), "message", "num_jobs")
+        for word, value in (("ID", f"feed-{self.feed._uid}-{number}"), ("NUM", "1"), ("TIME", "1.0")):
+            message = message.replace(f"@{word}@", value)
+        assert json.loads(message)
+        self._redis.connection.rpush(list_key(f"cpu{FEED}", 3), message)
+
+    def stop(self) -> None:
+        """Have the appenders and then the reader end."""
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(WAIT_S)
+        assert not any(thread.is_alive() for thread in self._threads), "an app hangs"
+        self._is_alive()
+
+    def assert_balanced(self, client: ForecastClient) -> None:
+        """All that must hold in the end."""
+        feed, raw = self.feed, self._redis.connection
+        self.stop()
+        newest = dict(zip(NAMES, feed._store.read(feed._uid, NAMES), strict=True))
+        await_true(
+            lambda: self.versions() == {name: read.version for name, read in newest.items()},
+            "every newest bar is forecast",
+        )
+        await_true(lambda: not raw.hlen(taken_key(feed._uid)), "no job holds a series")
+        assert not raw.zcard(due_key(feed._uid))
+        end = max(self.ends)
+        for name, bars in self.bars.items():
+            held, wanted = pd.DataFrame(feed.bars(name)), bars[end - WINDOW : end]
+            assert list(held["timestamps"]) == list(wanted["ds"])
+            assert np.array_equal(held[list(COLUMNS)], wanted[list(COLUMNS)].astype("float32"))
+            update = feed.forecast(name)
+            assert update.failure is None
+            assert update.last_time == bars["ds"][end - 1]
+            given = {name: feed.bars(name)}
+            alone = client.forecast(given, seed=update.forecast.seed, timeout_s=WAIT_S, **FORECAST)
+            assert alone.series[0] == update.forecast
+        seen = self.seen[feed._uid]
+        missed = [one for one in feed.next_updates("0") if one.id not in {update.id for update in seen}]
+        seen += missed  # that came after the reader ended
+        assert {update.series: update.version for update in seen} == self.versions()
+        for updates in self.seen.values():
+            for name in NAMES:
+                mine = [update for update in updates if update.series == name]
+                ids = [[*map(int, update.id.split("-"))] for update in mine]
+                versions = [update.version for update in mine]
+                assert sorted(ids) == ids
+                assert sorted({*versions}) == versions, name
+                assert all(update.forecast or update.failure for update in mine)
+        codes = {error.code for error in self.errors}
+        assert codes <= {*AGAIN} | ({ErrorCode.FEED_GONE} if self.num_lost else set())
+
+
+@pytest.fixture
+def client_proxy(redis: RedisUnderFault) -> Iterator[FaultyProxy]:
+    with FaultyProxy(redis.url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def universe(redis: RedisUnderFault, client_proxy: FaultyProxy) -> Iterator[Universe]:
+    universe = Universe(redis, client_proxy.url, "us: 5 min")
+    yield universe
+    universe._is_over.set()
+
+
+def test_faults_of_all_kinds(
+    fleet: Fleet,
+    redis: RedisUnderFault,
+    proxy: FaultyProxy,
+    client_proxy: FaultyProxy,
+    client: ForecastClient,
+    universe: Universe,
+    at_length: bool,
+    note: Note,
+) -> None:
+    dice = random.Random(20261126)
+
+    def kill() -> None:
+        fleet.running[0].kill()
+        fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.01")
+
+    def restart() -> None:
+        dice.choice([redis.stop, redis.kill])()
+        redis.start()
+
+    def answer_by_error() -> None:
+        either = [proxy, client_proxy]
+        for one in either if dice.random() < 0.5 else [dice.choice(either)]:
+            one.rules = [Rule(dice.choice(ERRORS), is_after=dice.random() < 0.5)]
+        time.sleep(5.0 if at_length else 0.3)
+        proxy.rules = client_proxy.rules = []
+
+    kinds: list[Callable[[], object]] = [
+        kill, restart, answer_by_error, redis.kill_connections, universe.deliver_twice, universe.forget_all,
+    ]  # fmt: skip
+    for worker in [fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.01") for _ in range(2)]:
+        worker.wait_until_ready()
+    recoveries_s: dict[str, list[float]] = {}
+    for _ in range(NUM_ROUNDS if at_length else 1):
+        dice.shuffle(kinds)
+        for fault in kinds:
+            fault()
+            recoveries_s.setdefault(fault.__name__, []).append(universe.await_progress())
+    for name, each_s in recoveries_s.items():
+        note(f"newer forecasts of all series after s: {name}", each_s)
+    universe.stop()
+    kill()  # with the last bars, after which none comes
+    universe.assert_balanced(client)
+    note("updates", sum(map(len, universe.seen.values())))
+    assert len(fleet.running) == 2, fleet.logs()
+
+
+def test_generated_error_replies(
+    fleet: Fleet,
+    redis: RedisUnderFault,
+    proxy: FaultyProxy,
+    client_proxy: FaultyProxy,
+    client: ForecastClient,
+    at_length: bool,
+) -> None:
+    numbers = iter(range(10**6))
+
+    def run(case: Case) -> None:
+        if not fleet.running:
+            fleet.start(KRONOS_REDIS_URL=proxy.url, PACE_S="0")
+        universe = Universe(redis, client_proxy.url, f"feed {next(numbers)}")
+        try:
+            (client_proxy if case.is_client else proxy).rules = [case.rule()]
+            if case.is_cut:
+                redis.kill_connections()
+            universe.await_progress()
+            proxy.rules = client_proxy.rules = []
+            universe.assert_balanced(client)
+            assert len(fleet.running) == 1, fleet.logs()
+        finally:
+            proxy.rules = client_proxy.rules = []
+            universe.stop()
+            universe.feed.delete()
+
+    each_case(
+        run,
+        *((100, 12.0) if at_length else (1, 0.5)),
+        Case("script feed_take", OOM, is_after=True, skip=1, lasts_s=0.3),
+        Case("script feed_end", BUSY, is_after=True, skip=1, lasts_s=0.3),
+        Case("script feed_append", BUSY, is_after=True, skip=2, lasts_s=0.3, is_client=True),
+    )
