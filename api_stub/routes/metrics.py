@@ -42,6 +42,8 @@ class HttpMetrics:
         self.queue_jobs = gauge("kronos_queue_jobs", "Jobs that wait in a queue", ("queue", "priority"))
         self.queue_delayed = gauge("kronos_queue_delayed_jobs", "Jobs that wait for their time", of_queue)
         self.queue_due = gauge("kronos_queue_due_jobs", "Those whose time has come, not taken yet", of_queue)
+        text = "Those of kronos_queue_jobs that feeds' due series make"
+        self.queue_of_feeds = gauge("kronos_queue_feed_jobs", text, of_queue)
         text = "Time since the oldest job that waits in a queue was sent, if our client sent it"
         self.queue_oldest_s = gauge("kronos_queue_oldest_job_seconds", text, of_queue)
         self.dead = gauge("kronos_dead_messages", "Messages in kronos:dead")
@@ -69,7 +71,7 @@ async def get_metrics(request: Request, backend: BackendDependency) -> Response:
     shown: HttpMetrics = request.app.state.metrics
     shown.waiting.set(backend.events.num_jobs)
     of_queues = (shown.queue_jobs, shown.queue_delayed, shown.queue_due, shown.queue_oldest_s)
-    for gauge in (*of_queues, shown.workers, shown.workers_ready, shown.jobs_training):
+    for gauge in (*of_queues, shown.queue_of_feeds, shown.workers, shown.workers_ready, shown.jobs_training):
         gauge.clear()
     try:
         pool = await backend.pool()
@@ -84,6 +86,7 @@ async def get_metrics(request: Request, backend: BackendDependency) -> Response:
             shown.queue_delayed.labels(queue).set(state.delayed)
             shown.queue_due.labels(queue).set(state.due)
             shown.queue_oldest_s.labels(queue).set(state.oldest_s)
+            shown.queue_of_feeds.labels(queue).set(state.of_feeds)
         for queue, view in queue_views(pool).items():
             shown.workers.labels(queue).set(view.workers)
             shown.workers_ready.labels(queue).set(view.ready)

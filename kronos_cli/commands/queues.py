@@ -57,7 +57,8 @@ def queues(dead: bool, purge_dead: bool, return_large: bool, yes: bool, as_json:
 def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREFIX) -> dict[str, Any]:
     """Count the jobs and workers of each queue.
 
-    ``delayed`` jobs wait for their time; ``due`` are those whose time has come. ``estimated_wait_s`` is for a
+    ``delayed`` jobs wait for their time; ``due`` are those whose time has come. ``of_feeds`` are those of the
+    waiting ones that feeds' due series make. ``estimated_wait_s`` is for a
     new job of normal priority, at the rate of the last minute. It is None if there is no rate.
     """
     states, workers = queue_states(redis, max_queue_jobs, names.all), live_workers(redis)
@@ -72,7 +73,8 @@ def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREF
         wait_s = round(before / rate, 1) if rate else None
         row: dict[str, Any] = {"queue": queue, **state.lengths}
         row |= {"waiting": waiting, "delayed": state.delayed, "due": state.due, "oldest_s": state.oldest_s}
-        row |= {"limit": max_queue_jobs, "workers": len(here), "workers_ready": num_ready}
+        row |= {"of_feeds": state.of_feeds, "limit": max_queue_jobs}
+        row |= {"workers": len(here), "workers_ready": num_ready}
         row |= {"jobs_per_s": round(rate, 4), "estimated_wait_s": 0.0 if num_ready and not before else wait_s}
         queues.append(row)
     dead, misplaced = int(redis.llen(DEAD_KEY)), num_misplaced(redis)
@@ -94,7 +96,7 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
         if waiting and not workers:
             jobs = "1 job waits" if waiting == 1 else f"{waiting:,} jobs wait"
             remarks.append(f"{name}: {jobs}, and no worker of this queue is alive; start one")
-        if waiting + queue["delayed"] >= queue["limit"]:
+        if waiting - queue["of_feeds"] + queue["delayed"] >= queue["limit"]:
             remarks.append(f"{name}: full at {queue['limit']:,} (KRONOS_MAX_QUEUE_JOBS); add workers")
     if report["dead"]:
         messages = "1 message" if report["dead"] == 1 else f"{report['dead']:,} messages"

@@ -174,29 +174,31 @@ class QueueState(NamedTuple):
         delayed: Messages that wait for their time.
         due: Delayed messages whose time has come, and which no worker has taken.
         oldest_s: Seconds since the oldest waiting job was admitted; 0 if none waits or the time is unknown.
+        of_feeds: Those of ``lengths`` that feeds' due series make.
     """
 
     lengths: dict[str, int]
     delayed: int
     due: int
     oldest_s: float
+    of_feeds: int
 
 
 def queue_states(redis: Redis, limit: int, queues: Iterable[str] = NO_PREFIX.all) -> dict[str, QueueState]:
-    """What waits in each queue. ``limit`` is the senders' ``KRONOS_MAX_QUEUE_JOBS``."""
-    queues = list(queues)
+    """What waits for the workers of each queue. ``limit`` is the senders' ``KRONOS_MAX_QUEUE_JOBS``."""
     run = redis.register_script(read_script("queue_state"))
-    lists = [key for queue in queues for key in waiting_keys(queue)]
-    answers: Any = run(keys=lists, args=[limit, len(lists) // len(queues)])
+    lists = {queue: [key for name in with_feeds(queue) for key in waiting_keys(name)] for queue in queues}
+    num_lists = len(PRIORITY_STEPS) * 2
+    answers: Any = run(keys=[key for keys in lists.values() for key in keys], args=[limit, num_lists])
     found = {}
-    for queue in queues:
-        keys = waiting_keys(queue)
+    for queue, keys in lists.items():
         own, answers = answers[: len(keys)], answers[len(keys) :]
         lengths: dict[str, int] = dict.fromkeys(CELERY_PRIORITIES, 0)
         for key, (length, *_) in zip(keys, own, strict=True):
             lengths[priority_of(queue_and_step(key)[1])] += length
-        _, delayed, due, oldest_s = zip(*own, strict=True)
-        found[queue] = QueueState(lengths, sum(delayed), sum(due), max(map(float, oldest_s)))
+        _, delayed, due, oldest_s, of_feeds = zip(*own, strict=True)
+        oldest = max(map(float, oldest_s))
+        found[queue] = QueueState(lengths, sum(delayed), sum(due), oldest, sum(of_feeds))
     return found
 
 

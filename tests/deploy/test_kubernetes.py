@@ -155,9 +155,10 @@ def test_pools_are_scaled_by_all_lists_of_their_queue(name: str, queue: str) -> 
 
 
 @pytest.mark.parametrize(("name", "queue"), WORKERS.items())
-def test_pools_that_train_are_scaled_by_what_the_api_tells_of_their_own_queue(name: str, queue: str) -> None:
+def test_pools_are_scaled_by_what_the_api_tells_of_their_own_queue(name: str, queue: str) -> None:
     triggers = [one for one in named("ScaledObject")[name]["spec"]["triggers"] if one["type"] != "redis"]
-    assert bool(triggers) == (queue in ROLE_QUEUES["finetune"])
+    names = {"feeds"} if queue in ROLE_QUEUES["forecast"] else {"due", "training", "workers"}
+    assert {trigger["name"] for trigger in triggers} == names
     for trigger in triggers:
         place = trigger["metadata"]
         metric, label = re.fullmatch(r'(\w+)\{queue="([^"]+)"\}', place["valueLocation"]).groups()  # type: ignore[union-attr]
@@ -165,6 +166,7 @@ def test_pools_that_train_are_scaled_by_what_the_api_tells_of_their_own_queue(na
             "training": "kronos_jobs_training",
             "workers": "kronos_workers",
             "due": "kronos_queue_due_jobs",
+            "feeds": "kronos_queue_feed_jobs",
         }
         assert metric == metrics[trigger["name"]]
         assert label == queue
@@ -209,7 +211,7 @@ def test_all_that_waits_asks_for_pods(pool: str) -> None:
     assert size_wanted(pool, high=1, normal=2, low=4, lowest=8) == 15
     if pool.startswith("worker"):
         large = {"large_high": 1, "large_normal": 2, "large_low": 4, "large_lowest": 8}
-        assert size_wanted(pool, normal=16, **large) == 31
+        assert size_wanted(pool, normal=16, feeds=32, **large) == 63
 
 
 @pytest.mark.parametrize("pool", ["finetune-cpu", "finetune-gpu"])

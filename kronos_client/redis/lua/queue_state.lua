@@ -1,5 +1,6 @@
--- Returns for each list: its length; how many of its messages are delayed; how many of those are due; and the seconds
--- since its oldest job was admitted, 0 if none waits or another client sent it. Cancelled jobs do not count.
+-- Returns for each list: its length; how many of its messages are delayed; how many of those are due; the seconds since
+-- its oldest job was admitted, 0 if none waits or another client sent it; and the jobs of feeds. Cancelled jobs do not
+-- count. A feed has one message: it counts as the jobs that its due series make, and its oldest due bar as a job.
 -- include: now
 -- include: job_of
 -- include: queue_length
@@ -19,17 +20,31 @@ local function waited_s(message)
     return is_read and math.max(0, now - (tonumber(admitted_at or now) or now)) or 0
 end
 
+local of_feeds = {}
+for _, name in ipairs(redis.call('ZRANGE', 'kronos:feeds', 0, -1)) do
+    local uid, max_series, list = unpack(redis.call('HMGET', 'kronos:feed:' .. name, 'uid', 'max_series', 'list'))
+    local due = 'kronos:feed_due:' .. (uid or '')
+    local since = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
+    if list and since then
+        local known = of_feeds[list] or {0, 0}
+        local num_jobs = math.ceil(redis.call('ZCARD', due) / max_series)
+        of_feeds[list] = {known[1] + num_jobs, math.max(known[2], now - since)}
+    end
+end
+
 local states = {}
 for first = 1, #KEYS, num_lists do
     local lists = {unpack(KEYS, first, first + num_lists - 1)}
     for position, length in ipairs(lengths_of(lists, max_jobs)) do
         local list = lists[position]
         local delayed = 'kronos:delayed:' .. list
+        local num_jobs, oldest_s = unpack(of_feeds[list] or {0, 0})
         states[#states + 1] = {
-            length,
+            math.max(length, num_jobs),
             redis.call('ZCARD', delayed),
             redis.call('ZCOUNT', delayed, '-inf', now),
-            string.format('%.3f', waited_s(oldest_on(list))),
+            string.format('%.3f', math.max(oldest_s, waited_s(oldest_on(list)))),
+            num_jobs,
         }
     end
 end

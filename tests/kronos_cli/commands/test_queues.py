@@ -64,6 +64,7 @@ def test_each_queue_has_its_lengths_its_rate_and_the_wait_of_a_normal_job(redis:
         "delayed": 0,
         "due": 0,
         "oldest_s": 0.0,
+        "of_feeds": 0,
         "limit": 100,
         "workers": 2,
         "workers_ready": 1,

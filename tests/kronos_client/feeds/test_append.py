@@ -175,8 +175,10 @@ def test_deletion_removes_all_of_it_and_nothing_else(feed, redis, redis_server):
         other.append(WHOLE)
         others = {*redis.scan_iter()} - {"kronos:feed:f"}
         feed.append(WHOLE)
+        assert redis.llen("cpu.feed\x06\x163") == 2
         feed.delete()
         assert {*redis.scan_iter()} == others
+        assert redis.llen("cpu.feed\x06\x163") == 1
         assert code_of(feed.append, WHOLE) == code_of(feed.bars, "A") == "FEED_GONE"
         assert is_held(other, WHOLE)
 

@@ -16,6 +16,7 @@ from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.job import FeedJob, is_feed_job
 from kronos_client.feeds.store import FeedStore
 from kronos_client.redis.connection import connect
+from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, _forecast
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
@@ -238,6 +239,22 @@ def test_a_message_that_was_removed_is_sent_again(feed, worker, redis):
     feed.append(bars("s1", 1, first=21))
     worker.run()
     assert len(feed.latest().dropna(subset="close_mean")) == len(NAMES)
+
+
+def test_a_pools_waiting_work_includes_what_its_feeds_series_make(feed, worker, redis):
+    def state() -> QueueState:
+        return queue_states(redis, 100)["cpu"]
+
+    assert state() == QueueState({"high": 0, "normal": 0, "low": 0}, 0, 0, 0.0, 0)
+    feed.append(all_bars())
+    redis.zadd(f"kronos:feed_due:{feed._uid}", {"s5": 1.0})
+    assert (state().lengths["normal"], state().of_feeds) == (3, 3)  # 9 series of 16 paths, 64 in a job
+    assert state().oldest_s > 1e9
+    assert worker.take().take() is not None
+    assert (state().lengths["normal"], state().of_feeds) == (2, 2)
+    assert state().oldest_s < 1e9
+    worker.run()
+    assert (state().lengths["normal"], state().of_feeds, state().oldest_s) == (0, 0, 0.0)
 
 
 def test_bars_wait_for_a_gpu_worker(redis, redis_server):
