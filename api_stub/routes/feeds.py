@@ -19,6 +19,8 @@ from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.options import OF_ONE_JOB
+from kronos_client.feeds.scores import By
+from kronos_client.feeds.store import SCORES_KEPT_DAYS
 from kronos_client.feeds.update import FeedUpdate
 
 router = APIRouter(
@@ -85,6 +87,15 @@ class LatestView(BaseModel):
     rows: list[dict[str, Any]] = Field(
         description="`id`, `last_time`, `age_s`, `overdue_s`, `is_current`, `close_mean`, quantiles such as "
         "`close_q0.1`, the chance of each event, `error`; as in docs/use/feeds.md"
+    )
+
+
+class ScoresView(BaseModel):
+    """Scores by model, and by series, bars ahead or tenth of the chances."""
+
+    rows: list[dict[str, Any]] = Field(
+        description="`id` (null: all series), `model`, `num_scored`, `coverage_50`, `coverage_80`, "
+        "`coverage_95`, `pinball_ratio`, `brier`, `num_missing`; with another `by` as in docs/use/feeds.md"
     )
 
 
@@ -156,6 +167,19 @@ async def get_latest(
     """A row for each series: its newest forecast, or why there is none."""
     rows = await backend.call(feed.rows, rank)
     return LatestView(rows=[row for row in rows if max_age_s is None or row["age_s"] <= max_age_s])
+
+
+@router.get("/{name}/scores")
+async def get_scores(
+    feed: OpenFeed,
+    backend: BackendDependency,
+    by: Annotated[By, Query(description="what has a row")] = "series",
+    days: Annotated[
+        int | None, Query(ge=1, le=SCORES_KEPT_DAYS, description="only what was scored in the last ones")
+    ] = None,
+) -> ScoresView:
+    """How the feed's own past forecasts did, against bars as they were first read."""
+    return ScoresView(rows=await backend.call(partial(feed.score_rows, by, days=days)))
 
 
 @router.get("/{name}/series/{series_id}", response_model_exclude_none=True)

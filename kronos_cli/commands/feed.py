@@ -1,10 +1,10 @@
-"""``kronos feed``, and its subcommands list, create, append, follow, latest, watch and delete."""
+"""``kronos feed``, and its subcommands list, create, append, follow, latest, scores, watch and delete."""
 
 import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import click
 import pandas as pd
@@ -20,6 +20,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import FeedStore
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.errors import CandleFileError, InputError
@@ -138,6 +139,30 @@ def latest(name: str, rank: str | None, max_age_s: float | None, as_csv: bool, a
         click.echo(rows.to_csv(index=False), nl=False)
         return
     show(json.loads(rows.to_json(orient="records")), _table(rows), as_json=as_json)
+
+
+@feed.command()
+@name_of_feed
+@click.option(
+    "--by", type=click.Choice(get_args(By)), default="series", show_default=True, help="What has a row."
+)
+@click.option("--days", type=int, metavar="N", help="Only what was scored in the last N days.")
+@as_json
+def scores(name: str, by: By, days: int | None, as_json: bool) -> None:
+    """Show how past forecasts did: coverage, loss against a bootstrap's, and the chances' Brier score."""
+    with _opened(name) as feed:
+        rows = feed.score_rows(by, days=days)
+    if as_json or not rows:
+        show(rows, "Nothing is scored yet: no bar that was forecast has come.", as_json=as_json)
+        return
+    titles = [title.removeprefix("num_").replace("coverage_", "in ").replace("_", " ") for title in rows[0]]
+    table = simple_table(*titles, names=("id", "model"))
+    for row in rows[:MAX_ROWS]:
+        shown = (f"{value:.3f}" if isinstance(value, float) else value for value in row.values())
+        table.add_row(*("–" if value is None else str(value) for value in shown))
+    if len(rows) > MAX_ROWS:
+        table.caption = f"{MAX_ROWS} of {len(rows)} rows; --json has all"
+    show(rows, table, as_json=False)
 
 
 @feed.command()

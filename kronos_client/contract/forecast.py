@@ -166,6 +166,7 @@ class Output(WireModel):
     )
     repair: bool = Field(default=True, description="whether high, low, volume and amount are made consistent")
     stream: bool = Field(default=False, description="whether progress has the bars that are done so far")
+    scoring: bool = Field(default=False, description="whether the quantiles by which feeds score come back")
 
 
 class ForecastJob(WireModel):

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+SCORED_LEVELS: Final = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975)
+"""Levels of the quantiles by which feeds score: the ends of intervals of 95, 80 and 50 %, and the median."""
 MIN_PATHS_OF_QUANTILES: Final = 20
 MIN_PATHS_OF_EVENTS: Final = 25
 """The standard error of a chance is then at most 10 points, √(0.25 / 25)."""
@@ -190,6 +192,10 @@ class SeriesForecast(ResultModel):
         default=None, description="bars of the series that the model read, the last ones"
     )
     warnings: Texts = Field(default=(), description="for people, about this series")
+    scoring: Annotated[tuple[Values, ...], Field(strict=False)] | None = Field(
+        default=None,
+        description="the close's quantiles at 0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975; null if not asked for",
+    )
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         ends = {"last": self.timestamps[-1], "mean_close": self.mean["close"][-1]} if self.timestamps else {}
@@ -374,12 +380,14 @@ def series_result(
     """The forecast of one series, or its first bars, with what the job's ``output`` asks for."""
     if output.repair:
         forecast = forecast.repaired()
-    levels = output.quantiles
-    last_close = float(series.bars[-1, CLOSE])
-    tables = np.concatenate([forecast.mean[None], forecast.quantiles(levels)])  # (1 + num_levels, H, 6)
-    if calibration is not None and levels:
-        tables[1:] = calibration.corrected(levels, tables[1:], series.bars)
-    mean, *quantiles = map(_by_column, tables.swapaxes(1, 2).tolist())
+    levels, scored = output.quantiles, SCORED_LEVELS if output.scoring else ()
+    last_close, num_tables = float(series.bars[-1, CLOSE]), 1 + len(levels)
+    tables = np.concatenate([forecast.mean[None], forecast.quantiles((*levels, *scored))])  # (…, H, 6)
+    if calibration is not None:
+        for part, of_part in ((slice(1, num_tables), levels), (slice(num_tables, None), scored)):
+            if of_part:
+                tables[part] = calibration.corrected(of_part, tables[part], series.bars)
+    mean, *quantiles = map(_by_column, tables[:num_tables].swapaxes(1, 2).tolist())
     statistics, remarks = path_statistics(forecast, last_close, levels) if output.statistics else (None, [])
     return SeriesForecast(
         id=series.id,
@@ -394,6 +402,7 @@ def series_result(
         seed=series.seed,
         lookback=len(series.bars),
         warnings=(*series.warnings, *remarks),
+        scoring=tables[num_tables:, :, CLOSE].tolist() if scored else None,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import WAIT_S, Appended, Feed
 from kronos_client.feeds.options import FeedSpec
+from kronos_client.feeds.scores import By
 from kronos_client.feeds.update import FeedUpdate
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ class AsyncFeed:
     async def rank(self, event: str, *, max_age_s: float = math.inf) -> "pd.DataFrame":
         """As ``Feed.rank``."""
         return await asyncio.to_thread(self._feed.rank, event, max_age_s=max_age_s)
+
+    async def scores(self, by: By = "series", *, days: int | None = None) -> "pd.DataFrame":
+        """As ``Feed.scores``."""
+        return await asyncio.to_thread(self._feed.scores, by, days=days)
 
     async def forecast(self, series_id: str) -> FeedUpdate | None:
         """As ``Feed.forecast``."""

@@ -96,6 +96,12 @@ class Bars:
         columns = {name: self.rows["values"][:, at].copy() for at, name in enumerate(self.form.columns)}
         return {"timestamps": list(self.texts()), **columns}
 
+    def table(self) -> NDArray[np.float64]:
+        """Values in the order of ``COLUMNS``, (T, 6); NaN in columns that the series does not have."""
+        table = np.full((len(self), len(COLUMNS)), np.nan)
+        table[:, [COLUMNS.index(name) for name in self.form.columns]] = self.rows["values"]
+        return table
+
     def block(self, series_id: str) -> tuple[str, bytes]:
         """These bars as a block, and its name, a hash: blocks of two series never share one."""
         content = self.rows.tobytes()

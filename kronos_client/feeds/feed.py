@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from random import uniform
 from time import sleep
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.latest import latest_columns, latest_rows
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.store import FeedLimits, FeedStore, Read, Write, gone
+from kronos_client.feeds.scores import By, score_rows
+from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, Read, Write, gone
 from kronos_client.feeds.update import FeedUpdate
 from kronos_client.feeds.window import Block, Change, Record, compare, cut, num_kept_blocks, trimmed
 from kronos_client.redis.connection import reachable
@@ -224,6 +225,43 @@ class Feed:
             return rows
         with_chance = [row for row in rows if row[event] is not None]
         return sorted(with_chance, key=lambda row: (-row[event], row["id"]))
+
+    def scores(self, by: By = "series", *, days: int | None = None) -> "pd.DataFrame":
+        """How the feed's own past forecasts did, against bars as they were first read. Needs pandas.
+
+        Args:
+            by: "series" has a row for all, whose ``id`` is None, then one for each series since it was last
+                replaced; "horizon" one for each number of bars ahead; "chance" one for each tenth of the
+                chances of events. Each is by model.
+            days: Only what was scored in so many last days of UTC, 1 to 31; by default all.
+
+        Returns:
+            Columns ``num_scored``, forecast bars that have come; ``coverage_50``, ``coverage_80`` and
+            ``coverage_95``, the share of closes inside these intervals; ``pinball_ratio``, the loss of the
+            quantiles, divided by that of a drift-free bootstrap of the same lookbacks; ``brier``, the mean
+            squared error of the chances; ``num_missing``, forecast bars that never came.
+
+        Raises:
+            JobError: BAD_VALUE, FEED_GONE, BROKER_UNREACHABLE.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self.score_rows(by, days=days))
+
+    def score_rows(self, by: By = "series", *, days: int | None = None) -> list[dict[str, Any]]:
+        """The rows of ``scores``, without pandas."""
+        if by not in get_args(By):
+            text = f"by must be one of {', '.join(get_args(By))}"
+            raise JobError(ErrorCode.BAD_VALUE, text, "by")
+        if days is not None and not 1 <= days <= SCORES_KEPT_DAYS:
+            raise JobError(ErrorCode.BAD_VALUE, f"days must be 1 to {SCORES_KEPT_DAYS}", "days")
+        sums = self._store.scores(self._uid, days)
+        if not sums:
+            self._check_exists()
+        ids = self.ids() if by == "series" else []
+        reads = zip(ids, self._store.read(self._uid, ids), strict=True)
+        num_restarts = {name: read.record.num_restarts for name, read in reads if read.record}
+        return score_rows(sums, by, num_restarts)
 
     def _frame(self, rows: Iterable[dict[str, Any]], max_age_s: float) -> "pd.DataFrame":
         import pandas as pd

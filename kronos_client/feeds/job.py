@@ -14,9 +14,12 @@ from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.store import FeedStore, Read, gone
+from kronos_client.feeds.scores import PendingForecast, ScoreSums, due, is_kept
+from kronos_client.feeds.store import End, FeedStore, Read, Taken, Unscored, gone
 from kronos_client.feeds.update import FeedUpdate
+from kronos_model.bars.columns import CLOSE
 from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.forecast import Event
 from kronos_model.seeds import seed_from_text
 
 OF_SERIES: Final = re.compile(r"series\.(\d+)(\.|$)")
@@ -39,10 +42,15 @@ class FeedJob:
         name, uid = str(job["feed"].get("name")), str(job["feed"].get("uid"))
         self._store, self._given = store, (name, uid, job_id, source)
         self._submitted_at = job.get("submitted_at")
-        self._name, self._uid, self._job_id = name, uid, job_id
+        self.name, self._uid, self._job_id = name, uid, job_id
         self._spec: FeedSpec | None = None
         self._updates: dict[str, FeedUpdate] = {}  # of all series, complete when the job ends
         self._computed: list[str] = []  # the ids of the job's series, in its order
+        self._taken: dict[str, Taken] = {}
+        self._bars: dict[str, Bars] = {}
+        self._forecasts: dict[str, PendingForecast] = {}
+        self.scores: dict[str, float] = {}
+        """``SERIES_SUMS`` that its end has added."""
 
     def take(self) -> dict[str, Any] | None:
         """The job as other senders write it, with the series that are due now; None if none is.
@@ -52,12 +60,15 @@ class FeedJob:
         """
         found = self._store.take(*self._given)
         if found is None:
-            raise gone(self._name)
+            raise gone(self.name)
         self._spec = spec = FeedSpec.from_json(found[0])
-        blocks = [block.name for _, read in found[1] if read.record for block in read.record.blocks]
-        contents = self._store.blocks(self._uid, blocks)
+        self._taken = {taken.series_id: taken for taken in found[1]}
+        records = [taken.read.record for taken in found[1] if taken.read.record]
+        contents = self._store.blocks(
+            self._uid, [block.name for record in records for block in record.blocks]
+        )
         series = []
-        for name, read in found[1]:
+        for name, read, _ in found[1]:
             self._updates[name] = FeedUpdate(
                 series=name,
                 version=read.version,
@@ -74,7 +85,7 @@ class FeedJob:
         if not series:
             return None
         known = {"schema_version": SCHEMA_VERSION, "submitted_at": self._submitted_at}
-        return {**spec.job, **known, "series": series}
+        return {**spec.job, **known, "series": series, "output": {**spec.job["output"], "scoring": True}}
 
     def _series(
         self, spec: FeedSpec, name: str, read: Read, contents: Mapping[str, bytes | None]
@@ -83,8 +94,9 @@ class FeedJob:
         found = [] if record is None else [contents[block.name] for block in record.blocks]
         blocks = [content for content in found if content is not None]
         if record is None or len(blocks) < len(found):
-            raise gone(self._name, name)
-        columns = Bars.from_blocks(record.form, blocks)[-spec.max_bars :].as_columns()
+            raise gone(self.name, name)
+        self._bars[name] = Bars.from_blocks(record.form, blocks)[-spec.max_bars :]
+        columns = self._bars[name].as_columns()
         self._updates[name] = self._updates[name].model_copy(update={"last_time": columns["timestamps"][-1]})
         zones: dict[str, Any] = {"calendar": spec.calendar, "timezone": record.timezone}
         seed = spec.job["sampling"].get("seed")
@@ -120,11 +132,40 @@ class FeedJob:
                 result = ForecastResult.model_validate(result, strict=False)
             facts = result.model_dump(mode="json", exclude={"series"})
             updates |= {forecast.id: self._made(result, forecast) for forecast in result.series}
-        self._store.end(*self._given, updates)
+        unscored: dict[str, Unscored] | None = {name: taken.unscored for name, taken in self._taken.items()}
+        while unscored is not None:  # others have ended series meanwhile
+            ends, sums = self._ends(updates, unscored)
+            unscored = self._store.end(*self._given, ends, sums.by_field)
+        self.scores = sums.totals
         if isinstance(outcome, JobError):
             return outcome
         failed = {name: update.failure.code for name, update in updates.items() if update and update.failure}
-        return facts | {"feed": self._name, "num_series": len(updates), "failed": failed}
+        return facts | {"feed": self.name, "num_series": len(updates), "failed": failed}
+
+    def _ends(
+        self, updates: Mapping[str, FeedUpdate | None], unscored: Mapping[str, Unscored]
+    ) -> tuple[dict[str, End | None], ScoreSums]:
+        """What becomes of series whose newest outcome is older, and the scores of their earlier forecasts."""
+        ends: dict[str, End | None] = {}
+        sums, events = ScoreSums(), [Event.parse(text) for text in self._spec.events] if self._spec else []
+        for name, (newest, scored, kept) in unscored.items():
+            update, made = updates[name], self._forecasts.get(name)
+            if update is None:
+                ends[name] = None
+            elif newest >= update.version:
+                continue
+            elif made is None:
+                ends[name] = End(update, newest, scored)
+            else:
+                found = self._store.kept_forecasts(self._uid, name, kept)
+                known = {version: PendingForecast.from_bytes(content) for version, content in found.items()}
+                current = [one for one in known.values() if one.num_restarts == made.num_restarts]
+                bars, last = self._bars[name], int(self._bars[name].clock[-1])
+                sums.add(name, due(current, bars, scored), bars, events)
+                waiting = {at for at, one in known.items() if one in current and one.times[-1] > last}
+                content = made.to_bytes() if is_kept(update.version, len(made.times)) else b""
+                ends[name] = End(update, newest, last, content, sorted({*kept} - waiting))
+        return ends, sums
 
     def _made(self, result: ForecastResult, forecast: SeriesForecast) -> FeedUpdate:
         assert self._spec is not None
@@ -134,8 +175,15 @@ class FeedJob:
         def kept(columns: Mapping[Any, Any]) -> dict[Any, Any]:
             return {name: values for name, values in columns.items() if name in keep}
 
+        bars, record = self._bars[forecast.id], self._taken[forecast.id].read.record
+        assert record is not None
+        num_paths: int = self._spec.job["sampling"]["sample_count"]
+        self._forecasts[forecast.id] = PendingForecast.of(
+            forecast, result.model, record.num_restarts, bars.table()[:, CLOSE], num_paths
+        )
         quantiles = {level: kept(columns) for level, columns in forecast.quantiles.items()}
-        forecast = forecast.model_copy(update={"mean": kept(forecast.mean), "quantiles": quantiles})
+        shown = {"mean": kept(forecast.mean), "quantiles": quantiles, "scoring": None}
+        forecast = forecast.model_copy(update=shown)
         facts |= {"forecast": forecast, "next_ends_at": _next_ends_at(self._spec, forecast)}
         return self._updates[forecast.id].model_copy(update=facts)
 

@@ -6,10 +6,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.store import FeedLimits, FeedStore, Read, Taken, Write, exceeds, gone
+from kronos_client.feeds.store import (
+    End,
+    FeedLimits,
+    FeedStore,
+    Read,
+    Taken,
+    Unscored,
+    Write,
+    exceeds,
+    gone,
+)
 from kronos_client.feeds.update import FeedUpdate
+from kronos_model.evaluation.windows import Array
 
 NOT_KNOWN = Read(0, 0.0, None)
+NONE_MADE = Unscored(0, 0, ())
 
 
 @dataclass
@@ -20,6 +32,9 @@ class _Feed:
     blocks: dict[str, bytes] = field(default_factory=dict)
     due: dict[str, None] = field(default_factory=dict)  # ordered
     latest: dict[str, FeedUpdate] = field(default_factory=dict)
+    unscored: dict[str, Unscored] = field(default_factory=dict)
+    kept: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    scores: dict[str, Array] = field(default_factory=dict)
     updates: list[FeedUpdate] = field(default_factory=list)
 
 
@@ -79,22 +94,48 @@ class MemoryFeedStore(FeedStore):
     def take(self, name: str, uid: str, job_id: str, source: str) -> tuple[str, list[Taken]] | None:
         with self._lock:
             feed = self._of(uid)
-            taken = [Taken(series_id, feed.reads[series_id]) for series_id in feed.due]
+            taken = [
+                Taken(series_id, feed.reads[series_id], feed.unscored.get(series_id, NONE_MADE))
+                for series_id in feed.due
+            ]
             feed.due.clear()
             return feed.spec.to_json(), taken
 
+    def kept_forecasts(self, uid: str, series_id: str, versions: Sequence[int]) -> dict[int, bytes]:
+        return {version: self._of(uid).kept[series_id, version] for version in versions}
+
     def end(
-        self, name: str, uid: str, job_id: str, source: str, updates: Mapping[str, FeedUpdate | None]
-    ) -> None:
+        self,
+        name: str,
+        uid: str,
+        job_id: str,
+        source: str,
+        ends: Mapping[str, End | None],
+        sums: Mapping[str, Array],
+    ) -> dict[str, Unscored] | None:
         with self._changed:
             feed = self._of(uid)
-            for series_id, update in updates.items():
-                if update is None:
+            known = {series_id: feed.unscored.get(series_id, NONE_MADE) for series_id in ends}
+            if any(end and end.before != known[series_id].version for series_id, end in ends.items()):
+                return known
+            for series_id, end in ends.items():
+                if end is None:
                     feed.due.setdefault(series_id)
-                elif series_id not in feed.latest or feed.latest[series_id].version < update.version:
-                    feed.latest[series_id] = update
-                    feed.updates.append(update.model_copy(update={"id": str(len(feed.updates) + 1)}))
+                    continue
+                version = end.update.version
+                kept = {*known[series_id].kept, *([version] if end.forecast else [])} - {*end.done}
+                feed.kept[series_id, version] = end.forecast
+                feed.unscored[series_id] = Unscored(version, end.scored, tuple(sorted(kept)))
+                feed.latest[series_id] = end.update
+                feed.updates.append(end.update.model_copy(update={"id": str(len(feed.updates) + 1)}))
+            for score, numbers in sums.items():
+                feed.scores[score] = feed.scores.get(score, 0) + numbers
             self._changed.notify_all()
+            return None
+
+    def scores(self, uid: str, days: int | None) -> dict[str, Array]:
+        """All, whatever ``days`` says: they are of now."""
+        return dict(self._of(uid).scores)
 
     def latest(self, uid: str, ids: Sequence[str] | None = None) -> dict[str, FeedUpdate]:
         known = self._of(uid).latest

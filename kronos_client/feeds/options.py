@@ -79,7 +79,7 @@ class FeedSpec:
         except KronosError as error:
             raise JobError.from_kronos(error) from None
         # Some bars, so that all other options are checked just as a worker will.
-        bars = dict.fromkeys(PRICE_COLUMNS, [1.0] * 3)
+        bars = {name: [value] * 3 for name, value in zip(PRICE_COLUMNS, (1.0, 3.0, 1.0, 2.0), strict=True)}
         payload = forecast_payload(bars, timestamps=SOME_TIMES, limits=settings.limits(), **given)
         forecast_job(payload, None, settings)
         for name in ("series", "schema_version"):

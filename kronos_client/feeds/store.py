@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -24,6 +25,7 @@ from kronos_client.redis.message import CONTENT, NO_TIMES, NOT_USED
 from kronos_client.redis.queues import FEED, list_key
 from kronos_client.redis.scripts import read_script
 from kronos_client.settings import ClientSettings
+from kronos_model.evaluation.windows import Array
 
 FEEDS_KEY: Final = f"{KEY_PREFIX}feeds"
 """The sorted set of feeds' names, by their last append."""
@@ -32,7 +34,10 @@ GONE_KEY: Final = f"{KEY_PREFIX}feeds_gone"
 UNSEEN_S: Final = 600
 """Seconds that a block without a record is kept: to upload the rest, or to read what has just changed."""
 CHUNK: Final = 1000
-CACHED_BLOCKS: Final = 20_000
+CACHED_BLOCKS: Final = 60_000
+"""With what is kept of forecasts: those of 2,000 series of 512 bars, 12 bars ahead."""
+SCORES_KEPT_DAYS: Final = 31
+"""Days whose scores can be read alone."""
 MAX_UPDATES_READ: Final = 100
 
 
@@ -54,11 +59,43 @@ class Read(NamedTuple):
     record: Record | None
 
 
+class Unscored(NamedTuple):
+    """What is still to be scored of a series.
+
+    Attributes:
+        version: Of its newest outcome; 0 if there is none.
+        scored: The instant up to which its bars were scored.
+        kept: Versions whose forecasts are kept for that.
+    """
+
+    version: int
+    scored: int
+    kept: tuple[int, ...]
+
+
 class Taken(NamedTuple):
     """A series that a job computes, as it is now; without a record its bars are gone."""
 
     series_id: str
     read: Read
+    unscored: Unscored
+
+
+class End(NamedTuple):
+    """What became of a series.
+
+    Attributes:
+        before: The version whose outcome was the newest.
+        scored: The instant up to which its bars are scored now.
+        forecast: What is kept of its forecast until its bars come, or nothing.
+        done: Versions whose forecasts need not be kept any longer.
+    """
+
+    update: FeedUpdate
+    before: int
+    scored: int
+    forecast: bytes = b""
+    done: Sequence[int] = ()
 
 
 class Write(NamedTuple):
@@ -192,18 +229,65 @@ class FeedStore:
         if not answer:
             return None
         options, *columns = answer
-        taken = [Taken(name.decode(), _read(*both)) for name, *both in zip(*columns, strict=True)]
-        return options.decode(), taken
+        rows = zip(*columns, strict=True)
+        return options.decode(), [
+            Taken(series_id.decode(), _read(*both), _unscored(kept)) for series_id, *both, kept in rows
+        ]
+
+    def kept_forecasts(self, uid: str, series_id: str, versions: Sequence[int]) -> dict[int, bytes]:
+        """What is kept of forecasts, by version. Those that were made or read here before cost nothing."""
+        names = {version: f"{uid} {version} {series_id}" for version in versions}
+        found = {version: self._blocks.get(name) for version, name in names.items()}
+        if missing := [version for version in versions if found[version] is None]:
+            with reachable():
+                contents: Any = self.redis.hmget(pending_key(uid, series_id), list(map(str, missing)))
+            found |= zip(missing, contents, strict=True)
+            self._remember({names[version]: content for version in missing if (content := found[version])})
+        return {version: content for version, content in found.items() if content is not None}
 
     def end(
-        self, name: str, uid: str, job_id: str, source: str, updates: Mapping[str, FeedUpdate | None]
-    ) -> None:
-        """Store what a job made of its series. Those without an update are due again."""
+        self,
+        name: str,
+        uid: str,
+        job_id: str,
+        source: str,
+        ends: Mapping[str, End | None],
+        sums: Mapping[str, Array],
+    ) -> dict[str, Unscored] | None:
+        """Store what a job made of its series, and add scores. Series without an end are due again.
+
+        Returns:
+            None; or, with nothing stored, what is unscored, because other jobs have ended series meanwhile.
+        """
         keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, latest_key, updates_key)), source]
-        args: list[Any] = [uid, job_id]
-        for series_id, update in updates.items():
-            args += [series_id, update.version if update else 0, _packed(update) if update else ""]
-        self._run("feed_end", keys, args)
+        keys.append(scores_key(uid))
+        args: list[Any] = [uid, job_id, SCORES_KEPT_DAYS * 86_400, len(sums)]
+        for field, numbers in sums.items():
+            args += [field, numbers.astype("<f4").tobytes()]
+        for series_id, end in ends.items():
+            if end is None:
+                args += [series_id, 0, "", 0, 0, "", 0]
+                continue
+            args += [series_id, end.update.version, _packed(end.update), *end[1:4], len(end.done), *end.done]
+        answer = self._run("feed_end", keys, args)
+        if answer is not None:
+            return dict(zip(ends, map(_unscored, answer), strict=True))
+        made = {series_id: end for series_id, end in ends.items() if end and end.forecast}
+        self._remember({f"{uid} {end.update.version} {key}": end.forecast for key, end in made.items()})
+        return None
+
+    def scores(self, uid: str, days: int | None) -> dict[str, Array]:
+        """Sums of scores by field, of all time or of the last days by Redis's clock."""
+        today = int(self.now() // 86_400)
+        keys = [scores_key(uid)] if days is None else _day_keys(uid, today, days)
+        sums: dict[str, Array] = {}
+        with reachable():
+            for key in keys:
+                found: Any = self.redis.hgetall(key)
+                for field, numbers in found.items():
+                    name = field.decode()
+                    sums[name] = sums.get(name, 0) + np.frombuffer(numbers, "<f8")
+        return sums
 
     def latest(self, uid: str, ids: Sequence[str] | None = None) -> dict[str, FeedUpdate]:
         """The newest update of each series, or of these, that have one."""
@@ -256,11 +340,13 @@ class FeedStore:
         with reachable():
             uids: Any = self.redis.smembers(GONE_KEY)
             for uid in (each.decode() for each in uids):
-                for _, record in self.redis.hscan_iter(series_key(uid), count=100):
+                for name, record in self.redis.hscan_iter(series_key(uid), count=100):
                     blocks = Record.from_json(record).blocks
-                    self.redis.unlink(*(block_key(uid, block.name) for block in blocks))
-                others = series_key, versions_key, due_key, taken_key, latest_key, updates_key
-                self.redis.unlink(*(key(uid) for key in others))
+                    pending = pending_key(uid, name.decode())
+                    self.redis.unlink(pending, *(block_key(uid, block.name) for block in blocks))
+                others = series_key, versions_key, due_key, taken_key, latest_key, updates_key, scores_key
+                days = _day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
+                self.redis.unlink(*(key(uid) for key in others), *days)
                 self.redis.srem(GONE_KEY, uid)
 
     def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
@@ -311,6 +397,20 @@ def updates_key(uid: str) -> str:
     return f"{KEY_PREFIX}feed_updates:{uid}"
 
 
+def pending_key(uid: str, series_id: str) -> str:
+    """The key of what is unscored of a series: as ``lua/feed_unscored.lua`` has it."""
+    return f"{KEY_PREFIX}feed_pending:{uid}:{series_id}"
+
+
+def scores_key(uid: str) -> str:
+    """The key of the sums of scores; those of a day have its number since 1970 too."""
+    return f"{KEY_PREFIX}feed_scores:{uid}"
+
+
+def _day_keys(uid: str, today: int, days: int) -> list[str]:
+    return [f"{scores_key(uid)}:{day}" for day in range(today, today - days, -1)]
+
+
 def block_key(uid: str, block: str) -> str:
     """The key of a block."""
     return f"{KEY_PREFIX}feed_block:{uid}:{block}"
@@ -326,6 +426,13 @@ def gone(name: str, series_id: str | None = None) -> JobError:
 def _read(record: bytes | None, version: bytes | None) -> Read:
     number, _, moment = (version or b"0 0").decode().partition(" ")
     return Read(int(number), float(moment), None if record is None else Record.from_json(record))
+
+
+def _unscored(found: bytes) -> Unscored:
+    version, scored, *fields = found.split()
+    return Unscored(
+        int(version), int(scored), tuple(sorted(int(field) for field in fields if field.isdigit()))
+    )
 
 
 def _packed(update: FeedUpdate) -> bytes:

@@ -1,4 +1,4 @@
-"""Tools that read feeds: which there are, and the newest forecasts of one."""
+"""Tools that read feeds: which there are, the newest forecasts of one, and how its past ones did."""
 
 from functools import partial
 from typing import Annotated, Any
@@ -8,7 +8,8 @@ from mcp_types import CallToolResult
 from pydantic import Field
 
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.store import FeedStore
+from kronos_client.feeds.scores import By
+from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedStore
 from kronos_client.mcp import service as base
 from kronos_client.mcp.service import MAX_LISTED, READS, AnyContext, answer
 
@@ -44,3 +45,24 @@ def add(server: MCPServer[Any], service: base.Service) -> None:
         rows = await core.call(feed.rows, rank)
         content = {"events": feed.spec.events, "pred_len": feed.spec.job.get("pred_len")}
         return answer(content | {"rows": rows[:limit], "total": len(rows)})
+
+    @server.tool(**READS)
+    async def feed_scores(
+        context: AnyContext,
+        name: str,
+        by: Annotated[By, Field(description="a row for each of these")] = "series",
+        days: Annotated[
+            int | None, Field(ge=1, le=SCORES_KEPT_DAYS, description="the last ones alone")
+        ] = None,
+        limit: Annotated[int, Field(ge=1, le=MAX_LISTED, description="rows in the answer")] = 20,
+    ) -> CallToolResult:
+        """How a feed's own past forecasts did: the first row, without an id, is of all series.
+
+        Do not rely on forecasts with a `coverage_80` far from 0.8, or with a `pinball_ratio` of 1 or more: a
+        bootstrap of each lookback did as well.
+        """
+        service.allow(context, "predict")
+        opened = partial(Feed.open, settings=core.settings, store=store)
+        feed = await core.call(opened, service.feed_name(context, name))
+        rows = await core.call(partial(feed.score_rows, by, days=days))
+        return answer({"rows": rows[:limit], "total": len(rows)})

@@ -38,7 +38,7 @@ KEYS = f"{ALL},{PREDICT}:predict,{METRICS}:metrics"
 TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "kronos-tiny", "KRONOS_MAX_CONTEXT": "512"}
 TOOLS = {
     *("forecast_candles", "forecast_file", "get_forecast", "run_backtest", "get_backtest"),
-    *("list_models", "list_workers", "explain_job", "list_feeds", "read_feed"),
+    *("list_models", "list_workers", "explain_job", "list_feeds", "read_feed", "feed_scores"),
 }
 SMALL_CHARS = 3000
 
@@ -234,6 +234,7 @@ def test_a_feed_is_read_by_those_who_may_see_it(stack, transport):
         assert (await call(client, "list_feeds"))["feeds"] == ["universe"]
         found = await call(client, "read_feed", name="universe", rank=UP)
         assert (found["total"], found["rows"][0]["id"]) == (1, "NORTH")
+        assert (await call(client, "feed_scores", name="universe", by="horizon"))["total"] == 0
         assert (await refused(client, "read_feed", name="none"))["code"] == "FEED_NOT_FOUND"
 
     async def of_another_key(client: Client) -> None:

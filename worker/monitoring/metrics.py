@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import TrainingStatus
+from kronos_client.feeds.scores import INTERVALS
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.queues import MAX_WAIT_S
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S
@@ -200,6 +201,16 @@ class WorkerMetrics(JobMetrics):
         self.batch_size = self._histogram("kronos_batch_size", text, model, buckets=BATCH_BUCKETS)
         text = "Time that a series waited in this worker for its slots"
         self.queue_wait_s = self._histogram("kronos_queue_wait_seconds", text, model, buckets=WAIT_BUCKETS_S)
+        text = "Bars of a feed's earlier forecasts that have come; one for each forecast of it"
+        self.feed_bars = self._counter("kronos_feed_scored_bars", text, ("feed",))
+        text = "Those whose close lay in the central interval of so many per cent"
+        self.feed_inside = self._counter("kronos_feed_bars_inside", text, ("feed", "interval"))
+        text = "Pinball loss of quantiles, in the lookback's mean changes: of the model, and of a bootstrap"
+        self.feed_loss = self._counter("kronos_feed_loss", text, ("feed", "forecast"))
+        text = "Chances of events that came true or not, summed: their number, and their squared errors"
+        self.feed_chances = self._counter("kronos_feed_chances", text, ("feed", "sum"))
+        text = "Forecast bars of a feed that never came"
+        self.feed_missing = self._counter("kronos_feed_missing_bars", text, ("feed",))
 
     def observe_step(self, model_id: str, report: "StepReport", load: "EngineLoad") -> None:
         if report.num_prefill_bars:
@@ -219,6 +230,19 @@ class WorkerMetrics(JobMetrics):
         self.queue_wait_s.labels(model_id).observe(queued_s)
         self._waited_s += queued_s
         self._waits += 1
+
+    def observe_scores(self, feed: str, sums: Mapping[str, float]) -> None:
+        """Count what a job has added to a feed's scores: ``SERIES_SUMS`` by name, or nothing."""
+        if not sums:
+            return
+        self.feed_bars.labels(feed).inc(sums["num_scored"])
+        for share in INTERVALS:
+            self.feed_inside.labels(feed, share).inc(sums[f"inside_{share}"])
+        self.feed_loss.labels(feed, "model").inc(sums["loss"])
+        self.feed_loss.labels(feed, "bootstrap").inc(sums["bootstrap_loss"])
+        self.feed_chances.labels(feed, "number").inc(sums["num_chances"])
+        self.feed_chances.labels(feed, "squared_error").inc(sums["brier"])
+        self.feed_missing.labels(feed).inc(sums["num_missing"])
 
     def recently(self) -> dict[str, Any]:
         """Means over the last seconds, for the worker's status; None if nothing happened.

@@ -1,24 +1,73 @@
--- Stores what a job computed for series of a feed, and adds it to the feed's updates, unless a newer version of the series
--- is there. Series without an outcome are due again. Returns 1, or 0 if the feed no longer exists.
+-- Stores what a job computed for series of a feed, adds it to the feed's updates, and adds the scores of earlier forecasts,
+-- all or nothing. Series without an outcome are due again. Returns nothing, or what is unscored if other jobs have ended
+-- series meanwhile; so each bar is scored once.
 -- include: now
 -- include: feed_send
-local feed, due, taken, latest, updates, list = unpack(KEYS)
-local uid, job_id = ARGV[1], ARGV[2] -- then of each series its id, version and outcome, or ''
+-- include: feed_unscored
+local feed, due, taken, latest, updates, list, scores = unpack(KEYS)
+local uid, job_id, kept_s = ARGV[1], ARGV[2], ARGV[3]
+-- Then the number of sums, and of each its field and float32 numbers to add; then of each series its id, version, outcome
+-- (or ''), the version whose outcome was newest, the instant up to which its bars are scored now, what is kept of the
+-- forecast (or ''), the number of forecasts that need not be kept any longer, and their versions.
+local position = 3
+
+local function next_value()
+    position = position + 1
+    return ARGV[position]
+end
+
+local function add(key, field, numbers)
+    local known, sums = redis.call('HGET', key, field), {}
+    for at = 1, #numbers / 4 do
+        local before = known and struct.unpack('<d', known, 8 * at - 7) or 0
+        sums[at] = struct.pack('<d', before + struct.unpack('<f', numbers, 4 * at - 3))
+    end
+    redis.call('HSET', key, field, table.concat(sums))
+end
 
 if redis.call('HGET', feed, 'uid') ~= uid then
-    return 0
+    return
 end
+local fields, series, ids, has_changed = {}, {}, {}, false
+for at = 1, tonumber(next_value()) do
+    fields[at] = {next_value(), next_value()}
+end
+while position < #ARGV do
+    local one = {id = next_value(), version = next_value(), outcome = next_value(), before = next_value(),
+        scored = next_value(), forecast = next_value(), done = {}}
+    for at = 1, tonumber(next_value()) do
+        one.done[at] = next_value()
+    end
+    local known = redis.call('HGET', pending_key(uid, one.id), 'version') or '0'
+    has_changed = has_changed or (one.outcome ~= '' and known ~= one.before)
+    series[#series + 1], ids[#ids + 1] = one, one.id
+end
+if has_changed then
+    return unscored(uid, ids)
+end
+
 local max_updates = math.max(100, 4 * redis.call('HLEN', latest))
-for at = 3, #ARGV, 3 do
-    local id, version, outcome = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2] -- compressed
-    local known = redis.call('HGET', latest, id)
-    if outcome == '' then
-        redis.call('ZADD', due, 'NX', now_text, id)
-    elseif not known or tonumber(string.match(known, '^%d+')) < version then
-        redis.call('HSET', latest, id, string.format('%d ', version) .. outcome)
-        redis.call('XADD', updates, 'MAXLEN', '~', max_updates, '*', 'series', id, 'outcome', outcome)
+for _, one in ipairs(series) do
+    if one.outcome == '' then
+        redis.call('ZADD', due, 'NX', now_text, one.id)
+    else
+        local key = pending_key(uid, one.id)
+        redis.call('HSET', key, 'version', one.version, 'scored', one.scored)
+        redis.call('HSET', latest, one.id, one.version .. ' ' .. one.outcome)
+        redis.call('XADD', updates, 'MAXLEN', '~', max_updates, '*', 'series', one.id, 'outcome', one.outcome)
+        if one.forecast ~= '' then
+            redis.call('HSET', key, one.version, one.forecast)
+        end
+        for _, version in ipairs(one.done) do
+            redis.call('HDEL', key, version)
+        end
     end
 end
+local of_day = string.format('%s:%d', scores, math.floor(now / 86400))
+for _, pair in ipairs(fields) do
+    add(scores, pair[1], pair[2])
+    add(of_day, pair[1], pair[2])
+end
+redis.call('EXPIRE', of_day, kept_s)
 redis.call('HDEL', taken, job_id)
 send_if_due(feed, due, list, uid)
-return 1

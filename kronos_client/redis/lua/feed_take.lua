@@ -1,8 +1,9 @@
 -- Gives a job the feed's series that are due, the longest waiting first, and sends the next message if more are due.
--- Returns the feed's options, and of each series its id, record and version; nothing if the feed no longer exists. A job
--- that is delivered again gets the same series, as they are now.
+-- Returns the feed's options, and of each series its id, record, version and what is unscored; nothing if the feed no longer
+-- exists. A job that is delivered again gets the same series, as they are now.
 -- include: now
 -- include: feed_send
+-- include: feed_unscored
 local feed, due, taken, series, versions, list = unpack(KEYS)
 local uid, job_id = ARGV[1], ARGV[2]
 
@@ -24,8 +25,9 @@ else
     end
 end
 if #ids == 0 then
-    return {options, {}, {}, {}}
+    return {options, {}, {}, {}, {}}
 end
 redis.call('ZREM', due, unpack(ids))
 send_if_due(feed, due, list, uid)
-return {options, ids, redis.call('HMGET', series, unpack(ids)), redis.call('HMGET', versions, unpack(ids))}
+local records, known = redis.call('HMGET', series, unpack(ids)), redis.call('HMGET', versions, unpack(ids))
+return {options, ids, records, known, unscored(uid, ids)}

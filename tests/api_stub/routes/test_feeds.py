@@ -46,6 +46,10 @@ def test_appended_bars_become_a_ranked_table(http, worker):
     assert http.get("/v1/feeds/us/latest", params={"max_age_s": 0}).json()["rows"] == []
     found = http.get("/v1/feeds/us/series/BB").json()
     assert len(found["forecast"]["mean"]["close"]) == 3
+    http.post("/v1/feeds/us/bars", json={"series": [series("A", 20, 22)]})
+    worker.run()
+    scores = http.get("/v1/feeds/us/scores", params={"days": 1}).json()["rows"]
+    assert [(row["id"], row["num_scored"] + row["num_missing"]) for row in scores] == [(None, 2), ("A", 2)]
     assert http.get("/v1/feeds").json() == {"feeds": ["us"]}
     assert http.delete("/v1/feeds/us").status_code == 204
     assert http.get("/v1/feeds/us").json()["code"] == "FEED_NOT_FOUND"

@@ -42,6 +42,12 @@ def test_files_become_a_table_of_forecasts(folder, redis, redis_server):
     shown = run("latest", "u", "--rank", UP).output
     assert all(text in shown for text in ("AAA", "BBB", UP, " to "))
     assert run("latest", "u", "--csv").output.count("\n") == 3
+    assert "Nothing is scored yet" in run("scores", "u").output
+    write(folder / "AAA.csv", 62)
+    run("append", "u", folder)
+    HandWorker(redis, redis_server.url).run()
+    assert len(json.loads(run("scores", "u", "--by", "horizon", "--json").output)) == 3
+    assert "AAA" in run("scores", "u").output
     assert [one["series"] for one in json.loads(run("list", "--json").output)] == [2]
 
 

@@ -40,6 +40,7 @@ def test_defaults_are_those_of_the_contract() -> None:
         "statistics": False,
         "repair": True,
         "stream": False,
+        "scoring": False,
     }
     assert (read.device, read.allow_fallback, read.priority, read.context_policy) == (
         "auto",

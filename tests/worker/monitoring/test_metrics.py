@@ -8,6 +8,7 @@ import pytest
 
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.worker_status import TrainingStatus
+from kronos_client.feeds.scores import SERIES_SUMS
 from kronos_client.redis.job_store import Receipt
 from kronos_model.engine.reports import EngineLoad, StepReport
 from tests.ports import free_port
@@ -108,6 +109,17 @@ def test_a_step_in_which_nothing_ran_is_none(metrics, loads):
     metrics.observe_step(MODEL, StepReport(), loads[MODEL])
     assert value(metrics, "kronos_step_seconds_count", model=MODEL, phase="decode") is None
     assert metrics.recently()["mean_batch_size"] is None
+
+
+def test_scores_are_counted_by_feed(metrics):
+    counts = [4, 4, 3, 1, 0.5, 2.0, 1, 2, 0.25]
+    for sums in (dict(zip(SERIES_SUMS, counts, strict=True)), {}):
+        metrics.observe_scores("us", sums)
+    assert value(metrics, "kronos_feed_scored_bars_total", feed="us") == 4
+    assert value(metrics, "kronos_feed_bars_inside_total", feed="us", interval="80") == 3
+    assert value(metrics, "kronos_feed_loss_total", feed="us", forecast="bootstrap") == 2
+    assert value(metrics, "kronos_feed_chances_total", feed="us", sum="squared_error") == 0.25
+    assert value(metrics, "kronos_feed_missing_bars_total", feed="us") == 1
 
 
 def test_the_wait_for_slots_is_observed_per_series(metrics):

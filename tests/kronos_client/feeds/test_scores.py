@@ -1,0 +1,197 @@
+"""Scores of a feed's forecasts equal those that are computed afterwards from its updates and bars."""
+
+import json
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kronos_client.contract.errors import JobError
+from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.update import FeedUpdate
+from kronos_client.redis.connection import connect
+from kronos_model.bars.synthetic import candles
+from kronos_model.evaluation.naive import bootstrap_draws
+from kronos_model.evaluation.scores import sample_quantiles
+from tests.kronos_client.feeds.test_forecasts import LIST, NAMES, HandWorker, client, worker  # noqa: F401
+
+LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975)
+EVENTS = ("close>last at end", "high>last+1% by 2", "low<last at 1")
+PATHS = 30
+OPTIONS = {"pred_len": 4, "sample_count": PATHS, "events": EVENTS, "quantiles": LEVELS}
+SOME = NAMES[:3]
+
+
+def bars(name: str, num_bars: int, first: int = 0) -> pd.DataFrame:
+    made = pd.DataFrame(candles(seed=NAMES.index(name), bars=80).as_dict()).drop(columns="timestamps")
+    made["ds"] = pd.date_range("2024-01-01", periods=len(made), freq="5min", tz="UTC")
+    return made[first : first + num_bars].assign(unique_id=name)
+
+
+def some_bars(num_bars: int, first: int = 0, names: Iterable[str] = SOME) -> pd.DataFrame:
+    return pd.concat([bars(name, num_bars, first) for name in names])
+
+
+def loss(quantiles: list[float], actual: float) -> float:
+    pairs = zip(LEVELS, quantiles, strict=True)
+    return sum(max(level * (actual - q), (level - 1) * (actual - q)) for level, q in pairs) / len(LEVELS)
+
+
+def hits(event: str, ahead: pd.DataFrame, last: float) -> bool:
+    """Whether it happened in the bars up to its own."""
+    if event == "high>last+1% by 2":
+        return (ahead["high"] > 1.01 * last).any()
+    return ahead["close"].iloc[-1] > last if "close" in event else ahead["low"].iloc[-1] < last
+
+
+def offline(updates: list[FeedUpdate], known: pd.DataFrame) -> dict[str, float]:
+    """The row of one series with these bars, from its updates; None where it has no value."""
+    made = [update for update in updates if update.forecast]
+    known = known.assign(
+        **{name: known[name].astype(np.float32).astype(float) for name in ("high", "low", "close")}
+    )
+    clock = known["ds"].astype("datetime64[us, UTC]").astype("int64")
+    sums = dict.fromkeys(["num", "inside_50", "inside_80", "inside_95", "loss", "naive", "missing"], 0.0)
+    errors = []
+    for update in made:
+        past = known[clock <= update.last]["close"].to_numpy()[None]
+        (samples,) = [next(bootstrap_draws(past, PATHS, 4, update.forecast.seed))]
+        naive = sample_quantiles(samples, LEVELS)[:, 0]
+        scale = np.abs(np.diff(past)).mean()
+        times = pd.to_datetime(update.forecast.timestamps, utc=True)
+        for step, time in enumerate(times):
+            if time.value // 1000 > made[-1].last:
+                break
+            if not (known["ds"] == time).any():
+                sums["missing"] += 1
+                continue
+            actual = known[known["ds"] == time]["close"].item()
+            quantiles = [np.float32(update.forecast.quantiles[str(level)]["close"][step]) for level in LEVELS]
+            for number, share in enumerate((95, 80, 50)):
+                sums[f"inside_{share}"] += quantiles[number] <= actual <= quantiles[-1 - number]
+            sums["num"] += 1
+            sums["loss"] += loss(quantiles, actual) / scale
+            sums["naive"] += loss(naive[:, step], actual) / scale
+        for chance, bar in zip(update.forecast.events, (4, 2, 1), strict=True):
+            ahead = known[known["ds"].isin(times[:bar])]
+            if times[bar - 1].value // 1000 <= made[-1].last and (known["ds"] == times[bar - 1]).any():
+                errors.append((chance.probability - hits(chance.event, ahead, past[0, -1])) ** 2)
+    number = sums["num"]
+    coverage = {f"coverage_{share}": sums[f"inside_{share}"] / number for share in (50, 80, 95)}
+    ratio = {"pinball_ratio": sums["loss"] / sums["naive"], "brier": np.mean(errors)}
+    return {"num_scored": number, **coverage, **ratio, "num_missing": sums["missing"]}
+
+
+def check(feed: Feed, known: dict[str, pd.DataFrame]) -> None:
+    """Compare all scores with those computed offline."""
+    updates = list(feed.updates(after="0", timeout_s=0.01))
+    rows = {row["id"]: row for row in feed.score_rows()}
+    for name, bars_of_series in known.items():
+        expected = offline([update for update in updates if update.series == name], bars_of_series)
+        found = {title: rows[name][title] for title in expected}
+        assert found == pytest.approx(expected, rel=1e-4)  # kept as float32
+    assert rows[None]["num_scored"] == sum(rows[name]["num_scored"] for name in known)
+
+
+def test_scores_are_those_computed_afterwards(client):  # noqa: F811
+    with client.feed("f", **OPTIONS) as feed:
+        feed.append(some_bars(30))
+        client.compute()
+        assert feed.scores().empty
+        for first in range(30, 44, 2):
+            feed.append(some_bars(1, first))
+            client.compute()
+            feed.append(some_bars(1, first + 1, SOME[:2]))  # the last one lacks every second bar
+            client.compute()
+        known = {name: bars(name, 44) for name in SOME}
+        known["s2"] = known["s2"].drop(index=range(31, 44, 2))
+        check(feed, known)
+        row = feed.scores().set_index("id").loc["s0"]
+        assert row["model"] == "stand-in"
+        by_step = feed.scores("horizon")
+        assert list(by_step["step"]) == [1, 2, 3, 4]
+        assert by_step["num_scored"].sum() == feed.scores()["num_scored"][0]
+        chances = feed.scores("chance", days=1)
+        assert chances["num_chances"].sum() > 50
+        assert (chances["from"] - 1e-6 <= chances["mean_chance"].fillna(chances["from"])).all()
+
+
+def test_a_corrected_bar_is_scored_as_it_was_first_read(client):  # noqa: F811
+    with client.feed("f", **OPTIONS) as feed:
+        feed.append(some_bars(30))
+        client.compute()
+        feed.append(some_bars(1, 30))
+        client.compute()
+        feed.append(some_bars(1, 30).assign(close=1.0, low=0.5))
+        client.compute()
+        number, coverage = feed.scores()[["num_scored", "coverage_95"]].iloc[0]
+        assert (number, coverage) == (3, pytest.approx(1, abs=0.4))
+        feed.append(some_bars(1, 31))
+        client.compute()
+        assert feed.scores()["num_scored"][0] == 3 + 9
+
+
+def test_replaced_series_are_scored_anew_and_a_deleted_feed_leaves_no_scores(client):  # noqa: F811
+    with client.feed("f", **OPTIONS) as feed:
+        for first in (0, 30, 31):
+            feed.append(some_bars(max(1, 30 - first), first))
+            client.compute()
+        feed.replace(some_bars(32, 0, ["s1"]))
+        client.compute()
+        feed.append(some_bars(1, 32))
+        client.compute()
+        rows = {row["id"]: row["num_scored"] for row in feed.score_rows()}
+        assert rows == {None: 13, "s0": 6, "s1": 1, "s2": 6}
+        for given in ({"days": 32}, {"by": "week"}):
+            with pytest.raises(JobError) as error:
+                feed.scores(**given)
+            assert error.value.field == next(iter(given))
+        feed.delete()
+        with pytest.raises(JobError) as error:
+            feed.scores()
+        assert error.value.code == "FEED_GONE"
+
+
+STEPS = st.lists(st.sampled_from(["bar", "bar", "take", "begin", "end", "end", "lose", "error"]), max_size=40)
+
+
+@given(STEPS)
+@settings(max_examples=12, deadline=None)
+def test_each_bar_is_scored_once_whatever_happens_to_jobs(redis_server, steps):
+    redis = connect(redis_server.url)
+    redis.flushall()
+    worker, next_bar = HandWorker(redis, redis_server.url), dict.fromkeys(SOME, 30)  # noqa: F811
+    messages, begun = [], []
+    with Feed.open("f", url=redis_server.url, **OPTIONS) as feed:
+
+        def append(name: str) -> None:
+            feed.append(bars(name, 1, next_bar[name]))
+            next_bar[name] += 1
+
+        feed.append(some_bars(30))
+        for number, step in enumerate(steps):
+            if step == "bar":
+                append(SOME[number % 2])
+            elif step == "take" and (work := worker.take()) is not None:
+                messages.append(work)
+            elif step == "begin" and messages:
+                work = messages.pop(0)
+                begun.append((work, work.take()))
+            elif step in ("end", "error") and begun:
+                work, payload = begun.pop()
+                error = JobError("DEADLINE", "late", "deadline_s")
+                _ = work.end(error) if step == "error" else worker.finish(work, payload)
+            elif step == "lose" and begun:  # its worker dies: the message is delivered again
+                work, _ = begun.pop(0)
+                redis.rpush(LIST, json.dumps(work.message))
+        for work in [*messages, *(work for work, _ in begun)]:
+            redis.rpush(LIST, json.dumps(work.message))
+        worker.run()
+        for _ in range(2):
+            for name in SOME:
+                append(name)
+            worker.run()
+        check(feed, {name: bars(name, next_bar[name]) for name in SOME})
