@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kronos_client import __version__
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract import states
@@ -41,6 +42,7 @@ from kronos_client.contract.results import (
     Timings,
     sampling_warnings,
     series_result,
+    with_manifests,
 )
 from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
@@ -80,15 +82,14 @@ def _forecast(job: ForecastJob, job_id: str, limits: Limits, queue: str) -> Fore
         method=STAND_IN, lookback=num_bars, horizon=job.horizon, sample_count=job.sampling.sample_count,
         num_windows=1, weights={}, first="", last="", fitted_at="", age_days=0.0,
     )  # fmt: skip
+    forecasts = (series_result(prepared, _walk(prepared, job), job.output) for prepared in series)
+    model = ModelInfo(id=job.model or STAND_IN, revision=None, tokenizer_id=STAND_IN, tokenizer_revision=None)
+    facts: Any = {"model": model, "engine": "torch", "device": device}
     return ForecastResult(
-        series=tuple(series_result(prepared, _walk(prepared, job), job.output) for prepared in series),
-        model=ModelInfo(
-            id=job.model or STAND_IN, revision=None, tokenizer_id=STAND_IN, tokenizer_revision=None
-        ),
+        series=with_manifests(forecasts, job, series, version=__version__, **facts),
         calibration=calibration if job.output.calibrated else None,
-        device=device,
         device_warning=device_warning,
-        engine="torch",
+        **facts,
         queue=queue,
         worker=STAND_IN,
         timings_ms=Timings(queued=0.0, prefill=0.0, decode=0.0, total=0.0),

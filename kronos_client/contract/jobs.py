@@ -14,6 +14,7 @@ from kronos_client.contract.columns import decode_column, num_values
 from kronos_client.contract.errors import ErrorCode, JobError, refusal
 from kronos_client.contract.forecast import CandleInput, ForecastJob, SeriesInput, WireModel
 from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.manifest import BarsInfo
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_model.bars.calendar.offsets import offset_warning
 from kronos_model.bars.calendar.spacing import Inferred, infer_future
@@ -50,6 +51,7 @@ class PreparedSeries:
         timestamps_from: how these were found, in words.
         timezone: the IANA zone on whose clock all times are, if the job names it.
         seed: for this series' draws.
+        given: the bars that the job has, before ``last``.
         warnings: remarks for people who read the forecast.
     """
 
@@ -60,6 +62,7 @@ class PreparedSeries:
     future_timestamps: tuple[str, ...]
     timestamps_from: str
     seed: int
+    given: BarsInfo
     timezone: str | None = None
     warnings: tuple[str, ...] = ()
 
@@ -211,6 +214,7 @@ def _prepare_series(
         timestamps_from=future.rule,
         timezone=series.timezone,
         seed=seed,
+        given=BarsInfo.of(lookback, bars),
         warnings=tuple(text for text in texts if text is not None),
     )
 

@@ -11,8 +11,9 @@ from pydantic import Field
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.forecast import ForecastJob, Output, Seed
+from kronos_client.contract.forecast import ForecastJob, Output, Seed, SeriesInput
 from kronos_client.contract.jobs import PreparedSeries
+from kronos_client.contract.manifest import Manifest
 from kronos_client.contract.model_info import CalibrationInfo, EngineKind, ModelInfo, ResultModel, Texts
 from kronos_model.bars.columns import CLOSE, COLUMNS
 from kronos_model.checkpoints.names import FOR_TRYING
@@ -195,6 +196,9 @@ class SeriesForecast(ResultModel):
     scoring: Annotated[tuple[Values, ...], Field(strict=False)] | None = Field(
         default=None,
         description="the close's quantiles at 0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975; null if not asked for",
+    )
+    manifest: Manifest | None = Field(
+        default=None, description="what it was computed from, for `kronos replay`; null while it streams"
     )
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
@@ -404,6 +408,18 @@ def series_result(
         warnings=(*series.warnings, *remarks),
         scoring=tables[num_tables:, :, CLOSE].tolist() if scored else None,
     )
+
+
+def with_manifests(
+    forecasts: Iterable[SeriesForecast], job: ForecastJob, series: Iterable[PreparedSeries], **facts: Any
+) -> tuple[SeriesForecast, ...]:
+    """The forecasts of a job with manifests; ``facts`` are model, engine, device and version."""
+
+    def made(forecast: SeriesForecast, given: SeriesInput, prepared: PreparedSeries) -> SeriesForecast:
+        manifest = Manifest.of(job, given, prepared.given, forecast, seed=prepared.seed, **facts)
+        return forecast.model_copy(update={"manifest": manifest})
+
+    return tuple(map(made, forecasts, job.series, series))
 
 
 def _by_column(values: list[Any]) -> dict[ColumnName, Any]:

@@ -182,7 +182,8 @@ class FeedJob:
             forecast, result.model, record.num_restarts, bars.table()[:, CLOSE], num_paths
         )
         quantiles = {level: kept(columns) for level, columns in forecast.quantiles.items()}
-        shown = {"mean": kept(forecast.mean), "quantiles": quantiles, "scoring": None}
+        manifest = forecast.manifest and forecast.manifest.model_copy(update={"feed": self.name})
+        shown = {"mean": kept(forecast.mean), "quantiles": quantiles, "scoring": None, "manifest": manifest}
         forecast = forecast.model_copy(update=shown)
         facts |= {"forecast": forecast, "next_ends_at": _next_ends_at(self._spec, forecast)}
         return self._updates[forecast.id].model_copy(update=facts)

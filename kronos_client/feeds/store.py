@@ -16,7 +16,7 @@ import numpy as np
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, KEY_PREFIX
+from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, KEY_PREFIX, job_key
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.update import FeedUpdate
 from kronos_client.feeds.window import Record
@@ -225,6 +225,7 @@ class FeedStore:
     def take(self, name: str, uid: str, job_id: str, source: str) -> tuple[str, list[Taken]] | None:
         """The feed's options and the due series, for a job from the list ``source``; None if it is gone."""
         keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, series_key, versions_key)), source]
+        keys.append(job_key(job_id))
         answer = self._run("feed_take", keys, [uid, job_id])
         if not answer:
             return None
@@ -260,7 +261,7 @@ class FeedStore:
             None; or, with nothing stored, what is unscored, because other jobs have ended series meanwhile.
         """
         keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, latest_key, updates_key)), source]
-        keys.append(scores_key(uid))
+        keys += [scores_key(uid), job_key(job_id)]
         args: list[Any] = [uid, job_id, SCORES_KEPT_DAYS * 86_400, len(sums)]
         for field, numbers in sums.items():
             args += [field, numbers.astype("<f4").tobytes()]

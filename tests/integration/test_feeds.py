@@ -1,8 +1,14 @@
 """Feeds with real workers: bit-equal to jobs of one series, and current again after a worker was killed."""
 
+import json
+from pathlib import Path
+
 import pandas as pd
 import pytest
+from click.testing import CliRunner, Result
 
+from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.store import taken_key
@@ -40,7 +46,14 @@ def start(redis, tmp_path, request):
 WORKER = ["celery", "-A", "worker.app", "worker", "--loglevel", "INFO"]
 
 
-def test_numbers_are_those_of_jobs_of_one_series(redis, start):
+def replayed(document: object, *words: str | Path) -> Result:
+    given = ["replay", "-", *map(str, words)]
+    return CliRunner().invoke(cli, given, input=json.dumps(document), prog_name="kronos")
+
+
+def test_numbers_are_those_of_jobs_of_one_series_and_of_replays(redis, start, tmp_path, monkeypatch):
+    monkeypatch.setenv("KRONOS_REDIS_URL", redis.url)
+    get_settings.cache_clear()
     start("worker", WORKER)
     with ForecastClient(redis.url) as client, client.feed("f", keep=COLUMNS, **OPTIONS) as feed:
         feed.append(bars(0, 50))
@@ -49,8 +62,28 @@ def test_numbers_are_those_of_jobs_of_one_series(redis, start):
             update = feed.forecast(name)
             seed = update.forecast.seed
             result = client.forecast({name: feed.bars(name)}, seed=seed, timeout_s=WAIT_S, **OPTIONS)
-            assert result.series[0] == update.forecast
+            manifest = update.forecast.manifest
+            assert manifest.feed == "f"
+            alone = manifest.model_copy(update={"feed": None})
+            assert result.series[0] == update.forecast.model_copy(update={"manifest": alone})
             assert (result.model, result.engine) == (update.model, update.engine)
+        updates = [json.loads(feed.forecast(name).model_dump_json()) for name in NAMES[:2]]
+        done = replayed([*updates, result.model_dump()])
+        assert (done.exit_code, "no feed" in done.output) == (2, True)  # the job's bars are in none
+        done = replayed(updates)
+        assert (done.exit_code, done.output) == (0, "s0: equal\ns1: equal\n")
+        feed.append(bars(49, 52).assign(close=lambda bars: bars["open"]))  # a correction
+        done = replayed(updates[0])
+        assert (done.exit_code, done.output.count("bars was hash=")) == (1, 1)
+        feed.delete()
+        assert replayed(updates[0]).exit_code == 1
+        BARS.to_csv(tmp_path / "candles.csv", index=False)
+        done = replayed([*updates, result.model_dump()], "--candles", tmp_path / "candles.csv")
+        assert (done.exit_code, done.output) == (0, "s0: equal\ns1: equal\ns5: equal\n")
+        updates[0]["forecast"]["manifest"]["seed"] += 1
+        done = replayed(updates[0], "--candles", tmp_path / "candles.csv")
+        assert (done.exit_code, "only the numbers" in done.output) == (1, True)
+        get_settings.cache_clear()
         assert not set(client.forecast_handle(update.job_id).state().series)
 
 

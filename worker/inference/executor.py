@@ -3,7 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
+from kronos_client import __version__
 from kronos_client.contract.calibration import Calibration, check_num_bars
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Output
@@ -15,6 +17,7 @@ from kronos_client.contract.results import (
     Timings,
     sampling_warnings,
     series_result,
+    with_manifests,
 )
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
@@ -123,16 +126,16 @@ class Computation:
         warnings = [self._device_warning, served.engine_warning, served.caution, *sampling_warnings(job)]
         if job.model in SHORT_NAMES and served.registered is not None:
             warnings.append(short_name_taken(job.model, served.registered))
+        forecasts = (
+            series_result(series, Forecast(generation.paths, series.seed), job.output, self._calibration)
+            for series, generation in zip(self._series, generations, strict=True)
+        )
+        facts: Any = {"model": served.info, "engine": served.engine_kind, "device": str(server.device)}
         return ForecastResult(
-            series=tuple(
-                series_result(series, Forecast(generation.paths, series.seed), job.output, self._calibration)
-                for series, generation in zip(self._series, generations, strict=True)
-            ),
-            model=served.info,
+            series=with_manifests(forecasts, job, self._series, version=__version__, **facts),
             calibration=None if self._calibration is None else self._calibration.info(),
-            device=str(server.device),
             device_warning=self._device_warning,
-            engine=served.engine_kind,
+            **facts,
             queue=self._queue,
             worker=server.node,
             timings_ms=_timings(generations, self._waited_s, self._loading_s, total_s),

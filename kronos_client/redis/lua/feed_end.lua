@@ -1,10 +1,10 @@
 -- Stores what a job computed for series of a feed, adds it to the feed's updates, and adds the scores of earlier forecasts,
 -- all or nothing. Series without an outcome are due again. Returns nothing, or what is unscored if other jobs have ended
--- series meanwhile; so each bar is scored once.
+-- series meanwhile; so each bar is scored once. The job holds series on that a later delivery took with newer bars.
 -- include: now
 -- include: feed_send
 -- include: feed_unscored
-local feed, due, taken, latest, updates, list, scores = unpack(KEYS)
+local feed, due, taken, latest, updates, list, scores, job = unpack(KEYS)
 local uid, job_id, kept_s = ARGV[1], ARGV[2], ARGV[3]
 -- Then the number of sums, and of each its field and float32 numbers to add; then of each series its id, version, outcome
 -- (or ''), the version whose outcome was newest, the instant up to which its bars are scored now, what is kept of the
@@ -69,5 +69,15 @@ for _, pair in ipairs(fields) do
     add(of_day, pair[1], pair[2])
 end
 redis.call('EXPIRE', of_day, kept_s)
-redis.call('HDEL', taken, job_id)
+local has_ended = true
+for id, version in pairs(cjson.decode(redis.call('HGET', taken, job_id) or '{}')) do
+    local newest = tonumber(redis.call('HGET', pending_key(uid, id), 'version') or 0)
+    has_ended = has_ended and (newest >= version or redis.call('ZSCORE', due, id))
+end
+if has_ended then
+    redis.call('HDEL', taken, job_id)
+    if redis.call('TYPE', job).ok == 'hash' then
+        redis.call('HSET', job, 'feed_done', 1) -- delivered again before it is ended, it must not take others
+    end
+end
 send_if_due(feed, due, list, uid)

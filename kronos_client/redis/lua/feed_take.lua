@@ -1,10 +1,10 @@
 -- Gives a job the feed's series that are due, the longest waiting first, and sends the next message if more are due.
 -- Returns the feed's options, and of each series its id, record, version and what is unscored; nothing if the feed no longer
--- exists. A job that is delivered again gets the same series, as they are now.
+-- exists. A job that is delivered again gets the same series, as they are now, or none if their outcomes are stored.
 -- include: now
 -- include: feed_send
 -- include: feed_unscored
-local feed, due, taken, series, versions, list = unpack(KEYS)
+local feed, due, taken, series, versions, list, job = unpack(KEYS)
 local uid, job_id = ARGV[1], ARGV[2]
 
 local known_uid, options, max_series, waiting = unpack(
@@ -12,13 +12,15 @@ local known_uid, options, max_series, waiting = unpack(
 if known_uid ~= uid then
     return {}
 end
-local held, ids = redis.call('HGET', taken, job_id), nil
+local held, ids = redis.call('HGET', taken, job_id), {}
 if held then
-    ids = cjson.decode(held)
+    for id in pairs(cjson.decode(held)) do
+        ids[#ids + 1] = id
+    end
+    table.sort(ids)
 else
-    ids = redis.call('ZRANGE', due, 0, max_series - 1)
-    if #ids > 0 then
-        redis.call('HSET', taken, job_id, cjson.encode(ids)) -- before they are removed: Redis may be full
+    if redis.call('TYPE', job).ok ~= 'hash' or redis.call('HEXISTS', job, 'feed_done') == 0 then
+        ids = redis.call('ZRANGE', due, 0, max_series - 1)
     end
     if waiting and string.match(waiting, '^%S+') == job_id then
         redis.call('HDEL', feed, 'waiting')
@@ -27,7 +29,11 @@ end
 if #ids == 0 then
     return {options, {}, {}, {}, {}}
 end
+local known, now_held = redis.call('HMGET', versions, unpack(ids)), {}
+for position, id in ipairs(ids) do
+    now_held[id] = tonumber(string.match(known[position] or '0', '^%d+'))
+end
+redis.call('HSET', taken, job_id, cjson.encode(now_held)) -- before they are removed: Redis may be full
 redis.call('ZREM', due, unpack(ids))
 send_if_due(feed, due, list, uid)
-local records, known = redis.call('HMGET', series, unpack(ids)), redis.call('HMGET', versions, unpack(ids))
-return {options, ids, records, known, unscored(uid, ids)}
+return {options, ids, redis.call('HMGET', series, unpack(ids)), known, unscored(uid, ids)}

@@ -12,9 +12,10 @@ from redis import Redis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import Limits, parse_job
+from kronos_client.contract.names import job_key
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.job import FeedJob, is_feed_job
-from kronos_client.feeds.store import FeedStore
+from kronos_client.feeds.store import FeedStore, taken_key
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, _forecast
@@ -135,7 +136,9 @@ def test_numbers_are_those_of_a_job_of_one_series(client):
             (alone,) = fake.forecast(
                 {name: feed.bars(name)}, seed=found.seed, timezone="UTC", **OPTIONS
             ).series
-            assert alone == found
+            assert (found.manifest.feed, alone.manifest.feed) == ("f", None)
+            manifest = found.manifest.model_copy(update={"feed": None})
+            assert alone == found.model_copy(update={"manifest": manifest})
         assert len({feed.forecast(name).forecast.seed for name in NAMES}) == len(NAMES)
 
 
@@ -203,6 +206,31 @@ def test_series_of_a_job_that_is_delivered_again_are_the_same(feed, worker, redi
     worker.run()
     assert feed.forecast(before["series"][0]["id"]).version == 2
     assert len(list(feed.updates(after="0", timeout_s=0.01))) == len(NAMES)
+
+
+def test_a_job_whose_outcomes_are_stored_takes_no_other_series(feed, worker, redis):
+    feed.append(bars("s1"))
+    work = worker.take()
+    redis.hset(job_key(work._job_id), "received_at", "1.0")
+    worker.finish(work, work.take())
+    feed.append(bars("s1", 1, first=20))
+    assert worker.again(work.message).take() is None
+    worker.run()
+    assert feed.forecast("s1").version == 2
+
+
+def test_a_late_outcome_leaves_newer_bars_to_the_later_delivery(feed, worker, redis):
+    feed.append(bars("s1"))
+    late = worker.take()
+    redis.hset(job_key(late._job_id), "received_at", "1.0")
+    before = late.take()
+    feed.append(bars("s1", 1, first=20))
+    assert worker.again(late.message).take() is not None  # and its worker dies, too
+    worker.finish(late, before)
+    last = worker.again(late.message)
+    worker.finish(last, last.take())
+    assert feed.forecast("s1").version == 2
+    assert not redis.exists(taken_key(feed._uid))
 
 
 def test_an_error_of_one_series_is_its_own(feed, worker):

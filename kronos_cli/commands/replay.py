@@ -1,0 +1,125 @@
+"""``kronos replay``."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import numpy as np
+from pydantic import ValidationError
+
+from kronos_cli.commands import options
+from kronos_cli.files.inputs import FileReader
+from kronos_cli.settings import get_settings
+from kronos_cli.wording import file_error
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import ErrorCode, JobError, refusal
+from kronos_client.contract.manifest import OF_A_SERIES, Manifest
+from kronos_client.core.series import series_payload
+from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.errors import CandleFileError
+
+ALL_BARS: Final = 10**9
+COMPARED: Final = ("bars", "model", "engine", "device", "version")
+"""What explains that a forecast differs."""
+
+
+@click.command()
+@click.argument("manifest", type=click.Path(allow_dash=True))
+@click.option("--candles", type=click.Path(path_type=Path), help="A file with bars that no feed holds.")
+@options.candle_files
+def replay(manifest: str, candles: Path | None, reading: ReadOptions) -> None:
+    """Compute forecasts again from their manifests, and say whether they are equal, or what differs.
+
+    MANIFEST is JSON: a manifest, a job's result, or lines of `kronos feed watch`; - is standard input. The
+    bars come from the feed while it holds them, else from the file. Exit status: 0 if all are equal, else 1.
+    """
+    are_equal = True
+    with ForecastClient(settings=get_settings()) as client:
+        for one in _manifests(_documents(click.open_file(manifest).read())):
+            again = _again(client, one, _bars(client, one, candles, reading))
+            is_equal = again.forecast == one.forecast
+            click.echo(f"{one.series}: {'equal' if is_equal else _difference(one, again)}")
+            are_equal &= is_equal
+    raise SystemExit(not are_equal)
+
+
+def _documents(text: str) -> list[Any]:
+    try:
+        return [json.loads(text)]
+    except ValueError:
+        pass
+    try:
+        return [json.loads(line) for line in text.splitlines()]
+    except ValueError as error:
+        raise click.UsageError(f"MANIFEST is no JSON: {error}") from None
+
+
+def _manifests(document: Any) -> Iterator[Manifest]:
+    """All manifests in a document, at any depth."""
+    if isinstance(document, dict) and document.keys() >= {"bars", "options", "forecast"}:
+        try:
+            yield Manifest.model_validate(document)
+        except ValidationError as error:
+            raise refusal(error) from None
+    elif isinstance(document, dict | list):
+        for part in document.values() if isinstance(document, dict) else document:
+            yield from _manifests(part)
+
+
+def _bars(client: ForecastClient, manifest: Manifest, file: Path | None, reading: ReadOptions) -> Any:
+    """The columns of the bars that the forecast was computed from. Raises JobError."""
+    if manifest.feed is not None:
+        try:
+            with client.feed(manifest.feed) as feed:
+                return _between(feed.bars(manifest.series), manifest)
+        except JobError as error:
+            if file is None or error.code not in (ErrorCode.FEED_NOT_FOUND, ErrorCode.FEED_GONE):
+                raise
+    if file is None:
+        raise click.UsageError("no feed has these bars: give a file with --candles")
+    try:
+        found = FileReader(reading).open(file)
+        name = manifest.series if manifest.series in found.instruments else None
+        return _between(found.last(ALL_BARS, name).candles, manifest)
+    except CandleFileError as error:
+        raise file_error(error) from None
+
+
+def _between(candles: Any, manifest: Manifest) -> dict[str, Any]:
+    """The columns from the manifest's first bar to its last one."""
+    texts, bars = list(candles[TIMES]), manifest.bars
+    clock, ends = parse_timestamps(texts).clock, parse_timestamps([bars.first, bars.last]).clock
+    rows = slice(int(np.searchsorted(clock, ends[0])), int(np.searchsorted(clock, ends[1], side="right")))
+    if not np.isin(ends, clock).all():
+        text = (
+            f"bars of {manifest.series!r} from {bars.first} to {bars.last} are missing: give them in a file"
+        )
+        raise JobError(ErrorCode.FEED_GONE, f"{text} with --candles")
+    columns = {name: np.asarray(candles[name])[rows] for name in COLUMNS if name in candles}
+    return {TIMES: texts[rows], **columns}
+
+
+def _again(client: ForecastClient, manifest: Manifest, bars: Any) -> Manifest:
+    """The manifest of the same forecast, computed now."""
+    given: Any = {name: manifest.options[name] for name in OF_A_SERIES & manifest.options.keys()}
+    series = {**series_payload(bars, manifest.series, **given), "seed": manifest.seed}
+    job = {name: value for name, value in manifest.options.items() if name not in given}
+    model = manifest.model
+    if (model.revision or "").isdecimal():  # a registered model's version
+        job["model"] = f"{model.id}@{model.revision}"
+    job |= {"device": manifest.device.partition(":")[0], "series": [series]}
+    found = client.submit_job(job).wait().series[0].manifest
+    if found is None:
+        raise JobError(ErrorCode.UNSUPPORTED_VERSION, "this worker's results have no manifest: update it")
+    return found
+
+
+def _difference(manifest: Manifest, again: Manifest) -> str:
+    both = [(name, getattr(manifest, name), getattr(again, name)) for name in COMPARED]
+    changed = [f"{name} was {before}, is {now}" for name, before, now in both if before != now]
+    only = "only the numbers; on a GPU they also depend on what shares the batch"
+    return f"differs: {'; '.join(changed) or only}"
