@@ -24,8 +24,8 @@ AMQP: Final = "worker.broker.connecting:Amqp"
 # Modules of ``worker.tasks`` that a worker imports. Those for forecasts need torch, which a finetuning worker
 # does not have.
 IMPORTS: Final[dict[Role, tuple[str, ...]]] = {
-    "forecast": ("forecast", "status", "other_role", "celery_controls", "controls"),
-    "finetune": ("long_jobs", "status", "other_role", "celery_controls"),
+    "forecast": ("forecast", "feed_append", "status", "other_role", "celery_controls", "controls"),
+    "finetune": ("long_jobs", "feed_append", "status", "other_role", "celery_controls"),
 }
 
 

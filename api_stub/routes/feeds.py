@@ -15,6 +15,7 @@ from api_stub.routes.candles import Bars
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.scopes import needs, own_name
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.feed import Appended
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.feed import Feed
@@ -70,15 +71,6 @@ class NewBars(BaseModel):
 
     series: list[Bars] = Field(min_length=1)
     replace: bool = Field(default=False, description="exchange the series whole, such as after a split")
-
-
-class AppendedView(BaseModel):
-    """What the bars changed; the same bars once more change nothing."""
-
-    num_new: int
-    num_corrected: int
-    num_held_back: int = Field(description="bars that have not ended yet: send them again later")
-    changed: list[str] = Field(description="the ids of series with new or corrected bars")
 
 
 class LatestView(BaseModel):
@@ -146,13 +138,12 @@ async def delete_feed(feed: OpenFeed, backend: BackendDependency) -> Response:
 
 
 @router.post("/{name}/bars")
-async def append_bars(body: NewBars, feed: OpenFeed, backend: BackendDependency) -> AppendedView:
+async def append_bars(body: NewBars, feed: OpenFeed, backend: BackendDependency) -> Appended:
     """Append bars, all or none. Workers forecast each series with a new bar."""
     series = {one.id: one.model_dump(exclude={"id"}, exclude_none=True) for one in body.series}
     if len(series) < len(body.series):
         raise JobError(ErrorCode.DUPLICATE_ID, "two series have the same id: give each its own", "series")
-    done = await backend.call(feed.put_series, series, is_whole=body.replace)
-    return AppendedView(**vars(done) | {"changed": list(done.changed)})
+    return await backend.call(feed.put_series, series, is_whole=body.replace)
 
 
 @router.get("/{name}/latest")

@@ -15,6 +15,7 @@ FORECAST_TASK: Final = "kronos.forecast"
 FINETUNE_TASK: Final = "kronos.finetune"
 BACKTEST_TASK: Final = "kronos.backtest"
 STATUS_TASK: Final = "kronos.status"
+FEED_APPEND_TASK: Final = "kronos.feed.append"
 
 LOAD_MODEL_COMMAND: Final = "kronos_load_model"
 """A command of Celery's remote control. It takes ``model``, and ``ask``, an id. Requests with one id are one

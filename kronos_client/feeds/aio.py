@@ -5,8 +5,9 @@ import math
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, Self
 
+from kronos_client.contract.feed import Appended
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
-from kronos_client.feeds.feed import WAIT_S, Appended, Feed
+from kronos_client.feeds.feed import WAIT_S, Feed
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.update import FeedUpdate

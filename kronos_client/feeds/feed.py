@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from random import uniform
 from time import sleep
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.feed import Appended
 from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN, LongFrame
 from kronos_client.core.options import FeedOptions
@@ -39,23 +40,6 @@ if TYPE_CHECKING:
 
 MAX_TRIES: Final = 20
 """Appends that lose a series to another append start over; each time one of them succeeds."""
-
-
-@dataclass(frozen=True)
-class Appended:
-    """What an append changed. One that is repeated changes nothing.
-
-    Attributes:
-        num_new: Bars that were not known.
-        num_corrected: Bars that were known with other values.
-        num_held_back: Bars that have not ended yet: append them again later.
-        changed: The ids of the series with new or corrected bars.
-    """
-
-    num_new: int
-    num_corrected: int
-    num_held_back: int
-    changed: tuple[str, ...]
 
 
 WAIT_S: Final = 2.0
@@ -322,9 +306,9 @@ class Feed:
         self._store.delete(self.name, self._uid)
 
     def _put(self, given: Mapping[str, tuple[Bars, str | None]], *, is_whole: bool) -> Appended:
-        now, totals, changed = self._store.now(), [0, 0, 0], []
+        now = self._store.now()
         for _ in range(MAX_TRIES):
-            writes, totals = [], [0, 0, 0]
+            writes, counts = list[Write](), dict.fromkeys(("num_new", "num_corrected", "num_held_back"), 0)
             reads = dict(zip(given, self._store.read(self._uid, list(given)), strict=True))
             tails = self._tails(reads, given)
             for name, (new, zone) in given.items():
@@ -332,16 +316,15 @@ class Feed:
                     held, write, change = self._plan(
                         name, new, zone, reads[name], tails.get(name), now, is_whole
                     )
-                totals[2] += held
+                counts["num_held_back"] += held
                 if write is not None:
                     writes.append(write)
-                    totals[0] += change.num_new
-                    totals[1] += change.num_corrected
-            changed = [write.series_id for write in writes]
+                    counts["num_new"] += change.num_new
+                    counts["num_corrected"] += change.num_corrected
             if not writes:
                 self._check_exists()
             if not writes or self._store.write(self.name, self._uid, writes, self._queue(), self.spec):
-                return Appended(totals[0], totals[1], totals[2], tuple(changed))
+                return Appended(changed=tuple(write.series_id for write in writes), **counts)
             sleep(uniform(0, 0.02))
         text = f"other appends changed the same series of feed {self.name!r} {MAX_TRIES} times: repeat it"
         raise JobError(ErrorCode.FEED_BUSY, text, None, {"feed": self.name})

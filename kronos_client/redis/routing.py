@@ -184,7 +184,7 @@ class TaskRouter:
     ) -> dict[str, str] | None:
         if "queue" in options:
             return None  # the sender's choice wins
-        if name == contract.STATUS_TASK:
+        if name in (contract.STATUS_TASK, contract.FEED_APPEND_TASK):
             workers = live_workers(self._redis)
             # A finetuning worker does not answer while it trains.
             queues = self._names.of_role("forecast")

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from celery import Celery
 from click.testing import CliRunner, Result
 
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
+from kronos_client.contract.names import FEED_APPEND_TASK
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.store import taken_key
 from kronos_model.bars.columns import COLUMNS
@@ -85,6 +87,34 @@ def test_numbers_are_those_of_jobs_of_one_series_and_of_replays(redis, start, tm
         assert (done.exit_code, "only the numbers" in done.output) == (1, True)
         get_settings.cache_clear()
         assert not set(client.forecast_handle(update.job_id).state().series)
+
+
+def appended(app: Celery, **job: object) -> object:
+    """The answer, or the error's code and field, of the task as any Celery client sends it."""
+    result = app.send_task(FEED_APPEND_TASK, kwargs={"job": job}, queue="cpu")
+    try:
+        return result.get(timeout=WAIT_S)
+    except Exception:  # noqa: BLE001 - our class is unknown to a foreign client
+        code, _, field, _ = result.backend.get_task_meta(result.id)["result"].args
+        return code, field
+
+
+def test_a_plain_celery_client_appends_by_a_task(redis, start):
+    start("worker", WORKER)
+    app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)
+    part = BARS[:40]
+    series = {name: part[name].tolist() for name in COLUMNS} | {"id": "A", "timestamps": [*part["ds"]]}
+    with app, Feed.open("t", url=redis.url, **OPTIONS) as feed:
+        counts = {"num_corrected": 0, "num_held_back": 0}
+        assert appended(app, feed="t", series=[series]) == {"num_new": 40, "changed": ["A"]} | counts
+        assert appended(app, feed="t", series=[series]) == {"num_new": 0, "changed": []} | counts
+        await_true(lambda: feed.forecast("A"), "it is forecast")
+        assert appended(app, feed="other", series=[series]) == ("FEED_NOT_FOUND", "name")
+        assert appended(app, feed="t", series=[series, series]) == ("DUPLICATE_ID", "series.1.id")
+        assert appended(app, feed="t", series=[series | {"close": [1]}]) == ("LENGTH_MISMATCH", "close")
+        assert appended(app, feed="t", series=[]) == ("BAD_VALUE", "series")
+        assert appended(app, feed="t", series=[series | {"volume": [-1.0] * 40}])[0] == "NEGATIVE_VOLUME"
+        assert feed.ids() == ["A"]
 
 
 def test_a_killed_worker_leaves_no_series_behind(redis, start):

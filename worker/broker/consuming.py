@@ -11,7 +11,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError, ResponseError
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import MAX_ID_CHARS, STATUS_TASK, TASK_ROLES
+from kronos_client.contract.names import FEED_APPEND_TASK, MAX_ID_CHARS, STATUS_TASK, TASK_ROLES
 from kronos_client.core.stored import encode_failure
 from kronos_client.redis.job_store import Ended, Ending
 from kronos_client.redis.queues import queue_and_step
@@ -23,7 +23,7 @@ from worker.broker.service_order import NO_ROOM, Rooms, ServiceOrder, cost_of, n
 
 log = logging.getLogger(__name__)
 
-TASKS: Final = frozenset((*TASK_ROLES, STATUS_TASK))
+TASKS: Final = frozenset((*TASK_ROLES, STATUS_TASK, FEED_APPEND_TASK))
 """The tasks that a message may name. Celery's built-in tasks could run ours without any checks."""
 CHECK_INTERVAL_S: Final = 1.0
 """Seconds between checks of an idle worker for messages, in case a notification was lost."""
