@@ -89,12 +89,13 @@ def test_the_last_bars_are_read_that_the_job_asks_for_or_the_context_leaves(work
     def series(first: int, **options: object):
         future = candles["timestamps"][200:208].tolist()
         options |= {"future_timestamps": future, "sample_count": 2, "seed": 1, "timeout_s": WAIT_S}
-        return client.forecast(candles[first:200], **options).series[0]
+        found = client.forecast(candles[first:200], **options).series[0]
+        assert found.manifest.bars.num_bars == 200 - first  # those that the job has
+        return found.model_copy(update={"manifest": found.manifest.forecast})
 
     assert series(0, lookback=40) == series(160)
-    assert series(0) == series(
-        200 - (128 - 8)
-    )  # of a context of 128; how long it was trained with is unknown
+    # Of a context of 128; how long it was trained with is unknown.
+    assert series(0) == series(200 - (128 - 8))
     assert (series(0).lookback, series(0, lookback=40).lookback) == (120, 40)
     assert series(0, lookback=150).mean != series(0).mean
 
