@@ -13,7 +13,7 @@ from tests.faults.conftest import MakeClient, Note
 from tests.faults.fleet import Fleet
 from tests.faults.sentinels import RedisWithSentinels
 from tests.faults.test_redis_outages import Feeder, work_again
-from tests.integration.test_secured_redis import Certificates
+from tests.integration.test_secured_redis import Certificates, redis_with_tls
 from tests.waiting import WAIT_S, await_true
 
 TLS_FILES = {"cert-file": "server.pem", "key-file": "server.key", "ca-cert-file": "ca.pem"}
@@ -58,6 +58,7 @@ def test_a_primary_killed_under_load(
 
 
 def test_a_waiting_client_goes_on_after_a_failover_with_tls(tmp_path: Path, candles: pd.DataFrame):
+    redis_with_tls()
     certificates = Certificates(tmp_path)
     certificates.make()
     lines = [f"tls-{name} {certificates[file]}" for name, file in TLS_FILES.items()]

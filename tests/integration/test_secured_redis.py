@@ -22,7 +22,6 @@ from kronos_cli.stack.local_redis import LocalRedis, redis_version
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import job_key
-from kronos_model.processes.children import LocalStackError
 from tests import fork_server
 from tests.integration.conftest import PARITY_SETTINGS, ROOT, WorkerUnderTest
 from tests.integration.test_other_clients import PASSWORD as FLOWER_PASSWORD
@@ -112,14 +111,24 @@ class SecuredRedis(LocalRedis):
         )
 
 
-@pytest.fixture(scope="module")
-def binary() -> Path:
-    """A redis-server with TLS."""
+def redis_with_tls() -> Path:
+    """A redis-server with TLS; without one and openssl the test is skipped."""
     found = shutil.which("redis-server")
     if found is None or shutil.which("openssl") is None:
         pytest.skip("redis-server or openssl is not installed: apt-get install redis-server openssl")
     assert redis_version(Path(found)) is not None
+    # It ends at once: no certificate is named.
+    command = [found, "--port", "0", "--tls-port", str(free_port())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    said = done.stdout + done.stderr
+    if "'tls-port" in said or "Failed finding TLS support" in said:
+        pytest.skip("redis-server on PATH was built without TLS: apt-get install redis-server")
     return Path(found)
+
+
+@pytest.fixture(scope="module")
+def binary() -> Path:
+    return redis_with_tls()
 
 
 @pytest.fixture(scope="module")
@@ -129,22 +138,10 @@ def certificates(tmp_path_factory: pytest.TempPathFactory, binary: Path) -> Cert
     return made
 
 
-def start(redis: SecuredRedis) -> SecuredRedis:
-    try:
-        return redis.__enter__()
-    except LocalStackError as error:
-        if "tls-port" in str(error) or "TLS support" in str(error):
-            pytest.skip("redis-server on PATH was built without TLS: apt-get install redis-server")
-        raise
-
-
 @pytest.fixture(scope="module")
 def secured(certificates: Certificates, binary: Path) -> Iterator[SecuredRedis]:
-    redis = start(SecuredRedis(certificates, binary=binary))
-    try:
+    with SecuredRedis(certificates, binary=binary) as redis:
         yield redis
-    finally:
-        redis.__exit__(None, None, None)
 
 
 @pytest.fixture(scope="module")
@@ -448,8 +445,7 @@ def test_a_client_with_the_wrong_password_gets_an_error_without_it(secured):
 
 
 def test_a_server_may_ask_for_certificates(certificates, binary, tmp_path):
-    redis = start(SecuredRedis(certificates, asks_for_certificates=True, binary=binary))
-    try:
+    with SecuredRedis(certificates, asks_for_certificates=True, binary=binary) as redis:
         settings = settings_of(redis, "kronos-app", tmp_path)
         refused = kronos(settings, "status")
         assert re.search("certificate required|EOF occurred|reset by peer|closed", refused.stderr), (
@@ -460,5 +456,3 @@ def test_a_server_may_ask_for_certificates(certificates, binary, tmp_path):
             "KRONOS_REDIS_KEY_FILE": certificates["client.key"],
         }
         assert "no worker is alive" in kronos(settings | own, "status").stderr
-    finally:
-        redis.__exit__(None, None, None)

@@ -55,6 +55,7 @@ def _short(result: ForecastResult) -> dict[str, Any]:
     for name in ("worker", "timings_ms", "engine"):
         del document[name]
     for series in document["series"]:
+        del series["scoring"], series["manifest"]
         series["id"] = "sample.csv"
         series["quantiles"] = {level: {"close": of["close"]} for level, of in series["quantiles"].items()}
         series["paths"] = {name: series["paths"][name] for name in ("high", "low", "close")}
