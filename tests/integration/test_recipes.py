@@ -216,6 +216,15 @@ def test_a_night_goes_on_after_a_crash(worker, reader, redis):
     assert {key: stored.get(key) for key in done} == done, "none was computed twice: its times are the same"
 
 
+def test_a_universe_is_ranked_and_scored(worker, reader):
+    reader.change("universe.py", "range(40)", "range(8)")
+    reader.change("universe.py", "range(200, 208)", "range(200, 203)")
+    reader.change("universe.py", "sample_count=50", "sample_count=8")
+    printed = reader.shell("run_universe.sh")
+    assert printed.count("name-") >= 16
+    assert re.search(r"^num_scored +24$", printed, re.MULTILINE)  # 8 series: 2 bars of the first, 1 of the second
+
+
 def test_an_agent_gets_a_forecast_with_its_caution(worker, reader, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     printed = reader.shell("run_agent.sh")
