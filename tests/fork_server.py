@@ -1,7 +1,7 @@
 """Starts our processes as forks of one that has imported their packages.
 
-These imports take most of a process's start, and the suite starts hundreds. Before the fork only packages of
-others are imported. Settings, our own modules, signals and exit are those of a new process.
+These imports take most of a process's start, and the suite starts hundreds. Before the fork nothing is
+imported that reads settings. Settings, signals and exit are those of a new process.
 
     python -m tests.fork_server FD      takes requests at this socket until its standard input ends
 """
@@ -33,6 +33,8 @@ WORKER: Final = (
     "celery.worker.consumer", "einops", "huggingface_hub.hf_api", "huggingface_hub.hub_mixin",
     "kombu.transport.redis", "numpy.typing", "prometheus_client", "pydantic",
     "pythonjsonlogger.json", "safetensors.torch", "torch", "yaml",
+    "kronos_client.feeds.job", "kronos_client.redis.routing", "kronos_model.engine.build",
+    "worker.inference.executor",
 )  # fmt: skip
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "celery": WORKER,
@@ -45,6 +47,7 @@ IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "api_stub": (
         "fastapi", "httpx2", "kombu.transport.redis", "numpy", "prometheus_client", "pydantic",
         "redis.asyncio", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
+        "api_stub.routes.datasets", "api_stub.routes.feeds", "api_stub.routes.predict",
     ),
 }  # fmt: skip
 """By the module that a command runs. They are imported when the first such command is started."""
@@ -53,6 +56,7 @@ READ_EARLY: Final = ("COVERAGE", "LD_", "MALLOC_", "OMP_", "PYTHON")
 SHARED: Final = "TEST_FORK_SERVER"
 """The variable with the address of the server that all processes of a run share."""
 MAX_REQUEST_BYTES: Final = 100_000
+ENVIRONMENT: Final = dict(os.environ)
 
 
 class Process(subprocess.Popen[Any]):
@@ -211,8 +215,9 @@ def _become(command: list[str], env: dict[str, str], cwd: str, files: list[int])
     for target, file in enumerate(files):
         os.dup2(file, target)
     os.closerange(3, 64)
+    set_by_imports = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(set_by_imports | env)
     sys.argv = command
 
 
