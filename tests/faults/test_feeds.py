@@ -165,6 +165,11 @@ class Universe:
         assert json.loads(message)
         self._redis.connection.rpush(list_key(f"cpu{FEED}", 3), message)
 
+    def append_last(self) -> None:
+        """Append a bar of each series, after which none comes."""
+        end = self.ends[0] = max(self.ends) + 1
+        self.feed.append(pd.concat([bars[end - WINDOW : end] for bars in self.bars.values()]))
+
     def stop(self) -> None:
         """Have the appenders and then the reader end."""
         self._is_over.set()
@@ -239,7 +244,7 @@ def test_faults_of_all_kinds(
 
     def kill() -> None:
         fleet.running[0].kill()
-        fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.01")
+        fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.1")
 
     def restart() -> None:
         dice.choice([redis.stop, redis.kill])()
@@ -255,7 +260,7 @@ def test_faults_of_all_kinds(
     kinds: list[Callable[[], object]] = [
         kill, restart, answer_by_error, redis.kill_connections, universe.deliver_twice, universe.forget_all,
     ]  # fmt: skip
-    for worker in [fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.01") for _ in range(2)]:
+    for worker in [fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.1") for _ in range(2)]:
         worker.wait_until_ready()
     recoveries_s: dict[str, list[float]] = {}
     for _ in range(NUM_ROUNDS if at_length else 1):
@@ -266,7 +271,10 @@ def test_faults_of_all_kinds(
     for name, each_s in recoveries_s.items():
         note(f"newer forecasts of all series after s: {name}", each_s)
     universe.stop()
-    kill()  # with the last bars, after which none comes
+    universe.append_last()
+    await_true(lambda: redis.connection.hlen(taken_key(universe.feed._uid)), "the last bars are taken")
+    for _ in fleet.running:
+        kill()
     universe.assert_balanced(client)
     note("updates", sum(map(len, universe.seen.values())))
     assert len(fleet.running) == 2, fleet.logs()

@@ -211,7 +211,7 @@ def test_a_feed_that_nobody_appends_to_is_deleted_at_last(feed, redis, redis_ser
 
 
 @pytest.mark.parametrize("is_after", [False, True])
-@pytest.mark.parametrize(("command", "script"), [("SET", ""), ("EVALSHA", "feed_append")])
+@pytest.mark.parametrize(("command", "script"), [("SET", ""), ("ZRANGE", ""), ("EVALSHA", "feed_append")])
 def test_an_error_reply_leaves_all_or_nothing_and_the_append_can_be_repeated(
     redis, redis_server, command, script, is_after
 ):
