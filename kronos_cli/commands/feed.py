@@ -68,6 +68,9 @@ def list_feeds(as_json: bool) -> None:
     "--bar-time", type=click.Choice(["start", "end"]), default="start", show_default=True,
     help="Whether a bar's time is its start or its end.",
 )  # fmt: skip
+@click.option(
+    "--calibration", type=click.Choice(["adaptive"]), help="Correct intervals by how past ones held."
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Makes forecasts the same in another feed.")
 @options.priority
 def create(name: str, **given: Any) -> None:

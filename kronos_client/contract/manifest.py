@@ -51,6 +51,11 @@ class Manifest(ResultModel):
     device: str
     version: str = Field(description="of the service")
     feed: str | None = Field(default=None, description="the feed that it belongs to")
+    widened_by: tuple[tuple[float, ...], ...] | None = Field(
+        default=None,
+        description="factors of an adaptive calibration for the intervals of 95, 80 and 50 %, by bars ahead; "
+        "the hash is of numbers without them",
+    )
     forecast: str = Field(description="BLAKE2b, 12 bytes, of mean, quantiles, paths, chances and statistics")
 
     @classmethod

@@ -151,6 +151,7 @@ class FeedOptions(ForecastOptions, total=False):
         corrections: The last bars of a series that an append may change (3).
         max_bars: The window of each series (512): the bars that are kept.
         keep: The columns whose mean and quantiles are kept ("close"), or several.
+        calibration: "adaptive" widens and narrows the close's quantiles by how the feed's past ones held.
     """
 
     bar_time: Literal["start", "end"]
@@ -158,6 +159,7 @@ class FeedOptions(ForecastOptions, total=False):
     corrections: int
     max_bars: int
     keep: str | Sequence[str]
+    calibration: Literal["adaptive"] | None
 
 
 class FinetuneOptions(SendingOptions, total=False):

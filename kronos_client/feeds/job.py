@@ -4,21 +4,27 @@ A feed's message names only the feed. So bars that arrive while it waits are rea
 leaves out ticks of a series instead of falling behind.
 """
 
+import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeGuard
+
+import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import SCHEMA_VERSION
-from kronos_client.contract.results import ForecastResult, SeriesForecast
+from kronos_client.contract.results import SCORED_LEVELS, ForecastResult, SeriesForecast
 from kronos_client.core.series import series_payload
+from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened
 from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.scores import PendingForecast, ScoreSums, due, is_kept
-from kronos_client.feeds.store import End, FeedStore, Read, Taken, Unscored, gone
+from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
+from kronos_client.feeds.store import End, FeedStore, Read, Taken, TakenFeed, Unscored, gone
 from kronos_client.feeds.update import FeedUpdate
 from kronos_model.bars.columns import CLOSE
 from kronos_model.bars.timestamps import parse_timestamps
+from kronos_model.evaluation.windows import Array
 from kronos_model.forecast import Event
 from kronos_model.seeds import seed_from_text
 
@@ -44,11 +50,14 @@ class FeedJob:
         self._submitted_at = job.get("submitted_at")
         self.name, self._uid, self._job_id = name, uid, job_id
         self._spec: FeedSpec | None = None
+        self._feed: TakenFeed | None = None
         self._updates: dict[str, FeedUpdate] = {}  # of all series, complete when the job ends
         self._computed: list[str] = []  # the ids of the job's series, in its order
         self._taken: dict[str, Taken] = {}
         self._bars: dict[str, Bars] = {}
         self._forecasts: dict[str, PendingForecast] = {}
+        self._scored: dict[str, Any] = {}  # the quantiles of the close at ``SCORED_LEVELS``
+        self._shared: dict[str, Array] = {}  # changes of what series share, by model
         self.scores: dict[str, float] = {}
         """``SERIES_SUMS`` that its end has added."""
 
@@ -61,14 +70,14 @@ class FeedJob:
         found = self._store.take(*self._given)
         if found is None:
             raise gone(self.name)
-        self._spec = spec = FeedSpec.from_json(found[0])
-        self._taken = {taken.series_id: taken for taken in found[1]}
-        records = [taken.read.record for taken in found[1] if taken.read.record]
+        self._feed, self._spec = found, (spec := FeedSpec.from_json(found.options))
+        self._taken = {taken.series_id: taken for taken in found.series}
+        records = [taken.read.record for taken in found.series if taken.read.record]
         contents = self._store.blocks(
             self._uid, [block.name for record in records for block in record.blocks]
         )
         series = []
-        for name, read, _ in found[1]:
+        for name, read, _ in found.series:
             self._updates[name] = FeedUpdate(
                 series=name,
                 version=read.version,
@@ -135,7 +144,7 @@ class FeedJob:
         unscored: dict[str, Unscored] | None = {name: taken.unscored for name, taken in self._taken.items()}
         while unscored is not None:  # others have ended series meanwhile
             ends, sums = self._ends(updates, unscored)
-            unscored = self._store.end(*self._given, ends, sums.by_field)
+            unscored = self._store.end(*self._given, ends, sums.by_field, self._shared)
         self.scores = sums.totals
         if isinstance(outcome, JobError):
             return outcome
@@ -148,24 +157,62 @@ class FeedJob:
         """What becomes of series whose newest outcome is older, and the scores of their earlier forecasts."""
         ends: dict[str, End | None] = {}
         sums, events = ScoreSums(), [Event.parse(text) for text in self._spec.events] if self._spec else []
-        for name, (newest, scored, kept) in unscored.items():
+        self._shared = {}
+        found = self._store.kept_forecasts(
+            self._uid, {name: unscored[name].kept for name in self._forecasts.keys() & unscored.keys()}
+        )
+        for name, (newest, scored, kept, own) in unscored.items():
             update, made = updates[name], self._forecasts.get(name)
             if update is None:
                 ends[name] = None
             elif newest >= update.version:
                 continue
             elif made is None:
-                ends[name] = End(update, newest, scored)
+                ends[name] = End(update, newest, scored, own)
             else:
-                found = self._store.kept_forecasts(self._uid, name, kept)
-                known = {version: PendingForecast.from_bytes(content) for version, content in found.items()}
+                known = {at: PendingForecast.from_bytes(content) for at, content in found[name].items()}
                 current = [one for one in known.values() if one.num_restarts == made.num_restarts]
                 bars, last = self._bars[name], int(self._bars[name].clock[-1])
-                sums.add(name, due(current, bars, scored), bars, events)
+                by_model = sums.add(name, due(current, bars, scored), bars, events)
+                if self._spec and self._spec.calibration:
+                    update, made, own = self._adapted(update, made, own, by_model.get(made.model))
                 waiting = {at for at, one in known.items() if one in current and one.times[-1] > last}
                 content = made.to_bytes() if is_kept(update.version, len(made.times)) else b""
-                ends[name] = End(update, newest, last, content, sorted({*kept} - waiting))
+                ends[name] = End(update, newest, last, own, content, sorted({*kept} - waiting))
         return ends, sums
+
+    def _adapted(
+        self, update: FeedUpdate, made: PendingForecast, own: str, sums: Array | None
+    ) -> tuple[FeedUpdate, PendingForecast, str]:
+        """A forecast with adaptive quantiles of the close, and its series' part after these scores."""
+        assert self._feed is not None
+        assert update.forecast is not None
+        shape, since = (len(INTERVALS), len(made.times)), [made.model, made.num_restarts]
+        error = np.zeros(shape) if sums is None else errors(sums)
+        own_change, shared_change = changes(error, self._feed.num_series)
+        model, num_restarts, part = json.loads(own) if own else (None, None, None)
+        if [model, num_restarts] == since:
+            own_change = own_change + np.array(part)
+        own_part = clipped(own_change)
+        before = self._feed.shared.get(made.model, np.zeros(shape)).reshape(shape)
+        by = np.round(factors(own_part, clipped(before + shared_change)), 6)
+        self._shared[made.model] = self._shared.get(made.model, 0) + shared_change
+        forecast, scored = update.forecast, np.array(self._scored[update.series])
+        median, levels = scored[SCORED_LEVELS.index(0.5)], list(forecast.quantiles)
+        quantiles = {}
+        if levels:
+            table = np.array([forecast.quantiles[level]["close"] for level in levels])
+            moved = widened([*map(float, levels)], table, median, by).tolist()
+            for level, row in zip(levels, moved, strict=True):
+                quantiles[level] = {**forecast.quantiles[level], "close": tuple(row)}
+        manifest = forecast.manifest and forecast.manifest.model_copy(
+            update={"widened_by": tuple(map(tuple, by.tolist()))}
+        )
+        forecast = forecast.model_copy(update={"quantiles": quantiles, "manifest": manifest})
+        tables = np.stack([widened(SCORED_LEVELS, scored, median, by), made.quantiles[1]])
+        made = replace(made, quantiles=tables.astype(np.float32))
+        text = json.dumps([*since, own_part.round(6).tolist()])
+        return update.model_copy(update={"forecast": forecast}), made, text
 
     def _made(self, result: ForecastResult, forecast: SeriesForecast) -> FeedUpdate:
         assert self._spec is not None
@@ -178,6 +225,7 @@ class FeedJob:
         bars, record = self._bars[forecast.id], self._taken[forecast.id].read.record
         assert record is not None
         num_paths: int = self._spec.job["sampling"]["sample_count"]
+        self._scored[forecast.id] = forecast.scoring
         self._forecasts[forecast.id] = PendingForecast.of(
             forecast, result.model, record.num_restarts, bars.table()[:, CLOSE], num_paths
         )

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kronos_client.feeds.adaptive import clipped
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import (
     End,
@@ -12,6 +13,7 @@ from kronos_client.feeds.store import (
     FeedStore,
     Read,
     Taken,
+    TakenFeed,
     Unscored,
     Write,
     exceeds,
@@ -35,6 +37,7 @@ class _Feed:
     unscored: dict[str, Unscored] = field(default_factory=dict)
     kept: dict[tuple[str, int], bytes] = field(default_factory=dict)
     scores: dict[str, Array] = field(default_factory=dict)
+    shared: dict[str, Array] = field(default_factory=dict)
     updates: list[FeedUpdate] = field(default_factory=list)
 
 
@@ -91,7 +94,7 @@ class MemoryFeedStore(FeedStore):
         self._compute(name, uid)
         return True
 
-    def take(self, name: str, uid: str, job_id: str, source: str) -> tuple[str, list[Taken]] | None:
+    def take(self, name: str, uid: str, job_id: str, source: str) -> TakenFeed:
         with self._lock:
             feed = self._of(uid)
             taken = [
@@ -99,10 +102,11 @@ class MemoryFeedStore(FeedStore):
                 for series_id in feed.due
             ]
             feed.due.clear()
-            return feed.spec.to_json(), taken
+            return TakenFeed(feed.spec.to_json(), len(feed.reads), dict(feed.shared), taken)
 
-    def kept_forecasts(self, uid: str, series_id: str, versions: Sequence[int]) -> dict[int, bytes]:
-        return {version: self._of(uid).kept[series_id, version] for version in versions}
+    def kept_forecasts(self, uid: str, versions: Mapping[str, Sequence[int]]) -> dict[str, dict[int, bytes]]:
+        kept = self._of(uid).kept
+        return {name: {each: kept[name, each] for each in known} for name, known in versions.items()}
 
     def end(
         self,
@@ -112,6 +116,7 @@ class MemoryFeedStore(FeedStore):
         source: str,
         ends: Mapping[str, End | None],
         sums: Mapping[str, Array],
+        shared: Mapping[str, Array],
     ) -> dict[str, Unscored] | None:
         with self._changed:
             feed = self._of(uid)
@@ -125,11 +130,13 @@ class MemoryFeedStore(FeedStore):
                 version = end.update.version
                 kept = {*known[series_id].kept, *([version] if end.forecast else [])} - {*end.done}
                 feed.kept[series_id, version] = end.forecast
-                feed.unscored[series_id] = Unscored(version, end.scored, tuple(sorted(kept)))
+                feed.unscored[series_id] = Unscored(version, end.scored, tuple(sorted(kept)), end.adaptive)
                 feed.latest[series_id] = end.update
                 feed.updates.append(end.update.model_copy(update={"id": str(len(feed.updates) + 1)}))
             for score, numbers in sums.items():
                 feed.scores[score] = feed.scores.get(score, 0) + numbers
+            for model, numbers in shared.items():
+                feed.shared[model] = clipped(feed.shared.get(model, 0) + numbers)
             self._changed.notify_all()
             return None
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.results import MIN_PATHS_OF_QUANTILES
 from kronos_client.core.forecast_request import forecast_payload
 from kronos_client.core.job import forecast_job
 from kronos_client.core.options import FeedOptions
@@ -47,6 +48,7 @@ class FeedSpec:
     corrections: int
     max_bars: int
     keep: Sequence[str]
+    calibration: str | None = None
 
     @classmethod
     def from_options(cls, settings: ClientSettings, **options: Unpack[FeedOptions]) -> "FeedSpec":
@@ -58,6 +60,8 @@ class FeedSpec:
             "corrections": given.pop("corrections", 3),
             "max_bars": given.pop("max_bars", 512),
         }
+        own["calibration"] = given.pop("calibration", None)
+        _check(own["calibration"] in (None, "adaptive"), "must be 'adaptive' or None", "calibration")
         keep = given.pop("keep", "close")
         own["keep"] = [keep] if isinstance(keep, str) else list(keep)
         known = ", ".join(COLUMNS)
@@ -82,6 +86,9 @@ class FeedSpec:
         bars = {name: [value] * 3 for name, value in zip(PRICE_COLUMNS, (1.0, 3.0, 1.0, 2.0), strict=True)}
         payload = forecast_payload(bars, timestamps=SOME_TIMES, limits=settings.limits(), **given)
         forecast_job(payload, None, settings)
+        is_enough = payload["sampling"]["sample_count"] >= MIN_PATHS_OF_QUANTILES
+        text = f"must be {MIN_PATHS_OF_QUANTILES} or more for calibration='adaptive'"
+        _check(is_enough or not own["calibration"], text, "sample_count")
         for name in ("series", "schema_version"):
             del payload[name]
         return cls(job=json.loads(json.dumps(payload)), **zones, **own)

@@ -131,17 +131,25 @@ class ScoreSums:
     def __init__(self) -> None:
         self.by_field: dict[str, Array] = {}
 
-    def add(self, series: str, forecasts: Sequence[Due], bars: Bars, events: Sequence[Event]) -> None:
-        """Add the scores of forecasts of one series, all since it was last replaced."""
-        clock, table = bars.clock, bars.table()
+    def add(
+        self, series: str, forecasts: Sequence[Due], bars: Bars, events: Sequence[Event]
+    ) -> dict[str, Array]:
+        """Add the scores of forecasts of one series, all since it was last replaced.
+
+        Returns:
+            ``STEP_SUMS`` by model, (6, H).
+        """
+        (clock, table), by_model = (bars.clock, bars.table()), dict[str, Array]()
         for model in {one.forecast.model for one in forecasts if one.first < one.end}:
             own = [one for one in forecasts if one.forecast.model == model]
             steps, num_missing = _step_sums(own, clock, table[:, CLOSE])
+            by_model[model] = steps
             bins, brier = _chance_sums(own, clock, table, events)
             totals = np.array([*steps.sum(axis=1), num_missing, bins[0].sum(), brier])
             of_series = f"{model}\n{own[0].forecast.num_restarts}\n{series}"
             for field, sums in ((of_series, totals), (model, np.concatenate([bins, steps], axis=None))):
                 self.by_field[field] = self.by_field.get(field, 0) + sums
+        return by_model
 
     @property
     def totals(self) -> dict[str, float]:

@@ -8,7 +8,7 @@ import json
 import uuid
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, KEY_PREFIX, job_key
+from kronos_client.feeds.adaptive import LIMIT
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.update import FeedUpdate
 from kronos_client.feeds.window import Record
@@ -66,11 +67,13 @@ class Unscored(NamedTuple):
         version: Of its newest outcome; 0 if there is none.
         scored: The instant up to which its bars were scored.
         kept: Versions whose forecasts are kept for that.
+        adaptive: Its own part of an adaptive calibration, as ``FeedJob`` has written it.
     """
 
     version: int
     scored: int
     kept: tuple[int, ...]
+    adaptive: str = ""
 
 
 class Taken(NamedTuple):
@@ -81,12 +84,22 @@ class Taken(NamedTuple):
     unscored: Unscored
 
 
+class TakenFeed(NamedTuple):
+    """A job's series; the feed's options, the number of all its series, and by model what they share."""
+
+    options: str
+    num_series: int
+    shared: Mapping[str, Array]
+    series: Sequence[Taken]
+
+
 class End(NamedTuple):
     """What became of a series.
 
     Attributes:
         before: The version whose outcome was the newest.
         scored: The instant up to which its bars are scored now.
+        adaptive: Its own part of an adaptive calibration, if that has changed.
         forecast: What is kept of its forecast until its bars come, or nothing.
         done: Versions whose forecasts need not be kept any longer.
     """
@@ -94,6 +107,7 @@ class End(NamedTuple):
     update: FeedUpdate
     before: int
     scored: int
+    adaptive: str = ""
     forecast: bytes = b""
     done: Sequence[int] = ()
 
@@ -115,7 +129,7 @@ class FeedStore:
     def __init__(self, url: str, limits: FeedLimits | None = None, min_replicas: int = 0) -> None:
         self.redis: Redis = connect(url, decode_responses=False, min_replicas=min_replicas)
         self.limits = limits or FeedLimits()
-        self._blocks: OrderedDict[str, bytes] = OrderedDict()
+        self._blocks: OrderedDict[Hashable, bytes] = OrderedDict()
 
     @classmethod
     def from_settings(cls, settings: ClientSettings, limits: FeedLimits | None = None) -> "FeedStore":
@@ -222,29 +236,38 @@ class FeedStore:
                 self._remember(write.added)
         return bool(answer == b"done")
 
-    def take(self, name: str, uid: str, job_id: str, source: str) -> tuple[str, list[Taken]] | None:
-        """The feed's options and the due series, for a job from the list ``source``; None if it is gone."""
+    def take(self, name: str, uid: str, job_id: str, source: str) -> TakenFeed | None:
+        """The due series of a feed, for a job from the list ``source``; None if the feed is gone."""
         keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, series_key, versions_key)), source]
-        keys.append(job_key(job_id))
+        keys += [job_key(job_id), adaptive_key(uid)]
         answer = self._run("feed_take", keys, [uid, job_id])
         if not answer:
             return None
-        options, *columns = answer
-        rows = zip(*columns, strict=True)
-        return options.decode(), [
-            Taken(series_id.decode(), _read(*both), _unscored(kept)) for series_id, *both, kept in rows
+        options, num_series, shared, *columns = answer
+        series = [
+            Taken(series_id.decode(), _read(*both), _unscored(kept))
+            for series_id, *both, kept in zip(*columns, strict=True)
         ]
+        parts = zip(shared[::2], shared[1::2], strict=True)
+        by_model = {model.decode(): np.frombuffer(part, "<f8") for model, part in parts}
+        return TakenFeed(options.decode(), num_series, by_model, series)
 
-    def kept_forecasts(self, uid: str, series_id: str, versions: Sequence[int]) -> dict[int, bytes]:
-        """What is kept of forecasts, by version. Those that were made or read here before cost nothing."""
-        names = {version: f"{uid} {version} {series_id}" for version in versions}
-        found = {version: self._blocks.get(name) for version, name in names.items()}
-        if missing := [version for version in versions if found[version] is None]:
-            with reachable():
-                contents: Any = self.redis.hmget(pending_key(uid, series_id), list(map(str, missing)))
-            found |= zip(missing, contents, strict=True)
-            self._remember({names[version]: content for version in missing if (content := found[version])})
-        return {version: content for version, content in found.items() if content is not None}
+    def kept_forecasts(self, uid: str, versions: Mapping[str, Sequence[int]]) -> dict[str, dict[int, bytes]]:
+        """What is kept of forecasts, by series and version. Those made or read here before cost nothing."""
+        names = [(series_id, version) for series_id, known in versions.items() for version in known]
+        kept: dict[str, dict[int, bytes]] = {series_id: {} for series_id in versions}
+        missing = [name for name in names if (uid, *name) not in self._blocks]
+        with reachable():
+            pipe: Any = self.redis.pipeline(transaction=False)
+            for series_id, version in missing:
+                pipe.hget(pending_key(uid, series_id), str(version))
+            found = dict(zip(missing, pipe.execute() if missing else (), strict=True))
+        self._remember({(uid, *name): content for name, content in found.items() if content})
+        for series_id, version in names:
+            content = found.get((series_id, version)) or self._blocks.get((uid, series_id, version))
+            if content:
+                kept[series_id][version] = content
+        return kept
 
     def end(
         self,
@@ -254,27 +277,34 @@ class FeedStore:
         source: str,
         ends: Mapping[str, End | None],
         sums: Mapping[str, Array],
+        shared: Mapping[str, Array],
     ) -> dict[str, Unscored] | None:
-        """Store what a job made of its series, and add scores. Series without an end are due again.
+        """Store what a job made of its series. Series without an end are due again.
+
+        Args:
+            sums: Scores to add, by field.
+            shared: What to add to the parts of adaptive calibrations that series share, by model.
 
         Returns:
             None; or, with nothing stored, what is unscored, because other jobs have ended series meanwhile.
         """
         keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, latest_key, updates_key)), source]
-        keys += [scores_key(uid), job_key(job_id)]
-        args: list[Any] = [uid, job_id, SCORES_KEPT_DAYS * 86_400, len(sums)]
-        for field, numbers in sums.items():
-            args += [field, numbers.astype("<f4").tobytes()]
+        keys += [scores_key(uid), job_key(job_id), adaptive_key(uid)]
+        args: list[Any] = [uid, job_id, SCORES_KEPT_DAYS * 86_400, LIMIT]
+        for added in (sums, shared):
+            args.append(len(added))
+            for field, numbers in added.items():
+                args += [field, numbers.astype("<f4").tobytes()]
         for series_id, end in ends.items():
             if end is None:
-                args += [series_id, 0, "", 0, 0, "", 0]
+                args += [series_id, 0, "", 0, 0, "", "", 0]
                 continue
-            args += [series_id, end.update.version, _packed(end.update), *end[1:4], len(end.done), *end.done]
+            args += [series_id, end.update.version, _packed(end.update), *end[1:5], len(end.done), *end.done]
         answer = self._run("feed_end", keys, args)
         if answer is not None:
             return dict(zip(ends, map(_unscored, answer), strict=True))
-        made = {series_id: end for series_id, end in ends.items() if end and end.forecast}
-        self._remember({f"{uid} {end.update.version} {key}": end.forecast for key, end in made.items()})
+        made = [end for end in ends.values() if end and end.forecast]
+        self._remember({(uid, end.update.series, end.update.version): end.forecast for end in made})
         return None
 
     def scores(self, uid: str, days: int | None) -> dict[str, Array]:
@@ -345,7 +375,8 @@ class FeedStore:
                     blocks = Record.from_json(record).blocks
                     pending = pending_key(uid, name.decode())
                     self.redis.unlink(pending, *(block_key(uid, block.name) for block in blocks))
-                others = series_key, versions_key, due_key, taken_key, latest_key, updates_key, scores_key
+                others = [series_key, versions_key, due_key, taken_key, latest_key, updates_key]
+                others += [scores_key, adaptive_key]
                 days = _day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
                 self.redis.unlink(*(key(uid) for key in others), *days)
                 self.redis.srem(GONE_KEY, uid)
@@ -354,7 +385,7 @@ class FeedStore:
         with reachable():
             return run_script(self.redis, self.redis.register_script(read_script(script)), keys, args)
 
-    def _remember(self, blocks: Mapping[str, bytes]) -> None:
+    def _remember(self, blocks: Mapping[Any, bytes]) -> None:
         self._blocks.update(blocks)
         while len(self._blocks) > CACHED_BLOCKS:
             try:
@@ -398,6 +429,11 @@ def updates_key(uid: str) -> str:
     return f"{KEY_PREFIX}feed_updates:{uid}"
 
 
+def adaptive_key(uid: str) -> str:
+    """The key of the parts of adaptive calibrations that all series share, by model."""
+    return f"{KEY_PREFIX}feed_adaptive:{uid}"
+
+
 def pending_key(uid: str, series_id: str) -> str:
     """The key of what is unscored of a series: as ``lua/feed_unscored.lua`` has it."""
     return f"{KEY_PREFIX}feed_pending:{uid}:{series_id}"
@@ -430,10 +466,10 @@ def _read(record: bytes | None, version: bytes | None) -> Read:
 
 
 def _unscored(found: bytes) -> Unscored:
-    version, scored, *fields = found.split()
-    return Unscored(
-        int(version), int(scored), tuple(sorted(int(field) for field in fields if field.isdigit()))
-    )
+    line, _, adaptive = found.partition(b"\n")
+    version, scored, *fields = line.split()
+    kept = sorted(int(field) for field in fields if field.isdigit())
+    return Unscored(int(version), int(scored), tuple(kept), adaptive.decode())
 
 
 def _packed(update: FeedUpdate) -> bytes:

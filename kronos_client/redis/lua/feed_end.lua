@@ -4,23 +4,33 @@
 -- include: now
 -- include: feed_send
 -- include: feed_unscored
-local feed, due, taken, latest, updates, list, scores, job = unpack(KEYS)
+local feed, due, taken, latest, updates, list, scores, job, adaptive = unpack(KEYS)
 local uid, job_id, kept_s = ARGV[1], ARGV[2], ARGV[3]
--- Then the number of sums, and of each its field and float32 numbers to add; then of each series its id, version, outcome
--- (or ''), the version whose outcome was newest, the instant up to which its bars are scored now, what is kept of the
+-- Then the number of sums of scores, and of each its field and float32 numbers to add; the same of the parts of adaptive
+-- calibrations that all series share; then of each series its id, version, outcome (or ''), the version whose outcome was
+-- newest, the instant up to which its bars are scored now, its own part of an adaptive calibration, what is kept of the
 -- forecast (or ''), the number of forecasts that need not be kept any longer, and their versions.
-local position = 3
+local position, limit = 4, tonumber(ARGV[4])
 
 local function next_value()
     position = position + 1
     return ARGV[position]
 end
 
-local function add(key, field, numbers)
+local function next_pairs()
+    local found = {}
+    for at = 1, tonumber(next_value()) do
+        found[at] = {next_value(), next_value()}
+    end
+    return found
+end
+
+local function add(key, field, numbers, limit)
     local known, sums = redis.call('HGET', key, field), {}
     for at = 1, #numbers / 4 do
         local before = known and struct.unpack('<d', known, 8 * at - 7) or 0
-        sums[at] = struct.pack('<d', before + struct.unpack('<f', numbers, 4 * at - 3))
+        local sum = before + struct.unpack('<f', numbers, 4 * at - 3)
+        sums[at] = struct.pack('<d', math.max(-limit, math.min(limit, sum)))
     end
     redis.call('HSET', key, field, table.concat(sums))
 end
@@ -28,13 +38,11 @@ end
 if redis.call('HGET', feed, 'uid') ~= uid then
     return
 end
-local fields, series, ids, has_changed = {}, {}, {}, false
-for at = 1, tonumber(next_value()) do
-    fields[at] = {next_value(), next_value()}
-end
+local fields, shared = next_pairs(), next_pairs()
+local series, ids, has_changed = {}, {}, false
 while position < #ARGV do
     local one = {id = next_value(), version = next_value(), outcome = next_value(), before = next_value(),
-        scored = next_value(), forecast = next_value(), done = {}}
+        scored = next_value(), adaptive = next_value(), forecast = next_value(), done = {}}
     for at = 1, tonumber(next_value()) do
         one.done[at] = next_value()
     end
@@ -53,6 +61,9 @@ for _, one in ipairs(series) do
     else
         local key = pending_key(uid, one.id)
         redis.call('HSET', key, 'version', one.version, 'scored', one.scored)
+        if one.adaptive ~= '' then
+            redis.call('HSET', key, 'adaptive', one.adaptive)
+        end
         redis.call('HSET', latest, one.id, one.version .. ' ' .. one.outcome)
         redis.call('XADD', updates, 'MAXLEN', '~', max_updates, '*', 'series', one.id, 'outcome', one.outcome)
         if one.forecast ~= '' then
@@ -65,8 +76,11 @@ for _, one in ipairs(series) do
 end
 local of_day = string.format('%s:%d', scores, math.floor(now / 86400))
 for _, pair in ipairs(fields) do
-    add(scores, pair[1], pair[2])
-    add(of_day, pair[1], pair[2])
+    add(scores, pair[1], pair[2], math.huge)
+    add(of_day, pair[1], pair[2], math.huge)
+end
+for _, pair in ipairs(shared) do
+    add(adaptive, pair[1], pair[2], limit)
 end
 redis.call('EXPIRE', of_day, kept_s)
 local has_ended = true

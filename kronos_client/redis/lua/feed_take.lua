@@ -1,10 +1,11 @@
 -- Gives a job the feed's series that are due, the longest waiting first, and sends the next message if more are due.
--- Returns the feed's options, and of each series its id, record, version and what is unscored; nothing if the feed no longer
--- exists. A job that is delivered again gets the same series, as they are now, or none if their outcomes are stored.
+-- Returns the feed's options, the number of its series, and the parts of adaptive calibrations that they share; then of each
+-- series its id, record, version and what is unscored. Returns nothing if the feed no longer exists. A job that is delivered
+-- again gets the same series, as they are now, or none if their outcomes are stored.
 -- include: now
 -- include: feed_send
 -- include: feed_unscored
-local feed, due, taken, series, versions, list, job = unpack(KEYS)
+local feed, due, taken, series, versions, list, job, adaptive = unpack(KEYS)
 local uid, job_id = ARGV[1], ARGV[2]
 
 local known_uid, options, max_series, waiting = unpack(
@@ -27,7 +28,7 @@ else
     end
 end
 if #ids == 0 then
-    return {options, {}, {}, {}, {}}
+    return {options, 0, {}, {}, {}, {}, {}}
 end
 local known, now_held = redis.call('HMGET', versions, unpack(ids)), {}
 for position, id in ipairs(ids) do
@@ -36,4 +37,5 @@ end
 redis.call('HSET', taken, job_id, cjson.encode(now_held)) -- before they are removed: Redis may be full
 redis.call('ZREM', due, unpack(ids))
 send_if_due(feed, due, list, uid)
-return {options, ids, redis.call('HMGET', series, unpack(ids)), known, unscored(uid, ids)}
+return {options, redis.call('HLEN', versions), redis.call('HGETALL', adaptive), ids,
+    redis.call('HMGET', series, unpack(ids)), known, unscored(uid, ids)}
