@@ -65,20 +65,28 @@ class LongFrame:
         self._errors: dict[Any, str] = {}
         self._warnings: dict[Any, list[str]] = {}
 
-    def items(self) -> Iterator[tuple[Any, "pd.DataFrame", dict[str, Any]]]:
+    def items(self) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
         """Each series with its id, its bars in the order of time, and its options."""
         import pandas as pd
 
-        for name, bars in self._df.groupby(self._id_column, sort=False, observed=True):
-            times = bars[self._timestamp_column]
-            with readable(f"{self._timestamp_column} of series {name!r}", self._timestamp_column):
-                keys = pd.to_datetime(times, format="ISO8601", utc=True, errors="coerce")
-            if not keys.is_monotonic_increasing:
-                order = np.argsort(keys.to_numpy(), kind="stable")
-                bars, times = bars.iloc[order], times.iloc[order]
-            is_naive = isinstance(times.dtype, np.dtype) and times.dtype.kind == "M"
-            columns = bars.drop(columns=[self._id_column, self._timestamp_column])
-            yield name, columns, {"timestamps": times.to_numpy() if is_naive else times}
+        # All series at once: a series may be a single row, and pandas takes long for each call.
+        times = self._df[self._timestamp_column]
+        with readable(self._timestamp_column, self._timestamp_column):
+            instants = pd.to_datetime(times, format="ISO8601", utc=True, errors="coerce")
+        codes, names = pd.factorize(self._df[self._id_column])
+        order = np.lexsort((instants.to_numpy("datetime64[ns]"), codes))
+        columns = self._df.drop(columns=[self._id_column, self._timestamp_column]).iloc[order]
+        sorted_times: Any = times.iloc[order]
+        if isinstance(times.dtype, pd.DatetimeTZDtype):
+            sorted_times = pd.DatetimeIndex(sorted_times)
+        elif times.dtype.kind == "M":
+            sorted_times = sorted_times.to_numpy()
+        ends = np.cumsum(np.bincount(codes))
+        parts = {title: _sliceable(column) for title, column in columns.items()}
+        is_unique = len(parts) == len(columns.columns)  # else there is an error to raise, perhaps
+        for name, first, last in zip(names, (0, *ends[:-1]), ends, strict=True):
+            bars: Any = {title: values[first:last] for title, values in parts.items()}
+            yield name, bars if is_unique else columns[first:last], {"timestamps": sorted_times[first:last]}
 
     def take(self, outcome: ForecastOutcome) -> None:
         """Keep a forecast. Raises the JobError of a series that failed, unless such are skipped."""
@@ -117,6 +125,11 @@ class LongFrame:
             frame[self._id_column] = frame[self._id_column].astype(self._df[self._id_column].dtype)
         frame.attrs = {"errors": self._errors, "warnings": self._warnings}
         return frame
+
+
+def _sliceable(column: "pd.Series[Any]") -> Any:
+    """The values as an array, of pandas if NumPy has no such type."""
+    return column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
 
 
 def _answers(series: SeriesForecast) -> dict[str, float]:

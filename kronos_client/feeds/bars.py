@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_client.contract.columns import decode_column
+from kronos_client.contract.columns import decode_column, encode_column
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.timestamps import Timestamps, parse_timestamps, write_like
 
@@ -90,6 +90,12 @@ class Bars:
     def timestamps(self) -> Timestamps:
         """The times as the model reads them."""
         return parse_timestamps(self.texts())
+
+    def payload(self, series_id: str) -> dict[str, Any]:
+        """A series as the contract has it."""
+        values = self.rows["values"]
+        columns = {name: encode_column(values[:, at]) for at, name in enumerate(self.form.columns)}
+        return {"id": series_id, "timestamps": list(self.texts()), **columns}
 
     def as_columns(self) -> dict[str, Any]:
         """Candles as ``submit`` takes them."""

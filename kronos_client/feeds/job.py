@@ -15,7 +15,6 @@ import numpy as np
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.results import SCORED_LEVELS, ForecastResult, SeriesForecast
-from kronos_client.core.series import series_payload
 from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened
 from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.options import FeedSpec
@@ -105,12 +104,13 @@ class FeedJob:
         if record is None or len(blocks) < len(found):
             raise gone(self.name, name)
         self._bars[name] = Bars.from_blocks(record.form, blocks)[-spec.max_bars :]
-        columns = self._bars[name].as_columns()
-        self._updates[name] = self._updates[name].model_copy(update={"last_time": columns["timestamps"][-1]})
-        zones: dict[str, Any] = {"calendar": spec.calendar, "timezone": record.timezone}
+        payload = self._bars[name].payload(name)
+        self._updates[name] = self._updates[name].model_copy(update={"last_time": payload["timestamps"][-1]})
+        zones = {"calendar": spec.calendar, "timezone": record.timezone}
+        payload |= {option: value for option, value in zones.items() if value is not None}
         seed = spec.job["sampling"].get("seed")
         own_seed = seed_from_text(f"{self._uid if seed is None else seed}:{name}:{record.last}")
-        return {**series_payload(columns, name, **zones), "seed": own_seed}
+        return {**payload, "seed": own_seed}
 
     def end(self, outcome: ForecastResult | dict[str, Any] | JobError | None) -> dict[str, Any] | JobError:
         """Store what became of the series; returns the job's own outcome, without forecasts.

@@ -7,7 +7,7 @@ has at most 18 blocks.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -59,7 +59,7 @@ class Record:
 
     def to_json(self) -> str:
         """The text that stands in Redis."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps({**vars(self), "form": vars(self.form)}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Record":
@@ -152,7 +152,7 @@ def num_kept_blocks(blocks: Sequence[Block], change: Change) -> int:
 
 def _level(num_bars: int) -> int:
     """0 for 1 to 3 bars, 1 for 4 to 15, and so on; blocks of ``BLOCK_BARS`` are the largest."""
-    return int(np.emath.logn(GROWTH, min(num_bars, BLOCK_BARS)) + 1e-9)
+    return (min(num_bars, BLOCK_BARS).bit_length() - 1) // 2  # log to the base of GROWTH, which is 4
 
 
 def cut(series_id: str, bars: Bars, store: Callable[[str, bytes], object]) -> list[Block]:

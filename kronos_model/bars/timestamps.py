@@ -168,10 +168,9 @@ def write_like(
     if (form["minute"] or "").startswith(" "):
         texts = [text.replace("T", " ") for text in texts]
     if offsets_s is not None:
-        texts = [
-            text + _write_offset(offset, form["offset"] or "")
-            for text, offset in zip(texts, offsets_s.tolist(), strict=True)
-        ]
+        offsets = offsets_s.tolist()
+        ends = {offset: _write_offset(offset, form["offset"] or "") for offset in set(offsets)}
+        texts = [text + ends[offset] for text, offset in zip(texts, offsets, strict=True)]
     return tuple(texts)
 
 
