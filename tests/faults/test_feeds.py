@@ -31,8 +31,8 @@ from tests.waiting import WAIT_S, await_true
 
 NAMES = [f"s{number}" for number in range(5)]
 WINDOW = 24
-FORECAST: dict[str, Any] = {"pred_len": 2, "sample_count": 16, "events": ["close>last at end"]}
-OPTIONS: dict[str, Any] = {**FORECAST, "max_bars": WINDOW, "keep": COLUMNS}
+FORECAST: dict[str, Any] = {"pred_len": 2, "sample_count": 20, "events": ["close>last at end"]}
+OPTIONS: dict[str, Any] = {**FORECAST, "max_bars": WINDOW, "keep": COLUMNS, "calibration": "adaptive"}
 PAUSE_S = 0.05
 """Between two bars."""
 AGAIN = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.FEED_BUSY, ErrorCode.REDIS_CLUSTER)
