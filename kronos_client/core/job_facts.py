@@ -17,7 +17,14 @@ from kronos_client.core.kinds import progress_of
 from kronos_client.core.stored import NOTHING, Stored, read_stored
 from kronos_client.redis.connection import read_bytes
 from kronos_client.redis.job_store import JobRecord, as_number
-from kronos_client.redis.queues import CANCELLED_PREFIX, TAKEN_KEY, list_name, queue_and_step, waiting_keys
+from kronos_client.redis.queues import (
+    CANCELLED_PREFIX,
+    FEED,
+    TAKEN_KEY,
+    list_name,
+    queue_and_step,
+    waiting_keys,
+)
 from kronos_client.redis.routing import jobs_per_s, live_workers
 
 MAX_STATE_BYTES: Final = 8192
@@ -110,7 +117,7 @@ def read_job(redis: Redis, job_id: str, *, reads_dead: bool = True) -> JobFacts:
     stored = read_stored(job_id, text, is_cut=True) if text else NOTHING
 
     sent_to = record.list or record.fields.get("list", "")
-    queue, _ = queue_and_step(sent_to)
+    queue = queue_and_step(sent_to)[0].removesuffix(FEED)
     rate = jobs_per_s(queue, workers)
     num_ready = sum(worker.queue == queue and worker.is_ready for worker in workers)
     bars = None

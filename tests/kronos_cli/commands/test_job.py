@@ -204,3 +204,12 @@ def test_what_other_programs_wrote_is_shown_as_far_as_it_goes(redis, value):
     redis.hset(result_key("a"), "x", "y")
     assert facts()["unreadable"] == sorted([job_key("a"), result_key("a")])
     assert f"{job_key('a')}: no permission, or another app's key" in shown()
+
+
+def test_the_workers_of_a_pool_take_the_jobs_of_its_feeds(redis):
+    live(redis)
+    key = list_key("cpu.feed", 3)
+    redis.lpush(key, "the message")
+    redis.hset(job_key("f"), mapping={"list": key, "place": 0, "at": f"list {key}"})
+    told = json.loads(run("f", "--json").output)
+    assert (told["where"], told["list"], told["num_ready"]) == ("waiting", "cpu.feed (normal)", 1)
