@@ -178,8 +178,8 @@ class Feed:
             Columns ``id``; ``last_time`` of the newest bar that was read; ``age_s``, seconds since that bar
             was appended; ``overdue_s``, by how much the next bar is late (NaN if times have no zone);
             ``is_current``, whether the newest bar is forecast and none is overdue; the close at the horizon
-            as ``close_mean`` and quantiles such as ``close_q0.1``; the chance of each event; ``error``, a
-            code.
+            as ``close_mean`` and quantiles such as ``close_q0.1``; the chance of each event; ``drift``,
+            "too_narrow" or "too_wide" while past 80 % intervals held much less or more; ``error``, a code.
         """
         return self._frame(self.rows(), max_age_s)
 

@@ -4,9 +4,8 @@ A feed's message names only the feed. So bars that arrive while it waits are rea
 leaves out ticks of a series instead of falling behind.
 """
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeGuard
 
@@ -17,8 +16,9 @@ from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.results import SCORED_LEVELS, ForecastResult, SeriesForecast
 from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened
 from kronos_client.feeds.bars import Bars
+from kronos_client.feeds.drift import SeriesState
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
+from kronos_client.feeds.scores import INTERVALS, Due, PendingForecast, ScoreSums, due, is_kept
 from kronos_client.feeds.store import End, FeedStore, Read, Taken, TakenFeed, Unscored, gone
 from kronos_client.feeds.update import FeedUpdate
 from kronos_model.bars.columns import CLOSE
@@ -59,6 +59,8 @@ class FeedJob:
         self._shared: dict[str, Array] = {}  # changes of what series share, by model
         self.scores: dict[str, float] = {}
         """``SERIES_SUMS`` that its end has added."""
+        self.drifts: list[str] = []
+        """The kinds of the alarms that its end has raised."""
 
     def take(self) -> dict[str, Any] | None:
         """The job as other senders write it, with the series that are due now; None if none is.
@@ -157,7 +159,7 @@ class FeedJob:
         """What becomes of series whose newest outcome is older, and the scores of their earlier forecasts."""
         ends: dict[str, End | None] = {}
         sums, events = ScoreSums(), [Event.parse(text) for text in self._spec.events] if self._spec else []
-        self._shared = {}
+        self._shared, self.drifts = {}, []
         found = self._store.kept_forecasts(
             self._uid, {name: unscored[name].kept for name in self._forecasts.keys() & unscored.keys()}
         )
@@ -173,46 +175,61 @@ class FeedJob:
                 known = {at: PendingForecast.from_bytes(content) for at, content in found[name].items()}
                 current = [one for one in known.values() if one.num_restarts == made.num_restarts]
                 bars, last = self._bars[name], int(self._bars[name].clock[-1])
-                by_model = sums.add(name, due(current, bars, scored), bars, events)
-                if self._spec and self._spec.calibration:
-                    update, made, own = self._adapted(update, made, own, by_model.get(made.model))
+                scored_now = due(current, bars, scored)
+                by_model = sums.add(name, scored_now, bars, events)
+                state = SeriesState.read(own, made)
+                update, made = self._corrected(update, made, state, by_model, scored_now)
                 waiting = {at for at, one in known.items() if one in current and one.times[-1] > last}
                 content = made.to_bytes() if is_kept(update.version, len(made.times)) else b""
-                ends[name] = End(update, newest, last, own, content, sorted({*kept} - waiting))
+                ends[name] = End(update, newest, last, state.to_json(), content, sorted({*kept} - waiting))
         return ends, sums
 
-    def _adapted(
-        self, update: FeedUpdate, made: PendingForecast, own: str, sums: Array | None
-    ) -> tuple[FeedUpdate, PendingForecast, str]:
-        """A forecast with adaptive quantiles of the close, and its series' part after these scores."""
+    def _corrected(
+        self,
+        update: FeedUpdate,
+        made: PendingForecast,
+        state: SeriesState,
+        sums: Mapping[str, Array],
+        scored: Sequence[Due],
+    ) -> tuple[FeedUpdate, PendingForecast]:
+        """A forecast with the alarm and, if the feed is adaptive, its close's quantiles, after these scores.
+
+        Changes ``state``.
+        """
         assert self._feed is not None
-        assert update.forecast is not None
-        shape, since = (len(INTERVALS), len(made.times)), [made.model, made.num_restarts]
-        error = np.zeros(shape) if sums is None else errors(sums)
-        own_change, shared_change = changes(error, self._feed.num_series)
-        model, num_restarts, part = json.loads(own) if own else (None, None, None)
-        if [model, num_restarts] == since:
-            own_change = own_change + np.array(part)
-        own_part = clipped(own_change)
-        before = self._feed.shared.get(made.model, np.zeros(shape)).reshape(shape)
-        by = np.round(factors(own_part, clipped(before + shared_change)), 6)
+        assert self._spec is not None
+        forecast = update.forecast
+        assert forecast is not None
+        num_series, before = self._feed.num_series, state.drift
+        bars, own = self._bars[update.series], [one for one in scored if one.forecast.model == made.model]
+        state.test(own, bars.clock, bars.table()[:, CLOSE], num_series)
+        self.drifts += [state.drift] if state.drift and state.drift != before else []
+        update = update.model_copy(update={"drift": state.drift})
+        if not self._spec.calibration:
+            return update, made
+        shape = len(INTERVALS), len(made.times)
+        error = errors(sums[made.model]) if made.model in sums else np.zeros(shape)
+        own_change, shared_change = changes(error, num_series)
+        own_part = clipped(own_change + np.array(state.own))
+        state.own = own_part.round(6).tolist()
+        before_all = self._feed.shared.get(made.model, np.zeros(shape)).reshape(shape)
+        by = np.round(factors(own_part, clipped(before_all + shared_change)), 6)
         self._shared[made.model] = self._shared.get(made.model, 0) + shared_change
-        forecast, scored = update.forecast, np.array(self._scored[update.series])
-        median, levels = scored[SCORED_LEVELS.index(0.5)], list(forecast.quantiles)
+        table = np.array(self._scored[update.series])
+        median, levels = table[SCORED_LEVELS.index(0.5)], list(forecast.quantiles)
         quantiles = {}
         if levels:
-            table = np.array([forecast.quantiles[level]["close"] for level in levels])
-            moved = widened([*map(float, levels)], table, median, by).tolist()
+            closes = np.array([forecast.quantiles[level]["close"] for level in levels])
+            moved = widened([*map(float, levels)], closes, median, by).tolist()
             for level, row in zip(levels, moved, strict=True):
                 quantiles[level] = {**forecast.quantiles[level], "close": tuple(row)}
         manifest = forecast.manifest and forecast.manifest.model_copy(
             update={"widened_by": tuple(map(tuple, by.tolist()))}
         )
         forecast = forecast.model_copy(update={"quantiles": quantiles, "manifest": manifest})
-        tables = np.stack([widened(SCORED_LEVELS, scored, median, by), made.quantiles[1]])
+        tables = np.stack([widened(SCORED_LEVELS, table, median, by), made.quantiles[1]])
         made = replace(made, quantiles=tables.astype(np.float32))
-        text = json.dumps([*since, own_part.round(6).tolist()])
-        return update.model_copy(update={"forecast": forecast}), made, text
+        return update.model_copy(update={"forecast": forecast}), made
 
     def _made(self, result: ForecastResult, forecast: SeriesForecast) -> FeedUpdate:
         assert self._spec is not None

@@ -12,7 +12,7 @@ def latest_columns(spec: FeedSpec) -> list[str]:
     """The columns of the rows."""
     quantiles = [f"close_q{quantile_key(level)}" for level in spec.job["output"]["quantiles"]]
     ages = ["id", "last_time", "age_s", "overdue_s", "is_current"]
-    return [*ages, "close_mean", *quantiles, *spec.events, "error"]
+    return [*ages, "close_mean", *quantiles, *spec.events, "drift", "error"]
 
 
 def latest_rows(
@@ -36,6 +36,7 @@ def latest_rows(
             is_newest = update.version == version and update.forecast is not None
             row |= {"last_time": update.last_time, "age_s": round(now - update.appended_at, 3)}
             row |= {"overdue_s": overdue_s, "is_current": is_newest and not overdue_s}
+            row["drift"] = update.drift
             row["error"] = None if update.failure is None else update.failure.code
         if update is not None and update.forecast is not None:
             row["close_mean"] = update.forecast.mean["close"][-1]

@@ -130,7 +130,7 @@ class MemoryFeedStore(FeedStore):
                 version = end.update.version
                 kept = {*known[series_id].kept, *([version] if end.forecast else [])} - {*end.done}
                 feed.kept[series_id, version] = end.forecast
-                feed.unscored[series_id] = Unscored(version, end.scored, tuple(sorted(kept)), end.adaptive)
+                feed.unscored[series_id] = Unscored(version, end.scored, tuple(sorted(kept)), end.state)
                 feed.latest[series_id] = end.update
                 feed.updates.append(end.update.model_copy(update={"id": str(len(feed.updates) + 1)}))
             for score, numbers in sums.items():

@@ -67,13 +67,13 @@ class Unscored(NamedTuple):
         version: Of its newest outcome; 0 if there is none.
         scored: The instant up to which its bars were scored.
         kept: Versions whose forecasts are kept for that.
-        adaptive: Its own part of an adaptive calibration, as ``FeedJob`` has written it.
+        state: What jobs note of it: a ``SeriesState``, as JSON.
     """
 
     version: int
     scored: int
     kept: tuple[int, ...]
-    adaptive: str = ""
+    state: str = ""
 
 
 class Taken(NamedTuple):
@@ -99,7 +99,7 @@ class End(NamedTuple):
     Attributes:
         before: The version whose outcome was the newest.
         scored: The instant up to which its bars are scored now.
-        adaptive: Its own part of an adaptive calibration, if that has changed.
+        state: What jobs note of it, if that has changed.
         forecast: What is kept of its forecast until its bars come, or nothing.
         done: Versions whose forecasts need not be kept any longer.
     """
@@ -107,7 +107,7 @@ class End(NamedTuple):
     update: FeedUpdate
     before: int
     scored: int
-    adaptive: str = ""
+    state: str = ""
     forecast: bytes = b""
     done: Sequence[int] = ()
 
@@ -466,10 +466,10 @@ def _read(record: bytes | None, version: bytes | None) -> Read:
 
 
 def _unscored(found: bytes) -> Unscored:
-    line, _, adaptive = found.partition(b"\n")
+    line, _, state = found.partition(b"\n")
     version, scored, *fields = line.split()
     kept = sorted(int(field) for field in fields if field.isdigit())
-    return Unscored(int(version), int(scored), tuple(kept), adaptive.decode())
+    return Unscored(int(version), int(scored), tuple(kept), state.decode())
 
 
 def _packed(update: FeedUpdate) -> bytes:

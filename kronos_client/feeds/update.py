@@ -31,6 +31,10 @@ class FeedUpdate(ResultModel):
     next_ends_at: float | None = Field(
         default=None, description="Unix time at which the next bar should have ended; null without a zone"
     )
+    drift: str | None = Field(
+        default=None,
+        description="too_narrow or too_wide while the series' past 80 % intervals held much less or more",
+    )
     forecast: SeriesForecast | None = None
     failure: FeedFailure | None = None
     model: ModelInfo | None = None

@@ -209,6 +209,8 @@ class WorkerMetrics(JobMetrics):
         self.feed_loss = self._counter("kronos_feed_loss", text, ("feed", "forecast"))
         text = "Chances of events that came true or not, summed: their number, and their squared errors"
         self.feed_chances = self._counter("kronos_feed_chances", text, ("feed", "sum"))
+        text = "Drift alarms of a feed's series: too_narrow or too_wide"
+        self.feed_drifts = self._counter("kronos_feed_drifts", text, ("feed", "kind"))
         text = "Forecast bars of a feed that never came"
         self.feed_missing = self._counter("kronos_feed_missing_bars", text, ("feed",))
 
@@ -231,8 +233,10 @@ class WorkerMetrics(JobMetrics):
         self._waited_s += queued_s
         self._waits += 1
 
-    def observe_scores(self, feed: str, sums: Mapping[str, float]) -> None:
-        """Count what a job has added to a feed's scores: ``SERIES_SUMS`` by name, or nothing."""
+    def observe_scores(self, feed: str, sums: Mapping[str, float], drifts: Sequence[str]) -> None:
+        """Count what a job has added to a feed's scores: ``SERIES_SUMS`` by name, or nothing; and alarms."""
+        for kind in drifts:
+            self.feed_drifts.labels(feed, kind).inc()
         if not sums:
             return
         self.feed_bars.labels(feed).inc(sums["num_scored"])

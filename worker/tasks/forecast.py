@@ -182,7 +182,7 @@ class ForecastAttempt(Attempt):
         if self._feed is not None:
             try:
                 outcome = or_later(self._feed.end, outcome)
-                self._process.metrics.observe_scores(self._feed.name, self._feed.scores)
+                self._process.metrics.observe_scores(self._feed.name, self._feed.scores, self._feed.drifts)
             except RetryLater as later:
                 self.leave(self._requeued(str(later), later.delay_s))
                 return

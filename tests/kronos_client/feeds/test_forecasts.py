@@ -104,7 +104,7 @@ def test_each_series_has_its_newest_forecast(client):
             "close_q0.1",
             "close_q0.9",
         ]
-        assert list(latest) == [*columns, "close>last at end", "error"]
+        assert list(latest) == [*columns, "close>last at end", "drift", "error"]
         assert list(latest["id"]) == NAMES
         assert latest["close_q0.1"].lt(latest["close_q0.9"]).all()
         assert latest["overdue_s"].gt(0).all()  # its bars are years old

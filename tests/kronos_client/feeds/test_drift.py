@@ -1,0 +1,58 @@
+"""The drift alarm: seldom false, over a year and all series of a feed, and soon there when intervals fail."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kronos_client.feeds.drift import ALARM, grown
+from tests.kronos_client.feeds.test_forecasts import client, worker  # noqa: F401
+from tests.kronos_client.feeds.test_scores import bars
+
+
+def alarms(chance: float, num_feeds: int, num_series: int, num_bars: int, seed: int = 0) -> np.ndarray:
+    """Whether each feed had an alarm in a year of so many bars whose intervals hold with this chance.
+
+    Half of the series' outcomes are one common outcome.
+    """
+    rng, evidence = np.random.default_rng(seed), np.zeros((num_feeds, num_series, 2, 2))
+    has_alarm = np.zeros(num_feeds, bool)
+    for _ in range(num_bars):
+        common, own = rng.random((num_feeds, 1, 2)), rng.random((num_feeds, num_series, 2))
+        has_held = np.where(rng.random(own.shape) < 0.5, common, own) < chance
+        evidence = grown(evidence, has_held, 1 / num_bars, num_series)
+        has_alarm |= (evidence >= ALARM).any(axis=(1, 2, 3))
+    return has_alarm
+
+
+@pytest.mark.parametrize("chance", [0.75, 0.8, 0.85])
+@pytest.mark.parametrize(
+    ("num_feeds", "num_bars"),
+    [(300, 1000), pytest.param(3000, 8766, marks=pytest.mark.at_length)],
+    ids=["short", "long"],
+)
+def test_at_most_one_feed_of_a_hundred_has_a_false_alarm_in_a_year(chance, num_feeds, num_bars):
+    assert alarms(chance, num_feeds, 10, num_bars).mean() <= 0.01
+
+
+@pytest.mark.parametrize("chance", [0.4, 1.0])
+def test_drift_is_found(chance):
+    assert alarms(chance, 20, 10, 1000).all()
+
+
+def test_an_alarm_is_in_the_table_and_in_updates_until_its_reason_is_gone(client):  # noqa: F811
+    made = bars("s1", 80).assign(ds=pd.date_range("2020-01-01", periods=80, tz="UTC"))
+    jumps = np.where(np.arange(80) % 2 & (np.arange(80) < 50), 2.0, 1.0)
+    prices = ["open", "high", "low", "close"]
+    made[prices] = made[prices].mul(jumps, axis=0)
+    other = made.assign(unique_id="calm", **bars("s1", 80)[prices])
+    with client.feed("f", pred_len=1, sample_count=20) as feed:
+        for first, last in ((0, 10), *((end - 1, end) for end in range(11, 80))):
+            feed.append(pd.concat([made[first:last], other[first:last]]))
+            client.compute()
+            if last == 50:
+                found = {row["id"]: row["drift"] for row in feed.rows()}
+                assert found == {"calm": None, "s1": "too_narrow"}
+        drifts = [one.drift for one in feed.updates(after="0", timeout_s=0.01) if one.series == "s1"]
+        assert drifts[0] is None
+        assert "too_narrow" in drifts
+        assert [row["drift"] for row in feed.rows()] == [None, None]
