@@ -7,7 +7,7 @@ COMMANDS: Final = {
     "up": "Run Redis, workers, the API with its page, and Flower on this machine.",
     "forecast": "Forecast candle files: CSV or Parquet, folders of them, or patterns.",
     "feed": "Keep a universe of symbols current: append bars, and read the newest forecasts.",
-    "replay": "Compute forecasts again from their manifests, and say whether they are equal, or what differs.",
+    "replay": "Compute forecasts again from their manifests, and say whether they are equal.",
     "backtest": "Test a model on your own candles: forecast their past, and compare with what followed.",
     "calibrate": "Fit quantile corrections from a backtest, and register a version with them.",
     "finetune": "Train a model on your own candles: here, or as a job.",

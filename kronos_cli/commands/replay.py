@@ -32,7 +32,7 @@ COMPARED: Final = ("bars", "model", "engine", "device", "version")
 @click.option("--candles", type=click.Path(path_type=Path), help="A file with bars that no feed holds.")
 @options.candle_files
 def replay(manifest: str, candles: Path | None, reading: ReadOptions) -> None:
-    """Compute forecasts again from their manifests, and say whether they are equal, or what differs.
+    """Compute forecasts again from their manifests, and say whether they are equal. If not, say what differs.
 
     MANIFEST is JSON: a manifest, a job's result, or lines of `kronos feed watch`; - is standard input. The
     bars come from the feed while it holds them, else from the file. Exit status: 0 if all are equal, else 1.
