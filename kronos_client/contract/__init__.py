@@ -2,7 +2,7 @@
 
 names.py          tasks, queues, keys in Redis, and ids; states.py: Celery's states
 errors.py         the error codes, ``JobError``, and pydantic's errors as such
-columns.py        a column of numbers
+columns.py        a column of numbers; frames.py: frames of vendors, with our names
 forecast.py       a forecast's fields; finetune.py, backtest.py: the other kinds of jobs, with their results
 job_limits.py     the limits of a job's size
 jobs.py           reads a job, checks its size, and makes arrays

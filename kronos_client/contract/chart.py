@@ -1,6 +1,6 @@
 """A forecast as a picture: the last candles, the mean close with its quantile band, and the volume."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,7 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.bars.columns import TIME_COLUMNS
+from kronos_client.contract.frames import plain_candles
+from kronos_model.bars.columns import PRICE_COLUMNS, TIME_COLUMNS
+from kronos_model.bars.files.options import VALUE
+from kronos_model.bars.files.vendors import VALUES
 
 if TYPE_CHECKING:
     from kronos_client.contract.results import SeriesForecast
@@ -40,17 +43,22 @@ def draw_chart(
 def plot(candles: Any, series: "SeriesForecast", note: str = "") -> Axes:
     """Draw a forecast in a new figure of pyplot, after the last of these candles, if any. Returns the prices.
 
-    ``candles`` are a DataFrame of pandas or polars, a mapping of columns, or a list of records.
+    ``candles`` are one source of a forecast, or several that include the series by its id.
     """
     from matplotlib import pyplot  # it chooses a backend
 
+    candles = plain_candles(candles)
+    if isinstance(candles, Mapping) and series.id in candles:
+        candles = candles[series.id]
     frame = candles.to_pandas() if hasattr(candles, "to_pandas") else pd.DataFrame(candles)
     frame = frame.rename(columns=lambda title: str(title).lower())
-    if missing := [name for name in ("open", "high", "low", "close") if len(frame) and name not in frame]:
+    if not {*PRICE_COLUMNS} & {*frame} and (found := VALUES.found_in([*frame])):  # one value a bar
+        frame = frame.assign(**dict.fromkeys(PRICE_COLUMNS, frame[found[VALUE]]))
+    if missing := [name for name in PRICE_COLUMNS if len(frame) and name not in frame]:
         text = f"the candles to draw have no column {' and no column '.join(missing)}: rename what holds them"
         raise JobError(ErrorCode.MISSING_COLUMN, text, missing[0])
     times = next((frame[title] for title in (*TIME_COLUMNS, "ds") if title in frame), frame.index)
-    shown = ["open", "high", "low", "close", *(["volume"] if "volume" in frame else [])]
+    shown = [*PRICE_COLUMNS, *(["volume"] if "volume" in frame else [])]
     lookback = frame.reindex(columns=shown).assign(timestamps=list(map(str, times)))
     return draw(pyplot.figure(**LOOK), lookback, series, series.id, note)
 

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
+from kronos_client.contract.frames import plain_candles
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.core.forecast_request import plain
-from kronos_client.core.frames import plain_candles
 from kronos_client.core.options import BacktestJobOptions, DataSource, FinetuneOptions, check_options
 from kronos_client.core.series import named_sources, readable, series_payload, within
 from kronos_model.bars.files.options import ReadOptions

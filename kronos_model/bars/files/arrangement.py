@@ -68,6 +68,8 @@ def _rewritten(cells: Cells, vendor: str, rewrites: Any) -> Cells:
         after = before
         for pattern, text in rewrites:
             after = pc.replace_substring_regex(after, pattern, text)
+        if after.equals(before):  # numbers stay numbers: as texts they would decide the decimal sign
+            continue
         columns[name] = after
         emptied = pc.and_(pc.equal(after, ""), pc.not_equal(before, ""))
         if name == COLUMNS[VOLUME] and (count := pc.sum(emptied).as_py()):

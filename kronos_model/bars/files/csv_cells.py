@@ -51,11 +51,12 @@ def read_csv(path: Path, read_header: ReadHeader) -> Cells:
         OSError, csv.Error: it cannot be read.
     """
     content = read_text(path)
-    first = re.match(rb"\s*[^\r\n]*\s*", content)
+    notes = [] if content.endswith((b"\n", b"\r")) else [NO_LINE_END]
+    first = re.match(rb"(\s*)[^\r\n]*\s*", content)
     if first is not None and ABOVE_TITLES.search(first[0]):  # blank lines keep the count of lines
         content = b"\n" * first[0].count(b"\n") + content[first.end() :]
-    is_whole = content.endswith((b"\n", b"\r"))
-    return replace(_read_text(path, content, read_header), notes=() if is_whole else (NO_LINE_END,))
+        notes.append(f"line {1 + first[1].count(bytes([10]))}, above the titles, is left out")
+    return replace(_read_text(path, content, read_header), notes=notes)
 
 
 def _read_text(path: Path, content: bytes, read_header: ReadHeader) -> Cells:

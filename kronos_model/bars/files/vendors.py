@@ -113,7 +113,7 @@ def recognise(titles: Collection[str], given: Collection[str] = ()) -> tuple[Ven
     usual_time = next((title for title in TIME_TITLES if title in titles), "")
     has_prices = any(name in titles or name in given for name in PRICE_COLUMNS)
     fits: list[tuple[Vendor, dict[str, str], set[str]]] = []
-    for vendor in VENDORS:
+    for vendor in sorted(VENDORS, key=lambda each: each.is_value):
         time = vendor.titles.get(TIMES)
         is_other = (VALUE in given) > vendor.is_value or (vendor.is_value and has_prices)
         if vendor.order or is_other or not {*vendor.marks} <= spelt.union(titles):
@@ -122,8 +122,8 @@ def recognise(titles: Collection[str], given: Collection[str] = ()) -> tuple[Ven
             continue
         found = ({} if time or TIMES in given else {TIMES: usual_time}) | vendor.found_in(titles, given)
         if all(name in found or name in given for name in ((VALUE,) if vendor.is_value else PRICE_COLUMNS)):
-            fits.append((vendor, found, {*vendor.marks, *found.values()} - {""}))
-    fits = [fit for fit in fits if not fit[0].is_value] or fits
+            fits.append((vendor, found, {*vendor.marks, *found.values()} - {"", usual_time}))
+            has_prices |= not vendor.is_value
     fits = [fit for fit in fits if not any(fit[2] < other[2] for other in fits)]
     for name in (TIMES, *COLUMNS):
         if len({found.get(name) for _, found, _ in fits}) > 1:

@@ -16,6 +16,7 @@ from kronos_client.core.series import job_series
 from kronos_client.testing import FakeForecastClient
 from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER
 
+GERMAN: dict[str, Any] = {"encoding": "cp1252", "sep": ";", "decimal": ","}
 FRAMES: dict[str, dict[str, Any]] = {
     "akshare.csv": {},
     "tushare.csv": {"dtype": {"trade_date": str}},
@@ -29,7 +30,18 @@ FRAMES: dict[str, dict[str, Any]] = {
     "one_value.csv": {},
     "pandas_index.csv": {},
     "korean_broker.csv": {"encoding": "cp949", "thousands": ","},
+    "alpha_vantage_adjusted.csv": {"index_col": 0},
+    "german_broker.csv": GERMAN | {"thousands": ".", "dtype": {"Datum": str}},
+    "vienna.csv": GERMAN | {"thousands": ".", "dtype": {"Datum": str}},
+    "comdirect.csv": GERMAN | {"skiprows": 3},
+    "ariva.csv": GERMAN | {"thousands": ".", "dtype": {"Datum": str}},
+    "interactive_brokers.csv": {},
+    "fred.csv": {"na_values": "."},
+    "single_letters.csv": {},
+    "metatrader_4.csv": {"header": None},
     "kraken.csv": {"header": None},
+    "coinbase.csv": {"header": None},
+    "bybit.csv": {"header": None},
     "ccxt.csv": {"header": None},
     "yfinance_several_tickers.csv": {"header": [0, 1], "index_col": 0},
     "yfinance_by_ticker.csv": {"header": [0, 1], "index_col": 0},
@@ -42,16 +54,30 @@ def frame_of(name: str) -> pd.DataFrame:
     return frame.set_index(pd.to_datetime(frame.index)) if "yfinance" in name else frame
 
 
-@pytest.mark.filterwarnings("ignore:rows without a value")
+@pytest.mark.filterwarnings("ignore:rows without a value", "ignore:bars with the volume -1")
 @pytest.mark.parametrize("name", FRAMES)
 def test_frames_of_vendors_are_read_as_their_files(name: str) -> None:
     expected = EXPECTED[name]
     found = job_series(frame_of(name))
     assert [each["id"] for each in found] == expected.get("instruments", ["0"])
     assert [text[:19] for text in found[0]["timestamps"]] == [text[:19] for text in expected["timestamps"]]
-    assert found[0].keys() - {"id", "timestamps"} == expected["columns"].keys()
+    assert found[0].keys() - {"id", "timestamps", "timezone"} == expected["columns"].keys()
     for column, values in expected["columns"].items():
         assert decode_column(found[0][column]).tolist() == np.float32(values).tolist()
+
+
+@pytest.mark.filterwarnings("ignore:rows without a value", "ignore:bars with the volume -1")
+def test_a_plot_shows_the_bars_of_vendors_frames() -> None:
+    pytest.importorskip("matplotlib", reason="plots need Matplotlib")
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")
+    for name in FRAMES.keys() - {"yfinance_several_tickers.csv", "pandas_index.csv"}:  # they have two bars
+        result = FakeForecastClient().forecast(frame_of(name), pred_len=1, sample_count=1)
+        prices = result.plot(frame_of(name))
+        (line,) = [line for line in prices.lines if line.get_label() == "close, mean of paths"]
+        assert line.get_ydata()[0] == pytest.approx(EXPECTED[name]["columns"]["close"][-1]), name
+        pyplot.close("all")
 
 
 def test_volumes_that_mean_none_give_a_warning() -> None:
@@ -102,6 +128,12 @@ def test_what_is_ambiguous_in_a_frame_is_refused() -> None:
         job_series(frame)
     with pytest.raises(JobError, match=r"the frame has no header, .* do not prove the order"):
         job_series(pd.read_csv(FOLDER / "ccxt_order_unproved.csv", header=None))
+
+
+@pytest.mark.parametrize("name", ["german_broker.csv", "vienna.csv", "ariva.csv"])
+def test_thousands_that_pandas_left_as_texts_are_refused(name: str) -> None:
+    with pytest.raises(JobError, match=r"give the decimal sign to pd.read_csv, with thousands="):
+        job_series(pd.read_csv(FOLDER / name, **GERMAN))
 
 
 def test_a_backtest_reads_frames_of_vendors_and_series() -> None:

@@ -98,6 +98,7 @@ def _read(frame: Any, missing: Missing) -> dict[str, Any]:
             found = [file.last(MAX_BARS, name) for name in file.instruments]
         except CandleFileError as error:
             text = error.message.replace(str(path), "the frame")
+            text += " to pd.read_csv, with thousands=" if error.field == "decimal" else ""
             raise JobError(error.code, text, error.field, error.details) from None
     for note in found[0].notes:
         warnings.warn(note, stacklevel=2)
