@@ -1,6 +1,6 @@
 """Feeds: windows of bars of many series, kept in Redis by appends and forecast by workers at each new bar.
 
 In the order in which bars meet them: ``feed`` (what callers have), ``options``, ``bars`` (bars as blocks),
-``window`` (what an append changes), ``store`` (keys and scripts), ``job`` (a worker's part), ``scores`` (of
-earlier forecasts), ``update`` and ``latest`` (what comes back).
+``window`` (what an append changes), ``keys``, ``store`` (keys and scripts), ``job`` (a worker's part),
+``scores``, ``adaptive`` and ``drift`` (of earlier forecasts), ``update`` and ``latest`` (what comes back).
 """

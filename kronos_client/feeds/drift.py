@@ -73,9 +73,10 @@ class SeriesState:
             now = np.array(known)
             for forecast, first, end in forecasts:
                 step = at * (len(forecast.times) - 1)
-                place = min(int(np.searchsorted(clock, forecast.times[step])), len(clock) - 1)
-                has_come = clock[place] == forecast.times[step] and np.isfinite(closes[place])
-                if not (first <= step < end and has_come and forecast.times[0] > until):
+                if not first <= step < end or forecast.times[0] <= until:
+                    continue
+                place = int(np.searchsorted(clock, forecast.times[step]))
+                if clock[place] != forecast.times[step] or np.isnan(closes[place]):
                     continue
                 low, high = forecast.quantiles[0, [INTERVALS.index("80"), -1 - INTERVALS.index("80")], step]
                 elapsed = (forecast.times[step] - until) / YEAR_US if until else 0.0

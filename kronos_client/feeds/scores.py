@@ -8,6 +8,7 @@ are in mean changes of that lookback, so that series of different prices count a
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, Self
 
 import numpy as np
@@ -90,6 +91,7 @@ class PendingForecast:
         return header + zlib.compress(self.times.astype("<i8").tobytes() + by_place.tobytes(), level=1)
 
     @classmethod
+    @lru_cache(maxsize=16_384)  # each is read at every bar until its own have come
     def from_bytes(cls, content: bytes) -> Self:
         """The reverse of ``to_bytes``."""
         header, _, packed = content.partition(b"\n")

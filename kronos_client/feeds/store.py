@@ -1,4 +1,4 @@
-"""A feed's keys in Redis. Each step that others see is one atomic script.
+"""What Redis holds of feeds. Each step that others see is one atomic script.
 
 Blocks are immutable and named by their content. They expire until a script makes a record visible that lists
 them, and again once no record does, so that nothing stays of an append that was cut off.
@@ -16,8 +16,24 @@ import numpy as np
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, KEY_PREFIX, job_key
+from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, job_key
 from kronos_client.feeds.adaptive import LIMIT
+from kronos_client.feeds.keys import (
+    FEEDS_KEY,
+    GONE_KEY,
+    adaptive_key,
+    block_key,
+    day_keys,
+    due_key,
+    feed_key,
+    latest_key,
+    pending_key,
+    scores_key,
+    series_key,
+    taken_key,
+    updates_key,
+    versions_key,
+)
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.update import FeedUpdate
 from kronos_client.feeds.window import Record
@@ -28,10 +44,6 @@ from kronos_client.redis.scripts import read_script
 from kronos_client.settings import ClientSettings
 from kronos_model.evaluation.windows import Array
 
-FEEDS_KEY: Final = f"{KEY_PREFIX}feeds"
-"""The sorted set of feeds' names, by their last append."""
-GONE_KEY: Final = f"{KEY_PREFIX}feeds_gone"
-"""The set of deleted feeds whose series are still to be removed."""
 UNSEEN_S: Final = 600
 """Seconds that a block without a record is kept: to upload the rest, or to read what has just changed."""
 CHUNK: Final = 1000
@@ -310,7 +322,7 @@ class FeedStore:
     def scores(self, uid: str, days: int | None) -> dict[str, Array]:
         """Sums of scores by field, of all time or of the last days by Redis's clock."""
         today = int(self.now() // 86_400)
-        keys = [scores_key(uid)] if days is None else _day_keys(uid, today, days)
+        keys = [scores_key(uid)] if days is None else day_keys(uid, today, days)
         sums: dict[str, Array] = {}
         with reachable():
             for key in keys:
@@ -377,7 +389,7 @@ class FeedStore:
                     self.redis.unlink(pending, *(block_key(uid, block.name) for block in blocks))
                 others = [series_key, versions_key, due_key, taken_key, latest_key, updates_key]
                 others += [scores_key, adaptive_key]
-                days = _day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
+                days = day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
                 self.redis.unlink(*(key(uid) for key in others), *days)
                 self.redis.srem(GONE_KEY, uid)
 
@@ -392,65 +404,6 @@ class FeedStore:
                 self._blocks.popitem(last=False)
             except KeyError:  # another thread has removed them
                 return
-
-
-def feed_key(name: str) -> str:
-    """The key of a feed's uid, options and size."""
-    return f"{KEY_PREFIX}feed:{name}"
-
-
-def series_key(uid: str) -> str:
-    """The key of the records of a feed's series."""
-    return f"{KEY_PREFIX}feed_series:{uid}"
-
-
-def versions_key(uid: str) -> str:
-    """The key of the versions of a feed's series."""
-    return f"{KEY_PREFIX}feed_versions:{uid}"
-
-
-def due_key(uid: str) -> str:
-    """The key of the series whose newest bars wait for a forecast, by the moment since when."""
-    return f"{KEY_PREFIX}feed_due:{uid}"
-
-
-def taken_key(uid: str) -> str:
-    """The key of the series that jobs compute, by job."""
-    return f"{KEY_PREFIX}feed_taken:{uid}"
-
-
-def latest_key(uid: str) -> str:
-    """The key of the newest update of each series."""
-    return f"{KEY_PREFIX}feed_latest:{uid}"
-
-
-def updates_key(uid: str) -> str:
-    """The key of the stream of updates."""
-    return f"{KEY_PREFIX}feed_updates:{uid}"
-
-
-def adaptive_key(uid: str) -> str:
-    """The key of the parts of adaptive calibrations that all series share, by model."""
-    return f"{KEY_PREFIX}feed_adaptive:{uid}"
-
-
-def pending_key(uid: str, series_id: str) -> str:
-    """The key of what is unscored of a series: as ``lua/feed_unscored.lua`` has it."""
-    return f"{KEY_PREFIX}feed_pending:{uid}:{series_id}"
-
-
-def scores_key(uid: str) -> str:
-    """The key of the sums of scores; those of a day have its number since 1970 too."""
-    return f"{KEY_PREFIX}feed_scores:{uid}"
-
-
-def _day_keys(uid: str, today: int, days: int) -> list[str]:
-    return [f"{scores_key(uid)}:{day}" for day in range(today, today - days, -1)]
-
-
-def block_key(uid: str, block: str) -> str:
-    """The key of a block."""
-    return f"{KEY_PREFIX}feed_block:{uid}:{block}"
 
 
 def gone(name: str, series_id: str | None = None) -> JobError:

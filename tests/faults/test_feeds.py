@@ -17,7 +17,7 @@ import pytest
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.store import due_key, feed_key, taken_key
+from kronos_client.feeds.keys import due_key, feed_key, taken_key
 from kronos_client.feeds.update import FeedUpdate
 from kronos_client.redis.queues import FEED, list_key
 from kronos_model.bars.columns import COLUMNS

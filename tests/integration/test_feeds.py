@@ -13,7 +13,7 @@ from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.contract.names import FEED_APPEND_TASK
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.store import taken_key
+from kronos_client.feeds.keys import taken_key
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import PACED, PARITY, WorkerUnderTest
 from tests.waiting import WAIT_S, await_true

@@ -15,7 +15,8 @@ from kronos_client.contract.jobs import Limits, parse_job
 from kronos_client.contract.names import job_key
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.job import FeedJob, is_feed_job
-from kronos_client.feeds.store import FeedStore, taken_key
+from kronos_client.feeds.keys import taken_key
+from kronos_client.feeds.store import FeedStore
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, _forecast
