@@ -19,6 +19,7 @@ MAX_MEMBERS: Final = 2**16
 """Archives in one gzip file. Programs that pack blocks write one for every 64 KiB."""
 MAX_FOOTER_BYTES: Final = 2**24
 """Largest footer of a Parquet file. 1,000 row groups of 20 columns take about 3 MiB."""
+CUT: Final = "it was not written or downloaded to its end: get it again"
 GZIP: Final = b"\x1f\x8b"
 PIECE_BYTES: Final = 2**14
 """Packed bytes that are unpacked at once: gzip makes up to 1,032 bytes of one."""
@@ -70,8 +71,7 @@ def read_text(path: Path) -> bytes:
     if content.startswith(_UTF_16):
         content = content.decode("utf-16", "replace").encode()
     elif content.endswith(b"\0"):
-        text = f"{path} ends in zeros: it was not written or downloaded to its end"
-        raise CandleFileError(f"{text}: get it again")
+        raise CandleFileError(f"{path} ends in zeros: {CUT}")
     check_lines(path, content, packed_bytes)
     return content.removeprefix(codecs.BOM_UTF8)
 

@@ -20,6 +20,7 @@ from kronos_model.bars.columns import (
     impossible_prices,
 )
 from kronos_model.bars.files.arrangement import blank_cells
+from kronos_model.bars.files.content import CUT
 from kronos_model.bars.files.header import Cells, shown
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.table import CandleTable
@@ -89,11 +90,10 @@ def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int)
     name, text = TIMES, "there is {} where a time like 2024-06-18 11:15:00 is needed"
     if reason == TOO_MANY_CELLS:
         num_cells, num_titles = cells.overlong[row], len(cells.header.titles)
-        text = f"{path}, {cells.unit} {number}: there are {num_cells} cells, more than in the header"
+        text = f"there are {num_cells} cells, more than in the header"
         if num_cells < num_titles:
-            text = f"{path}, {cells.unit} {number}: this last line is cut, after {num_cells} of {num_titles} "
-            text += "cells: the file was not written or downloaded to its end, get it again"
-        return BadRow(text, details={cells.unit: number})
+            text = f"the file is cut in its last line, after {num_cells} of {num_titles} cells: {CUT}"
+        return BadRow(f"{path}, {cells.unit} {number}: {text}", details={cells.unit: number})
     if reason == NO_INSTRUMENT:
         name, text = INSTRUMENT, "there is {} where the name of an instrument is needed"
     elif reason == DUPLICATE_TIME:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kronos_model.bars.files.content import MAX_FOOTER_BYTES, check_unpacked
+from kronos_model.bars.files.content import CUT, MAX_FOOTER_BYTES, check_unpacked
 from kronos_model.bars.files.header import Cells, ReadHeader, shown
 from kronos_model.errors import CandleFileError
 
@@ -65,8 +65,7 @@ def _check_footer(path: Path) -> None:
         file.seek(max(0, path.stat().st_size - 8))
         end = file.read()
     if start == b"PAR1" and not end.endswith(b"PAR1"):
-        text = f"{path} is cut: it was not written or downloaded to its end"
-        raise CandleFileError(f"{text}: get it again")
+        raise CandleFileError(f"{path} is cut: {CUT}")
     if end.endswith(b"PAR1") and int.from_bytes(end[:4], "little") > MAX_FOOTER_BYTES:
         text = f"{path} has a footer of more than {MAX_FOOTER_BYTES >> 20} MiB"
         raise CandleFileError(f"{text}: write fewer columns and larger row groups")
