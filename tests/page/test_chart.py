@@ -38,7 +38,10 @@ def seen(page: "Page") -> tuple[float, float]:
 def test_the_answer_is_one_sentence_and_its_numbers(routed: RoutedVisit):
     page = forecast(routed, series=[WITH_PATHS])
     sentence = " ".join(page.inner_text("#answer").split())
-    assert sentence == "Up 9.5 % by Wed, Mar 6. Likely: 75.0 %. 80 % between 12.50 and 13.00."
+    assert sentence == (
+        "Up 9.5 % by Wed, Mar 6. "
+        "Likely: 75.0 % of the paths end higher, 80 % end between 12.50 and 13.00; last close 10.50."
+    )
     assert page.locator("#chances dd:not(.meaning)").all_inner_texts() == ["75.0 %", "12.50 to 13.00"]
     assert page.locator("#chances .meaning").first.inner_text() == "± 20.0 %: 3 of 4 simulated paths"
 

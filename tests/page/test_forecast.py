@@ -95,7 +95,7 @@ def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, t
         ).series[0]
 
     made_by = page.inner_text("#made-by")
-    assert made_by.startswith("From my bars.csv, by kronos-tiny on the processor (CPU) in ")
+    assert " of my bars.csv, by kronos-tiny on the processor (CPU) in " in made_by
     assert f"Seed {SEED}." in made_by
     assert ", torch engine." in made_by
     assert page.locator("#job-warning").is_hidden()
@@ -194,7 +194,7 @@ def test_a_forecast_is_shown_with_its_own_bars(visit, csv_file, tmp_path):
     label = page.get_attribute("#chart", "aria-label")
     assert label.startswith(f"Candles of sample.csv, {LOOKBACK} bars up to ")
     assert f"forecast of {HORIZON} bars" in label
-    assert "From sample.csv, " in page.inner_text("#made-by")
+    assert " of sample.csv, by " in page.inner_text("#made-by")
     assert "what followed" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
     path = downloaded(page, "json", tmp_path)
     assert path.name == "forecast-sample.json"

@@ -7,7 +7,8 @@ import { explainTerms } from "../common/glossary.js"
 /** The chance that every forecast of the page asks for. */
 export const HIGHER = "close>last at end"
 
-const SURE = [[0.9, "Very likely"], [0.7, "Likely"], [0.55, "More likely than not"], [0, "Little more than a coin toss"]]
+const SURE = [[0.9, "Very likely"], [0.7, "Likely"], [0.55, "More likely than not"]]
+const CLEAR = SURE.at(-1)[0] // a smaller chance gives no direction
 
 /** The levels of the range that is told in words: that of 80 %, else the outermost; null without two levels. */
 export function levelsInWords(quantiles) {
@@ -29,24 +30,27 @@ export function showAnswer(series, lastClose, chart) {
   explainTerms(byId("chances"))
 }
 
-/** What moves, how far and by when; then how sure that is, and between which prices. */
+/** What moves, how far and by when; then how sure that is, between which prices, and from where. */
 function sentence(series, last, chart) {
-  const { timestamps, quantiles, events = [] } = series
+  const { timestamps, quantiles, events } = series
   const end = middleOf(series).at(-1)
   const change = last === undefined ? null : end / last - 1
   const isUp = change > 0
-  const moved = change === null ? `At ${chart.price(end)}`
-    : Math.abs(change) < 0.0005 ? "Unchanged" : `${isUp ? "Up" : "Down"} ${share(Math.abs(change))}`
   const up = events?.find(({ event }) => event === HIGHER)?.probability
   const chance = isUp ? up : 1 - up
-  const sure = up === undefined || !moved.includes("%") ? "" : `${SURE.find(([least]) => chance >= least)[1]}: ${share(chance)}`
+  const isFlat = Math.abs(change) < 0.0005
+  const hasDirection = change !== null && !isFlat && !(chance < CLEAR)
+  const moved = change === null ? `At ${chart.price(end)}` : hasDirection ? `${isUp ? "Up" : "Down"} ${share(Math.abs(change))}`
+    : isFlat && up === undefined ? "Unchanged" : "No clear direction"
+  const word = hasDirection && SURE.find(([least]) => chance >= least)?.[1]
+  const sure = change === null || up === undefined ? "" : `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}`
   const levels = levelsInWords(quantiles)
   const [low, high] = levels?.map((level) => chart.price(quantiles[level].close.at(-1))) ?? []
-  const range = levels ? `${Math.round(100 * (levels[1] - levels[0]))} % between ${low} and ${high}` : ""
-  const rest = [sure, range].filter(Boolean).map((part) => `${part}.`).join(" ")
-  const kind = moved.includes("%") ? { class: isUp ? "good" : "bad" } : {}
-  return [made("span", kind, moved), ` by ${chart.shortTime(timestamps.at(-1))}. `,
-    made("span", { class: "rest" }, rest)]
+  const range = levels ? `${Math.round(100 * (levels[1] - levels[0]))} % end between ${low} and ${high}` : ""
+  const now = change === null ? "" : `last close ${chart.price(last)}`
+  const rest = [[sure, range].filter(Boolean).join(", "), now].filter(Boolean).join("; ")
+  return [made("span", hasDirection ? { class: isUp ? "good" : "bad" } : {}, moved), ` by ${chart.shortTime(timestamps.at(-1))}. `,
+    made("span", { class: "rest" }, rest ? `${rest}.` : "")]
 }
 
 function cards({ quantiles, events, statistics }, price) {

@@ -19,6 +19,7 @@ const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoo
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
 const NO_PANE = 0.001 // of a series without volume
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
+const UNFITTED = { ...UNMARKED, autoscaleInfoProvider: () => null } // a few far paths would make all candles small
 
 export class ForecastChart {
   #series = {}
@@ -51,7 +52,7 @@ export class ForecastChart {
     this.onValues = onValues
     const add = (name, kind, pane = 0) => {
       this.#series[name] = typeof kind === "function"
-        ? this.chart.addCustomSeries(kind(), UNMARKED, pane)
+        ? this.chart.addCustomSeries(kind(), name === "widest" ? UNFITTED : UNMARKED, pane)
         : this.chart.addSeries(kind, UNMARKED, pane)
     }
     for (const name of ["widest", "outer"]) add(name, () => new BandView())

@@ -9,7 +9,7 @@ import { Candles } from "./candle_file.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { PriceLine } from "./price_line.js"
 import { scoreOf, showScore } from "./score.js"
-import { bars, count, duration, percent } from "../common/format.js"
+import { bars, count, duration, lengthOf, percent } from "../common/format.js"
 import { noSkill } from "../common/skill.js"
 import { deviceName, inWords } from "../common/texts.js"
 import { showKey, showValues } from "./values.js"
@@ -65,8 +65,9 @@ export class ForecastView {
   #showOrigin({ device, engine, model, worker, warnings, timings_ms: timings }) {
     const { lookback, series, isExample } = this.#shown
     const note = warnings.find(isCaution) ?? caution(model.id, model.revision)
-    const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", {}, model.id), ". "]
-      : [`From ${lookback.name}, by `, made("strong", {}, model.id), " on the ", made("strong", {}, deviceName(device)),
+    const ahead = `The next ${lengthOf(series.timestamps.length, series.timestamps)} of `
+    const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", {}, model.id), `. ${ahead}${lookback.name}. `]
+      : [`${ahead}${lookback.name}, by `, made("strong", {}, model.id), " on the ", made("strong", {}, deviceName(device)),
         ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. Worker ${worker}${engine ? `, ${engine} engine` : ""}. `]
     byId("made-by").replaceChildren(...origin, ...(note ? [made("span", { class: "badge" }, note)] : []))
   }

@@ -50,7 +50,8 @@ export function showKey({ hasBars, hasActual, levels, hasPaths, asCandles }) {
   if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, levels.includes("0.5") ? "median" : null])
   const bands = bandsOf(levels)
   for (const name of ["widest", "outer", "inner"]) {
-    if (bands[name]) entries.push([name, rangeName(...bands[name]), "range"])
+    const beyond = name === "widest" ? ", may leave the view" : ""
+    if (bands[name]) entries.push([name, `${rangeName(...bands[name])}${beyond}`, "range"])
   }
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
   byId("key-of-chart").replaceChildren(...entries.map(([swatch, text, term]) => made(
