@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KIND_TASKS, is_shared, result_key
@@ -26,8 +28,13 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S: Final = 0.2
 MAX_PAUSE_S: Final = 10.0
+SAY_AGAIN_S: Final = 60.0
+"""Seconds between two warnings of a process that Redis does not answer: all its jobs may wait for it."""
 
 WORTH_ANOTHER_TRY: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.ENQUEUE_UNCERTAIN, ErrorCode.QUEUE_FULL)
+
+
+log = logging.getLogger(__name__)
 
 
 class Retries:
@@ -36,6 +43,8 @@ class Retries:
     A full queue's refusal gives the pause. If Redis does not answer, pauses double up to 10 s. Each pause
     varies by a fifth, so that clients refused at the same time do not return at the same time.
     """
+
+    _said_at: ClassVar[float] = -math.inf
 
     def __init__(
         self,
@@ -64,12 +73,16 @@ class Retries:
             raise error
         if self._ends_at is None:
             self._ends_at = self._clock() + self._retry_for_s
-        remaining_s = self._ends_at - self._clock()
+        now = self._clock()
+        remaining_s = self._ends_at - now
         if remaining_s <= 0:
             raise self._uncertain or error
         pause_s = float(error.details.get("retry_after_s", self._pause_s))
         if error.code != ErrorCode.QUEUE_FULL:
             self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
+            if now - Retries._said_at >= SAY_AGAIN_S:
+                Retries._said_at = now
+                log.warning("%s; trying again for up to %.0f s", error.message, remaining_s)
         return min(pause_s * self._vary(0.8, 1.2), remaining_s)
 
 

@@ -41,6 +41,16 @@ def test_pauses_double_up_to_ten_seconds():
     assert [tries.pause(AWAY) for _ in range(8)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
 
 
+def test_it_is_said_once_a_minute_that_redis_is_away(caplog, monkeypatch):
+    monkeypatch.setattr(Retries, "_said_at", 0.0)
+    one, other = Tries(75), Tries(75)
+    other.pause(full(7))
+    while one.now < 170:
+        one.pause(AWAY)
+        other.pause(AWAY)
+    assert caplog.messages == ["away; trying again for up to 75 s", "away; trying again for up to 12 s"]
+
+
 def test_a_full_queue_says_when():
     tries = Tries(1000)
     assert [tries.pause(full(7)), tries.pause(full(3)), tries.pause(AWAY)] == [7, 3, 0.2]
