@@ -172,7 +172,7 @@ def _unfinished(job_id: str, waiting: WaitingRequest, stored: Stored) -> JobErro
     )
     if waiting.backend.events.is_released:
         return JobError(HttpCode.OVERLOADED, f"the service is stopping; of the forecast: {outcome}")
-    reason = "" if stored.waiting is None else f"{stored.waiting}. "
+    reason = "" if stored.waiting is None else f"{stored.waiting}; "
     message = f"{reason}the forecast was not done within {waiting.preference.wait_s:g} s; {outcome}"
     return JobError(ErrorCode.TIMEOUT, message)
 

@@ -130,7 +130,7 @@ def test_without_a_preference_an_unfinished_forecast_is_a_timeout(http, jobs, is
     headers = {"Idempotency-Key": "a"} if is_repeatable else {}
     answer = http.post(BATCH, json={"items": [series(), series(num_future=2)]}, headers=headers)
     assert refused(answer)[:2] == (504, "TIMEOUT")
-    assert answer.json()["detail"].startswith(f"{UNSERVED}. the forecast was not done within 0 s")
+    assert answer.json()["detail"].startswith(f"{UNSERVED}; the forecast was not done within 0 s")
     assert ("Idempotency-Key" in answer.json()["detail"]) == is_repeatable
     ids = [answer.headers["x-job-id"], *answer.json()["details"]["other_jobs"]]
     states = {http.get(f"/v1/forecasts/{job_id}").json()["state"] for job_id in ids}
