@@ -10,6 +10,7 @@ import { offerDevices, offerModels } from "./service/choices.js"
 import { offerThemes } from "./charts/colours.js"
 import { Datasets } from "./service/datasets.js"
 import { byId } from "./common/elements.js"
+import { FeedsPanel } from "./feeds/feeds_panel.js"
 import { FinetunePanel } from "./finetune/finetune_panel.js"
 import { ForecastPanel } from "./forecast/forecast_panel.js"
 import { explainTerms, fillGlossary } from "./common/glossary.js"
@@ -59,6 +60,7 @@ const panels = {
   finetunes: new FinetunePanel(pool, recent, datasets, onModel),
   backtests,
 }
+new FeedsPanel(pool)
 const settings = Object.values(panels).map((panel) => panel.settings)
 pool.onChange((state, error) => showPool(state, error, () => pool.refresh()))
 offerThemes()

@@ -90,8 +90,8 @@ def with_tls(url: str, files: Mapping[str, Path | None]) -> str:
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     of_sentinels = SENTINEL_PARAMETERS if parts.scheme == SENTINEL_SCHEME else ()
     known = (VERIFY, *TLS_FILES, *of_sentinels)
-    if query.keys() - known:  # kombu ignores most others
-        raise TlsError(f"a URL takes only {', '.join(known)} after ?: remove the rest")
+    if unknown := query.keys() - known:  # kombu ignores most others
+        raise TlsError(f"a URL takes no {min(unknown)} after ?, XX")
     if not has_tls(url):
         if given or query.keys() - of_sentinels:
             remedy = "add tls=true after ?" if of_sentinels else "write rediss://"

@@ -6,12 +6,14 @@ The answers are examples of the contract, so that the pictures change with the p
 import io
 import json
 import shutil
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 from kronos_client.contract.schemas import example
+from kronos_client.core.job_facts import NEXT
 from tests.integration.conftest import ROOT
 from tests.page.conftest import CHROMIUM, RoutedVisit
 from tests.page.test_routed import end
@@ -23,11 +25,13 @@ ADDRESSES: Final = {
     "forecast": "#/forecast",
     "backtest": "#backtests/one",
     "finetune": "#finetunes/two",
+    "feeds": "#/feeds",
     "workers": "#/workers",
     "jobs": "#/jobs",
 }
+SENT_S: Final = 1_767_261_600
 DEAD: Final = {
-    "at": 1_767_261_600,
+    "at": SENT_S,
     "reason": "it names no task",
     "queue": "cpu",
     "id": None,
@@ -35,29 +39,23 @@ DEAD: Final = {
 }
 EXPLANATION: Final = {
     "id": "three",
-    "where": "ended",
+    "where": "held",
     "num_before": None,
-    "left_s": None,
+    "left_s": 7,
     "attempts": [
-        {
-            "begun_at": 1_767_261_600,
-            "ended_at": 1_767_261_603,
-            "worker": "celery@desk",
-            "how": "process died",
-        },
-        {"begun_at": 1_767_261_640, "ended_at": 1_767_261_642, "worker": "celery@lab", "how": None},
+        {"begun_at": SENT_S, "ended_at": SENT_S + 65, "worker": "celery@gpu-1", "how": "process died"},
+        {"begun_at": SENT_S + 130, "ended_at": None, "worker": "celery@gpu-2", "how": None},
     ],
-    "bars": None,
+    "bars": [14, 24],
     "error": None,
     "is_cancel_requested": False,
     "dead_reason": None,
-    "next": "Read its result.",
+    "next": NEXT["held"],
 }
 LOADS: Final = (0.2, 0.5, 0.4, 0.9, 0.7, 0.8)
 READ_AGAIN: Final = "document.dispatchEvent(new Event('visibilitychange'))"
-NUM_COLOURS: Final = 128
+NUM_COLOURS: Final = 256
 SETTLED_MS: Final = 600
-SENT_MS: Final = 1_767_261_600_000
 
 
 def answers() -> dict[str, Any]:
@@ -66,21 +64,58 @@ def answers() -> dict[str, Any]:
     card = {"device": "cuda:0", "device_description": {"name": "NVIDIA H100"}, "queue": "gpu"}
     gpus = [worker | card | {"node": f"celery@gpu-{number}", "slots": 512} for number in (1, 2)]
     trainer = worker | {"node": "trainer@desk", "role": "finetune", "queue": "cpu.finetune", "training": None}
-    lengths = {"high": 0, "normal": 3, "low": 12}
+    lengths = {"high": 0, "normal": 0, "low": 0}
     queues = {
         name: {"ready": ready, "lengths": lengths}
         for name, ready in {"gpu": 2, "cpu": 1, "cpu.finetune": 1}.items()
     }
-    models = [{"id": "kronos-tiny", "lookback": 416, "min_lookback": 32, "pred_len": 48}, {"id": "desk@3"}]
+    own = {"id": "kronos-tiny", "kind": "own", "lookback": 416, "min_lookback": 32, "pred_len": 48}
+    models = [own, {"id": "desk@3"}]
     return {
         "workers": {"workers": [*gpus, worker, trainer], "queues": queues},
         "models": {"models": models},
         "dead-messages": {"total": 1, "messages": [DEAD]},
         "datasets": {"datasets": [{"name": "btc-hourly.parquet"}, {"name": "eurusd.csv"}]},
         "backtests/one/events": end(state="done", result=tested()),
-        "finetunes/two": {"state": "running"},
+        "forecasts/three": {"state": "running"},
+        **feed(),
         "jobs/three/explanation": EXPLANATION,
         "finetunes/two/events": end(state="done", result=example("finetune-result")),
+    }
+
+
+def feed() -> dict[str, Any]:
+    """A feed of six symbols, with scores."""
+    event, names = "close>last at end", ("AAPL", "AMZN", "GOOG", "META", "MSFT", "NVDA")
+    close = (226.47, 186.33, 166.67, 527.32, 413.12, 128.44)
+    rows = [
+        {
+            "id": name, "last_time": "2024-08-29T15:55:00-04:00", "age_s": 12.0, "overdue_s": 0.0,
+            "is_current": True, "close_mean": last, "close_q0.1": 0.988 * last, "close_q0.9": 1.011 * last,
+            event: 0.39 + 0.05 * number, "high>last+1% at 12": 0.31 - 0.03 * number, "drift": None,
+            "error": None,
+        }
+        for number, (name, last) in enumerate(zip(names, close, strict=True))
+    ]  # fmt: skip
+    rows[2] |= {"drift": "too_narrow"}
+    rows[4] |= {"is_current": False, "overdue_s": 240.0}
+    scores = {"model": "desk@3", "num_scored": 21_384, "coverage_80": 0.791, "pinball_ratio": 0.982}
+    options = {"events": [event, "high>last+1% at 12"]}
+    first = datetime.fromisoformat("2024-08-30T09:30:00-04:00")
+    times = [(first + timedelta(minutes=5 * step)).isoformat() for step in range(12)]
+    spread = {"0.025": -2.4, "0.1": -1.2, "0.25": -0.5, "0.5": 0.1, "0.75": 0.6, "0.9": 1.1, "0.975": 2.1}
+    fan = {
+        level: {"close": [close[-1] * (1 + 0.0029 * wide * step**0.5) for step in range(1, 13)]}
+        for level, wide in spread.items()
+    }
+    forecast = {"timestamps": times, "mean": fan["0.5"], "quantiles": fan}
+    update = {"last_time": rows[-1]["last_time"], "model": {"id": "desk@3"}, "forecast": forecast}
+    return {
+        "feeds": {"feeds": ["us-5min"]},
+        "feeds/us-5min": {"name": "us-5min", "options": options, "last_update": "1-0"},
+        "feeds/us-5min/latest": {"rows": rows},
+        "feeds/us-5min/scores": {"rows": [{"id": None, **scores}]},
+        "feeds/us-5min/series/NVDA": update,
     }
 
 
@@ -102,12 +137,13 @@ def tested() -> dict[str, Any]:
 def jobs() -> str:
     """The list of jobs that the browser of the pictures remembers."""
     sent = [
-        ("forecasts/three", "btc-hourly.parquet, 48 bars", "done"),
-        ("backtests/one", "Backtest on btc-hourly.parquet", "done"),
-        ("finetunes/two", "Training of desk on btc-hourly.parquet", "running"),
+        ("forecasts/three", "eurusd.csv, 24 bars", 0, "running"),
+        ("backtests/one", "Backtest on btc-hourly.parquet", 25, "done"),
+        ("finetunes/two", "Training of desk on btc-hourly.parquet", 90, "done"),
     ]
     kept = [
-        {"address": address, "title": title, "at": SENT_MS, "state": state} for address, title, state in sent
+        {"address": address, "title": title, "at": (SENT_S - 60 * minutes) * 1000, "state": state}
+        for address, title, minutes, state in sent
     ]
     return f"localStorage.setItem('kronos.jobs', {json.dumps(json.dumps(kept))})"
 
@@ -142,11 +178,14 @@ def shoot(browser: Browser, width: int, theme: str) -> None:
         visit.page.reload()
         if view == "workers":
             read_loads(visit)
+        if view == "feeds":
+            visit.page.click("#feed-rows tbody button >> text=NVDA")
+            visit.page.mouse.move(0, 0)
         if view == "jobs":
             visit.page.click("#recent-jobs button[aria-expanded]")
         visit.page.wait_for_timeout(SETTLED_MS)
         picture = Image.open(io.BytesIO(visit.page.screenshot(full_page=False)))
-        small = picture.convert("RGB").quantize(NUM_COLOURS, dither=Image.Dither.NONE)
+        small = picture.convert("RGB").quantize(NUM_COLOURS, kmeans=1, dither=Image.Dither.NONE)
         small.save(FOLDER / f"{view}-{width}-{theme}.png", optimize=True)
     context.close()
     assert visit.errors == [], visit.errors

@@ -6,7 +6,7 @@ import pytest
 
 from tests.page.conftest import RoutedVisit, go_to
 
-VIEWS = ("forecast", "backtest", "finetune", "workers", "jobs")
+VIEWS = ("forecast", "feeds", "backtest", "finetune", "workers", "jobs")
 SIZE = {"width": 1440, "height": 900}
 
 

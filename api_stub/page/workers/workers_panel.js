@@ -55,7 +55,8 @@ function poolPart({ queue, ready, high, normal, low, workers }) {
   showFacts(facts, [
     ["Waiting jobs", count(high + normal + low), "", null, `${count(high)} urgent, ${count(normal)} normal, ${count(low)} can wait`],
     ["Workers ready", `${count(ready)} of ${count(workers.length)}`],
-    ...(room ? [["Load", withLine(isTraining ? `${count(running)} of ${count(room)} at work` : percent(load), queue, "load")]] : []),
+    ...(room ? [["Load", withLine(isTraining ? `${count(running)} of ${count(room)} at work` : percent(load), queue, "load"), "", null,
+      load < 1 ? "" : "full: new jobs wait"]] : []),
     ...(isTraining || !workers.length ? [] : [["Speed", withLine(`${count(speed)} bars/s`, queue, "speed")]]),
   ])
   const cards = workers.map((worker) => card(worker, workers.length > 1))

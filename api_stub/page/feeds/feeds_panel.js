@@ -1,0 +1,136 @@
+/** Feeds: each symbol's newest forecast, sorted by any chance, how past forecasts did, and the fan of one symbol. */
+
+import { get } from "../service/api.js"
+import { byId, made, offer, showFacts, showText } from "../common/elements.js"
+import { count, digitsFor, duration, figure, percent, price, share, timesOf } from "../common/format.js"
+import { explainTerms } from "../common/glossary.js"
+import { reason } from "../common/texts.js"
+import { currentView, onView } from "../common/views.js"
+import { Candles } from "../forecast/candle_file.js"
+import { ForecastChart } from "../forecast/forecast_chart.js"
+
+const RANGE = ["close_q0.1", "close_q0.9"]
+const UNCHANGED_MS = 30_000 // so long rows are not read again if there is no new forecast
+const DRIFTS = { too_narrow: "ranges too narrow", too_wide: "ranges too wide" }
+
+export class FeedsPanel {
+  #feed = null // as the service describes the one that is shown
+  #rows = []
+  #readAt = 0
+  #sortedBy = null // an event; null for the order of names
+  #opened = null // the symbol whose fan is shown
+  #chart = null
+
+  constructor(pool) {
+    onView("feeds", () => this.#read())
+    pool.onChange((state) => state && currentView() === "feeds" && this.#read())
+    byId("feed").addEventListener("change", () => {
+      this.#sortedBy = this.#opened = null
+      this.#read()
+    })
+  }
+
+  async #read() {
+    try {
+      const { feeds } = await get("feeds")
+      byId("no-feeds").hidden = feeds.length > 0
+      byId("feed-box").hidden = !feeds.length
+      if (!feeds.length) return
+      offer(byId("feed"), feeds.map((name) => [name, name]))
+      const path = `feeds/${encodeURIComponent(byId("feed").value)}`
+      const feed = await get(path)
+      const isKnown = feed.name === this.#feed?.name && feed.last_update === this.#feed.last_update
+      if (isKnown && Date.now() - this.#readAt < UNCHANGED_MS) return
+      const [latest, scores] = await Promise.all([get(`${path}/latest`), get(`${path}/scores`)])
+      this.#readAt = Date.now()
+      if (this.#sortedBy === null && feed.name !== this.#feed?.name) this.#sortedBy = feed.options.events?.[0] ?? null
+      this.#feed = feed
+      this.#rows = latest.rows
+      showText(byId("feeds-problem"), "")
+      this.#showScores(scores.rows)
+      this.#showRows()
+      if (this.#opened) await this.#open(this.#opened)
+    } catch (error) {
+      showText(byId("feeds-problem"), reason(error), () => this.#read())
+    }
+  }
+
+  /** How past forecasts of all symbols did, and how many are current. */
+  #showScores(rows) {
+    const current = this.#rows.filter((row) => row.is_current).length
+    const drifting = this.#rows.filter((row) => row.drift).length
+    const facts = [
+      ["Up to date", `${count(current)} of ${count(this.#rows.length)}`, current < this.#rows.length ? "bad" : "", null, "symbols"],
+      ["Off their ranges", count(drifting), drifting ? "bad" : "", null, "symbols whose past 80 % ranges held far too little or too much"],
+    ]
+    for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
+      if (id === null && scored) {
+        facts.push([`80 % ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars that have come`],
+          [`Error against a guess, ${model}`, figure(ratio), ratio < 1 ? "good" : "bad", "pinball", "below 1 is better than its past at random"])
+      }
+    }
+    showFacts(byId("feed-scores"), facts)
+    explainTerms(byId("feed-scores"))
+  }
+
+  #showRows() {
+    const events = this.#feed.options.events ?? []
+    const by = this.#sortedBy
+    const rows = by ? this.#rows.toSorted((one, other) => (other[by] ?? -1) - (one[by] ?? -1)) : this.#rows
+    const head = ["Symbol", "Last bar", "State", "Close at the end", "80 % range"].map((text) => made("th", { scope: "col" }, text))
+    const time = timesOf([...new Set(rows.flatMap(({ last_time: last }) => last ?? []))])
+    const table = byId("feed-rows")
+    const focused = table.contains(document.activeElement) ? document.activeElement.dataset.name : null
+    table.tHead.replaceChildren(made("tr", {}, ...head, ...events.map((event) => this.#eventHead(event))))
+    table.tBodies[0].replaceChildren(...rows.map((row) => this.#row(row, events, time)))
+    if (focused) [...table.querySelectorAll("button")].find(({ dataset }) => dataset.name === focused)?.focus()
+  }
+
+  #eventHead(event) {
+    const button = this.#button(event, () => {
+      this.#sortedBy = this.#sortedBy === event ? null : event
+      this.#showRows()
+    })
+    return made("th", { scope: "col", ...(this.#sortedBy === event ? { "aria-sort": "descending" } : {}) }, button)
+  }
+
+  #row(row, events, time) {
+    const { id, last_time: last, close_mean: mean, error, drift } = row
+    const digits = digitsFor(mean ?? 1)
+    const [low, high] = RANGE.map((name) => row[name])
+    const state = error ? `no forecast: ${error}` : row.is_current ? "up to date"
+      : row.overdue_s ? `next bar is late by ${duration(row.overdue_s)}` : "being forecast"
+    const badge = drift ? [" ", made("span", { class: "badge" }, DRIFTS[drift])] : []
+    const cells = [
+      last ? time(last) : "none yet", made("span", {}, state, ...badge), mean === null ? "" : price(mean, digits),
+      low === undefined || low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`,
+      ...events.map((event) => (row[event] === null || row[event] === undefined ? "" : share(row[event]))),
+    ]
+    return made("tr", {}, made("th", { scope: "row" }, this.#button(id, () => this.#open(id))), ...cells.map((cell) => made("td", {}, cell)))
+  }
+
+  #button(name, onClick) {
+    const button = made("button", { type: "button", class: "quiet", "data-name": name }, name)
+    button.addEventListener("click", onClick)
+    return button
+  }
+
+  /** Shows the fan of a symbol's newest forecast. */
+  async #open(id) {
+    this.#opened = id
+    let update = null
+    try {
+      update = await get(`feeds/${encodeURIComponent(this.#feed.name)}/series/${encodeURIComponent(id)}`)
+    } catch (error) {
+      showText(byId("feeds-problem"), reason(error))
+    }
+    const forecast = update?.forecast
+    byId("feed-figure").hidden = !forecast
+    if (!forecast) return
+    this.#chart ??= new ForecastChart(byId("feed-chart"), () => {})
+    this.#chart.show(new Candles(id, [], {}), new Candles(id, [], {}), { ...forecast, paths: null }, false)
+    const levels = Object.keys(forecast.quantiles)
+    byId("feed-caption").textContent = `${id}: the closes after ${timesOf(forecast.timestamps)(update.last_time)}, by ${update.model?.id ?? "?"}; ` +
+      `median and ranges up to ${percent(levels.at(-1) - levels[0])}`
+  }
+}

@@ -1,0 +1,141 @@
+"""The view of feeds: the table of symbols, how past forecasts did, and the fan of one symbol."""
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.page.conftest import RoutedVisit, wait_until
+from tests.page.test_operation import PHONE, axe_problems
+from tests.page.test_routed import RESULT, problem
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+UP, HIGH = "close>last at end", "high>last+1% by 2"
+SERIES: dict[str, Any] = RESULT["series"][0] | {"id": "AAPL", "mean": {"close": [11.5, 11.5]}}
+
+
+def row(name: str, up: float | None, high: float | None, **values: Any) -> dict[str, Any]:
+    known = {
+        "id": name,
+        "last_time": "2024-03-04T10:00:00Z",
+        "age_s": 3.0,
+        "overdue_s": 0.0,
+        "is_current": True,
+    }
+    close = {"close_mean": 11.5, "close_q0.1": 10.5, "close_q0.9": 12.5, UP: up, HIGH: high}
+    return known | close | {"drift": None, "error": None} | values
+
+
+ROWS = [
+    row("AAPL", 0.4, 0.9),
+    row("MSFT", 0.7, 0.1, drift="too_narrow"),
+    row("NVDA", 0.55, 0.5, is_current=False, overdue_s=600.0),
+    row("GONE", None, None, close_mean=None, **{"close_q0.1": None}, is_current=False, error="FEED_GONE"),
+]
+SCORES = {"model": "kronos-tiny", "num_scored": 1234, "coverage_80": 0.783, "pinball_ratio": 0.97}
+
+
+def answer(routed: RoutedVisit) -> None:
+    routed.answers |= {
+        "feeds": {"feeds": ["us 5/min", "other"]},
+        "feeds/us%205%2Fmin": {"name": "us 5/min", "options": {"events": [UP, HIGH]}, "last_update": "7-0"},
+        "feeds/us%205%2Fmin/latest": {"rows": ROWS},
+        "feeds/us%205%2Fmin/scores": {"rows": [{"id": None, **SCORES}, {"id": "AAPL", **SCORES}]},
+        "feeds/us%205%2Fmin/series/AAPL": {
+            "series": "AAPL",
+            "last_time": "2024-03-04",
+            "model": {"id": "kronos-tiny"},
+            "forecast": SERIES,
+        },
+    }
+
+
+def opened(routed: RoutedVisit) -> "Page":
+    answer(routed)
+    page = routed.open("#/feeds")
+    page.wait_for_selector("#feed-rows tbody tr")
+    return page
+
+
+def symbols(page: "Page") -> list[str]:
+    return page.locator("#feed-rows tbody th").all_inner_texts()
+
+
+def test_without_a_feed_it_is_said_how_one_is_made(routed: RoutedVisit):
+    routed.answers["feeds"] = {"feeds": []}
+    page = routed.open("#/feeds")
+    page.wait_for_selector("#no-feeds")
+    assert "kronos feed create" in page.inner_text("#no-feeds")
+    assert page.locator("#feed-box").is_hidden()
+
+
+def test_symbols_are_sorted_by_any_chance(routed: RoutedVisit):
+    page = opened(routed)
+    assert symbols(page) == ["MSFT", "NVDA", "AAPL", "GONE"]
+    page.click(f"#feed-rows thead button >> text={HIGH}")
+    assert symbols(page) == ["AAPL", "NVDA", "MSFT", "GONE"]
+    assert page.get_attribute("#feed-rows th[aria-sort]", "aria-sort") == "descending"
+    assert page.evaluate("document.activeElement.textContent") == HIGH
+    page.keyboard.press("Enter")
+    assert symbols(page) == ["AAPL", "MSFT", "NVDA", "GONE"]
+
+
+def test_what_is_late_missing_or_off_its_ranges_is_said(routed: RoutedVisit):
+    page = opened(routed)
+    states = page.locator("#feed-rows tbody td:nth-child(3)").all_inner_texts()
+    assert states == [
+        "up to date ranges too narrow",
+        "next bar is late by 10 min",
+        "up to date",
+        "no forecast: FEED_GONE",
+    ]
+    facts = " ".join(page.inner_text("#feed-scores").split())
+    assert "Up to date 2 of 4 symbols" in facts
+    assert "80 % ranges held, kronos-tiny 78.3 % of 1,234 bars" in facts
+    assert "Error against a guess, kronos-tiny 0.97" in facts
+
+
+def test_the_fan_of_a_symbol_is_shown(routed: RoutedVisit):
+    page = opened(routed)
+    page.click("#feed-rows tbody button >> text=AAPL")
+    page.wait_for_selector("#feed-chart canvas")
+    assert page.inner_text("#feed-caption").startswith(
+        "AAPL: the closes after Mon, Mar 4, 2024, by kronos-tiny"
+    )
+    assert axe_problems(page, "#feeds") == []
+    page.set_viewport_size(PHONE)
+    wait_until(page, f"() => document.documentElement.scrollWidth === {PHONE['width']}")
+
+
+def test_rows_are_read_again_only_for_a_new_forecast(routed: RoutedVisit):
+    page = opened(routed)
+
+    def num_read() -> int:
+        return sum(request.url.endswith("/latest") for request in routed.requests)
+
+    def look() -> None:
+        with page.expect_response("**/v1/feeds/us%205%2Fmin"):
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    look()
+    assert num_read() == 1
+    routed.answers["feeds/us%205%2Fmin"] |= {"last_update": "8-0"}
+    routed.answers["feeds/us%205%2Fmin/latest"] = {"rows": ROWS[:1]}
+    look()
+    page.wait_for_selector("#feed-rows tbody tr:only-child")
+
+
+@pytest.mark.parametrize("address", ["feeds", "feeds/us%205%2Fmin/latest"])
+def test_a_refusal_is_said_and_tried_again(routed: RoutedVisit, address: str):
+    answer(routed)
+    routed.expected_failures = 1000
+    working = routed.answers[address]
+    routed.answers[address] = problem(403, detail="this key may not read feeds")
+    page = routed.open("#/feeds")
+    page.wait_for_selector("#feeds-problem button")
+    assert "this key may not read feeds" in page.inner_text("#feeds-problem")
+    routed.answers[address] = working
+    page.evaluate("document.querySelector('#feeds-problem button')?.click()")  # or a reading came before
+    page.wait_for_selector("#feed-rows tbody tr")
+    assert page.locator("#feeds-problem").is_hidden()
