@@ -91,7 +91,8 @@ def with_tls(url: str, files: Mapping[str, Path | None]) -> str:
     of_sentinels = SENTINEL_PARAMETERS if parts.scheme == SENTINEL_SCHEME else ()
     known = (VERIFY, *TLS_FILES, *of_sentinels)
     if unknown := query.keys() - known:  # kombu ignores most others
-        raise TlsError(f"a URL takes no {min(unknown)} after ?, XX")
+        text = f"a URL takes no {min(unknown)} after ?, only {', '.join(known)}"
+        raise TlsError(f"{text}: remove or correct it")
     if not has_tls(url):
         if given or query.keys() - of_sentinels:
             remedy = "add tls=true after ?" if of_sentinels else "write rediss://"
