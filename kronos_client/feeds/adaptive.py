@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from kronos_client.contract.results import SeriesForecast
 from kronos_client.feeds.scores import INTERVALS, STEP_SUMS
 from kronos_model.evaluation.windows import Array
 
@@ -58,3 +59,17 @@ def widened(levels: Sequence[float], quantiles: Array, median: Array, by: Array)
     at_level = [np.interp(distance, SHARES[::-1] / 2, step[::-1]) for step in by.T]
     moved = median + np.stack(at_level, axis=1) * (quantiles - median)
     return np.asarray(np.sort(moved, axis=0)[np.argsort(np.argsort(levels))])
+
+
+def widened_forecast(forecast: SeriesForecast, median: Array, by: Array) -> SeriesForecast:
+    """A forecast with its close's quantiles widened, which its manifest says."""
+    quantiles = {**forecast.quantiles}
+    if quantiles:
+        closes = np.array([columns["close"] for columns in quantiles.values()])
+        rows = widened([float(level) for level in quantiles], closes, median, by).tolist()
+        for (level, columns), row in zip(forecast.quantiles.items(), rows, strict=True):
+            quantiles[level] = {**columns, "close": tuple(row)}
+    manifest = forecast.manifest
+    if manifest is not None:
+        manifest = manifest.model_copy(update={"widened_by": tuple(map(tuple, by.tolist()))})
+    return forecast.model_copy(update={"quantiles": quantiles, "manifest": manifest})

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from kronos_client.feeds.adaptive import clipped
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import (
-    End,
+    Delivery,
+    Ends,
     FeedLimits,
     FeedStore,
     Read,
@@ -94,32 +95,25 @@ class MemoryFeedStore(FeedStore):
         self._compute(name, uid)
         return True
 
-    def take(self, name: str, uid: str, job_id: str, source: str) -> TakenFeed:
+    def take(self, delivery: Delivery) -> TakenFeed:
         with self._lock:
-            feed = self._of(uid)
+            feed = self._of(delivery.uid)
             taken = [
                 Taken(series_id, feed.reads[series_id], feed.unscored.get(series_id, NONE_MADE))
                 for series_id in feed.due
             ]
             feed.due.clear()
-            return TakenFeed(feed.spec.to_json(), len(feed.reads), dict(feed.shared), taken)
+            return TakenFeed(feed.spec, len(feed.reads), dict(feed.shared), taken)
 
     def kept_forecasts(self, uid: str, versions: Mapping[str, Sequence[int]]) -> dict[str, dict[int, bytes]]:
         kept = self._of(uid).kept
         return {name: {each: kept[name, each] for each in known} for name, known in versions.items()}
 
     def end(
-        self,
-        name: str,
-        uid: str,
-        job_id: str,
-        source: str,
-        ends: Mapping[str, End | None],
-        sums: Mapping[str, Array],
-        shared: Mapping[str, Array],
+        self, delivery: Delivery, ends: Ends, sums: Mapping[str, Array], shared: Mapping[str, Array]
     ) -> dict[str, Unscored] | None:
         with self._changed:
-            feed = self._of(uid)
+            feed = self._of(delivery.uid)
             known = {series_id: feed.unscored.get(series_id, NONE_MADE) for series_id in ends}
             if any(end and end.before != known[series_id].version for series_id, end in ends.items()):
                 return known
@@ -130,6 +124,8 @@ class MemoryFeedStore(FeedStore):
                 version = end.update.version
                 kept = {*known[series_id].kept, *([version] if end.forecast else [])} - {*end.done}
                 feed.kept[series_id, version] = end.forecast
+                for done in end.done:
+                    feed.kept.pop((series_id, done), None)
                 feed.unscored[series_id] = Unscored(version, end.scored, tuple(sorted(kept)), end.state)
                 feed.latest[series_id] = end.update
                 feed.updates.append(end.update.model_copy(update={"id": str(len(feed.updates) + 1)}))

@@ -88,6 +88,15 @@ class Unscored(NamedTuple):
     state: str = ""
 
 
+class Delivery(NamedTuple):
+    """A message of a feed, by its job, and the list that it was taken from."""
+
+    name: str
+    uid: str
+    job_id: str
+    source: str
+
+
 class Taken(NamedTuple):
     """A series that a job computes, as it is now; without a record its bars are gone."""
 
@@ -99,7 +108,7 @@ class Taken(NamedTuple):
 class TakenFeed(NamedTuple):
     """A job's series; the feed's options, the number of all its series, and by model what they share."""
 
-    options: str
+    spec: FeedSpec
     num_series: int
     shared: Mapping[str, Array]
     series: Sequence[Taken]
@@ -122,6 +131,10 @@ class End(NamedTuple):
     state: str = ""
     forecast: bytes = b""
     done: Sequence[int] = ()
+
+
+Ends = dict[str, End | None]
+"""What became of a job's series; those without an end are due again."""
 
 
 class Write(NamedTuple):
@@ -248,8 +261,9 @@ class FeedStore:
                 self._remember(write.added)
         return bool(answer == b"done")
 
-    def take(self, name: str, uid: str, job_id: str, source: str) -> TakenFeed | None:
-        """The due series of a feed, for a job from the list ``source``; None if the feed is gone."""
+    def take(self, delivery: Delivery) -> TakenFeed | None:
+        """The due series of a feed, for a job; None if the feed is gone."""
+        name, uid, job_id, source = delivery
         keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, series_key, versions_key)), source]
         keys += [job_key(job_id), adaptive_key(uid)]
         answer = self._run("feed_take", keys, [uid, job_id])
@@ -262,7 +276,7 @@ class FeedStore:
         ]
         parts = zip(shared[::2], shared[1::2], strict=True)
         by_model = {model.decode(): np.frombuffer(part, "<f8") for model, part in parts}
-        return TakenFeed(options.decode(), num_series, by_model, series)
+        return TakenFeed(FeedSpec.from_json(options.decode()), num_series, by_model, series)
 
     def kept_forecasts(self, uid: str, versions: Mapping[str, Sequence[int]]) -> dict[str, dict[int, bytes]]:
         """What is kept of forecasts, by series and version. Those made or read here before cost nothing."""
@@ -282,16 +296,9 @@ class FeedStore:
         return kept
 
     def end(
-        self,
-        name: str,
-        uid: str,
-        job_id: str,
-        source: str,
-        ends: Mapping[str, End | None],
-        sums: Mapping[str, Array],
-        shared: Mapping[str, Array],
+        self, delivery: Delivery, ends: Ends, sums: Mapping[str, Array], shared: Mapping[str, Array]
     ) -> dict[str, Unscored] | None:
-        """Store what a job made of its series. Series without an end are due again.
+        """Store what a job made of its series.
 
         Args:
             sums: Scores to add, by field.
@@ -300,6 +307,7 @@ class FeedStore:
         Returns:
             None; or, with nothing stored, what is unscored, because other jobs have ended series meanwhile.
         """
+        name, uid, job_id, source = delivery
         keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, latest_key, updates_key)), source]
         keys += [scores_key(uid), job_key(job_id), adaptive_key(uid)]
         args: list[Any] = [uid, job_id, SCORES_KEPT_DAYS * 86_400, LIMIT]

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kronos_client.feeds.drift import ALARM, grown
+from kronos_client.feeds.drift import ALARM, SeriesState, grown
+from kronos_client.feeds.scores import Due, PendingForecast
 from tests.kronos_client.feeds.test_forecasts import client, worker  # noqa: F401
 from tests.kronos_client.feeds.test_scores import bars
 
@@ -37,6 +38,46 @@ def test_at_most_one_feed_of_a_hundred_has_a_false_alarm_in_a_year(chance, num_f
 @pytest.mark.parametrize("chance", [0.4, 1.0])
 def test_drift_is_found(chance):
     assert alarms(chance, 20, 10, 1000).all()
+
+
+DAY_US = 86_400_000_000
+
+
+def missed(first_day: int, num_steps: int) -> Due:
+    """A forecast of closes of 1 whose intervals all lie above; all its bars have come."""
+    times = DAY_US * np.arange(first_day, first_day + num_steps)
+    quantiles = np.full((2, 7, num_steps), 2.0, np.float32)
+    forecast = PendingForecast("m", 0, times, quantiles, 1.0, 1.0, np.array([], np.float32))
+    return Due(forecast, 0, num_steps)
+
+
+def judge(state: SeriesState, forecasts: list[Due]) -> None:
+    state.test(forecasts, DAY_US * np.arange(1000), np.ones(1000), num_series=1)
+
+
+def test_forecasts_that_overlap_are_tested_once():
+    overlapping, apart = SeriesState("m", 0), SeriesState("m", 0)
+    judge(overlapping, [missed(day, 3) for day in range(10, 19)])
+    judge(apart, [missed(day, 3) for day in range(10, 19, 3)])
+    assert overlapping.tests[1] == apart.tests[1]
+    assert overlapping.tests[0][0] > apart.tests[0][0]  # those one bar ahead do not overlap
+
+
+def test_an_alarm_begins_at_100_and_ends_below_1():
+    state = SeriesState("m", 0, tests=((60.0, 0.0, 5 * DAY_US), (0.0, 0.0, 5 * DAY_US)))
+    held = missed(100, 1)
+    held.forecast.quantiles[:, :3] = 0.0  # from 0 to 2
+    judge(state, [missed(10, 1)])
+    assert state.drift == "too_narrow"  # 105
+    evidence = [state.tests[0][0]]
+    while state.drift:
+        held.forecast.times[:] += DAY_US
+        judge(state, [held])
+        evidence.append(state.tests[0][0])
+    assert evidence[-1] < 1 <= evidence[-2]
+    quiet = SeriesState("m", 0, tests=((50.0, 0.0, 5 * DAY_US), (0.0, 0.0, 5 * DAY_US)))
+    judge(quiet, [missed(10, 1)])
+    assert quiet.drift is None  # 87.5
 
 
 def test_an_alarm_is_in_the_table_and_in_updates_until_its_reason_is_gone(client):  # noqa: F811

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 
 import pandas as pd
 import pytest
@@ -212,7 +213,7 @@ def test_series_of_a_job_that_is_delivered_again_are_the_same(feed, worker, redi
 def test_a_job_whose_outcomes_are_stored_takes_no_other_series(feed, worker, redis):
     feed.append(bars("s1"))
     work = worker.take()
-    redis.hset(job_key(work._job_id), "received_at", "1.0")
+    redis.hset(job_key(work.message["headers"]["id"]), "received_at", "1.0")
     worker.finish(work, work.take())
     feed.append(bars("s1", 1, first=20))
     assert worker.again(work.message).take() is None
@@ -223,7 +224,7 @@ def test_a_job_whose_outcomes_are_stored_takes_no_other_series(feed, worker, red
 def test_a_late_outcome_leaves_newer_bars_to_the_later_delivery(feed, worker, redis):
     feed.append(bars("s1"))
     late = worker.take()
-    redis.hset(job_key(late._job_id), "received_at", "1.0")
+    redis.hset(job_key(late.message["headers"]["id"]), "received_at", "1.0")
     before = late.take()
     feed.append(bars("s1", 1, first=20))
     assert worker.again(late.message).take() is not None  # and its worker dies, too
@@ -304,35 +305,45 @@ def test_a_name_may_look_like_a_place_of_the_message(redis_server, worker):
 STEPS = st.lists(st.sampled_from(["bar", "bar", "take", "begin", "end", "end", "lose", "error"]), max_size=40)
 
 
+def follow(steps: list[str], workers: list[HandWorker], redis: Redis, append: Callable[[int], None]) -> None:
+    """Take, begin, end, lose and fail jobs on two workers in turns, then compute all that is left."""
+    messages, begun = [], []
+    for number, step in enumerate(steps):
+        worker = workers[number % 2]
+        if step == "bar":
+            append(number)
+        elif step == "take" and (work := worker.take()) is not None:
+            messages.append(work)
+        elif step == "begin" and messages:
+            work = messages.pop(0)
+            begun.append((work, work.take()))
+        elif step in ("end", "error") and begun:
+            work, payload = begun.pop()
+            error = JobError(ErrorCode.DEADLINE, "late", "deadline_s")
+            _ = work.end(error) if step == "error" else worker.finish(work, payload)
+        elif step == "lose" and begun:  # its worker dies: the message is delivered again
+            work, _ = begun.pop(0)
+            redis.rpush(LIST, json.dumps(work.message))
+    for work in [*messages, *(work for work, _ in begun)]:
+        redis.rpush(LIST, json.dumps(work.message))
+    workers[0].run()
+
+
 @given(STEPS)
 @settings(max_examples=40, deadline=None)
 def test_every_newest_bar_is_forecast_whatever_happens_to_jobs(redis_server, steps):
     redis = connect(redis_server.url)
     redis.flushall()
-    worker, next_bar = HandWorker(redis, redis_server.url), dict.fromkeys(NAMES, 20)
-    messages, begun = [], []
+    workers, next_bar = [HandWorker(redis, redis_server.url) for _ in range(2)], dict.fromkeys(NAMES, 20)
     with Feed.open("f", url=redis_server.url, **OPTIONS) as feed:
-        feed.append(all_bars())
-        for number, step in enumerate(steps):
+
+        def append(number: int) -> None:
             name = NAMES[(7 * number) % len(NAMES)]
-            if step == "bar":
-                feed.append(bars(name, 1, first=next_bar[name]))
-                next_bar[name] += 1
-            elif step == "take" and (work := worker.take()) is not None:
-                messages.append(work)
-            elif step == "begin" and messages:
-                work = messages.pop(0)
-                begun.append((work, work.take()))
-            elif step in ("end", "error") and begun:
-                work, payload = begun.pop()
-                error = JobError(ErrorCode.DEADLINE, "late", "deadline_s")
-                _ = work.end(error) if step == "error" else worker.finish(work, payload)
-            elif step == "lose" and begun:  # its worker dies: the message is delivered again
-                work, _ = begun.pop(0)
-                redis.rpush(LIST, json.dumps(work.message))
-        for work in [*messages, *(work for work, _ in begun)]:
-            redis.rpush(LIST, json.dumps(work.message))
-        worker.run()
+            feed.append(bars(name, 1, first=next_bar[name]))
+            next_bar[name] += 1
+
+        feed.append(all_bars())
+        follow(steps, workers, redis, append)
         assert (
             redis.zcard(f"kronos:feed_due:{feed._uid}") == redis.hlen(f"kronos:feed_taken:{feed._uid}") == 0
         )

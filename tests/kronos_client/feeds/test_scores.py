@@ -1,13 +1,11 @@
 """Scores of a feed's forecasts equal those that are computed afterwards from its updates and bars."""
 
-import json
 from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
@@ -16,7 +14,14 @@ from kronos_client.redis.connection import connect
 from kronos_model.bars.synthetic import candles
 from kronos_model.evaluation.naive import bootstrap_draws
 from kronos_model.evaluation.scores import sample_quantiles
-from tests.kronos_client.feeds.test_forecasts import LIST, NAMES, HandWorker, client, worker  # noqa: F401
+from tests.kronos_client.feeds.test_forecasts import (  # noqa: F401
+    NAMES,
+    STEPS,
+    HandWorker,
+    client,
+    follow,
+    worker,
+)
 
 LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975)
 EVENTS = ("close>last at end", "high>last+1% by 2", "low<last at 1")
@@ -155,7 +160,22 @@ def test_replaced_series_are_scored_anew_and_a_deleted_feed_leaves_no_scores(cli
         assert error.value.code == "FEED_GONE"
 
 
-STEPS = st.lists(st.sampled_from(["bar", "bar", "take", "begin", "end", "end", "lose", "error"]), max_size=40)
+def test_a_deleted_feed_leaves_nothing_but_blocks_that_expire(redis, redis_server, worker):  # noqa: F811
+    with Feed.open("f", url=redis_server.url, calibration="adaptive", **OPTIONS) as feed:
+        for first in (0, 30, 31):
+            feed.append(some_bars(max(1, 30 - first), first))
+            worker.run()
+        # An append that is cut off, and a job that is not over.
+        redis.set(f"kronos:feed_block:{feed._uid}:cut", b"", ex=600)
+        feed.append(some_bars(1, 32))
+        worker.take().take()
+        assert {key.split(":")[1] for key in redis.scan_iter(f"*{feed._uid}*")} >= {
+            f"feed_{kind}"
+            for kind in ("series", "pending", "scores", "adaptive", "taken", "latest", "updates")
+        }
+        feed.delete()
+        left = [key for key in redis.scan_iter("*feed*") if redis.ttl(key) < 0]
+        assert left == []
 
 
 @given(STEPS)
@@ -163,35 +183,19 @@ STEPS = st.lists(st.sampled_from(["bar", "bar", "take", "begin", "end", "end", "
 def test_each_bar_is_scored_once_whatever_happens_to_jobs(redis_server, steps):
     redis = connect(redis_server.url)
     redis.flushall()
-    worker, next_bar = HandWorker(redis, redis_server.url), dict.fromkeys(SOME, 30)  # noqa: F811
-    messages, begun = [], []
+    # Of two workers, so that each scores forecasts of the other, which it reads from Redis.
+    workers, next_bar = [HandWorker(redis, redis_server.url) for _ in range(2)], dict.fromkeys(SOME, 30)
     with Feed.open("f", url=redis_server.url, **OPTIONS) as feed:
 
-        def append(name: str) -> None:
+        def append(number: int) -> None:
+            name = SOME[number % 3]
             feed.append(bars(name, 1, next_bar[name]))
             next_bar[name] += 1
 
         feed.append(some_bars(30))
-        for number, step in enumerate(steps):
-            if step == "bar":
-                append(SOME[number % 2])
-            elif step == "take" and (work := worker.take()) is not None:
-                messages.append(work)
-            elif step == "begin" and messages:
-                work = messages.pop(0)
-                begun.append((work, work.take()))
-            elif step in ("end", "error") and begun:
-                work, payload = begun.pop()
-                error = JobError("DEADLINE", "late", "deadline_s")
-                _ = work.end(error) if step == "error" else worker.finish(work, payload)
-            elif step == "lose" and begun:  # its worker dies: the message is delivered again
-                work, _ = begun.pop(0)
-                redis.rpush(LIST, json.dumps(work.message))
-        for work in [*messages, *(work for work, _ in begun)]:
-            redis.rpush(LIST, json.dumps(work.message))
-        worker.run()
-        for _ in range(2):
-            for name in SOME:
-                append(name)
-            worker.run()
+        follow(steps, workers, redis, append)
+        for each in reversed(workers):
+            for number in range(3):
+                append(number)
+            each.run()
         check(feed, {name: bars(name, next_bar[name]) for name in SOME})
