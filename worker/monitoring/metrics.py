@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 
 from kronos_client.contract.names import Priority
 from kronos_client.contract.worker_status import TrainingStatus
+from kronos_client.feeds.drift import KINDS
 from kronos_client.feeds.scores import INTERVALS
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.queues import MAX_WAIT_S
@@ -235,8 +236,8 @@ class WorkerMetrics(JobMetrics):
 
     def observe_scores(self, feed: str, sums: Mapping[str, float], drifts: Sequence[str]) -> None:
         """Count what a job has added to a feed's scores: ``SERIES_SUMS`` by name, or nothing; and alarms."""
-        for kind in drifts:
-            self.feed_drifts.labels(feed, kind).inc()
+        for kind in KINDS:  # from 0 on: Prometheus's increase() does not count a first value
+            self.feed_drifts.labels(feed, kind).inc(drifts.count(kind))
         if not sums:
             return
         self.feed_bars.labels(feed).inc(sums["num_scored"])

@@ -112,10 +112,13 @@ def test_a_step_in_which_nothing_ran_is_none(metrics, loads):
 
 
 def test_scores_are_counted_by_feed(metrics):
+    metrics.observe_scores("us", {}, [])
+    assert value(metrics, "kronos_feed_drifts_total", feed="us", kind="too_narrow") == 0  # for increase()
     counts = [4, 4, 3, 1, 0.5, 2.0, 1, 2, 0.25]
     for sums in (dict(zip(SERIES_SUMS, counts, strict=True)), {}):
         metrics.observe_scores("us", sums, ["too_narrow"])
     assert value(metrics, "kronos_feed_drifts_total", feed="us", kind="too_narrow") == 2
+    assert value(metrics, "kronos_feed_drifts_total", feed="us", kind="too_wide") == 0
     assert value(metrics, "kronos_feed_scored_bars_total", feed="us") == 4
     assert value(metrics, "kronos_feed_bars_inside_total", feed="us", interval="80") == 3
     assert value(metrics, "kronos_feed_loss_total", feed="us", forecast="bootstrap") == 2
