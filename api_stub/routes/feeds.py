@@ -32,6 +32,7 @@ router = APIRouter(
 )
 
 MAX_NAME_CHARS: Final = 64
+MAX_CLOSES: Final = 500
 POLL_S: Final = 0.5
 """Seconds between two looks for updates."""
 OPTIONS: Final = {name: kind for name, kind in FeedOptions.__annotations__.items() if name not in OF_ONE_JOB}
@@ -154,9 +155,12 @@ async def get_latest(
     rank: Annotated[
         str | None, Query(max_length=100, description="sort by the chance of this event, the largest first")
     ] = None,
+    closes: Annotated[
+        int, Query(ge=0, le=MAX_CLOSES, description="add the `closes` of so many newest bars to each row")
+    ] = 0,
 ) -> LatestView:
     """A row for each series: its newest forecast, or why there is none."""
-    rows = await backend.call(feed.rows, rank)
+    rows = await backend.call(feed.rows, rank, closes)
     return LatestView(rows=[row for row in rows if max_age_s is None or row["age_s"] <= max_age_s])
 
 

@@ -191,8 +191,8 @@ class Feed:
         """
         return self._frame(self.rows(event), max_age_s)
 
-    def rows(self, event: str | None = None) -> list[dict[str, Any]]:
-        """The rows of ``latest``, or of ``rank``, without pandas."""
+    def rows(self, event: str | None = None, num_closes: int = 0) -> list[dict[str, Any]]:
+        """The rows of ``latest``, or of ``rank``, without pandas; with ``closes`` of so many newest bars."""
         if event is not None and event not in self.spec.events:
             events = ", ".join(self.spec.events) or "none"
             raise JobError(ErrorCode.BAD_VALUE, f"event must be one of the feed's events ({events})", "event")
@@ -205,10 +205,27 @@ class Feed:
             for name, read in reads.items()
         }
         rows = list(latest_rows(known, self._store.latest(self._uid), self.spec, self._store.now()))
+        if num_closes:
+            self._add_closes(rows, reads, num_closes)
         if event is None:
             return rows
         with_chance = [row for row in rows if row[event] is not None]
         return sorted(with_chance, key=lambda row: (-row[event], row["id"]))
+
+    def _add_closes(self, rows: list[dict[str, Any]], reads: Mapping[str, Read], num_bars: int) -> None:
+        """Add the closes of each series' newest bars, the oldest first, without missing ones."""
+        tails = {
+            name: read.record.blocks[read.record.tail_from(read.record.last, num_bars) :]
+            for name, read in reads.items()
+            if read.record
+        }
+        found = self._store.blocks(self._uid, [block.name for tail in tails.values() for block in tail])
+        for row in rows:
+            if record := reads[row["id"]].record:
+                contents = [content for block in tails[row["id"]] if (content := found[block.name])]
+                columns = _columns(Bars.from_blocks(record.form, contents)[-num_bars:])
+                closes = columns["close"][~is_missing(columns)].astype(np.float32)
+                row["closes"] = [float(str(close)) for close in closes]  # not 0.10000000149011612
 
     def scores(self, by: By = "series", *, days: int | None = None) -> "pd.DataFrame":
         """How the feed's own past forecasts did, against bars as they were first read. Needs pandas.

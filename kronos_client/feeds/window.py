@@ -69,10 +69,10 @@ class Record:
         form["columns"] = tuple(form["columns"])
         return cls(Form(**form), tuple(Block(*block) for block in given.pop("blocks")), **given)
 
-    def tail_from(self, instant: int) -> int:
-        """The number of blocks before those with the last ``TAIL_BARS`` bars and all from ``instant`` on."""
+    def tail_from(self, instant: int, num_wanted: int = TAIL_BARS) -> int:
+        """The number of blocks before those with the last ``num_wanted`` bars and all from ``instant`` on."""
         at, num_bars = len(self.blocks), 0
-        while at and (num_bars < TAIL_BARS or self.blocks[at].first > instant):
+        while at and (num_bars < num_wanted or self.blocks[at].first > instant):
             at -= 1
             num_bars += self.blocks[at].num_bars
         return at

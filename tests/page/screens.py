@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from kronos_client.contract.schemas import example
 from kronos_client.core.job_facts import NEXT
+from kronos_model.bars.synthetic import candles
 from tests.integration.conftest import ROOT
 from tests.page.conftest import CHROMIUM, RoutedVisit
 from tests.page.test_routed import end
@@ -93,7 +94,7 @@ def feed() -> dict[str, Any]:
             "id": name, "last_time": "2024-08-29T15:55:00-04:00", "age_s": 12.0, "overdue_s": 0.0,
             "is_current": True, "close_mean": last, "close_q0.1": 0.988 * last, "close_q0.9": 1.011 * last,
             event: 0.39 + 0.05 * number, "high>last+1% at 12": 0.31 - 0.03 * number, "drift": None,
-            "error": None,
+            "error": None, "closes": [last * each for each in walk(number)],
         }
         for number, (name, last) in enumerate(zip(names, close, strict=True))
     ]  # fmt: skip
@@ -117,6 +118,12 @@ def feed() -> dict[str, Any]:
         "feeds/us-5min/scores": {"rows": [{"id": None, **scores}]},
         "feeds/us-5min/series/NVDA": update,
     }
+
+
+def walk(seed: int, bars: int = 60) -> list[float]:
+    """Synthetic closes, in shares of the last one."""
+    closes = candles(seed, bars).as_dict()["close"]
+    return [float(close / closes[-1]) for close in closes]
 
 
 def tested() -> dict[str, Any]:

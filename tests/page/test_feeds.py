@@ -24,12 +24,12 @@ def row(name: str, up: float | None, high: float | None, **values: Any) -> dict[
         "is_current": True,
     }
     close = {"close_mean": 11.5, "close_q0.1": 10.5, "close_q0.9": 12.5, UP: up, HIGH: high}
-    return known | close | {"drift": None, "error": None} | values
+    return known | close | {"drift": None, "error": None, "closes": []} | values
 
 
 ROWS = [
-    row("AAPL", 0.4, 0.9),
-    row("MSFT", 0.7, 0.1, drift="too_narrow"),
+    row("AAPL", 0.4, 0.9, closes=[10.0, 12.0, 11.0]),
+    row("MSFT", 0.7, 0.1, drift="too_narrow", closes=[3.0, 1.0]),
     row("NVDA", 0.55, 0.5, is_current=False, overdue_s=600.0),
     row("GONE", None, None, close_mean=None, **{"close_q0.1": None}, is_current=False, error="FEED_GONE"),
 ]
@@ -81,9 +81,28 @@ def test_symbols_are_sorted_by_any_chance(routed: RoutedVisit):
     assert symbols(page) == ["AAPL", "MSFT", "NVDA", "GONE"]
 
 
+def test_each_symbol_has_a_line_of_its_closes_which_moves_with_its_row(routed: RoutedVisit):
+    page = opened(routed)
+    (request,) = [request.url for request in routed.requests if "/latest" in request.url]
+    assert request.endswith("?closes=60")
+
+    def lines() -> list[str]:
+        return page.evaluate("""() => [...document.querySelectorAll("#feed-rows tbody tr")].map((row) => {
+            const line = row.querySelector("svg[role=img]")
+            const parts = [line?.getAttribute("aria-label"), line?.firstChild.getAttribute("points")]
+            return [row.querySelector("th").textContent, ...parts].filter(Boolean).join(": ")
+        })""")
+
+    aapl = "AAPL: 3 bars, close from 10.000 to 11.000: 0.0,26.0 80.0,2.0 160.0,14.0"
+    msft = "MSFT: 2 bars, close from 3.000 to 1.000: 0.0,2.0 160.0,26.0"
+    assert lines() == [msft, "NVDA", aapl, "GONE"]
+    page.click(f"#feed-rows thead button >> text={HIGH}")
+    assert lines() == [aapl, "NVDA", msft, "GONE"]
+
+
 def test_what_is_late_missing_or_off_its_ranges_is_said(routed: RoutedVisit):
     page = opened(routed)
-    states = page.locator("#feed-rows tbody td:nth-child(3)").all_inner_texts()
+    states = page.locator("#feed-rows tbody td:nth-child(4)").all_inner_texts()
     assert states == [
         "up to date ranges too narrow",
         "next bar is late by 10 min",
@@ -112,7 +131,7 @@ def test_rows_are_read_again_only_for_a_new_forecast(routed: RoutedVisit):
     page = opened(routed)
 
     def num_read() -> int:
-        return sum(request.url.endswith("/latest") for request in routed.requests)
+        return sum("/latest" in request.url for request in routed.requests)
 
     def look() -> None:
         with page.expect_response("**/v1/feeds/us%205%2Fmin"):

@@ -1,8 +1,9 @@
 /** Feeds: each symbol's newest forecast, sorted by any chance, how past forecasts did, and the fan of one symbol. */
 
 import { get } from "../service/api.js"
+import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
-import { count, digitsFor, duration, figure, percent, price, share, timesOf } from "../common/format.js"
+import { bars, count, digitsFor, duration, figure, percent, price, share, timesOf } from "../common/format.js"
 import { explainTerms } from "../common/glossary.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
@@ -10,6 +11,7 @@ import { Candles } from "../forecast/candle_file.js"
 import { ForecastChart } from "../forecast/forecast_chart.js"
 
 const RANGE = ["close_q0.1", "close_q0.9"]
+const CLOSES = 60 // of each symbol's small line
 const UNCHANGED_MS = 30_000 // so long rows are not read again if there is no new forecast
 const DRIFTS = { too_narrow: "ranges too narrow", too_wide: "ranges too wide" }
 
@@ -41,7 +43,7 @@ export class FeedsPanel {
       const feed = await get(path)
       const isKnown = feed.name === this.#feed?.name && feed.last_update === this.#feed.last_update
       if (isKnown && Date.now() - this.#readAt < UNCHANGED_MS) return
-      const [latest, scores] = await Promise.all([get(`${path}/latest`), get(`${path}/scores`)])
+      const [latest, scores] = await Promise.all([get(`${path}/latest?closes=${CLOSES}`), get(`${path}/scores`)])
       this.#readAt = Date.now()
       if (this.#sortedBy === null && feed.name !== this.#feed?.name) this.#sortedBy = feed.options.events?.[0] ?? null
       this.#feed = feed
@@ -77,7 +79,7 @@ export class FeedsPanel {
     const events = this.#feed.options.events ?? []
     const by = this.#sortedBy
     const rows = by ? this.#rows.toSorted((one, other) => (other[by] ?? -1) - (one[by] ?? -1)) : this.#rows
-    const head = ["Symbol", "Last bar", "State", "Close at the end", "80 % range"].map((text) => made("th", { scope: "col" }, text))
+    const head = ["Symbol", "Last closes", "Last bar", "State", "Close at the end", "80 % range"].map((text) => made("th", { scope: "col" }, text))
     const time = timesOf([...new Set(rows.flatMap(({ last_time: last }) => last ?? []))])
     const table = byId("feed-rows")
     const focused = table.contains(document.activeElement) ? document.activeElement.dataset.name : null
@@ -95,13 +97,15 @@ export class FeedsPanel {
   }
 
   #row(row, events, time) {
-    const { id, last_time: last, close_mean: mean, error, drift } = row
-    const digits = digitsFor(mean ?? 1)
+    const { id, last_time: last, close_mean: mean, closes = [], error, drift } = row
+    const digits = digitsFor(mean ?? closes[0] ?? 1)
     const [low, high] = RANGE.map((name) => row[name])
     const state = error ? `no forecast: ${error}` : row.is_current ? "up to date"
       : row.overdue_s ? `next bar is late by ${duration(row.overdue_s)}` : "being forecast"
     const badge = drift ? [" ", made("span", { class: "badge" }, DRIFTS[drift])] : []
+    const [first, newest] = [closes[0], closes.at(-1)].map((close) => price(close, digits))
     const cells = [
+      sparkline(closes, `${bars(closes.length)}, close from ${first} to ${newest}`, Math.min(...closes), Math.max(...closes)) ?? "",
       last ? time(last) : "none yet", made("span", {}, state, ...badge), mean === null ? "" : price(mean, digits),
       low === undefined || low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`,
       ...events.map((event) => (row[event] === null || row[event] === undefined ? "" : share(row[event]))),

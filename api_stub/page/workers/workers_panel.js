@@ -4,7 +4,7 @@ import { byId, made, showFacts, showText } from "../common/elements.js"
 import { count, duration, percent } from "../common/format.js"
 import { isForecasting, isGpu, isReady } from "../service/pool.js"
 import { deviceName, reason } from "../common/texts.js"
-import { note, sparkline } from "./history.js"
+import { lineOf, note } from "./history.js"
 import { showDeadMessages } from "./dead_messages.js"
 
 const STATES = { ready: "Ready", loading: "Loading its model", draining: "Finishing its jobs, then it stops" }
@@ -102,7 +102,7 @@ function commonFacts(worker) {
 function forecasting(worker, hasLines) {
   const { slots = 0, sequences_running: running = 0, sequences_waiting: waiting = 0 } = worker
   const models = (worker.models ?? []).map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id))
-  const load = hasLines && sparkline(worker.node, "load")
+  const load = hasLines && lineOf(worker.node, "load")
   const speed = `${count(worker.bars_per_s ?? 0)} bars/s`
   const bar = slots ? loadBar("Load", running, slots, `${count(running)} of ${count(slots)} paths at once`) : []
   return [null, load ? [...bar, load] : bar, [
@@ -122,7 +122,7 @@ function training({ training: job }) {
 }
 
 function withLine(text, name, of) {
-  const line = sparkline(name, of)
+  const line = lineOf(name, of)
   return made("span", { class: "with-line" }, text, ...(line ? [line] : []))
 }
 

@@ -25,6 +25,10 @@ def series(name: str, first: int = 0, last: int = 20) -> dict:
     return {"id": name} | {title: [*values][first:last] for title, values in columns.items()}
 
 
+def cut(one: dict, first: int, last: int) -> dict:
+    return {title: values[first:last] for title, values in one.items() if title != "id"}
+
+
 @pytest.fixture
 def worker(redis, redis_server):
     return HandWorker(redis, redis_server.url)
@@ -43,6 +47,7 @@ def test_appended_bars_become_a_ranked_table(http, worker):
     assert sorted(row["id"] for row in rows) == ["A", "BB"]
     assert rows[0][UP] >= rows[1][UP]
     assert rows[0]["close_q0.1"] < rows[0]["close_q0.9"]
+    assert "closes" not in rows[0]
     assert http.get("/v1/feeds/us/latest", params={"max_age_s": 0}).json()["rows"] == []
     found = http.get("/v1/feeds/us/series/BB").json()
     assert len(found["forecast"]["mean"]["close"]) == 3
@@ -53,6 +58,24 @@ def test_appended_bars_become_a_ranked_table(http, worker):
     assert http.get("/v1/feeds").json() == {"feeds": ["us"]}
     assert http.delete("/v1/feeds/us").status_code == 204
     assert http.get("/v1/feeds/us").json()["code"] == "FEED_NOT_FOUND"
+
+
+@pytest.mark.parametrize("wanted", [1, 7, 200])
+def test_the_table_has_the_newest_closes(http, worker, wanted):
+    http.put("/v1/feeds/us", json=OPTIONS | {"missing": "drop"})
+    holed = series("BB")
+    for name in {*holed} - {"id", "timestamps"}:
+        holed[name][17] = 0  # a bar without prices
+    for first, last in ((0, 10), (10, 11), (11, 20)):
+        parts = [{"id": one["id"], **cut(one, first, last)} for one in (series("A"), holed)]
+        assert http.post("/v1/feeds/us/bars", json={"series": parts}).status_code == 200
+    rows = http.get("/v1/feeds/us/latest", params={"closes": wanted}).json()["rows"]  # without a forecast
+    closes = {row["id"]: row["closes"] for row in rows}
+    assert closes["A"] == pytest.approx(series("A")["close"][-wanted:], rel=1e-6)
+    assert closes["BB"] == pytest.approx([one for one in holed["close"][-wanted:] if one], rel=1e-6)
+    worker.run()
+    (row,) = http.get("/v1/feeds/us/latest", params={"closes": 2, "rank": UP}).json()["rows"][:1]
+    assert len(row["closes"]) == 2
 
 
 def test_each_new_forecast_is_an_event_and_none_is_missed_after_a_break(http, worker):
