@@ -43,7 +43,7 @@ MAX_TRIES: Final = 20
 
 
 WAIT_S: Final = 2.0
-"""Of one request for updates."""
+"""How long Redis may wait with its answer for updates; it must be less than the connection's timeout."""
 
 
 class Feed:
@@ -297,7 +297,7 @@ class Feed:
         after, last_at = after or self.last_update_id(), time.monotonic()
         while timeout_s is None or time.monotonic() < last_at + timeout_s:
             left_s = math.inf if timeout_s is None else last_at + timeout_s - time.monotonic()
-            for update in self.next_updates(after, min(WAIT_S, left_s)):
+            for update in self.next_updates(after, left_s):
                 after, last_at = update.id, time.monotonic()
                 yield update
 
@@ -307,10 +307,14 @@ class Feed:
 
     def next_updates(self, after: str, wait_s: float = WAIT_S) -> list[FeedUpdate]:
         """The updates after the one with this id. Waits up to so many seconds for the first."""
-        found = self._store.updates(self._uid, after, wait_s)
-        if not found:
-            self._check_exists()
-        return found
+        ends_at = time.monotonic() + wait_s
+        while True:
+            left_s = ends_at - time.monotonic()
+            found = self._store.updates(self._uid, after, min(WAIT_S, left_s))
+            if not found:
+                self._check_exists()
+            if found or left_s <= WAIT_S:
+                return found
 
     def _check_exists(self) -> None:
         """Raise JobError FEED_GONE if the feed was deleted, or made anew."""

@@ -144,6 +144,20 @@ def test_numbers_are_those_of_a_job_of_one_series(client):
         assert len({feed.forecast(name).forecast.seed for name in NAMES}) == len(NAMES)
 
 
+def test_a_quiet_feed_is_asked_in_short_requests(client, monkeypatch):
+    """Redis must answer each within the connection's timeout."""
+    waits_s = []
+    with client.feed("f", **OPTIONS) as feed:
+        updates = feed._store.updates
+        monkeypatch.setattr("kronos_client.feeds.feed.WAIT_S", 0.02)
+        monkeypatch.setattr(
+            feed._store, "updates", lambda *args: (waits_s.append(args[-1]), updates(*args))[1]
+        )
+        assert feed.next_updates("0", 0.1) == []
+        assert len(waits_s) > 1
+        assert max(waits_s) <= 0.02
+
+
 def test_a_deleted_feed_says_so(client):
     with client.feed("f", **OPTIONS) as feed, client.feed("f") as same:
         feed.append(all_bars())
