@@ -4,7 +4,7 @@ BENCHMARKS := $(sort $(basename $(notdir $(wildcard benchmarks/[a-z]*.py))))
 
 .PHONY: system-deps format lint types contracts collect test coverage reference docs bench release ci
 
-# What tests need that pip cannot install: redis-server with TLS, and Chromium. Debian and Ubuntu.
+# What tests need that pip cannot install: redis-server with TLS, libfaketime and Chromium. Debian and Ubuntu.
 system-deps:
 	.ci/system-deps
 

@@ -47,6 +47,12 @@ class ApiUnderTest:
             time.sleep(0.05)
         pytest.fail(f"the API does not answer:\n{self.log.read_text()}")
 
+    def kill(self) -> None:
+        """SIGKILL, and start it again."""
+        self.process.kill()
+        self.process.wait(WAIT_S)
+        self.start()
+
     def stop(self) -> int:
         """The exit status; negative for the signal by which uvicorn ends once it has stopped."""
         self.process.terminate()

@@ -20,25 +20,27 @@ class RedisUnderFault:
     """Appends every write to a file in ``folder``, and is started at once.
 
     ``connection`` is the test's own, for which no fault is meant; it answers in strings.
+
+    Args:
+        binary: The server; by default the one that this machine has.
     """
 
     connection: Any = None
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, binary: Path | None = None) -> None:
+        self._folder, self._binary = folder, binary
         self._port: int | None = None
-        for _ in range(5):
+        for is_last in (False,) * 4 + (True,):
             try:
                 self.start(free_port())
                 break
             except LocalStackError:  # another test took the port first
-                continue
-        else:
-            raise AssertionError("no Redis could be started")
+                if is_last:
+                    raise
 
     def start(self, port: int | None = None) -> None:
         """Start with all earlier data."""
-        self._server = LocalRedis(data=self._folder, port=port or self._port)
+        self._server = LocalRedis(data=self._folder, port=port or self._port, binary=self._binary)
         self._server.__enter__()
         self._port = port or self._port
         self.url = self._server.url

@@ -1,6 +1,7 @@
 """Feeds under faults: every bar once, every newest bar forecast, and each update in order.
 
-Two apps append the same bars, and each repeats what Redis did not answer. A third reads all updates.
+Two apps append the same bars, one of them over HTTP, and each repeats what was not answered. A third reads
+all updates.
 """
 
 import json
@@ -8,12 +9,16 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import httpx2
 import numpy as np
 import pandas as pd
 import pytest
 
+from kronos_cli.stack.local_redis import find_redis_server
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.feeds.feed import Feed
@@ -22,9 +27,10 @@ from kronos_client.feeds.update import FeedUpdate
 from kronos_client.redis.queues import FEED, list_key
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
+from tests.api_process import ApiUnderTest
 from tests.faults.conftest import Note
 from tests.faults.error_replies import ERRORS, Case, each_case
-from tests.faults.fleet import Fleet
+from tests.faults.fleet import Fleet, Worker
 from tests.faults.proxy import FaultyProxy, Rule
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.waiting import WAIT_S, await_true
@@ -36,8 +42,12 @@ OPTIONS: dict[str, Any] = {**FORECAST, "max_bars": WINDOW, "keep": COLUMNS, "cal
 PAUSE_S = 0.05
 """Between two bars."""
 AGAIN = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.FEED_BUSY, ErrorCode.REDIS_CLUSTER)
+IS_LOST = (ErrorCode.FEED_GONE, ErrorCode.FEED_NOT_FOUND)
+"""The feed is not there any more, which over HTTP nobody has opened before."""
 NUM_BARS = 50_000
 NUM_ROUNDS = 20
+JUMPS_S = (-90_000, -7_200, 0, 7_200, 90_000)
+"""Of a clock: by more than a day, and by two hours, either way."""
 OOM, BUSY = ERRORS[4], ERRORS[0]
 
 
@@ -47,15 +57,72 @@ def made(name: str) -> pd.DataFrame:
     return pd.DataFrame({"unique_id": name, "ds": times, **columns})
 
 
+class HttpFeed:
+    """What an app of the HTTP API does: it creates a feed and appends to it."""
+
+    def __init__(self, api: ApiUnderTest, name: str) -> None:
+        self._url = f"{api.url}v1/feeds/{quote(name)}"
+        self._send("PUT", "", OPTIONS)
+
+    def append(self, bars: pd.DataFrame) -> None:
+        series = [
+            {"id": name, "timestamps": list(rows["ds"])} | {title: list(rows[title]) for title in COLUMNS}
+            for name, rows in bars.groupby("unique_id")
+        ]
+        self._send("POST", "/bars", {"series": series})
+
+    def _send(self, method: str, path: str, body: dict[str, Any]) -> None:
+        try:
+            answer = httpx2.request(method, self._url + path, json=body, timeout=WAIT_S)
+        except httpx2.TransportError as error:
+            raise JobError(ErrorCode.BROKER_UNREACHABLE, str(error)) from error
+        if answer.is_error:
+            raise JobError(ErrorCode(answer.json()["code"]), answer.text)
+
+    def close(self) -> None:
+        """It keeps no connection."""
+
+
+class Clocks:
+    """The clocks of Redis and of a worker, which jump; files hold how far each is ahead, in seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self._of_redis, self._of_worker = folder / "redis-clock", folder / "worker-clock"
+        self.set(0, 0)
+        self.of_worker = {
+            "PYTHONPATH": str(Path(__file__).parent / "jumping_clock"),
+            "JUMPING_CLOCK": str(self._of_worker),
+        }
+
+    def set(self, redis_s: int, worker_s: int) -> None:
+        self._of_redis.write_text(f"{redis_s:+d}\n")
+        self._of_worker.write_text(str(worker_s))
+
+    def redis_server(self, path: Path) -> Path:
+        """A program that runs the packaged redis-server with this clock.
+
+        Debian's takes memory by a library that cannot start under libfaketime.
+        """
+        (library,) = Path("/usr/lib").glob("*/faketime/libfaketime.so.1")
+        environment = (
+            f"LD_PRELOAD={library} FAKETIME_TIMESTAMP_FILE={self._of_redis} FAKETIME_CACHE_DURATION=1 "
+            "FAKETIME_DONT_FAKE_MONOTONIC=1"
+        )
+        path.write_text(f'#!/bin/sh\n{environment} exec {find_redis_server("")} "$@"\n')
+        path.chmod(0o755)
+        return path
+
+
 class Universe:
     """A feed with its appenders and its reader, each on a thread with a connection of its own.
 
     Args:
         url: Where they reach Redis, perhaps with errors.
+        api: What the second appender asks.
     """
 
-    def __init__(self, redis: RedisUnderFault, url: str, name: str) -> None:
-        self.name, self._url = name, url
+    def __init__(self, redis: RedisUnderFault, url: str, api: ApiUnderTest, name: str) -> None:
+        self.name, self._url, self._api = name, url, api
         self.bars = {series: made(series) for series in NAMES}
         self.ends = [WINDOW, WINDOW]  # of each appender
         self.seen: dict[str, list[FeedUpdate]] = {}  # by the feed's uid
@@ -95,7 +162,8 @@ class Universe:
         return self._again(lambda: Feed.open(self.name, url=self._url, **OPTIONS))
 
     def _append(self, number: int) -> None:
-        feed = self._open()
+        open_feed = (self._open, lambda: self._again(HttpFeed, self._api, self.name))[number]
+        feed = open_feed()
         first = 0
         while True:
             end = self.ends[number]
@@ -103,10 +171,10 @@ class Universe:
             try:
                 self._again(feed.append, bars)
             except JobError as error:
-                if error.code != ErrorCode.FEED_GONE:
+                if error.code not in IS_LOST:
                     raise
                 feed.close()
-                feed, first = self._open(), end - WINDOW
+                feed, first = open_feed(), end - WINDOW
                 continue
             if self._is_over.wait(PAUSE_S):
                 break
@@ -214,7 +282,20 @@ class Universe:
                 assert sorted({*versions}) == versions, name
                 assert all(update.forecast or update.failure for update in mine)
         codes = {error.code for error in self.errors}
-        assert codes <= {*AGAIN} | ({ErrorCode.FEED_GONE} if self.num_lost else set())
+        assert codes <= {*AGAIN} | ({*IS_LOST} if self.num_lost else set())
+
+
+@pytest.fixture
+def clocks(tmp_path: Path) -> Clocks:
+    return Clocks(tmp_path)
+
+
+@pytest.fixture
+def redis(tmp_path: Path, clocks: Clocks) -> Iterator[RedisUnderFault]:
+    """One whose clock jumps."""
+    server = RedisUnderFault(tmp_path / "redis", clocks.redis_server(tmp_path / "redis-server"))
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -224,8 +305,15 @@ def client_proxy(redis: RedisUnderFault) -> Iterator[FaultyProxy]:
 
 
 @pytest.fixture
-def universe(redis: RedisUnderFault, client_proxy: FaultyProxy) -> Iterator[Universe]:
-    universe = Universe(redis, client_proxy.url, "us: 5 min")
+def api(client_proxy: FaultyProxy, tmp_path: Path, fleet: Fleet) -> Iterator[ApiUnderTest]:
+    api = ApiUnderTest(client_proxy.url, tmp_path / "api.log", fleet.mark)
+    yield api
+    api.stop()
+
+
+@pytest.fixture
+def universe(redis: RedisUnderFault, client_proxy: FaultyProxy, api: ApiUnderTest) -> Iterator[Universe]:
+    universe = Universe(redis, client_proxy.url, api, "us: 5 min")
     yield universe
     universe._is_over.set()
 
@@ -236,15 +324,24 @@ def test_faults_of_all_kinds(
     proxy: FaultyProxy,
     client_proxy: FaultyProxy,
     client: ForecastClient,
+    api: ApiUnderTest,
+    clocks: Clocks,
     universe: Universe,
     at_length: bool,
     note: Note,
 ) -> None:
     dice = random.Random(20261126)
 
+    def begin(*, is_jumping: bool) -> Worker:
+        clock = clocks.of_worker if is_jumping else {}
+        return fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.1", **clock)
+
     def kill() -> None:
         fleet.running[0].kill()
-        fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.1")
+        begin(is_jumping=at_length and dice.random() < 0.5)
+
+    def jump_clocks() -> None:
+        clocks.set(dice.choice(JUMPS_S), dice.choice(JUMPS_S))
 
     def restart() -> None:
         dice.choice([redis.stop, redis.kill])()
@@ -252,15 +349,16 @@ def test_faults_of_all_kinds(
 
     def answer_by_error() -> None:
         either = [proxy, client_proxy]
-        for one in either if dice.random() < 0.5 else [dice.choice(either)]:
-            one.rules = [Rule(dice.choice(ERRORS), is_after=dice.random() < 0.5)]
+        for proxy_at_fault in dice.sample(either, dice.randint(1, 2)):
+            proxy_at_fault.rules = [Rule(dice.choice(ERRORS), is_after=dice.random() < 0.5)]
         time.sleep(5.0 if at_length else 0.3)
         proxy.rules = client_proxy.rules = []
 
     kinds: list[Callable[[], object]] = [
-        kill, restart, answer_by_error, redis.kill_connections, universe.deliver_twice, universe.forget_all,
+        kill, api.kill, restart, answer_by_error, redis.kill_connections, universe.deliver_twice,
+        universe.forget_all, jump_clocks,
     ]  # fmt: skip
-    for worker in [fleet.begin(KRONOS_REDIS_URL=proxy.url, PACE_S="0.1") for _ in range(2)]:
+    for worker in [begin(is_jumping=number == 0) for number in range(2)]:
         worker.wait_until_ready()
     recoveries_s: dict[str, list[float]] = {}
     for _ in range(NUM_ROUNDS if at_length else 1):
@@ -286,6 +384,7 @@ def test_generated_error_replies(
     proxy: FaultyProxy,
     client_proxy: FaultyProxy,
     client: ForecastClient,
+    api: ApiUnderTest,
     at_length: bool,
 ) -> None:
     numbers = iter(range(10**6))
@@ -293,7 +392,7 @@ def test_generated_error_replies(
     def run(case: Case) -> None:
         if not fleet.running:
             fleet.start(KRONOS_REDIS_URL=proxy.url, PACE_S="0")
-        universe = Universe(redis, client_proxy.url, f"feed {next(numbers)}")
+        universe = Universe(redis, client_proxy.url, api, f"feed {next(numbers)}")
         try:
             (client_proxy if case.is_client else proxy).rules = [case.rule()]
             if case.is_cut:

@@ -213,6 +213,21 @@ def test_a_clock_of_redis_that_went_back_does_not_keep_messages_from_coming_back
     assert deliveries.restore_overdue() == 1
 
 
+def test_messages_of_a_dead_worker_come_back_in_time_though_the_clock_went_back(redis, deliveries):
+    redis.lpush(NORMAL, "held", "delayed")
+    delayed_tag, held_tag = take_one(deliveries, LISTS).tag, take_one(deliveries, LISTS).tag
+    deliveries.put_back(delayed_tag, delay_s=20)
+    for tag in (delayed_tag, held_tag):
+        redis.zincrby(f"{UNACKED}_index", 7200, tag)
+    redis.hset(f"{UNACKED}_watch", "looked_at", redis.time()[0] + 7200)
+    assert deliveries.restore_overdue() == 0
+    assert redis.zscore(f"{UNACKED}_index", delayed_tag) == pytest.approx(redis.time()[0] + 20, abs=3)
+    age(redis, held_tag)
+    assert deliveries.restore_overdue() == 1
+    age(redis, delayed_tag, by_s=TIMEOUT_S + 23)
+    assert deliveries.restore_overdue() == 1
+
+
 def message(job_id: str, num_bytes: int = 0) -> str:
     text = json.dumps({"body": "", "properties": {"correlation_id": job_id}})
     return " " * (num_bytes - len(text)) + text

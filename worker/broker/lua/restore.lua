@@ -11,8 +11,13 @@ local max_messages, max_interval_s = tonumber(ARGV[3]), tonumber(ARGV[4]) -- the
 check_may_write(unacked, index, claims)
 local looked_at = tonumber(redis.call('HGET', watch, 'looked_at') or now)
 redis.call('HSET', watch, 'looked_at', now_text)
-if looked_at > now then -- Redis's clock went back
+if looked_at > now then -- Redis's clock went back, and so do the moments by which messages come back
     redis.call('HDEL', watch, 'back_at', 'not_before')
+    local ahead = redis.call('ZRANGEBYSCORE', index, '(' .. now_text, '+inf', 'WITHSCORES')
+    for position = 1, #ahead, 2 do
+        local moment = math.max(now, tonumber(ahead[position + 1]) - (looked_at - now))
+        redis.call('ZADD', index, string.format('%.6f', moment), ahead[position])
+    end
 elseif now - looked_at > 2 * interval_s then
     -- Workers of release 0.1.0 read not_before.
     redis.call('HSET', watch, 'back_at', now_text, 'away_s', now - looked_at,
