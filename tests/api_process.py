@@ -47,8 +47,8 @@ class ApiUnderTest:
             time.sleep(0.05)
         pytest.fail(f"the API does not answer:\n{self.log.read_text()}")
 
-    def kill(self) -> None:
-        """SIGKILL, and start it again."""
+    def kill_and_start(self) -> None:
+        """As after SIGKILL."""
         self.process.kill()
         self.process.wait(WAIT_S)
         self.start()
