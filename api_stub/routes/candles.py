@@ -14,7 +14,7 @@ from api_stub.scopes import needs
 from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency, receiving
 from api_stub.uploads.file_process import read_upload
 from kronos_client.contract.errors import ErrorCode
-from kronos_model.bars.files.find import SUFFIXES
+from kronos_model.bars.files.find import SUFFIXES, series_name
 from kronos_model.bars.files.options import ReadOptions
 
 router = APIRouter(prefix="/v1/candles", tags=["candles"], dependencies=[needs("predict")])
@@ -100,5 +100,5 @@ async def read_path(
     """The content of a file. Raises as ``read_upload``."""
     async with backend.reading_datasets:
         content = await read_upload(path, name, options, ErrorCode.INVALID_INPUT, wanted)
-    content["series"]["id"] = content["series"]["id"] or name
+    content["series"]["id"] = content["series"]["id"] or series_name(name)
     return content

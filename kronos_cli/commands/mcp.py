@@ -13,7 +13,7 @@ from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.result_store import RedisResultStore
 from kronos_client.mcp.server import make_server
 from kronos_client.mcp.service import MAX_WAIT_S, AnyContext, FileCandles, Service
-from kronos_model.bars.files.find import distinct_names, find_files
+from kronos_model.bars.files.find import distinct_names, find_files, series_name
 from kronos_model.bars.files.lookback import CandleFile
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.missing import Missing
@@ -55,7 +55,7 @@ class _OwnFiles(Service):
         opened = await asyncio.to_thread(CandleFile, path, ReadOptions(missing=missing))
         found = opened.last(max_bars, instrument)
         columns = {str(name): found.candles[name].tolist() for name in found.candles}
-        return FileCandles(found.name or path.name, found.timezone, columns, found.warnings)
+        return FileCandles(found.name or series_name(path.name), found.timezone, columns, found.warnings)
 
     async def data(self, files: Sequence[str]) -> dict[str, Any]:
         paths = list(find_files([str(Path(file).expanduser()) for file in files]))

@@ -4,7 +4,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -69,10 +69,14 @@ def up(
     workers = services.worker_names(num_workers)
     restarts = Restarts()
     show = prefixed_lines(console, width=max(map(len, (*STYLES, *workers))))
+    when_ready: list[str] = []  # printed once, by the thread that takes it
 
     def sink(name: str, line: str) -> None:
         restarts.note_line(name, line)
         show(name, line)
+        if when_ready and restarts.are_ready([child.name for child in stack.children]):
+            with suppress(IndexError):
+                console.print(when_ready.pop(), soft_wrap=True)
 
     for option, host, port in (
         ("--api-port", settings.api_host, api_port if api else None),
@@ -115,14 +119,16 @@ def up(
         if choice.get("KRONOS_MODEL") == BUNDLED_MODEL and not quiet:
             console.print(
                 f"No model is set, so workers serve the bundled {BUNDLED_MODEL}. For a published model:\n"
-                "  export KRONOS_MODEL=small"
+                "  export KRONOS_MODEL=small",
+                soft_wrap=True,
             )
         if as_json or quiet:
             click.echo(json.dumps(addresses) if as_json else "\n".join(address_variables(addresses)))
         else:
             has_keys = any(os.environ.get(f"KRONOS_API_KEYS{end}") for end in ("", "_FILE"))
-            lines = address_lines(addresses, finetune=finetune, has_keys=has_keys)
-            console.print("\n".join(lines) + "\n", soft_wrap=True)
+            text = "\n".join(address_lines(addresses, finetune=finetune, has_keys=has_keys)) + "\n"
+            console.print(f"Starting:\n{text}", soft_wrap=True)
+            when_ready.append(f"\nEverything is ready; Ctrl-C ends it:\n{text}")
         try:
             dead = keep_running(stack, restarts, console)
         except KeyboardInterrupt:

@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kronos_model.processes.children import POLL_S, ChildProcess
@@ -35,6 +35,10 @@ class Restarts:
         """Read a line that this process printed. Any thread may call this."""
         if any(mark in line for mark in READY_MARKS):
             self._ready.add(name)
+
+    def are_ready(self, names: Iterable[str]) -> bool:
+        """Whether each of these processes has logged that it is ready, and runs."""
+        return self._ready.issuperset(names)
 
     def allow(self, name: str, exit_status: int) -> bool:
         """Whether to restart the process now. A restart is counted. A signal is a negative exit status."""

@@ -362,9 +362,11 @@ def test_the_one_machine_stack_shows_no_password_that_it_was_given(secured, tmp_
     (tmp_path / "password").write_text(FLOWER_PASSWORD)
     settings["KRONOS_FLOWER_PASSWORD_FILE"] = str(tmp_path / "password")
     shown = output_until(
-        "ready: role=forecast device=", settings, tmp_path / "up.log", "up", "--flower-port", str(free_port())
+        "Everything is ready", settings, tmp_path / "up.log", "up", "--flower-port", str(free_port())
     )
-    assert "Flower: http://127.0.0.1" in shown
+    at_first, logs = shown.split("Flower: http://127.0.0.1", maxsplit=1)
+    assert "Starting:" in at_first
+    assert "ready: role=forecast device=" in logs, "the addresses come again below the logs of the start"
     assert_no_secret(shown)
 
 

@@ -60,6 +60,11 @@ def without_suffix(file: Path) -> Path:
     return (file.with_suffix("") if file.suffix.lower() == ".gz" else file).with_suffix("")
 
 
+def series_name(file: str) -> str:
+    """The name of a series that a file of this name holds: without the suffix of a candle file."""
+    return without_suffix(Path(file)).as_posix() if file.lower().endswith(SUFFIXES) else file
+
+
 def distinct_names(files: Sequence[Path]) -> list[str]:
     """A different name for each file: without suffix and folders, as far as the names then differ."""
     absolute = [file.absolute() for file in files]

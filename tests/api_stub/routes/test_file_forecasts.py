@@ -41,7 +41,7 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
     assert answer.status_code == 202, answer.text
     (job,) = jobs.sent()
     (one,) = job["series"]
-    assert (one["id"], job["pred_len"], len(one["timestamps"])) == ("BTC.csv", 3, 40)
+    assert (one["id"], job["pred_len"], len(one["timestamps"])) == ("BTC", 3, 40)
     assert (job["sampling"]["sample_count"], job["sampling"]["top_p"], job["sampling"]["seed"]) == (
         64,
         0.8,

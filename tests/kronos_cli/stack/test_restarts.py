@@ -57,7 +57,10 @@ def test_a_crashed_process_is_restarted_and_one_that_cannot_start_is_not(exit_st
 
 def test_a_restarted_process_must_become_ready_again():
     restarts = Restarts()
+    assert not restarts.are_ready(["worker"])
     restarts.note_line("worker", "ready: device=cpu")
+    assert restarts.are_ready(["worker"])
+    assert not restarts.are_ready(["worker", "api"])
     assert restarts.allow("worker", KILLED)
     assert not restarts.allow("worker", REFUSED)
 
