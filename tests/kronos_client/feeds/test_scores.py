@@ -1,6 +1,7 @@
 """Scores of a feed's forecasts equal those that are computed afterwards from its updates and bars."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,35 +46,35 @@ def loss(quantiles: list[float], actual: float) -> float:
     return sum(max(level * (actual - q), (level - 1) * (actual - q)) for level, q in pairs) / len(LEVELS)
 
 
-def hits(event: str, ahead: pd.DataFrame, last: float) -> bool:
+def hits(event: str, ahead: Sequence[Any], last: float) -> bool:
     """Whether it happened in the bars up to its own."""
     if event == "high>last+1% by 2":
-        return (ahead["high"] > 1.01 * last).any()
-    return ahead["close"].iloc[-1] > last if "close" in event else ahead["low"].iloc[-1] < last
+        return any(bar.high > 1.01 * last for bar in ahead)
+    return ahead[-1].close > last if "close" in event else ahead[-1].low < last
 
 
-def offline(updates: list[FeedUpdate], known: pd.DataFrame) -> dict[str, float]:
+def offline(updates: list[FeedUpdate], known: pd.DataFrame, window: int) -> dict[str, float]:
     """The row of one series with these bars, from its updates; None where it has no value."""
     made = [update for update in updates if update.forecast]
-    known = known.assign(
-        **{name: known[name].astype(np.float32).astype(float) for name in ("high", "low", "close")}
-    )
-    clock = known["ds"].astype("datetime64[us, UTC]").astype("int64")
+    columns = {name: known[name].astype(np.float32).astype(float) for name in ("high", "low", "close")}
+    clock = known["ds"].astype("datetime64[us, UTC]").astype("int64").to_numpy()
+    rows = dict(zip(clock, pd.DataFrame(columns).itertuples(), strict=True))
     sums = dict.fromkeys(["num", "inside_50", "inside_80", "inside_95", "loss", "naive", "missing"], 0.0)
     errors = []
     for update in made:
-        past = known[clock <= update.last]["close"].to_numpy()[None]
+        end = np.searchsorted(clock, update.last, side="right")
+        past = columns["close"].to_numpy()[None, max(0, end - window) : end]
         (samples,) = [next(bootstrap_draws(past, PATHS, 4, update.forecast.seed))]
         naive = sample_quantiles(samples, LEVELS)[:, 0]
         scale = np.abs(np.diff(past)).mean()
-        times = pd.to_datetime(update.forecast.timestamps, utc=True)
+        times = pd.to_datetime(update.forecast.timestamps, utc=True).as_unit("us").asi8
         for step, time in enumerate(times):
-            if time.value // 1000 > made[-1].last:
+            if time > made[-1].last:
                 break
-            if not (known["ds"] == time).any():
+            if time not in rows:
                 sums["missing"] += 1
                 continue
-            actual = known[known["ds"] == time]["close"].item()
+            actual = rows[time].close
             quantiles = [np.float32(update.forecast.quantiles[str(level)]["close"][step]) for level in LEVELS]
             for number, share in enumerate((95, 80, 50)):
                 sums[f"inside_{share}"] += quantiles[number] <= actual <= quantiles[-1 - number]
@@ -81,8 +82,8 @@ def offline(updates: list[FeedUpdate], known: pd.DataFrame) -> dict[str, float]:
             sums["loss"] += loss(quantiles, actual) / scale
             sums["naive"] += loss(naive[:, step], actual) / scale
         for chance, bar in zip(update.forecast.events, (4, 2, 1), strict=True):
-            ahead = known[known["ds"].isin(times[:bar])]
-            if times[bar - 1].value // 1000 <= made[-1].last and (known["ds"] == times[bar - 1]).any():
+            ahead = [rows[time] for time in times[:bar] if time in rows]
+            if times[bar - 1] <= made[-1].last and times[bar - 1] in rows:
                 errors.append((chance.probability - hits(chance.event, ahead, past[0, -1])) ** 2)
     number = sums["num"]
     coverage = {f"coverage_{share}": sums[f"inside_{share}"] / number for share in (50, 80, 95)}
@@ -90,12 +91,14 @@ def offline(updates: list[FeedUpdate], known: pd.DataFrame) -> dict[str, float]:
     return {"num_scored": number, **coverage, **ratio, "num_missing": sums["missing"]}
 
 
-def check(feed: Feed, known: dict[str, pd.DataFrame]) -> None:
-    """Compare all scores with those computed offline."""
-    updates = list(feed.updates(after="0", timeout_s=0.01))
+def check(feed: Feed, known: dict[str, pd.DataFrame], updates: Iterable[FeedUpdate] | None = None) -> None:
+    """Compare all scores with those computed offline, from these updates or all that Redis has."""
+    by_series: dict[str, list[FeedUpdate]] = {}
+    for update in feed.updates(after="0", timeout_s=0.01) if updates is None else updates:
+        by_series.setdefault(update.series, []).append(update)
     rows = {row["id"]: row for row in feed.score_rows()}
     for name, bars_of_series in known.items():
-        expected = offline([update for update in updates if update.series == name], bars_of_series)
+        expected = offline(by_series[name], bars_of_series, feed.spec.max_bars)
         found = {title: rows[name][title] for title in expected}
         assert found == pytest.approx(expected, rel=1e-4)  # kept as float32
     assert rows[None]["num_scored"] == sum(rows[name]["num_scored"] for name in known)
