@@ -56,6 +56,7 @@ def main() -> None:
         log_config=log_config(settings),
         access_log=False,  # RequestLog writes a line for each request, with the job's id
         server_header=False,
+        ws="none",  # no route has one, whatever packages are installed
         proxy_headers=False,  # a sender could forge the address that a request comes from
         timeout_graceful_shutdown=STOP_S,
     )
