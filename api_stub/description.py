@@ -25,6 +25,7 @@ from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.schemas import JOB_ID, example
 from kronos_client.core.stored import Stored
+from kronos_client.feeds.update import FeedSeries, FeedUpdate, PastForecast
 
 TEMPLATE: Final = "#/components/schemas/{model}"
 TAGS: Final = {
@@ -142,6 +143,7 @@ def _examples() -> list[tuple[str, str, str, Any]]:
         *((path, "post", "requestBody", _file(request)) for path in UPLOADS),
         ("/v1/feeds/{name}", "put", "requestBody", {"pred_len": 12, "events": ["close>last at end"]}),
         ("/v1/feeds/{name}/bars", "post", "requestBody", {"series": [_bars()]}),
+        ("/v1/feeds/{name}/series/{series_id}", "get", "200", _feed_series(result)),
         (FORECASTS, "post", "requestBody", example("forecast-job")),
         (f"{FORECASTS}/{{job_id}}", "get", "200", forecast.model_dump(mode="json")),
         (FINETUNES, "post", "requestBody", example("finetune-job")),
@@ -155,6 +157,19 @@ def _bars() -> dict[str, Any]:
     """The same series, as bars to append to a feed."""
     series: dict[str, Any] = example("forecast-job")["series"][0]
     return {name: series[name] for name in ("id", "timestamps", "open", "high", "low", "close", "volume")}
+
+
+def _feed_series(result: ForecastResult) -> dict[str, Any]:
+    """The same series with its forecast, and with one that was made a bar before."""
+    bars, forecast = _bars(), result.series[0]
+    name, times = bars.pop("id"), bars["timestamps"]
+    last = {"last_time": times[-1], "last": 1_718_150_400_000_000, "appended_at": 1_718_236_800.0}
+    newest = FeedUpdate(series=name, version=2, job_id=JOB_ID, **last, forecast=forecast, model=result.model)
+    quantiles = {level: {"close": columns["close"]} for level, columns in forecast.quantiles.items()}
+    shown = (times[-1], *forecast.timestamps[:-1])
+    past = PastForecast(version=1, model=result.model.id, timestamps=shown, quantiles=quantiles)
+    series = FeedSeries(bars=bars, newest=newest, past=(past,))
+    return series.model_dump(mode="json", exclude_none=True)
 
 
 def _request() -> dict[str, Any]:

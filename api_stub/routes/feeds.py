@@ -22,7 +22,7 @@ from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.options import OF_ONE_JOB
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import SCORES_KEPT_DAYS
-from kronos_client.feeds.update import FeedUpdate
+from kronos_client.feeds.update import FeedSeries
 
 router = APIRouter(
     prefix="/v1/feeds",
@@ -178,15 +178,11 @@ async def get_scores(
 
 
 @router.get("/{name}/series/{series_id}", response_model_exclude_none=True)
-async def get_feed_forecast(
+async def get_feed_series(
     series_id: Annotated[str, Path(max_length=MAX_ID_CHARS)], feed: OpenFeed, backend: BackendDependency
-) -> FeedUpdate:
-    """The newest forecast of one series, with all its bars."""
-    found = await backend.call(feed.forecast, series_id)
-    if found is None:
-        text = "no forecast of this series was made yet: see its feed's `series`, or wait"
-        raise JobError(ErrorCode.FEED_NOT_FOUND, text, "series_id")
-    return found
+) -> FeedSeries:
+    """The bars of one series, its newest forecast, and earlier ones whose bars have not all come."""
+    return await backend.call(feed.series, series_id)
 
 
 @router.get("/{name}/events", response_class=EventSourceResponse)

@@ -10,7 +10,7 @@ from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import WAIT_S, Feed
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By
-from kronos_client.feeds.update import FeedUpdate
+from kronos_client.feeds.update import FeedSeries, FeedUpdate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +63,10 @@ class AsyncFeed:
     async def bars(self, series_id: str) -> dict[str, Any]:
         """As ``Feed.bars``."""
         return await asyncio.to_thread(self._feed.bars, series_id)
+
+    async def series(self, series_id: str) -> FeedSeries:
+        """As ``Feed.series``."""
+        return await asyncio.to_thread(self._feed.series, series_id)
 
     async def latest(self, *, max_age_s: float = math.inf) -> "pd.DataFrame":
         """As ``Feed.latest``."""

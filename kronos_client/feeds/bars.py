@@ -15,6 +15,11 @@ from kronos_model.bars.timestamps import Timestamps, parse_timestamps, write_lik
 HASH_BYTES: Final = 12
 
 
+def shortest(values: NDArray[np.float32]) -> list[Any]:
+    """The shortest numbers that mean the same, such as 0.1 instead of 0.10000000149011612; None for NaN."""
+    return [None if np.isnan(value) else float(str(value)) for value in values]
+
+
 @dataclass(frozen=True)
 class Form:
     """What all bars of a series share.
@@ -101,6 +106,12 @@ class Bars:
         """Candles as ``submit`` takes them."""
         columns = {name: self.rows["values"][:, at].copy() for at, name in enumerate(self.form.columns)}
         return {"timestamps": list(self.texts()), **columns}
+
+    def as_lists(self) -> dict[str, list[Any]]:
+        """As ``as_columns``, in plain numbers; a missing value is None."""
+        columns = self.as_columns()
+        times = columns.pop("timestamps")
+        return {"timestamps": times, **{name: shortest(values) for name, values in columns.items()}}
 
     def table(self) -> NDArray[np.float64]:
         """Values in the order of ``COLUMNS``, (T, 6); NaN in columns that the series does not have."""

@@ -18,12 +18,12 @@ from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN, LongFrame
 from kronos_client.core.options import FeedOptions
 from kronos_client.core.series import series_payload
-from kronos_client.feeds.bars import Bars
-from kronos_client.feeds.latest import latest_columns, latest_rows
+from kronos_client.feeds.bars import Bars, shortest
+from kronos_client.feeds.latest import latest_columns, latest_rows, past_forecasts
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By, score_rows
 from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, Read, Write, gone
-from kronos_client.feeds.update import FeedUpdate
+from kronos_client.feeds.update import FeedSeries, FeedUpdate
 from kronos_client.feeds.window import Block, Change, Record, compare, cut, num_kept_blocks, trimmed
 from kronos_client.redis.connection import reachable
 from kronos_client.redis.routing import choose_queue, live_workers
@@ -158,6 +158,23 @@ class Feed:
 
     def bars(self, series_id: str) -> dict[str, Any]:
         """The window of a series, as candles that ``submit`` takes. Raises JobError FEED_GONE."""
+        return self._window(series_id)[1].as_columns()
+
+    def series(self, series_id: str) -> FeedSeries:
+        """A series' window, its newest forecast, and earlier ones whose bars have not all come.
+
+        Raises:
+            JobError: FEED_NOT_FOUND if the feed has no such series; FEED_GONE, BROKER_UNREACHABLE.
+        """
+        kept, newest = self._store.pending(self._uid, series_id), self.forecast(series_id)
+        if newest is None and series_id not in self.ids():
+            text = f"feed {self.name!r} has no series {series_id!r}"
+            raise JobError(ErrorCode.FEED_NOT_FOUND, text, "series_id")
+        record, bars = self._window(series_id)  # after the forecasts, so that it has the bars that they read
+        past = past_forecasts(kept, record.num_restarts, bars, newest) if newest else ()
+        return FeedSeries(bars=bars.as_lists(), newest=newest, past=tuple(past))
+
+    def _window(self, series_id: str) -> tuple[Record, Bars]:
         for _ in range(2):  # blocks of a record that was read may go after a while
             (read,) = self._store.read(self._uid, [series_id])
             if read.record is None:
@@ -165,7 +182,7 @@ class Feed:
             found = self._store.blocks(self._uid, [block.name for block in read.record.blocks])
             contents = [content for content in found.values() if content is not None]
             if len(contents) == len(found):
-                return Bars.from_blocks(read.record.form, contents)[-self.spec.max_bars :].as_columns()
+                return read.record, Bars.from_blocks(read.record.form, contents)[-self.spec.max_bars :]
         raise gone(self.name, series_id)
 
     def latest(self, *, max_age_s: float = math.inf) -> "pd.DataFrame":
@@ -224,8 +241,7 @@ class Feed:
             if record := reads[row["id"]].record:
                 contents = [content for block in tails[row["id"]] if (content := found[block.name])]
                 columns = _columns(Bars.from_blocks(record.form, contents)[-num_bars:])
-                closes = columns["close"][~is_missing(columns)].astype(np.float32)
-                row["closes"] = [float(str(close)) for close in closes]  # not 0.10000000149011612
+                row["closes"] = shortest(columns["close"][~is_missing(columns)].astype(np.float32))
 
     def scores(self, by: By = "series", *, days: int | None = None) -> "pd.DataFrame":
         """How the feed's own past forecasts did, against bars as they were first read. Needs pandas.

@@ -1,11 +1,16 @@
-"""A feed's newest forecasts as rows: how old they are, quantiles and chances. No Redis."""
+"""A feed's forecasts as callers read them: the newest as rows, and earlier ones of a series. No Redis."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kronos_client.contract.results import quantile_key
+import numpy as np
+
+from kronos_client.contract.results import SCORED_LEVELS, quantile_key
+from kronos_client.feeds.bars import Bars, shortest
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.update import FeedUpdate
+from kronos_client.feeds.scores import PendingForecast
+from kronos_client.feeds.update import FeedUpdate, PastForecast
+from kronos_model.bars.timestamps import parse_timestamps, write_like
 
 
 def latest_columns(spec: FeedSpec) -> list[str]:
@@ -44,6 +49,36 @@ def latest_rows(
                 row[f"close_q{level}"] = columns["close"][-1]
             row |= {chance.event: chance.probability for chance in update.forecast.events}
         yield row
+
+
+def past_forecasts(
+    kept: Mapping[int, bytes], num_restarts: int, bars: Bars, newest: FeedUpdate
+) -> Iterator[PastForecast]:
+    """The forecasts before the newest one, since the series was last replaced, in order.
+
+    Args:
+        kept: What is kept of them, by version.
+    """
+    ahead = parse_timestamps(newest.forecast.timestamps) if newest.forecast else None
+    offsets: dict[int, int] = {}  # by instant
+    if bars.form.is_aware:
+        offsets = dict(zip(bars.clock.tolist(), bars.rows["offset_s"].tolist(), strict=True))
+        if ahead is not None and ahead.offsets_s is not None:
+            offsets |= zip(ahead.clock.tolist(), ahead.offsets_s.tolist(), strict=True)
+    last = int(bars.rows["offset_s"][-1]) if offsets else 0  # for bars that never came
+    for version, content in sorted(kept.items()):
+        past = PendingForecast.from_bytes(content)
+        if version >= newest.version or past.num_restarts != num_restarts:
+            continue
+        offsets_s = np.array([offsets.get(time, last) for time in past.times.tolist()])
+        wall = (past.times + offsets_s * 1_000_000).astype("datetime64[us]")
+        levels = zip(map(quantile_key, SCORED_LEVELS), past.quantiles[0], strict=True)
+        yield PastForecast(
+            version=version,
+            model=past.model,
+            timestamps=write_like(bars.form.like, wall, offsets_s if offsets else None),
+            quantiles={level: {"close": tuple(shortest(values))} for level, values in levels},
+        )
 
 
 def _overdue_s(update: FeedUpdate, last: int | None, now: float) -> float | None:

@@ -109,6 +109,10 @@ class MemoryFeedStore(FeedStore):
         kept = self._of(uid).kept
         return {name: {each: kept[name, each] for each in known} for name, known in versions.items()}
 
+    def pending(self, uid: str, series_id: str) -> dict[int, bytes]:
+        kept = list(self._of(uid).kept.items())
+        return {version: content for (name, version), content in kept if name == series_id and content}
+
     def end(
         self, delivery: Delivery, ends: Ends, sums: Mapping[str, Array], shared: Mapping[str, Array]
     ) -> dict[str, Unscored] | None:

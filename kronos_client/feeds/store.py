@@ -295,6 +295,12 @@ class FeedStore:
                 kept[series_id][version] = content
         return kept
 
+    def pending(self, uid: str, series_id: str) -> dict[int, bytes]:
+        """All that is kept of a series' forecasts, by version."""
+        with reachable():
+            found: Any = self.redis.hgetall(pending_key(uid, series_id))
+        return {int(version): content for version, content in found.items() if version.isdigit()}
+
     def end(
         self, delivery: Delivery, ends: Ends, sums: Mapping[str, Array], shared: Mapping[str, Array]
     ) -> dict[str, Unscored] | None:

@@ -1,12 +1,15 @@
-"""FeedUpdate: a new forecast of one series of a feed, or why there is none, as it stands in Redis."""
+"""FeedUpdate: a new forecast of one series of a feed, or why there is none, as it stands in Redis.
 
-from typing import Any, Self
+FeedSeries is such a series with its bars and earlier forecasts.
+"""
+
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.model_info import ModelInfo, ResultModel
-from kronos_client.contract.results import SeriesForecast
+from kronos_client.contract.model_info import ModelInfo, ResultModel, Texts
+from kronos_client.contract.results import SeriesForecast, Values
 
 
 class FeedFailure(ResultModel):
@@ -53,3 +56,26 @@ class FeedUpdate(ResultModel):
         code, message, field, details = error.args
         failure = FeedFailure(code=code, message=message, field=field, details=details)
         return self.model_copy(update={"failure": failure})
+
+
+class PastForecast(ResultModel):
+    """What is kept of an earlier forecast of a series until all of its bars have come."""
+
+    version: int = Field(description="of the bars that it was made from")
+    model: str = Field(description="id and revision")
+    timestamps: Texts
+    quantiles: dict[str, dict[str, Values]] = Field(
+        description="of the close, by level: the median, and the ends of the intervals of 50, 80 and 95 %"
+    )
+
+
+class FeedSeries(ResultModel):
+    """A series of a feed: its bars, and the forecasts of it that are kept."""
+
+    bars: dict[str, list[Any]] = Field(
+        description="its window: `timestamps` and the columns that it has; null for a missing value"
+    )
+    newest: FeedUpdate | None = Field(default=None, description="its newest forecast, or why there is none")
+    past: Annotated[tuple[PastForecast, ...], Field(strict=False)] = Field(
+        default=(), description="forecasts before the newest one, whose bars have not all come, in order"
+    )

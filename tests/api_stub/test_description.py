@@ -14,6 +14,7 @@ from api_stub.routes.job_views import FinetuneView, ForecastView
 from api_stub.routes.predictions import Prediction
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.jobs import Limits, parse_job, prepare
+from kronos_client.feeds.update import FeedSeries
 
 JSON = "application/json"
 OPEN = ("/v1/healthz", "/v1/readyz")
@@ -118,3 +119,5 @@ def test_the_examples_are_complete_and_valid(http, jobs):
     assert answer("/v1/predict/batch", "post") == [answer("/v1/predict/single", "post")]
     assert ForecastView.model_validate(answer("/v1/forecasts/{job_id}", "get")).result is not None
     assert FinetuneView.model_validate(answer("/v1/finetunes/{job_id}", "get")).result is not None
+    shown = FeedSeries.model_validate_json(json.dumps(answer("/v1/feeds/{name}/series/{series_id}", "get")))
+    assert shown.past[0].timestamps[0] == shown.newest.last_time == shown.bars["timestamps"][-1]

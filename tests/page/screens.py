@@ -94,7 +94,7 @@ def feed() -> dict[str, Any]:
             "id": name, "last_time": "2024-08-29T15:55:00-04:00", "age_s": 12.0, "overdue_s": 0.0,
             "is_current": True, "close_mean": last, "close_q0.1": 0.988 * last, "close_q0.9": 1.011 * last,
             event: 0.39 + 0.05 * number, "high>last+1% at 12": 0.31 - 0.03 * number, "drift": None,
-            "error": None, "closes": [last * each for each in walk(number)],
+            "error": None, "closes": walk(number, last)["close"],
         }
         for number, (name, last) in enumerate(zip(names, close, strict=True))
     ]  # fmt: skip
@@ -102,28 +102,44 @@ def feed() -> dict[str, Any]:
     rows[4] |= {"is_current": False, "overdue_s": 240.0}
     scores = {"model": "desk@3", "num_scored": 21_384, "coverage_80": 0.791, "pinball_ratio": 0.982}
     options = {"events": [event, "high>last+1% at 12"]}
-    first = datetime.fromisoformat("2024-08-30T09:30:00-04:00")
-    times = [(first + timedelta(minutes=5 * step)).isoformat() for step in range(12)]
-    spread = {"0.025": -2.4, "0.1": -1.2, "0.25": -0.5, "0.5": 0.1, "0.75": 0.6, "0.9": 1.1, "0.975": 2.1}
-    fan = {
-        level: {"close": [close[-1] * (1 + 0.0029 * wide * step**0.5) for step in range(1, 13)]}
-        for level, wide in spread.items()
-    }
-    forecast = {"timestamps": times, "mean": fan["0.5"], "quantiles": fan}
-    update = {"last_time": rows[-1]["last_time"], "model": {"id": "desk@3"}, "forecast": forecast}
+    times = [*five_minutes("2024-08-29T11:00:00-04:00", 60), *five_minutes("2024-08-30T09:30:00-04:00", 12)]
+    known = walk(5, close[-1])
+
+    def forecast(num_known: int) -> dict[str, Any]:
+        spread = {"0.025": -2.4, "0.1": -1.2, "0.25": -0.5, "0.5": 0.1, "0.75": 0.6, "0.9": 1.1, "0.975": 2.1}
+        last, lean = known["close"][num_known - 1], 0.4 * (num_known % 3 - 1)
+        fan = {
+            level: {"close": [last * (1 + 0.0029 * (wide + lean) * step**0.5) for step in range(1, 13)]}
+            for level, wide in spread.items()
+        }
+        return {"timestamps": times[num_known : num_known + 12], "mean": fan["0.5"], "quantiles": fan}
+
+    newest = {"last_time": times[59], "model": {"id": "desk@3"}, "forecast": forecast(60)}
+    past = [forecast(number) | {"version": number} for number in range(49, 60)]
     return {
         "feeds": {"feeds": ["us-5min"]},
         "feeds/us-5min": {"name": "us-5min", "options": options, "last_update": "1-0"},
         "feeds/us-5min/latest": {"rows": rows},
         "feeds/us-5min/scores": {"rows": [{"id": None, **scores}]},
-        "feeds/us-5min/series/NVDA": update,
+        "feeds/us-5min/series/NVDA": {
+            "bars": {"timestamps": times[:60], **known},
+            "newest": newest,
+            "past": past,
+        },
     }
 
 
-def walk(seed: int, bars: int = 60) -> list[float]:
-    """Synthetic closes, in shares of the last one."""
-    closes = candles(seed, bars).as_dict()["close"]
-    return [float(close / closes[-1]) for close in closes]
+def five_minutes(first: str, bars: int) -> list[str]:
+    """The times of so many bars."""
+    begin = datetime.fromisoformat(first)
+    return [(begin + timedelta(minutes=5 * step)).isoformat() for step in range(bars)]
+
+
+def walk(seed: int, last: float, bars: int = 60) -> dict[str, list[float]]:
+    """Synthetic candles up to a last close."""
+    made = candles(seed, bars).as_dict()
+    by = dict.fromkeys(("open", "high", "low", "close"), last / float(made["close"][-1])) | {"volume": 1.0}
+    return {name: [round(scale * float(value), 2) for value in made[name]] for name, scale in by.items()}
 
 
 def tested() -> dict[str, Any]:

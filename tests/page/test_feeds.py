@@ -1,10 +1,13 @@
 """The view of feeds: the table of symbols, how past forecasts did, and the fan of one symbol."""
 
+import io
 from typing import TYPE_CHECKING, Any
 
+import matplotlib.image
 import pytest
 
-from tests.page.conftest import RoutedVisit, wait_until
+from tests.page.conftest import RoutedVisit, await_frame, wait_until
+from tests.page.test_forecast import assert_is_filled, shade
 from tests.page.test_operation import PHONE, axe_problems
 from tests.page.test_routed import RESULT, problem
 
@@ -12,7 +15,27 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 UP, HIGH = "close>last at end", "high>last+1% by 2"
-SERIES: dict[str, Any] = RESULT["series"][0] | {"id": "AAPL", "mean": {"close": [11.5, 11.5]}}
+CLOSES = [10.0, 11.0, 10.25, 12.0, None]
+DAYS = [f"2024-03-0{day}" for day in range(1, 6)]
+FIFTH = {"timestamps": ["2024-03-05", "2024-03-06"], "id": "AAPL", "mean": {"close": [11.5, 11.5]}}
+BARS: dict[str, Any] = {"timestamps": DAYS, **dict.fromkeys(("open", "high", "low", "close"), CLOSES)}
+NEWEST = {
+    "series": "AAPL",
+    "last_time": "2024-03-04",
+    "model": {"id": "kronos-tiny"},
+    "forecast": RESULT["series"][0] | FIFTH,
+}
+
+
+def past(version: int, first: int, *medians: float) -> dict[str, Any]:
+    """What is kept of an earlier forecast; its 80 % range is 1 to both sides."""
+    days = [f"2024-03-0{first + step}" for step in range(len(medians))]
+    levels = {"0.1": -1, "0.5": 0, "0.9": 1}
+    quantiles = {level: {"close": [one + add for one in medians]} for level, add in levels.items()}
+    return {"version": version, "model": "kronos-tiny", "timestamps": days, "quantiles": quantiles}
+
+
+OLDEST = past(1, 2, 10.75, 11.0, 11.25, 11.5)
 
 
 def row(name: str, up: float | None, high: float | None, **values: Any) -> dict[str, Any]:
@@ -42,12 +65,8 @@ def answer(routed: RoutedVisit) -> None:
         "feeds/us%205%2Fmin": {"name": "us 5/min", "options": {"events": [UP, HIGH]}, "last_update": "7-0"},
         "feeds/us%205%2Fmin/latest": {"rows": ROWS},
         "feeds/us%205%2Fmin/scores": {"rows": [{"id": None, **SCORES}, {"id": "AAPL", **SCORES}]},
-        "feeds/us%205%2Fmin/series/AAPL": {
-            "series": "AAPL",
-            "last_time": "2024-03-04",
-            "model": {"id": "kronos-tiny"},
-            "forecast": SERIES,
-        },
+        "feeds/us%205%2Fmin/series/AAPL": {"bars": BARS, "newest": NEWEST, "past": [OLDEST]},
+        "feeds/us%205%2Fmin/series/GONE": {"bars": BARS, "past": []},
     }
 
 
@@ -115,14 +134,50 @@ def test_what_is_late_missing_or_off_its_ranges_is_said(routed: RoutedVisit):
     assert "Error against a guess, kronos-tiny 0.97" in facts
 
 
-def test_the_fan_of_a_symbol_is_shown(routed: RoutedVisit):
-    page = opened(routed)
-    page.click("#feed-rows tbody button >> text=AAPL")
-    page.wait_for_selector("#feed-chart canvas")
-    assert page.inner_text("#feed-caption").startswith(
-        "AAPL: the closes after Mon, Mar 4, 2024, by kronos-tiny"
+def drawn(page: "Page", *earlier: dict[str, Any], routed: RoutedVisit) -> bytes:
+    """A picture of a symbol's chart with these earlier forecasts."""
+    routed.answers["feeds/us%205%2Fmin/series/AAPL"] |= {"past": earlier}
+    with page.expect_response("**/series/AAPL"):
+        page.click("#feed-rows tbody button >> text=AAPL")
+    wait_until(
+        page,
+        "(text) => document.querySelector('#feed-key').textContent.includes(text)",
+        "the 2 forecasts before" if len(earlier) > 1 else "the forecast before" if earlier else "forecast",
     )
+    page.mouse.move(0, 0)
+    await_frame(page)
+    return page.locator("#feed-chart").screenshot()
+
+
+def test_the_fan_of_a_symbol_is_shown_over_its_past_forecasts(routed: RoutedVisit):
+    page = opened(routed)
+    before = past(2, 4, 11.0, 11.0)
+    alone, both = drawn(page, OLDEST, routed=routed), drawn(page, OLDEST, before, routed=routed)
+    assert page.inner_text("#feed-caption") == "AAPL: the closes after Mon, Mar 4, 2024, by kronos-tiny"
+    assert page.locator("#feed-key li").all_inner_texts() == [
+        "history", "forecast", "80 % range", "the 2 forecasts before", "80 % range of the oldest of these",
+    ]  # fmt: skip
     assert axe_problems(page, "#feeds") == []
+    assert alone != both
+    picture = matplotlib.image.imread(io.BytesIO(alone), format="png")[..., :3] * 255
+    assert_is_filled(picture, shade([255] * 3, [180, 83, 9], 0.13))  # the range of the oldest
+    assert drawn(page, OLDEST, past(2, 4, 11.5, 11.0), routed=routed) not in (alone, both)
+
+    page.focus("#feed-chart")
+    said = []
+    for _ in range(4):
+        page.keyboard.press("ArrowLeft")
+        said.append(page.inner_text("#feed-values"))
+    assert said == [
+        "Tue, Mar 5, 2024 · forecast 11.50 · before 11.00 to 11.50",
+        "Mon, Mar 4, 2024 · close 12.00 · before 11.25 to 11.50",
+        "Sun, Mar 3, 2024 · close 10.25 · before 11.00",
+        "Sat, Mar 2, 2024 · close 11.00 · before 10.75",
+    ]
+    page.keyboard.press("Escape")
+    page.click("#feed-rows tbody button >> text=GONE")
+    wait_until(page, "() => document.querySelector('#feed-caption').textContent === 'GONE: no forecast yet'")
+    assert page.locator("#feed-key li").all_inner_texts() == ["history"]
     page.set_viewport_size(PHONE)
     wait_until(page, f"() => document.documentElement.scrollWidth === {PHONE['width']}")
 

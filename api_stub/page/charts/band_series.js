@@ -20,7 +20,8 @@ class View {
   }
 
   priceValueBuilder({ values }) {
-    return [Math.min(...values), Math.max(...values), values[0]]
+    const known = values.filter(Number.isFinite)
+    return [Math.min(...known), Math.max(...known), known[0]]
   }
 
   #draw(scope, toY) {
@@ -50,7 +51,7 @@ export class BandView extends View {
   }
 }
 
-/** Items: `{time, values}` with one value per line; option `color`. */
+/** Items: `{time, values}` with one value per line, NaN where a line has none; option `color`. */
 export class LinesView extends View {
   defaultOptions() {
     return { ...customSeriesDefaultOptions, color: "#888" }

@@ -3,13 +3,15 @@
 import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
-import { bars, count, digitsFor, duration, figure, percent, price, share, timesOf } from "../common/format.js"
+import { bars, count, digitsFor, duration, figure, price, share, timesOf } from "../common/format.js"
 import { explainTerms } from "../common/glossary.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
 import { Candles } from "../forecast/candle_file.js"
 import { ForecastChart } from "../forecast/forecast_chart.js"
+import { showKey } from "../forecast/values.js"
 
+const PRICES = ["open", "high", "low", "close"]
 const RANGE = ["close_q0.1", "close_q0.9"]
 const CLOSES = 60 // of each symbol's small line
 const UNCHANGED_MS = 30_000 // so long rows are not read again if there is no new forecast
@@ -119,22 +121,39 @@ export class FeedsPanel {
     return button
   }
 
-  /** Shows the fan of a symbol's newest forecast. */
+  /** Shows a symbol's candles, the fan of its newest forecast, and earlier forecasts whose bars have not all come. */
   async #open(id) {
     this.#opened = id
-    let update = null
+    let series = null
     try {
-      update = await get(`feeds/${encodeURIComponent(this.#feed.name)}/series/${encodeURIComponent(id)}`)
+      series = await get(`feeds/${encodeURIComponent(this.#feed.name)}/series/${encodeURIComponent(id)}`)
     } catch (error) {
       showText(byId("feeds-problem"), reason(error))
     }
-    const forecast = update?.forecast
-    byId("feed-figure").hidden = !forecast
-    if (!forecast) return
-    this.#chart ??= new ForecastChart(byId("feed-chart"), () => {})
-    this.#chart.show(new Candles(id, [], {}), new Candles(id, [], {}), { ...forecast, paths: null }, false)
-    const levels = Object.keys(forecast.quantiles)
-    byId("feed-caption").textContent = `${id}: the closes after ${timesOf(forecast.timestamps)(update.last_time)}, by ${update.model?.id ?? "?"}; ` +
-      `median and ranges up to ${percent(levels.at(-1) - levels[0])}`
+    byId("feed-figure").hidden = !series
+    if (!series) return
+    const { newest = {}, past } = series
+    const { timestamps, ...columns } = series.bars
+    const whole = timestamps.flatMap((_, index) => (PRICES.every((name) => columns[name][index]) ? index : []))
+    const only = (values) => whole.map((index) => values[index])
+    const candles = new Candles(id, only(timestamps), Object.fromEntries(Object.entries(columns).map(([name, of]) => [name, only(of)])))
+    const numRead = candles.timestamps.indexOf(newest.last_time) + 1 || candles.length
+    const forecast = newest.forecast ? { ...newest.forecast, paths: null } : null
+    this.#chart ??= new ForecastChart(byId("feed-chart"), showBar)
+    this.#chart.show(candles.slice(0, numRead), candles.slice(numRead), forecast, false, past)
+    const levels = Object.keys(forecast?.quantiles ?? {})
+    showKey(byId("feed-key"), { hasBars: true, hasActual: numRead < candles.length, levels, numPast: past.length })
+    byId("feed-caption").textContent = forecast ? `${id}: the closes after ${this.#chart.time(newest.last_time)}, by ${newest.model?.id ?? "?"}`
+      : `${id}: no forecast${newest.failure ? `: ${newest.failure.code}` : " yet"}`
   }
+}
+
+/** Says below the chart what is known and was forecast of the bar that is pointed at, or of the last one. */
+function showBar({ text, bar, actual, mean, past }, chart) {
+  const close = (bar ?? actual)?.close
+  const medians = (past ?? []).flatMap((quantiles) => quantiles?.["0.5"] ?? [])
+  const [low, high] = [Math.min(...medians), Math.max(...medians)].map((value) => chart.price(value))
+  byId("feed-values").textContent = [chart.time(text), ...(close === undefined ? [] : [`close ${chart.price(close)}`]),
+    ...(mean ? [`forecast ${chart.price(mean.close)}`] : []),
+    ...(medians.length ? [`before ${low === high ? low : `${low} to ${high}`}`] : [])].join(" · ")
 }

@@ -1,14 +1,15 @@
-/** What a chart shows at each time: a known bar, a bar that followed, and the forecast of it. */
+/** What a chart shows at each time: a known bar, a bar that followed, the forecast of it, and earlier ones. */
 
 import { chartTimes, isAscending } from "../common/times.js"
 
 /**
  * The points of a chart by their seconds.
  *
- * @returns `{texts, points}`: the timestamps, and a map from seconds to `{text, bar, actual, mean, quantiles, paths}`, each
- *   as far as there is one: `quantiles` are pairs of a level and a close, `paths` the closes of the paths.
+ * @returns `{texts, points}`: the timestamps, and a map from seconds to `{text, bar, actual, mean, quantiles, paths, past}`, each
+ *   as far as there is one: `quantiles` are pairs of a level and a close, `paths` the closes of the paths, `past` the quantiles
+ *   of each of the earlier forecasts by level, null where it has none.
  */
-export function pointsOf(lookback, actual, forecast) {
+export function pointsOf(lookback, actual, forecast, past = []) {
   const stamps = [...lookback.timestamps, ...actual.timestamps]
   const known = new Set(stamps)
   const future = forecast?.timestamps.filter((stamp) => !known.has(stamp)) ?? []
@@ -29,6 +30,12 @@ export function pointsOf(lookback, actual, forecast) {
     const paths = forecast.paths?.close.map((path) => path[index]) ?? null
     Object.assign(at.get(stamp), { mean, quantiles, paths })
   })
+  past.forEach(({ timestamps, quantiles }, place) => timestamps.forEach((stamp, index) => {
+    const point = at.get(stamp) // none if the bar never came
+    if (!point) return
+    point.past ??= past.map(() => null)
+    point.past[place] = Object.fromEntries(Object.entries(quantiles).map(([level, table]) => [level, table.close[index]]))
+  }))
   return { texts, points: new Map(texts.map((text, index) => [seconds[index], at.get(text)])) }
 }
 

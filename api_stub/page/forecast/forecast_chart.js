@@ -1,4 +1,4 @@
-/** The chart of a forecast: candles, the actual bars after them, median, ranges, simulated paths, and volume. */
+/** The chart of a forecast: candles, the actual bars after them, median, ranges, simulated paths, earlier forecasts, and volume. */
 
 import {
   CandlestickSeries, HistogramSeries, LineSeries, PriceScaleMode, createChart,
@@ -17,6 +17,7 @@ const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at o
 const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
+const PAST_RANGE = ["0.1", "0.9"]
 const NO_PANE = 0.001 // of a series without volume
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
 const UNFITTED = { ...UNMARKED, autoscaleInfoProvider: () => null } // a few far paths would make all candles small
@@ -56,8 +57,8 @@ export class ForecastChart {
         : this.chart.addSeries(kind, UNMARKED, pane)
     }
     for (const name of ["widest", "outer"]) add(name, () => new BandView())
-    add("inner", () => new BandView())
-    add("paths", () => new LinesView())
+    for (const name of ["inner", "pastRange"]) add(name, () => new BandView())
+    for (const name of ["paths", "past"]) add(name, () => new LinesView())
     add("meanCandles", CandlestickSeries)
     add("candles", CandlestickSeries)
     add("mean", LineSeries)
@@ -93,10 +94,11 @@ export class ForecastChart {
    * @param actual Candles after those, which may be empty.
    * @param forecast A series of a result, or null.
    * @param asCandles Whether the mean is drawn as candles instead of a line through its closes.
+   * @param past Earlier forecasts, the oldest first: their medians are drawn, and the range of the oldest one.
    */
-  show(lookback, actual, forecast, asCandles) {
+  show(lookback, actual, forecast, asCandles, past = []) {
     const before = this.#drawn
-    this.#drawn = { lookback, actual, forecast, asCandles }
+    this.#drawn = { lookback, actual, forecast, asCandles, past }
     if (!before || subject(before) !== subject(this.#drawn)) this.#shows = "start"
     this.#fill()
     this.#report()
@@ -155,8 +157,8 @@ export class ForecastChart {
   }
 
   #fill() {
-    const { lookback, actual, forecast } = this.#drawn
-    const { texts, points } = pointsOf(lookback, actual, forecast)
+    const { lookback, actual, forecast, past } = this.#drawn
+    const { texts, points } = pointsOf(lookback, actual, forecast, past)
     this.#times = [...points.keys()]
     this.#points = points
     this.#at = null
@@ -165,7 +167,7 @@ export class ForecastChart {
     this.shortTime = timesOf(recent, lookback.timezone, NEAR)
     this.digits = digitsOf(lookback.slice(-LOOKED_AT).columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
     const priceFormat = { type: "custom", formatter: (value) => this.price(value), minMove: 10 ** -this.digits }
-    for (const name of ["candles", "meanCandles", "mean", "widest", "outer", "inner", "paths"]) {
+    for (const name of ["candles", "meanCandles", "mean", "widest", "outer", "inner", "paths", "pastRange", "past"]) {
       this.#series[name].applyOptions({ priceFormat })
     }
     for (const name of ["volume", "meanVolume"]) {
@@ -179,7 +181,7 @@ export class ForecastChart {
   /** Draws everything in the current colours. */
   #paint() {
     this.chart.applyOptions(chartOptions())
-    const { paths, candles, meanCandles, mean, volume, meanVolume } = this.#series
+    const { paths, pastRange, past, candles, meanCandles, mean, volume, meanVolume } = this.#series
     const [up, down, violet] = [colour("up"), colour("down"), colour("mean")]
     candles.applyOptions({
       upColor: up, downColor: down, borderUpColor: up, borderDownColor: down, wickUpColor: up, wickDownColor: down,
@@ -190,6 +192,8 @@ export class ForecastChart {
     })
     for (const name of ["widest", "outer", "inner"]) this.#series[name].applyOptions({ color: colour(`${name}-band`) })
     paths.applyOptions({ color: colour("path") })
+    pastRange.applyOptions({ color: colour("past-range") })
+    past.applyOptions({ color: colour("past") })
     mean.applyOptions({ color: violet, lineWidth: 2 })
     this.#line?.applyOptions({ color: colour("accent") })
     volume.applyOptions({ color: colour("volume") })
@@ -226,6 +230,8 @@ export class ForecastChart {
     }
     const drawn = from(({ paths }) => paths ? { values: paths } : undefined)
     paths.setData(begun(drawn, { values: (drawn[0]?.values ?? []).map(() => close) }))
+    past.setData(from((point) => point.past && { values: point.past.map((quantiles) => quantiles?.["0.5"] ?? NaN) }))
+    pastRange.setData(from((point) => point.past?.[0] && { values: PAST_RANGE.map((level) => point.past[0][level]) }))
     const now = this.#drawn.forecast ? lookback.length - 1 : null
     const style = { ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
     this.#ahead.forEach((one) => one.show(now, style))

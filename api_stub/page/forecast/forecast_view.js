@@ -84,7 +84,7 @@ export class ForecastView {
     const hasPaths = wantsPaths && Boolean(series?.paths)
     byId("figure").hidden = byId("chart-keys").hidden = false
     this.chart.show(lookback, actual, series && { ...series, paths: hasPaths ? series.paths : null }, asCandles)
-    showKey({
+    showKey(byId("key-of-chart"), {
       hasBars: lookback.length > 0, hasActual: actual.length > 0, hasPaths, asCandles,
       levels: series ? Object.keys(series.quantiles) : [],
     })

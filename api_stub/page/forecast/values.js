@@ -1,7 +1,7 @@
 /** The key of the chart's marks, and the card with the values of one bar. */
 
 import { byId, made } from "../common/elements.js"
-import { compact, percent, rangeName } from "../common/format.js"
+import { compact, count, percent, rangeName } from "../common/format.js"
 import { explainTerms } from "../common/glossary.js"
 import { levelsInWords } from "./answer.js"
 
@@ -42,8 +42,8 @@ function rangesTable(quantiles, chart) {
     made("tr", {}, made("th", { scope: "row" }, name), made("td", {}, cell))))))
 }
 
-/** Shows the key: the bars before the forecast, those that followed, the middle, ranges, paths. */
-export function showKey({ hasBars, hasActual, levels, hasPaths, asCandles }) {
+/** Shows the key in a list: the bars before the forecast, those that followed, the middle, ranges, paths, earlier forecasts. */
+export function showKey(list, { hasBars, hasActual, levels, hasPaths = false, asCandles = false, numPast = 0 }) {
   const entries = hasBars ? [["candle", "history"]] : []
   if (hasActual) entries.push(["actual", "what followed, hidden from the model"])
   const middle = levels.includes("0.5") ? "forecast, median of the paths" : "forecast"
@@ -54,11 +54,13 @@ export function showKey({ hasBars, hasActual, levels, hasPaths, asCandles }) {
     if (bands[name]) entries.push([name, `${rangeName(...bands[name])}${beyond}`, "range"])
   }
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
-  byId("key-of-chart").replaceChildren(...entries.map(([swatch, text, term]) => made(
+  if (numPast) entries.push(["past", numPast > 1 ? `the ${count(numPast)} forecasts before` : "the forecast before"],
+    ["past-range", `80 % range${numPast > 1 ? " of the oldest of these" : " of that one"}`, "range"])
+  list.replaceChildren(...entries.map(([swatch, text, term]) => made(
     "li", {}, made("span", { class: `swatch swatch-${swatch}`, "aria-hidden": "true" }),
     made("span", term ? { "data-term": term } : {}, text),
   )))
-  explainTerms(byId("key-of-chart"))
+  explainTerms(list)
 }
 
 /** The levels of each band of the fan, `[low, high]` by its name: of many levels the three outermost pairs. */

@@ -49,10 +49,18 @@ def test_appended_bars_become_a_ranked_table(http, worker):
     assert rows[0]["close_q0.1"] < rows[0]["close_q0.9"]
     assert "closes" not in rows[0]
     assert http.get("/v1/feeds/us/latest", params={"max_age_s": 0}).json()["rows"] == []
-    found = http.get("/v1/feeds/us/series/BB").json()
-    assert len(found["forecast"]["mean"]["close"]) == 3
+    before = http.get("/v1/feeds/us/series/A").json()
+    assert before["bars"] == {title: values for title, values in series("A").items() if title != "id"}
+    assert before["past"] == []
     http.post("/v1/feeds/us/bars", json={"series": [series("A", 20, 22)]})
     worker.run()
+    found = http.get("/v1/feeds/us/series/A").json()
+    assert found["bars"]["timestamps"] == series("A", 0, 22)["timestamps"]
+    assert found["newest"]["last_time"] == found["bars"]["timestamps"][-1]
+    (past,) = found["past"]
+    assert past["timestamps"] == before["newest"]["forecast"]["timestamps"]
+    for level, columns in before["newest"]["forecast"]["quantiles"].items():
+        assert past["quantiles"][level]["close"] == pytest.approx(columns["close"], rel=1e-6)
     scores = http.get("/v1/feeds/us/scores", params={"days": 1}).json()["rows"]
     assert [(row["id"], row["num_scored"] + row["num_missing"]) for row in scores] == [(None, 2), ("A", 2)]
     assert http.get("/v1/feeds").json() == {"feeds": ["us"]}

@@ -158,12 +158,52 @@ def test_a_quiet_feed_is_asked_in_short_requests(client, monkeypatch):
         assert max(waits_s) <= 0.02
 
 
+@pytest.mark.parametrize("zone", [None, "America/New_York"])
+def test_a_series_has_its_bars_and_the_forecasts_whose_bars_have_not_all_come(client, zone):
+    given = bars("s1", 30).reset_index(drop=True)
+    days = pd.date_range("2025-10-10 12:00", periods=len(given), freq="D")  # clocks change at bar 23
+    given["ds"] = days if zone is None else days.tz_localize(zone)
+    with client.feed("f", **OPTIONS, missing="ffill") as feed:
+        assert error_of(lambda: feed.series("s1")).code == ErrorCode.FEED_NOT_FOUND
+        feed.append(bars("s2"))
+        for last in (20, 21, 22, 24):
+            feed.append(given[:last])
+            client.compute()
+        updates = {one.version: one for one in feed.updates(after="0", timeout_s=0.01) if one.series == "s1"}
+        found = feed.series("s1")
+        held = feed.bars("s1")
+        times = list(held["timestamps"])
+        assert times == found.bars["timestamps"]
+        assert [str(pd.Timestamp(time)) for time in times] == [str(time) for time in given["ds"][:24]]
+        for name in COLUMNS[:5]:
+            assert list(pd.Series(found.bars[name], dtype="float32")) == list(held[name])
+            assert found.bars[name] == pytest.approx(list(given[name][:24]), rel=1e-6)
+        assert found.newest == feed.forecast("s1") == updates[4].model_copy(update={"id": ""})
+        assert [(one.version, one.model) for one in found.past] == [(3, "stand-in")]  # 1 and 2 are done
+        for one in found.past:
+            earlier = updates[one.version].forecast
+            assert one.timestamps == earlier.timestamps
+            for level, columns in earlier.quantiles.items():
+                assert one.quantiles[level]["close"] == pytest.approx(columns["close"], rel=1e-6)
+        feed.replace(given[:25])
+        assert feed.series("s1").past == ()  # not before its new forecast, nor after
+        client.compute()
+        assert feed.series("s1").past == ()
+
+
+def error_of(call: Callable[[], object]) -> JobError:
+    with pytest.raises(JobError) as error:
+        call()
+    return error.value
+
+
 def test_a_deleted_feed_says_so(client):
     with client.feed("f", **OPTIONS) as feed, client.feed("f") as same:
         feed.append(all_bars())
         client.compute()
         same.delete()
         calls = [feed.latest, lambda: feed.forecast("s1"), lambda: feed.next_updates("0", 0.01)]
+        calls.append(lambda: feed.series("s1"))
         for call in (*calls, lambda: feed.append(all_bars())):
             with pytest.raises(JobError) as error:
                 call()
@@ -182,6 +222,7 @@ def test_the_same_with_asyncio():
             await feed.append(all_bars())
             assert list((await feed.latest())["id"]) == await feed.ids()
             assert len(await feed.rank("close>last at end")) == len(NAMES)
+            assert (await feed.series("s1")).newest == await feed.forecast("s1")
             assert (await feed.forecast("s1")).forecast is not None
             return [update.series async for update in feed.updates(after="0", timeout_s=0.01)]
 
