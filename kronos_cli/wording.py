@@ -17,6 +17,8 @@ _OPTIONS: Final = {
     r"\b(sampling\.)?sample_count\b": "--samples",
     r"\boutput\.events\.\d+ asks": "--event asks",
     r"ask for more bars": "ask for more with --pred-len",
+    r"\bor fresh=True\b": "or --fresh",
+    r"\brepeat the backtest with more\b": "repeat the backtest with more --windows",
     r"^lookback: ": "--lookback: ",
     r'\bmissing "ffill"': "--missing ffill",
     r"\b(?:sampling|output)\.(\w+)": lambda match: f"--{match[1].replace('_', '-')}",

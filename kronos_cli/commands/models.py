@@ -15,7 +15,13 @@ from kronos_cli.commands import options
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import show, simple_table
 from kronos_client.contract.calibration import Calibration
-from kronos_client.registry.model_registry import DamagedModel, ModelRegistry, check_name, roll_back
+from kronos_client.registry.model_registry import (
+    DamagedModel,
+    ModelRegistry,
+    check_name,
+    read_promotions,
+    roll_back,
+)
 from kronos_client.registry.promoting import NotPromoted, meant, promote_checked
 from kronos_client.registry.registered_model import Metadata, RegisteredModel
 from kronos_model.checkpoints.source import CONFIG_NAME, locate_checkpoint, read_json, read_metadata
@@ -91,6 +97,11 @@ def promote(reference: str, backtest: Path | None, force: bool) -> None:
     if done is None:
         raise click.ClickException(f"no version {reference}: write NAME@VERSION, as `kronos models` lists it")
     click.echo(f"{done.new.name} means {reference} now" + _instead(done.before, done.new))
+    if done.verdict is not None and done.verdict["verdict"] == "unclear":
+        difference, low, high = (done.verdict[name] for name in ("difference", "low", "high"))
+        how = f"{abs(difference):.1f} % {'worse' if difference < 0 else 'better'}"
+        interval = f"95 % interval {low:+.1f} to {high:+.1f} %"
+        click.echo(f"The backtest shows no clear difference between them: {how} ({interval}).")
 
 
 @models.command()
@@ -105,6 +116,8 @@ def rollback(name: str) -> None:
     present = meant(registry, name)
     means = "no version that can be used: see `kronos models`" if present is None else present.reference
     click.echo(f"{name} means {means} now" + _instead(before, present))
+    if not read_promotions(registry.folder / name):
+        click.echo(f"No promotion is left, so {name} means its newest version.")
 
 
 def _instead(before: RegisteredModel | None, now: RegisteredModel | None) -> str:

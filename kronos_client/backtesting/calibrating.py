@@ -96,7 +96,8 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
         raise _refusal(text) from None
     close = columns["close"]
     if len(close) < MIN_WINDOWS:
-        raise _refusal(f"a calibration needs {MIN_WINDOWS} windows, not {len(close)}: ask for more")
+        few = f"a calibration needs {MIN_WINDOWS} windows, not {len(close)}"
+        raise _refusal(f"{few}: repeat the backtest with more")
     fits = {column: windows.fit() for column, windows in columns.items() if len(windows) >= MIN_WINDOWS}
     bars = {name: asked[name] for name in ("lookback", "horizon")}
     return CalibrationFit(

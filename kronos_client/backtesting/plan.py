@@ -100,12 +100,15 @@ class BacktestPlan:
         if options.lookback < MIN_LOOKBACK:
             raise _refusal("lookback", f"must be at least {MIN_LOOKBACK}, not {options.lookback}")
         if not len(self.windows):
-            between = " between these times" if any(options.times.values()) else ""
-            longest = max(map(len, self.instruments), default=0)
+            longest = max(self.instruments, key=len, default=None)
+            has = f"the longest instrument has {len(longest or ())}"
+            if longest and any(options.times.values()):
+                within = "; the bars to forecast lie between the times that were asked for"
+                has += f", from {longest.wall[0]} to {longest.wall[-1]}{within}"
             raise JobError(
                 ErrorCode.INVALID_INPUT,
                 f"no window fits: a lookback of {options.lookback} and a horizon of {options.horizon} need "
-                f"{self._num_bars} bars{between}, and the longest instrument has {longest}",
+                f"{self._num_bars} bars, and {has}",
                 "lookback",
             )
 

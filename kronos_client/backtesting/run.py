@@ -177,6 +177,7 @@ class BacktestRun:
 
         if not self.common_windows:
             reason = next(iter(self.failed.values()), {"message": "no window was forecast"})["message"]
+            reason = reason.replace("pred_len", "horizon")  # as a backtest calls it
             raise JobError(ErrorCode.INVALID_INPUT, f"there is nothing to score: {reason}")
         return write_report(self, on_batch)
 
@@ -322,11 +323,12 @@ def find_lookback(
         if known.get("max_context") is None:
             holds = f"no live worker holds {f'the model {name}' if name else 'a model'}"
             spelling = "check its spelling and version, " if name else ""
-            remedy = f"{spelling}start one, or give the workers' model folder or the lookback"
+            start = "wait until the one that is loading is ready" if _is_any_loading(workers) else "start one"
+            remedy = f"{spelling}{start}, or give the workers' model folder or the lookback"
             message = f"{holds}, so its lookback is unknown: {remedy}"
             if name:
                 announced = [model.id for worker in workers for model in getattr(worker, "models", ())]
-                message += did_you_mean(name, announced)
+                message += did_you_mean(name, [*announced, *bundled_names()])
             raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
         trained, least = known.get("lookback"), known.get("min_lookback")
         found.append(auto_lookback(trained, known["max_context"], horizon, least))
@@ -338,6 +340,10 @@ def _announced(workers: Sequence[AnyWorkerStatus], name: str | None) -> dict[str
     forecasting = [worker for worker in workers if isinstance(worker, ForecastWorkerStatus)]
     held = (model for worker in forecasting for model in worker.named(name))
     return next((model.model_dump() for model in held if model.max_context is not None), {})
+
+
+def _is_any_loading(workers: Sequence[AnyWorkerStatus]) -> bool:
+    return any(isinstance(worker, ForecastWorkerStatus) and worker.state == "loading" for worker in workers)
 
 
 def _on_disk(name: str | None, registry: "ModelRegistry | None") -> Mapping[str, Any]:

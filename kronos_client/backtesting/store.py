@@ -59,7 +59,8 @@ class ForecastStore:
             self.close()
             raise JobError(
                 ErrorCode.INVALID_INPUT,
-                f"{folder} holds a backtest of other candles or options: choose another folder, or delete it",
+                f"{folder} holds a backtest of other candles or options: choose another folder, "
+                "or fresh=True to begin anew",
                 "output",
             )
 

@@ -279,7 +279,7 @@ def job_series(
         with readable(field, field):
             each = [values] if isinstance(values, str) else list(values)
         if len(each) != len(sources):
-            message = f"{field} has {len(each)} entries for {len(sources)} series; give one for each"
+            message = f"{field} has {len(each)} entries for {len(sources)} series; give a list of as many"
             raise JobError(ErrorCode.LENGTH_MISMATCH, message, field)
         return each
 

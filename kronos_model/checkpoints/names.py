@@ -32,9 +32,15 @@ def full_name(name: str) -> str:
     return name if full != name and os.path.isdir(name) else full  # noqa: PTH112  # takes any text
 
 
-def did_you_mean(name: str, known: Iterable[str] = ()) -> str:
-    """The end of a message about an unknown name: the known one that is most like it, if any is."""
-    nearest = difflib.get_close_matches(name, [*known, *bundled_names(), *SHORT_NAMES], 1)
+def did_you_mean(name: str, known: Iterable[str] | None = None) -> str:
+    """The end of a message about an unknown name: the one most like it, if any is.
+
+    Args:
+        known: Full names to choose from, also in short; by default the bundled and published ones.
+    """
+    names = {*bundled_names(), *SHORT_NAMES.values()} if known is None else set(known)
+    names |= {short for short, full in SHORT_NAMES.items() if full in names}
+    nearest = difflib.get_close_matches(name, sorted(names - {name}), 1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 

@@ -104,8 +104,8 @@ def portfolio_line(view: Mapping[str, Any], name: str) -> str:
     each = (view["models"][name], *view["naive"].values())
     ours, momentum, at_random = (f"{100 * one['return']:+.2f} %" for one in each)
     return (
-        f"Top {view['top']} less bottom {view['top']}, after costs of {view['cost_bps']:g} bps: {ours} in "
-        f"each of {view['num_periods']} periods, by momentum {momentum}, at random {at_random}."
+        f"Top {view['top']} less bottom {view['top']}, after costs of {view['cost_bps']:g} bps: {ours} on "
+        f"average over {view['num_periods']} periods, by momentum {momentum}, at random {at_random}."
     )
 
 

@@ -43,7 +43,8 @@ def next_step(
     changes = 100 * (ours / theirs - 1)
     if changes.min() <= -100 * MIN_GAIN < changes[-1]:
         bars = int(np.flatnonzero(changes <= -100 * MIN_GAIN)[-1]) + 1
-        why = f"CRPS against the bootstrap's {changes[bars - 1]:+.1f} %, over all bars {changes[-1]:+.1f} %"
+        all_bars = f"{abs(changes[-1]):.1f} % {'worse' if changes[-1] > 0 else 'better'} over all"
+        why = f"there CRPS is {-changes[bars - 1]:.1f} % better than the bootstrap's, {all_bars}"
         return f"Next, try a shorter horizon, data.pred_len {bars}: {why}."
     if not losses:
         return None

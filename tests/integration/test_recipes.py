@@ -74,6 +74,8 @@ class Reader:
 
     def _command(self, command: str, otherwise: str = "") -> str:
         words = shlex.split(command)
+        if words == ["set", "-e"]:
+            return ""  # below, each command must succeed
         if words[0] == "./kronos":
             ran = fork_server.run(["kronos_cli", *words[1:]], self.environment, cwd=self.folder)
         elif words[0] == PYTHON and words[1] in SCRIPTS:

@@ -80,6 +80,10 @@ def test_fresh_deletes_forecasts_only_for_a_backtest_that_begins(client, file, t
     assert run(file, *options, "--lookback", 40).exit_code == 0
     refused = run(file, *options, "--lookback", 4000, "--fresh")
     assert (refused.exit_code, "no window fits" in refused.output) == (1, True)
+    outside = run(file, *options, "--lookback", 40, "--from", "2030-01-01", "--fresh")
+    assert "the longest instrument has 300, from 2024-01-01T00:00:00 to " in outside.output
+    other = run(file, *options, "--lookback", 41)
+    assert "choose another folder, or --fresh to begin anew" in other.output
     assert (tmp_path / "out" / "forecasts.sqlite").exists()
     in_a_file = run(file, *options, "--lookback", 40, "--fresh", "--output", file)
     assert "cannot be written" in in_a_file.output

@@ -170,7 +170,7 @@ def backtest_of(folder: Path, new: str, present: str, **by: Any) -> Path:
         number: {"id": reference.partition("@")[0], "revision": reference.partition("@")[2]}
         for number, reference in (("a", new), ("b", present))
     }
-    against = {"b": {"verdict": "unclear", "difference": 1.0, "low": -1.0} | by}
+    against = {"b": {"verdict": "unclear", "difference": 1.0, "low": -1.0, "high": 3.0} | by}
     report = {"model_info": info, "models": {"a": {"against": against}, "b": {"against": {}}}}
     (folder / "report.json").write_text(json.dumps(report))
     return folder
@@ -190,7 +190,11 @@ def test_a_name_means_its_newest_version_until_one_is_promoted_and_again_after_a
     registry.delete("mine@1")
     assert registry.resolve("mine").version == 2, "the version before takes the place of a deleted one"
     outputs = [models("rollback", "mine").output for _ in range(2)]
-    assert outputs[-1] == "mine means mine@4 now, instead of mine@2.\n"
+    assert outputs == [
+        "mine means mine@2 now.\n",
+        "mine means mine@4 now, instead of mine@2.\n"
+        "No promotion is left, so mine means its newest version.\n",
+    ]
     assert registry.resolve("mine").version == 4
     assert "no version of mine was promoted" in models("rollback", "mine").stderr
 
@@ -224,6 +228,8 @@ def test_a_version_is_promoted_only_if_a_backtest_says_that_it_is_no_worse(
     done = models("promote", "mine@1", "--backtest", backtest_of(tmp_path, "mine@1", "mine@3", **by))
     assert done.exit_code == (reason is not None), done.output
     assert (reason or "mine means mine@1 now") in done.output
+    is_unclear = reason is None and by.get("verdict") != "better"
+    assert ("no clear difference" in done.output) == is_unclear, "it may be worse"
     assert registry.resolve("mine").version == (1 if reason is None else 3)
 
 

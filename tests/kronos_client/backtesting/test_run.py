@@ -212,10 +212,10 @@ def test_files_of_a_folder_that_cannot_be_used_are_reported(client, tmp_path):
 
 @pytest.mark.parametrize(
     ("code", "message"),
-    [(ErrorCode.MODEL_NOT_ALLOWED, "^"), (ErrorCode.LIMIT_EXCEEDED, "nothing to score: ")],
+    [(ErrorCode.MODEL_NOT_ALLOWED, "^"), (ErrorCode.LIMIT_EXCEEDED, "nothing to score: horizon")],
 )
 def test_an_error_of_every_job_ends_the_run(client, tmp_path, code, message):
-    client.refuse_next(JobError(code, "not this one", "model"), times=100)
+    client.refuse_next(JobError(code, "pred_len: not this one", "model"), times=100)
     with pytest.raises(JobError, match=f"{message}.*not this one"):
         client.backtest(CANDLES, tmp_path, **OPTIONS)
 
@@ -413,6 +413,8 @@ def test_the_lookback_is_the_shortest_that_the_models_announce():
     assert find_lookback([registered], [None], 24) == 90
     with pytest.raises(JobError, match="no live worker holds the model c"):
         find_lookback([worker], ["c"], 24)
+    with pytest.raises(JobError, match=": wait until the one that is loading is ready, or give "):
+        find_lookback([fake_worker(state="loading")], [None], 24)
     with pytest.raises(JobError, match=r"; did you mean kronos-tiny\?"):
         find_lookback([], ["kronos-tny"], 24)
     published = fake_worker(models=(trained.model_dump() | {"id": "NeoQuasar/Kronos-small"},))

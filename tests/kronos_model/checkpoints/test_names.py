@@ -22,7 +22,10 @@ def test_a_short_name_stands_for_a_full_one(tmp_path, monkeypatch):
 
 def test_a_misspelled_name_has_its_nearest():
     assert did_you_mean("kronos-tny", ["kronos-tiny", "desk"]) == "; did you mean kronos-tiny?"
-    assert did_you_mean("smal", []) == "; did you mean small?"
+    assert did_you_mean("smal") == "; did you mean small?"
+    assert did_you_mean("smal", ["NeoQuasar/Kronos-small"]) == "; did you mean small?"
+    assert did_you_mean("mine", ["kronos-tiny"]) == "", "mini could not be used either"
+    assert did_you_mean("small", []) == did_you_mean("small", ["small"]) == "", "it was that name"
     assert did_you_mean("qqq", ["kronos-tiny"]) == ""
     with pytest.raises(CheckpointMissing, match=r"; did you mean kronos-tiny\?"):
         locate_checkpoint("kronos-tiy@", "model", None, {})

@@ -60,7 +60,7 @@ def test_two_periods_by_hand():
     assert ours["rank_ic"] == [pytest.approx((0.8 + second) / 2)]
     assert (found["num_times"], found["num_periods"]) == (2, 2)
     assert found["equity_times"] == ["2024-01-01T00:00:00", "2024-01-02T00:00:00", "2024-01-02T00:00:00"]
-    line = "Top 1 less bottom 1, after costs of 100 bps: +7.93 % in each of 2 periods, by momentum "
+    line = "Top 1 less bottom 1, after costs of 100 bps: +7.93 % on average over 2 periods, by "
     assert portfolio_line(found, "model").startswith(line)
 
 

@@ -46,8 +46,8 @@ def test_a_better_model_needs_nothing():
         ({"held": 0.95}, "calibration alone "),
         ({"held": 0.6, "num_paths": 8}, "fewer epochs"),
         ({"held": 0.6, "mase": 2.1}, "fewer epochs"),
-        ({"crps": (0.9, 0.95, 1.1, 1.2)}, "a shorter horizon, data.pred_len 2: CRPS against the bootstrap's "
-         "-7.5 %, over all bars +3.8 %."),
+        ({"crps": (0.9, 0.95, 1.1, 1.2)}, "a shorter horizon, data.pred_len 2: there CRPS is 7.5 % better "
+         "than the bootstrap's, 3.8 % worse over all."),
         ({"crps": (0.9, 0.9, 0.9, 0.9)}, "fewer epochs"),
         ({}, f"fewer epochs, predictor.epochs 2: {LOWEST}2 of 4"),
         ({"schedule": "constant"}, f"more data: {LOWEST}2 of 4"),
