@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kronos_client.contract.results import ForecastResult
     from kronos_client.contract.worker_status import AnyWorkerStatus
     from kronos_client.core.core import Core
-    from kronos_client.core.handle import BacktestHandle
+    from kronos_client.core.handle import BacktestHandle, RunningLoop
     from kronos_client.core.long_request import ConfigSource
     from kronos_client.core.many import ForecastOutcome, ManyForecasts
     from kronos_client.feeds.feed import Feed
@@ -155,21 +155,24 @@ class ForecastClient:
         """
         from kronos_client.core.many import ManyForecasts
 
-        return self._outcomes(ManyForecasts(self._thread.core, **options), items)
+        loop = self._thread.start()
+        return self._outcomes(loop, ManyForecasts(loop.core, **options), items)
 
-    def _outcomes(self, many: ManyForecasts, items: Iterable[Any]) -> Generator[ForecastOutcome, None, None]:
+    def _outcomes(
+        self, loop: RunningLoop, many: ManyForecasts, items: Iterable[Any]
+    ) -> Generator[ForecastOutcome, None, None]:
         from kronos_client.core.many import END, collect
 
         source, taken, is_over = iter(items), list[Any](), False
         try:
-            while (given := self._thread.run(lambda _: many.step(taken, is_over=is_over))) is not END:  # noqa: B023
+            while (given := loop.run(many.step(taken, is_over=is_over))) is not END:
                 if isinstance(given, int):
                     taken, is_over = collect(source, given)
                 else:
                     yield given
         finally:
             with suppress(RuntimeError):  # the client was closed meanwhile
-                self._thread.run(lambda _: many.leave())
+                loop.run(many.leave())
 
     @opts.with_options(opts.LongOptions)
     def predict_df(self, df: Any, **options: Unpack[opts.LongOptions]) -> pd.DataFrame:

@@ -50,21 +50,21 @@ class LoopThread:
     def __init__(self, make_core: Callable[[], Core]) -> None:
         self._make_core = make_core
         self._lock = threading.Lock()
-        self._running: _Running | None = None
+        self._running: RunningLoop | None = None
 
     @property
     def core(self) -> Core:
         """The core, for use on its own thread."""
-        return self._start().core
+        return self.start().core
 
     def run(self, work: Callable[[Core], Coroutine[Any, Any, T]]) -> T:
         """Run ``work`` on the loop and return its value. An interrupt of this thread cancels it."""
-        running = self._start()
+        running = self.start()
         return running.run(work(running.core))
 
     def iterate(self, values: Callable[[Core], AsyncGenerator[T, None]]) -> Generator[T, None, None]:
         """Run a generator on the loop, and yield its values."""
-        running = self._start()
+        running = self.start()
         generator = values(running.core)
         try:
             with suppress(StopAsyncIteration):
@@ -82,18 +82,19 @@ class LoopThread:
         if running is not None:
             running.stop()
 
-    def _start(self) -> _Running:
+    def start(self) -> RunningLoop:
+        """The running loop, started if there is none: for calls that belong together."""
         with self._lock:
             running = self._running
             if running is None or running.pid != os.getpid():
                 if running is not None:
                     _OF_THE_PARENT.append(running)
-                self._running = running = _Running(self._make_core())
+                self._running = running = RunningLoop(self._make_core())
                 weakref.finalize(self, running.stop)  # if the client is never closed
             return running
 
 
-class _Running:
+class RunningLoop:
     """A core on its thread, in one process."""
 
     def __init__(self, core: Core) -> None:

@@ -134,7 +134,7 @@ def test_closing_ends_every_call_of_other_threads():
     for _ in range(100):  # the moment of closing differs
         loop = LoopThread(EmptyCore)
         loop.run(lambda core: asyncio.sleep(0))
-        threads = [threading.Thread(target=call_until_closed, args=(loop._start(),)) for _ in range(3)]
+        threads = [threading.Thread(target=call_until_closed, args=(loop.start(),)) for _ in range(3)]
         for thread in threads:
             thread.start()
         loop.close()
@@ -177,6 +177,27 @@ def test_closing_the_client_cancels_what_a_loop_left_under_way(client, settings,
     outcomes.close()
     with ForecastClient(settings=settings) as other, pytest.raises(JobError, match=ErrorCode.CANCELLED):
         other.forecast_handle(keys[0].removeprefix("kronos:job:")).wait(WAIT_S)
+
+
+LEFT_BY_AN_ERROR = """
+import sys
+from kronos_client.client import ForecastClient
+from kronos_model.bars.synthetic import candles
+with ForecastClient(sys.argv[1]) as client:
+    run = client.forecast_many([{}] * 3, pred_len=5)
+    next(run).unwrap()
+"""
+
+
+def test_a_program_that_an_error_ends_says_nothing_else(redis_server):
+    """The generator is closed after its client, while the interpreter shuts down."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LEFT_BY_AN_ERROR, redis_server.url],
+        capture_output=True, text=True, timeout=WAIT_S, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    assert "Exception ignored" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("kronos_client.contract.errors.JobError: MISSING_FIELD")
 
 
 LEFT_OPEN = """
