@@ -97,11 +97,10 @@ def promote(reference: str, backtest: Path | None, force: bool) -> None:
     if done is None:
         raise click.ClickException(f"no version {reference}: write NAME@VERSION, as `kronos models` lists it")
     click.echo(f"{done.new.name} means {reference} now" + _instead(done.before, done.new))
-    if done.verdict is not None and done.verdict["verdict"] == "unclear":
-        difference, low, high = (done.verdict[name] for name in ("difference", "low", "high"))
-        how = f"{abs(difference):.1f} % {'worse' if difference < 0 else 'better'}"
-        interval = f"95 % interval {low:+.1f} to {high:+.1f} %"
-        click.echo(f"The backtest shows no clear difference between them: {how} ({interval}).")
+    if done.verdict is not None and done.before is not None:
+        from kronos_model.evaluation.report import compared  # NumPy
+
+        click.echo(f"The backtest says: {compared(done.before.reference, done.verdict)}.")
 
 
 @models.command()
