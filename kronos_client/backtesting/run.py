@@ -328,7 +328,8 @@ def find_lookback(
             message = f"{holds}, so its lookback is unknown: {remedy}"
             if name:
                 announced = [model.id for worker in workers for model in getattr(worker, "models", ())]
-                message += did_you_mean(name, [*announced, *bundled_names()])
+                registered = registry.names(name) if registry is not None else ()
+                message += did_you_mean(name, [*announced, *bundled_names(), *registered])
             raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
         trained, least = known.get("lookback"), known.get("min_lookback")
         found.append(auto_lookback(trained, known["max_context"], horizon, least))

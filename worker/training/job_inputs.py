@@ -82,7 +82,7 @@ def check_start(
             continue
         model = _intact_model(registry, name, part) if revision is None else None
         if model is None:
-            raise _model_refusal(part, name, revision, listed)
+            raise _model_refusal(part, name, revision, listed, registry)
         registered[part] = model
     tokenizer = registered.get("model" if config.start.tokenizer is None else "tokenizer")
     is_computed = tokenizer is not None and comes_from_bundled(tokenizer.metadata.model_dump())
@@ -114,11 +114,14 @@ def _intact_model(registry: ModelRegistry, name: str, part: Part) -> RegisteredM
     return model
 
 
-def _model_refusal(part: Part, name: str, revision: str | None, listed: Iterable[str]) -> JobError:
+def _model_refusal(
+    part: Part, name: str, revision: str | None, listed: Iterable[str], registry: ModelRegistry
+) -> JobError:
     allowed = sorted(name for name in listed if not Path(name).is_absolute())  # no job may name such a path
     wanted = name if revision is None else f"{name}@{revision}"
     field, may_load = f"config.start.{part}", f"{', '.join(allowed)} and registered models"
-    remedy = f"name one of them, or have KRONOS_MODELS name this one{did_you_mean(name, allowed)}"
+    nearest = did_you_mean(name, [*allowed, *registry.names(name)])
+    remedy = f"name one of them, or have KRONOS_MODELS name this one{nearest}"
     text = f"{field}: this worker may load {may_load}, not {excerpt(wanted)}; {remedy}"
     return JobError(ErrorCode.MODEL_NOT_ALLOWED, text, field, {"allowed": allowed})
 

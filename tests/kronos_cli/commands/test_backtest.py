@@ -73,6 +73,8 @@ def test_a_version_that_no_worker_has_loaded_is_read_as_the_model_folder_says(tm
     for name, known in (("mine@2", registry), ("mine@1", None)):
         with pytest.raises(JobError, match=f"no live worker holds the model {name}"):
             find_lookback([], [name], 4, known)
+    with pytest.raises(JobError, match=r"; did you mean mine\?"):
+        find_lookback([], ["mime@1"], 4, registry)
 
 
 def test_fresh_deletes_forecasts_only_for_a_backtest_that_begins(client, file, tmp_path):

@@ -153,6 +153,11 @@ def test_any_other_model_is_refused_and_named_in_the_message(models, given):
     assert "kronos-tiny" in refused.value.details["allowed"]
 
 
+def test_a_misspelled_registered_model_has_its_nearest(models):
+    with pytest.raises(JobError, match=r"; did you mean mine\?"):
+        models.check(config("mime@1"))
+
+
 def test_a_registered_model_that_was_changed_is_refused(models):
     weights = models.registry.resolve("mine").folder / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
