@@ -175,7 +175,7 @@ def watch(name: str, after: str | None) -> None:
     """Print each new forecast as a line of JSON, until Ctrl-C."""
     with _opened(name) as feed:
         for update in feed.updates(after=after):
-            click.echo(update.model_dump_json(exclude_none=True))
+            click.echo(update.model_dump_json())
 
 
 @feed.command()

@@ -39,7 +39,10 @@ def replay(manifest: str, candles: Path | None, reading: ReadOptions) -> None:
     """
     are_equal = True
     with ForecastClient(settings=get_settings()) as client:
-        for one in _manifests(_documents(click.open_file(manifest).read())):
+        found = list(_manifests(_documents(click.open_file(manifest).read())))
+        if not found:
+            raise click.UsageError(f"{manifest} has no manifest of a forecast")
+        for one in found:
             again = _again(client, one, _bars(client, one, candles, reading))
             is_equal = again.forecast == one.forecast
             click.echo(f"{one.series}: {'equal' if is_equal else _difference(one, again)}")

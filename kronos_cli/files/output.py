@@ -37,7 +37,7 @@ def forecast_record(name: str, source: Source, job_id: str, result: ForecastResu
     """The forecast of one series with its origin, as JSON-compatible values."""
     series = result.series[0]
     origin = result.model_dump(mode="json", include={"model", "device", "device_warning", "engine"})
-    fields = {"timestamps", "timezone", "mean", "quantiles", "events", "statistics"}
+    fields = {"timestamps", "timezone", "mean", "quantiles", "events", "statistics", "manifest"}
     bars = series.model_dump(mode="json", include=fields)
     origin |= {"warnings": result.all_warnings(), "seed": series.seed}
     place = {"series": name, "file": str(source.file), "instrument": source.instrument, "job_id": job_id}

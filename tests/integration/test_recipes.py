@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from importlib.util import find_spec
@@ -225,6 +226,9 @@ def test_a_universe_is_ranked_and_scored(worker, reader):
     printed = reader.shell("run_universe.sh")
     assert printed.count("name-") >= 16
     assert re.search(r"^num_scored +24$", printed, re.MULTILINE)  # 2 bars, then 1 more
+    begun_at = time.monotonic()
+    reader.python("universe.py")
+    assert time.monotonic() - begun_at < 45, "no bar that was appended before is waited for"
 
 
 def test_an_agent_gets_a_forecast_with_its_caution(worker, reader, monkeypatch):

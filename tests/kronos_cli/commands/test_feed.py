@@ -8,6 +8,8 @@ from click.testing import CliRunner, Result
 
 from kronos_cli.commands.feed import feed
 from kronos_cli.main import cli
+from kronos_client.contract.manifest import Manifest
+from kronos_client.feeds.feed import Feed
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.feeds.test_forecasts import HandWorker
 
@@ -49,6 +51,17 @@ def test_files_become_a_table_of_forecasts(folder, redis, redis_server):
     assert len(json.loads(run("scores", "u", "--by", "horizon", "--json").output)) == 3
     assert "AAA" in run("scores", "u").output
     assert [one["series"] for one in json.loads(run("list", "--json").output)] == [2]
+
+
+def test_lines_of_watch_are_whole_updates(folder, redis, redis_server, monkeypatch):
+    updates = Feed.updates
+    monkeypatch.setattr(Feed, "updates", lambda feed, after: updates(feed, after=after, timeout_s=0.1))
+    run("append", "u", folder)
+    HandWorker(redis, redis_server.url).run()
+    lines = [json.loads(line) for line in run("watch", "u", "--after", "0").output.splitlines()]
+    assert [line["series"] for line in lines] == ["AAA", "BBB"]
+    for line in lines:  # kronos replay reads these
+        assert Manifest.model_validate(line["forecast"]["manifest"]).feed == "u"
 
 
 def test_a_file_that_fails_stops_no_other(folder):

@@ -65,6 +65,7 @@ def test_json_has_the_origin_of_a_forecast(tmp_path: Path) -> None:
     assert list(kept) == [
         "series", "file", "instrument", "job_id", "model", "device", "device_warning", "engine", "warnings",
         "seed", "timestamps", "timezone", "mean", "quantiles", "events", "statistics",
+        "manifest",
     ]  # fmt: skip
     assert (kept["seed"], kept["job_id"], kept["file"]) == (7, "job-1", "in/a.csv")
 
