@@ -175,6 +175,9 @@ def test_the_fan_of_a_symbol_is_shown_over_its_past_forecasts(routed: RoutedVisi
         "Sat, Mar 2, 2024 · close 11.00 · before 10.75",
     ]
     page.keyboard.press("Escape")
+    routed.answers["feeds/us%205%2Fmin/series/AAPL"] |= {"newest": NEWEST | {"last_time": DAYS[2]}}
+    page.click("#feed-rows tbody button >> text=AAPL")
+    page.wait_for_selector("#feed-key li >> text=newer bars, not forecast yet")
     page.click("#feed-rows tbody button >> text=GONE")
     wait_until(page, "() => document.querySelector('#feed-caption').textContent === 'GONE: no forecast yet'")
     assert page.locator("#feed-key li").all_inner_texts() == ["history"]

@@ -85,7 +85,7 @@ export class ForecastView {
     byId("figure").hidden = byId("chart-keys").hidden = false
     this.chart.show(lookback, actual, series && { ...series, paths: hasPaths ? series.paths : null }, asCandles)
     showKey(byId("key-of-chart"), {
-      hasBars: lookback.length > 0, hasActual: actual.length > 0, hasPaths, asCandles,
+      hasBars: lookback.length > 0, followed: actual.length && "what followed, hidden from the model", hasPaths, asCandles,
       levels: series ? Object.keys(series.quantiles) : [],
     })
     byId("made-by").hidden = !result

@@ -43,9 +43,9 @@ function rangesTable(quantiles, chart) {
 }
 
 /** Shows the key in a list: the bars before the forecast, those that followed, the middle, ranges, paths, earlier forecasts. */
-export function showKey(list, { hasBars, hasActual, levels, hasPaths = false, asCandles = false, numPast = 0 }) {
+export function showKey(list, { hasBars, followed, levels, hasPaths = false, asCandles = false, numPast = 0 }) {
   const entries = hasBars ? [["candle", "history"]] : []
-  if (hasActual) entries.push(["actual", "what followed, hidden from the model"])
+  if (followed) entries.push(["actual", followed])
   const middle = levels.includes("0.5") ? "forecast, median of the paths" : "forecast"
   if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, levels.includes("0.5") ? "median" : null])
   const bands = bandsOf(levels)
