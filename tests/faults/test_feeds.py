@@ -17,10 +17,12 @@ import httpx2
 import numpy as np
 import pandas as pd
 import pytest
+from celery import Celery
 
 from kronos_cli.stack.local_redis import find_redis_server
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FEED_APPEND_TASK
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.keys import due_key, feed_key, taken_key
 from kronos_client.feeds.update import FeedUpdate
@@ -378,6 +380,38 @@ def test_faults_of_all_kinds(
     universe.assert_balanced(client)
     note("updates", sum(map(len, universe.seen.values())))
     assert len(fleet.running) == 2, fleet.logs()
+
+
+@pytest.mark.parametrize("fault", ["an error", "an error after it", "a restart"])
+def test_the_append_of_a_plain_client_is_delivered_again(
+    fleet: Fleet, redis: RedisUnderFault, proxy: FaultyProxy, fault: str
+) -> None:
+    fleet.start(KRONOS_REDIS_URL=proxy.url)
+    bars = made("s0")[:WINDOW]
+    series = {"id": "s0", "timestamps": [*bars["ds"]]} | {name: bars[name].tolist() for name in COLUMNS}
+    app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)
+    with app, Feed.open("plain", url=redis.url, **OPTIONS) as feed:
+        is_after = fault == "an error after it"
+        feed.append(bars[:20])  # the script is known to Redis
+        rule = Rule(OOM, lambda request: request.script == "feed_append", is_after)
+        proxy.rules = [rule]
+        job = {"feed": "plain", "series": [series]}
+        sent = app.send_task(FEED_APPEND_TASK, kwargs={"job": job}, queue="cpu")
+        await_true(lambda: rule.num_hits, "it fails")
+        if fault == "a restart":
+            redis.kill()
+            time.sleep(1)
+            redis.start()
+        proxy.rules = []
+        counts = {"num_corrected": 0, "num_held_back": 0}
+        new = {"num_new": 0, "changed": []} if is_after else {"num_new": WINDOW - 20, "changed": ["s0"]}
+        assert sent.get(timeout=WAIT_S) == new | counts
+        (read,) = feed._store.read(feed._uid, ["s0"])
+        assert (read.version, read.record.num_bars) == (2, WINDOW)
+        assert list(feed.bars("s0")["timestamps"]) == list(bars["ds"])
+        await_true(
+            lambda: (update := feed.forecast("s0")) and update.version == read.version, "it is forecast"
+        )
 
 
 def test_generated_error_replies(
