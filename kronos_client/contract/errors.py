@@ -37,7 +37,7 @@ class ErrorCode(Code):
     INVALID_INPUT = "INVALID_INPUT", "The request cannot be computed: the message says why."
 
     # Its size
-    LIMIT_EXCEEDED = "LIMIT_EXCEEDED", "The job is larger than the worker's limits allow: split it."
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED", "More than the limits of a job or feed allow: send or keep less."
     PRED_LEN_TOO_LONG = "PRED_LEN_TOO_LONG", "The horizon exceeds the model's context: ask for fewer bars."
     RESULT_TOO_LARGE = "RESULT_TOO_LARGE", "The result would be too large: fewer paths, quantiles or series."
 

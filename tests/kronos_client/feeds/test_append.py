@@ -1,6 +1,7 @@
 """Appends to a feed: whole, once, and the same in any overlap."""
 
 import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -196,9 +197,16 @@ def test_what_exceeds_a_limit_is_refused_and_leaves_no_trace(redis, redis_server
     limits = FeedLimits(max_feeds=1, max_series=1, max_bytes=5000)
     with Feed.open("f", url=redis_server.url, limits=limits, **OPTIONS) as feed:
         feed.append(WHOLE[:90])
-        assert code_of(feed.append, frame("B")[:9]) == "LIMIT_EXCEEDED"
-        assert code_of(Feed.open, "g", url=redis_server.url, limits=limits, **OPTIONS) == "LIMIT_EXCEEDED"
-        assert code_of(feed.replace, WHOLE[:160]) == "LIMIT_EXCEEDED"
+        calls: list[tuple[Callable[[], object], int, int]] = [
+            (lambda: feed.append(frame("B")[:9]), 1, 2),
+            (lambda: Feed.open("g", url=redis_server.url, limits=limits, **OPTIONS), 1, 2),
+            (lambda: feed.replace(WHOLE[:160]), 5000, 160 * 36),
+        ]
+        for call, limit, actual in calls:
+            with pytest.raises(JobError) as refused:
+                call()
+            found = refused.value
+            assert (found.code, found.details) == ("LIMIT_EXCEEDED", {"limit": limit, "actual": actual})
         assert feed.ids() == ["A"]
         assert is_held(feed, WHOLE[:90])
 
@@ -208,6 +216,46 @@ def test_a_feed_that_nobody_appends_to_is_deleted_at_last(feed, redis, redis_ser
     redis.zadd("kronos:feeds", {"f": 0})
     Feed.open("g", url=redis_server.url, **OPTIONS).close()
     assert {*redis.scan_iter("kronos:*")} == {"kronos:feeds", "kronos:feed:g"}
+    assert code_of(feed.append, WHOLE) == "FEED_GONE"
+    assert code_of(Feed.open, "f", url=redis_server.url) == "FEED_NOT_FOUND"
+
+
+def test_an_append_that_loses_to_others_every_time_gives_up(feed, redis_server, monkeypatch):
+    feed.append(WHOLE[:60])
+    with Feed.open("f", url=redis_server.url) as other:
+        read, num_others = feed._store.read, 0
+
+        def read_too_early(*args):
+            nonlocal num_others
+            found, num_others = read(*args), num_others + 1
+            other.append(WHOLE[: 60 + num_others])
+            return found
+
+        monkeypatch.setattr(feed._store, "read", read_too_early)
+        assert code_of(feed.append, WHOLE) == "FEED_BUSY"
+        assert (num_others, is_held(other, WHOLE[:80])) == (20, True)
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("name", {"name": "x" * 101}),
+        ("max_bars", {"max_bars": 7}),
+        ("max_bars", {"max_bars": 8193}),
+        ("corrections", {"corrections": 9}),
+        ("keep", {"keep": ["open"]}),
+    ],
+)
+def test_options_beyond_their_limits_are_refused(redis, redis_server, field, given):
+    with pytest.raises(JobError) as refused:
+        Feed.open(**{"name": "f", "url": redis_server.url} | OPTIONS | given)
+    assert (refused.value.code, refused.value.field) == ("BAD_VALUE", field)
+    assert not redis.keys("kronos:feed*")
+
+
+def test_a_long_id_is_refused(feed):
+    assert code_of(feed.append, frame("x" * 201)) == "BAD_VALUE"
+    assert feed.append(frame("x" * 200)).num_new == NUM_BARS
 
 
 @pytest.mark.parametrize("is_after", [False, True])
