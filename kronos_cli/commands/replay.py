@@ -25,6 +25,7 @@ from kronos_model.errors import CandleFileError
 ALL_BARS: Final = 10**9
 COMPARED: Final = ("bars", "model", "engine", "device", "version")
 """What explains that a forecast differs."""
+NO_BARS: Final = (ErrorCode.FEED_NOT_FOUND, ErrorCode.FEED_GONE)
 
 
 @click.command()
@@ -43,9 +44,16 @@ def replay(manifest: str, candles: Path | None, reading: ReadOptions) -> None:
         if not found:
             raise click.UsageError(f"{manifest} has no manifest of a forecast")
         for one in found:
-            again = _again(client, one, _bars(client, one, candles, reading))
-            is_equal = again.forecast == one.forecast
-            click.echo(f"{one.series}: {'equal' if is_equal else _difference(one, again)}")
+            try:
+                again = _again(client, one, _bars(client, one, candles, reading))
+            except JobError as error:
+                if error.code not in NO_BARS:
+                    raise
+                is_equal, outcome = False, str(error)
+            else:
+                is_equal = again.forecast == one.forecast
+                outcome = "equal" if is_equal else _difference(one, again)
+            click.echo(f"{one.series}: {outcome}")
             are_equal &= is_equal
     raise SystemExit(not are_equal)
 
@@ -80,7 +88,7 @@ def _bars(client: ForecastClient, manifest: Manifest, file: Path | None, reading
             with client.feed(manifest.feed) as feed:
                 return _between(feed.bars(manifest.series), manifest)
         except JobError as error:
-            if file is None or error.code not in (ErrorCode.FEED_NOT_FOUND, ErrorCode.FEED_GONE):
+            if file is None or error.code not in NO_BARS:
                 raise
     if file is None:
         raise click.UsageError("no feed has these bars: give a file with --candles")

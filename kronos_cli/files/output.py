@@ -39,6 +39,8 @@ def forecast_record(name: str, source: Source, job_id: str, result: ForecastResu
     origin = result.model_dump(mode="json", include={"model", "device", "device_warning", "engine"})
     fields = {"timestamps", "timezone", "mean", "quantiles", "events", "statistics", "manifest"}
     bars = series.model_dump(mode="json", include=fields)
+    if bars["manifest"] is not None:
+        bars["manifest"]["series"] = source.instrument or name  # the job's id says nothing
     origin |= {"warnings": result.all_warnings(), "seed": series.seed}
     place = {"series": name, "file": str(source.file), "instrument": source.instrument, "job_id": job_id}
     return {**place, **origin, **bars}

@@ -20,6 +20,8 @@ from kronos_cli.files.output import (
     write_record,
     write_table,
 )
+from kronos_client.testing import FakeForecastClient
+from kronos_model.bars.synthetic import candles
 from kronos_model.errors import DiskFull, InputError
 from tests.worker.inference.forecasts import result
 
@@ -68,6 +70,15 @@ def test_json_has_the_origin_of_a_forecast(tmp_path: Path) -> None:
         "manifest",
     ]  # fmt: skip
     assert (kept["seed"], kept["job_id"], kept["file"]) == (7, "job-1", "in/a.csv")
+
+
+def test_a_manifest_in_json_has_the_name_of_its_instrument() -> None:
+    with FakeForecastClient() as client:
+        answered = client.forecast(candles(seed=1, bars=120).as_dict(), pred_len=3)
+    assert answered.series[0].manifest is not None
+    for instrument, series in ((None, "a"), ("AAA", "AAA")):
+        kept = forecast_record("a", Source(Path("in/a.csv"), instrument), "job-1", answered)
+        assert kept["manifest"]["series"] == series
 
 
 @pytest.mark.parametrize("kind", KINDS)
