@@ -60,7 +60,8 @@ def plot(candles: Any, series: "SeriesForecast", note: str = "") -> Axes:
     times = next((frame[title] for title in (*TIME_COLUMNS, "ds") if title in frame), frame.index)
     shown = [*PRICE_COLUMNS, *(["volume"] if "volume" in frame else [])]
     lookback = frame.reindex(columns=shown).assign(timestamps=list(map(str, times)))
-    return draw(pyplot.figure(**LOOK), lookback, series, series.id, note)
+    name = "" if series.id == "0" else series.id  # "0" is that of candles without a name
+    return draw(pyplot.figure(**LOOK), lookback, series, name, note)
 
 
 def draw(figure: Figure, lookback: pd.DataFrame, series: "SeriesForecast", name: str, note: str) -> Axes:
@@ -87,7 +88,7 @@ def draw(figure: Figure, lookback: pd.DataFrame, series: "SeriesForecast", name:
     labels = tick_labels([*shown["timestamps"], *series.timestamps])
     ticks = np.unique(np.linspace(0, len(labels) - 1, NUM_TICKS).round().astype(int))
     volumes.set_xticks(ticks, [labels[tick] for tick in ticks])
-    title = f"{name}: {len(series.timestamps)} bars ahead"
+    title = f"{name}: {len(series.timestamps)} bars ahead".removeprefix(": ")
     prices.set_title(title, loc="left", color=INK, fontsize=13, fontweight="bold", pad=24 if note else 8)
     if note:
         prices.text(0, 1.02, note, transform=prices.transAxes, color=INK, fontsize=9, va="bottom")

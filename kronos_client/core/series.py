@@ -193,8 +193,23 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         message, details = f"column {name!r} holds a number too large for a float", {"row": row}
         raise JobError(ErrorCode.VALUE_TOO_LARGE, message, name, {} if row is None else details) from None
     except (TypeError, ValueError):
-        message = f"column {name!r} holds something that is not a number"
-        raise JobError(ErrorCode.BAD_TYPE, message, name) from None
+        row = None if given is None else _first_text(given)
+        if given is None or row is None:
+            message = f"column {name!r} holds something that is not a number"
+            raise JobError(ErrorCode.BAD_TYPE, message, name) from None
+        message = f"column {name!r}, row {row}: {given[row][:40]!r} is not a number"
+        raise JobError(ErrorCode.BAD_TYPE, message, name, {"row": row}) from None
+
+
+def _first_text(values: Iterable[Any]) -> int | None:
+    """The row of the first text that is no number."""
+    for row, value in enumerate(values):
+        if isinstance(value, str):
+            try:
+                float(value)
+            except ValueError:
+                return row
+    return None
 
 
 def _times(timestamps: Any) -> tuple[list[str], str | None]:

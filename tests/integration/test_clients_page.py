@@ -115,9 +115,26 @@ def test_curl_gets_a_prediction(worker, api, redis, folder):
         assert answer[name]
 
 
+def test_curl_follows_a_job(worker, api, redis, folder):
+    if shutil.which("curl") is None:
+        pytest.skip("curl is not installed: apt-get install curl")
+    script = folder / "curl_job_here.sh"
+    script.write_text(SCRIPTS["curl_job.sh"].replace(API_ADDRESS, api))
+    events, table = run(["sh", "-e", str(script)], redis.url).split('"series","timestamp"')
+    assert events.rstrip().rpartition("event: ")[2].startswith("end")
+    assert table.count('"AAPL"') == 3
+
+
 def test_every_script_of_the_page_is_run():
     """By a name of its own; a block without one is not a script."""
-    ran_elsewhere = {"test_my_app.py", "raw_redis.sh", "curl_predict.sh", "workflow.py", "celery_node.cjs"}
+    ran_elsewhere = {
+        "test_my_app.py",
+        "raw_redis.sh",
+        "curl_predict.sh",
+        "curl_job.sh",
+        "workflow.py",
+        "celery_node.cjs",
+    }
     assert SCRIPTS.keys() == PRINTED.keys() | ran_elsewhere
     assert PAGE.read_text().count("\n```") == 2 * len(SCRIPTS)
 

@@ -125,6 +125,13 @@ def test_wrong_arguments_are_coded_errors_too(client, redis, arguments, code, fi
     assert_nothing_enqueued(redis)
 
 
+def test_a_text_that_is_no_number_is_named_with_its_row(client):
+    closes = ["1.5", 2, "n/a?"]
+    with pytest.raises(JobError, match=r"'close', row 2: 'n/a\?' is not a number") as refused:
+        client.submit(CANDLES.as_dict() | {"close": [*closes, *CANDLES.as_dict()["close"][3:]]}, pred_len=5)
+    assert refused.value.details == {"row": 2}
+
+
 def test_numpy_scalars_are_numbers(client, redis):
     client.submit(
         CANDLES.as_dict(),

@@ -54,7 +54,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     (request,) = [one for one in answered.requests if one.url.endswith("/backtests")]
     job = json.loads(request.post_data or "")
     (inline,) = job["data"]["instruments"]
-    assert (inline["id"], inline["timestamps"], inline["close"]) == ("bars.csv", DAYS, CLOSES)
+    assert (inline["id"], inline["timestamps"], inline["close"]) == ("bars", DAYS, CLOSES)
     assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
     assert page.inner_text("#tested-what") == "24 moments of 3 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():

@@ -198,7 +198,7 @@ def test_a_forecast_is_shown_with_its_own_bars(visit, csv_file, tmp_path):
     assert "what followed" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
     path = downloaded(page, "json", tmp_path)
     assert path.name == "forecast-sample.json"
-    assert json.loads(path.read_text())["series"][0]["id"] == "sample.csv"
+    assert json.loads(path.read_text())["series"][0]["id"] == "sample"
     page.evaluate(
         """() => {
             const { fillText } = CanvasRenderingContext2D.prototype

@@ -9,6 +9,7 @@ import { SectionJob } from "../jobs/section_job.js"
 import { Settings, showChanged } from "../common/settings.js"
 import { hashOf, keepVerdicts } from "../common/skill.js"
 import { reason } from "../common/texts.js"
+import { idOf } from "../forecast/candle_file.js"
 import { showReport, together } from "./report.js"
 
 const AT_HAND = "file:" // no data set can have this name
@@ -76,7 +77,7 @@ export class BacktestPanel {
     const other = byId("backtest-other").value
     const job = {
       schema_version: 1,
-      data: path === AT_HAND ? { instruments: [{ id: name.slice(0, 200), timestamps, ...columns }] } : { path },
+      data: path === AT_HAND ? { instruments: [{ id: idOf(name), timestamps, ...columns }] } : { path },
       models: [byId("backtest-model").value || null, ...(other ? [other] : [])],
       windows: numberIn("backtest-windows"),
       horizon: numberIn("backtest-horizon"),

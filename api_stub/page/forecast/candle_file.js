@@ -11,6 +11,12 @@ const MAX_BARS = 16_384 // lookback and held-out bars
 const FORM = ["id-column", "instrument", "date-format", "decimal"]
 const ASKED = ["column", "id_column", "date_format", "decimal"] // fields of errors that the form answers
 
+/** A valid id for a series, from the file's name: without its suffix, printable, at most 200 characters. */
+export function idOf(name) {
+  const stem = name.replace(/\.(csv|csv\.gz|parquet|pq)$/i, "")
+  return [...stem.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, "_")].slice(0, 200).join("")
+}
+
 /** Bars of one instrument: `timestamps` on the clock of `timezone`, if it is known, and `columns` of numbers. */
 export class Candles {
   constructor(name, timestamps, columns, timezone = null) {

@@ -1,7 +1,7 @@
 /** The fields of a forecast: what they ask for, and the limits that the models and the service set. */
 
 import { HIGHER } from "./answer.js"
-import { Candles } from "./candle_file.js"
+import { Candles, idOf } from "./candle_file.js"
 import { autoLookback, caution, chosenModel } from "../service/choices.js"
 import { badField, byId, limit, made, numberIn, showText } from "../common/elements.js"
 import { bars, count, lengthOf, timesOf } from "../common/format.js"
@@ -123,9 +123,4 @@ function limitsOf({ id, lookback, min_lookback: shortest, max_context: context }
   if (read > context) return `${own} Of your ${count(read)} bars it reads the newest ${count(context)}.`
   if (read + horizon <= context) return own
   return `${own} From bar ${count(context - read + 1)} ahead on, the forecast gets slow.`
-}
-
-/** A valid id for a series, from the file's name: printable, at most 200 characters. */
-function idOf(name) {
-  return [...name.replace(/[^\p{L}\p{M}\p{N}\p{P}\p{S} ]/gu, "_")].slice(0, 200).join("")
 }

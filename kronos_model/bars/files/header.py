@@ -226,6 +226,8 @@ def _find_times(path: Path, titles: Sequence[str]) -> dict[str, int]:
             # In CSV the index comes first; other columns without a title mean nothing.
             if title in titles and (title == UNNAMED_INDEX[0] or titles[0] == title):
                 return {TIMES: titles.index(title)}
+        if titles[0].lower().startswith(("!doctype html", "html>", "html ")):
+            raise CandleFileError(f"{path} is a web page, not candles: get the file again")
         text = f"{path} has no column with the times; it has {_listed(titles)}"
         known = f"{', '.join(TIME_COLUMNS[:-1])} or {TIME_COLUMNS[-1]}"
         raise CandleFileError(f"{text}: call the column of times {known}", field=TIMES)

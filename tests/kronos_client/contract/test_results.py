@@ -200,16 +200,19 @@ def test_a_plot_has_the_forecast_after_the_candles(monkeypatch: pytest.MonkeyPat
 
     pyplot.switch_backend("agg")
     result, bars = two_series(), candles(seed=1, bars=40).as_dict()
-    horizon = len(result.series[0].timestamps)
+    horizon, name = len(result.series[0].timestamps), result.series[0].id
     try:
         for given, first in ((bars, 39), (None, 0)):
             prices = result.plot(given)
             (line,) = [line for line in prices.lines if line.get_label() == "close, mean of paths"]
             assert line.get_xdata()[0] == first
+            assert prices.get_title(loc="left") == f"{name}: {horizon} bars ahead"
             assert line.get_xdata()[-1] == (40 if given else 0) + horizon - 1
             shown = [text.get_text() for text in prices.texts]
             assert [text.count("for trying the service, not for trading") for text in shown] == [1]
-        assert result.series[0].plot(result.series[0].frame()).figure is not prices.figure
+        alone = result.series[0].model_copy(update={"id": "0"}).plot(result.series[0].frame())
+        assert alone.figure is not prices.figure
+        assert alone.get_title(loc="left") == f"{horizon} bars ahead"
     finally:
         pyplot.close("all")
 

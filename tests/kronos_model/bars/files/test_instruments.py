@@ -221,6 +221,11 @@ class TestSkippedFiles:
         assert "a.csv has no usable row: it is empty" in error.message
         assert "b.csv has no column with the times" in error.message
 
+    def test_a_web_page_in_place_of_a_file_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text('<!DOCTYPE html>\n<html lang="en">\nRate limit; 1,2\n</html>\n')
+
+        assert "a.csv is a web page, not candles" in refusal_of(tmp_path / "a.csv").message
+
     def test_a_column_name_that_fits_no_file_is_refused(self, tmp_path: Path) -> None:
         for name in "abcde":
             write_csv(candles(3), tmp_path / f"{name}.csv")
