@@ -1,5 +1,6 @@
 """Connections to Redis: a pool of them, calls that are sent once, and errors."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from queue import Empty
@@ -14,6 +15,7 @@ from redis.exceptions import (
     ClusterCrossSlotError,
     ClusterDownError,
     RedisError,
+    ResponseError,
 )
 from redis.exceptions import ConnectionError as NoConnection
 from redis.exceptions import TimeoutError as NoAnswer
@@ -22,11 +24,14 @@ from redis.retry import Retry
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import DEAD_KEY, KEY_PREFIX, SHARED_KEY
 from kronos_client.redis.url import SentinelUrl, split_credentials
+from kronos_model.text import escaped, one_line
 
 CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 5.0
 MAX_CONNECTIONS: Final = 32
 """Connections of one client: a GPU worker's threads exceed redis-py's default of 100."""
+MAX_CHARS: Final = 200
+"""Of an error that is shown."""
 REFUSED = "Redis refuses the user or password, or requires one: write redis://USER:PASSWORD@HOST:6379/0"
 
 
@@ -215,6 +220,28 @@ CLUSTER_REFUSED: Final = (
 )
 
 
+REMEDIES: Final = {
+    "OOM|OutOfMemory": "make room in Redis, or raise its maxmemory",
+    "MISCONF": "make room on Redis's disk, and let it write there",
+    "NOPERM|NoPermission|can't (run|acc|pub)": "give Redis's user the rights in deploy/redis-users.acl",
+    "NOAUTH|WRONGPASS|Authentication": "correct user and password in KRONOS_REDIS_URL or its file",
+    "READONLY|ReadOnly|MASTERDOWN|MasterDown": "let KRONOS_REDIS_URL name the primary",
+    "BUSY ": "end the script that runs in Redis (SCRIPT KILL)",
+    "NotReplicated": "start Redis's replicas, or lower KRONOS_REDIS_MIN_REPLICAS",
+    "NOREPLICAS": "start Redis's replicas, or lower its min-replicas-to-write",
+    "max number of clients": "raise Redis's maxclients, or close connections of others",
+}
+"""What to do, by a pattern of the error."""
+OTHERWISE: Final = "see Redis's log"
+
+
+def refusal(error: BaseException) -> tuple[str, str]:
+    """What Redis answered instead of doing it, on one line, and what to do."""
+    text = f"{type(error).__name__}: {one_line(str(error))}"
+    remedy = next((remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, text)), OTHERWISE)
+    return escaped(text, MAX_CHARS), remedy
+
+
 def refuse_cluster(redis: Redis) -> None:
     """Raise JobError REDIS_CLUSTER if this Redis is part of a cluster; nothing if it does not answer."""
     try:
@@ -226,12 +253,15 @@ def refuse_cluster(redis: Redis) -> None:
 
 
 def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
-    """The error for a Redis that does not answer, or refuses the password."""
+    """The error for a Redis that does not answer, or refuses the password or the command."""
     details = {} if job_id is None else {"job_id": job_id}
     if isinstance(error, OF_A_CLUSTER):
         return JobError(ErrorCode.REDIS_CLUSTER, CLUSTER_REFUSED, None, details)
     name = type(error).__name__
     message = f"Redis does not answer ({name}): start it, or correct KRONOS_REDIS_URL"
+    if isinstance(error, ResponseError):
+        text, remedy = refusal(error)
+        message = f"Redis refuses the command ({text}): {remedy}"
     if is_refused(error):
         message = f"{REFUSED} ({name})"
     if isinstance(error, NotReplicated):

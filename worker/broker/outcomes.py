@@ -3,7 +3,6 @@
 import logging
 import math
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,8 +13,8 @@ from typing import Final
 from redis.backoff import EqualJitterBackoff
 from redis.exceptions import RedisError
 
+from kronos_client.redis.connection import refusal
 from kronos_client.redis.job_store import Ended, Ending, JobStore, NotStored
-from kronos_model.text import escaped, one_line
 
 log = logging.getLogger(__name__)
 
@@ -37,22 +36,6 @@ PATIENCE_S: Final = 3.0
 LASTS_S: Final = 15.0
 """Seconds after the last refusal for which a problem is shown."""
 LOG_INTERVAL_S: Final = 60.0
-MAX_CHARS: Final = 200
-
-REMEDIES: Final = {
-    "OOM|OutOfMemory": "make room in Redis, or raise its maxmemory",
-    "MISCONF": "make room on Redis's disk, and let it write there",
-    "NOPERM|NoPermission|can't (run|acc|pub)": "give Redis's user the rights in deploy/redis-users.acl",
-    "NOAUTH|WRONGPASS|Authentication": "correct user and password in KRONOS_REDIS_URL or its file",
-    "READONLY|ReadOnly|MASTERDOWN|MasterDown": "let KRONOS_REDIS_URL name the primary",
-    "BUSY ": "end the script that runs in Redis (SCRIPT KILL)",
-    "NotReplicated": "start Redis's replicas, or lower KRONOS_REDIS_MIN_REPLICAS",
-    "NOREPLICAS": "start Redis's replicas, or lower its min-replicas-to-write",
-    "max number of clients": "raise Redis's maxclients, or close connections of others",
-}
-"""What to do, by a pattern of the error."""
-OTHERWISE: Final = "see Redis's log"
-
 OnDone = Callable[[Ended | RedisError], object]
 
 
@@ -83,11 +66,10 @@ class StoreHealth:
 
     def refused(self, error: BaseException) -> None:
         """Note that Redis refused to let this process take, begin or end a job."""
-        text = f"{type(error).__name__}: {one_line(str(error))}"
-        remedy = next((remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, text)), OTHERWISE)
+        text, remedy = refusal(error)
         now = time.monotonic()
         with self._lock:
-            self._reason = f"Redis refuses what this worker writes ({escaped(text, MAX_CHARS)}); {remedy}"
+            self._reason = f"Redis refuses what this worker writes ({text}); {remedy}"
             if self._refused_since is None or now > self._refused_at + LASTS_S:
                 self._refused_since = now
             self._refused_at = now

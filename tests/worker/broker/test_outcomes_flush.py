@@ -19,6 +19,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
+from kronos_client.redis.connection import OTHERWISE, unreachable
 from kronos_client.redis.job_store import Ending, NotStored
 from worker.broker import outcomes as module
 from worker.broker.outcomes import (
@@ -26,7 +27,6 @@ from worker.broker.outcomes import (
     MAX_BYTES_AT_ONCE,
     MAX_PAUSE_S,
     MAX_TRIES,
-    OTHERWISE,
     Outcomes,
     StoreHealth,
 )
@@ -318,6 +318,9 @@ def test_the_problem_names_the_answer_and_what_to_do(clock, error, remedy):
     clock.now += 10
     assert str(error) in health.problem
     assert remedy in health.problem
+    told = health.problem.partition("); ")[2]
+    if not isinstance(error, AuthenticationError):  # which clients name by the form of the URL
+        assert unreachable(error).message.endswith(f"({type(error).__name__}: {error}): {told}")
 
 
 def test_an_answer_of_several_lines_is_one_line(clock):
