@@ -8,6 +8,7 @@ For example:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
@@ -149,10 +150,13 @@ class AsyncForecastClient:
         **options: Unpack[opts.BacktestArguments],
     ) -> dict[str, Any]:
         """Forecast windows of the past and score them, as ``ForecastClient.backtest``."""
-        from kronos_client.backtesting.run import begin_backtest
+        from kronos_client.backtesting.run import WORKER_POLL_S, begin_backtest
 
-        workers, call = self._core.dispatcher.workers, self._core.call
-        run: BacktestRun = await call(begin_backtest, candles, output, workers, options)
+        call = self._core.call
+        run: BacktestRun | None
+        attempts = begin_backtest(candles, output, self._core.dispatcher, options)
+        while (run := await call(next, attempts)) is None:
+            await asyncio.sleep(WORKER_POLL_S)
         try:
             for items in run.passes():
                 async with aclosing(self.forecast_many(items, **run.sending)) as outcomes:

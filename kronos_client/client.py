@@ -9,6 +9,7 @@ For example:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from functools import partial
@@ -216,9 +217,12 @@ class ForecastClient:
         Raises:
             JobError: An option or the candles cannot be used, or every job would fail.
         """
-        from kronos_client.backtesting.run import begin_backtest
+        from kronos_client.backtesting.run import WORKER_POLL_S, begin_backtest
 
-        with closing(begin_backtest(candles, output, self.workers, options)) as run:
+        attempts = begin_backtest(candles, output, self._dispatcher, options)
+        while (begun := next(attempts)) is None:
+            time.sleep(WORKER_POLL_S)
+        with closing(begun) as run:
             for items in run.passes():
                 with closing(self.forecast_many(items, **run.sending)) as outcomes:
                     for outcome in outcomes:

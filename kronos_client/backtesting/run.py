@@ -1,5 +1,6 @@
 """One run of a backtest: its candles and lookback, the jobs that are left, their outcomes, its report."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,10 +18,12 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
+from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.forecast_request import plain
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.options import BacktestArguments, ForecastOptions, check_options
 from kronos_client.core.series import readable
+from kronos_client.redis.routing import choose_queue, why_waiting
 from kronos_model.bars.columns import COLUMNS, Instrument, as_columns
 from kronos_model.bars.files.options import NO_OPTIONS, VALUE, ReadOptions
 from kronos_model.bars.timestamps import write_times
@@ -32,8 +35,11 @@ from kronos_model.seeds import derive_series_seed
 if TYPE_CHECKING:
     from kronos_client.registry.model_registry import ModelRegistry
 
+log = logging.getLogger(__name__)
 
 MAX_PASSES: Final = 2
+WORKER_POLL_S: Final = 1.0
+"""Seconds between looks for a worker that says the lookback."""
 
 Item = tuple[tuple[int, int], list[dict[str, Any]], ForecastOptions]
 """A job: the numbers of its model and its windows, its series and its options."""
@@ -209,19 +215,36 @@ class BacktestInput(NamedTuple):
 
 
 def begin_backtest(
-    candles: Any,
-    output: str | Path,
-    workers: Callable[[], Sequence[AnyWorkerStatus]],
-    options: BacktestArguments,
-) -> BacktestRun:
-    """Read the candles, find the lookback, and open what an earlier run left in ``output``."""
+    candles: Any, output: str | Path, dispatcher: Dispatcher, options: BacktestArguments
+) -> Iterator[BacktestRun | None]:
+    """Read the candles, find the lookback, and open what an earlier run left in ``output``.
+
+    Yields None, and logs why, as long as only a worker that is not ready could say the lookback; then the run.
+    """
     from kronos_client.registry.model_registry import ModelRegistry  # httpx2
 
     check_options(options, BacktestArguments)
     given = plain(**options)
     read = partial(read_candles, candles, given.pop("reading", NO_OPTIONS))
     folder = given.pop("model_folder", None)
-    return open_backtest(read, Path(output), workers(), folder and ModelRegistry(Path(folder)), **given)
+    registry = folder and ModelRegistry(Path(folder))
+    said: str | None = None
+    while True:
+        workers = dispatcher.workers()
+        try:
+            run = open_backtest(read, Path(output), workers, registry, **given)
+        except JobError as error:
+            queue = choose_queue("auto", True, workers, names=dispatcher.settings.queue_names)
+            reason = why_waiting(queue, workers)
+            is_unknown = (error.code, error.field) == (ErrorCode.MISSING_FIELD, "lookback")
+            if not is_unknown or reason is None:
+                raise
+            if reason != said:
+                log.warning("%s", said := reason)
+        else:
+            yield run
+            return
+        yield None
 
 
 def open_backtest(

@@ -68,7 +68,11 @@ def test_a_version_that_no_worker_has_loaded_is_read_as_the_model_folder_says(tm
     registry.register(BUNDLED_FOLDER / "kronos-tiny", "mine", job_id="", fingerprint="", metadata=kept)
     assert find_lookback([], ["mine@1"], 4, registry) == 24
     options = {"models": ["mine@1"], "horizon": 4, "windows": 2, "model_folder": str(tmp_path)}
-    with closing(begin_backtest({"one": walk(1)}, tmp_path / "out", list, options)) as begun:
+    fake = FakeForecastClient()
+    fake.live_workers = []
+    with closing(
+        next(begin_backtest({"one": walk(1)}, tmp_path / "out", fake._dispatcher, options))
+    ) as begun:
         assert begun.plan.options.lookback == 24
     for name, known in (("mine@2", registry), ("mine@1", None)):
         with pytest.raises(JobError, match=f"no live worker holds the model {name}"):

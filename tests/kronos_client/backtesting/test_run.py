@@ -382,6 +382,23 @@ def announcing(client):
     return client
 
 
+@pytest.mark.parametrize("fake", [FakeForecastClient, FakeAsyncForecastClient])
+def test_a_backtest_waits_for_a_worker_that_is_not_ready_and_says_so(
+    fake, announcing, tmp_path, monkeypatch, caplog
+):
+    states = [[], [fake_worker(state="loading")], [fake_worker(state="loading")], announcing.live_workers]
+    monkeypatch.setattr(
+        "kronos_client.testing._Memory.workers", lambda _: states.pop(0) if states[1:] else states[0]
+    )
+    monkeypatch.setattr("kronos_client.backtesting.run.WORKER_POLL_S", 0)
+    report = fake().backtest(CANDLES, tmp_path, **AUTO)
+    report = asyncio.run(report) if asyncio.iscoroutine(report) else report
+    assert report["asked"]["lookback"] == 40
+    none, loading = [record.message for record in caplog.records]
+    assert none.startswith("No worker serves the queue cpu")
+    assert loading.startswith("Every worker of the queue cpu is still loading its model")
+
+
 @pytest.mark.parametrize("chosen", [{}, {"lookback": 40}])
 def test_instruments_too_short_for_the_lookback_are_left_out_by_name(announcing, tmp_path, chosen):
     report = announcing.backtest(CANDLES | {"short": walk(3, 44)}, tmp_path, **AUTO | chosen)
