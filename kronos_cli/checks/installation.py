@@ -135,7 +135,10 @@ def check_installation(*, with_compute: bool = True) -> list[Finding]:
     here = [worker.node for worker in workers if worker.host == platform.node()]
     findings += _findings_of("folders", lambda: folder_findings(settings))
     findings += _findings_of("ports", lambda: port_findings(settings, here))
-    return findings + (_findings_of("device", lambda: compute_findings(settings)) if with_compute else [])
+    served = sorted({worker.model.id for worker in workers if worker.model is not None})
+    return findings + (
+        _findings_of("device", lambda: compute_findings(settings, served)) if with_compute else []
+    )
 
 
 def _findings_of(check: str, run: Callable[[], Iterable[Finding]]) -> list[Finding]:

@@ -81,8 +81,11 @@ def port_findings(settings: CliSettings, workers_here: Sequence[str]) -> Iterato
         yield Finding(check, "ok", f"{host}:{port} {text}")
 
 
-def compute_findings(settings: CliSettings) -> Iterator[Finding]:
-    """Compute on the device and load the model, in a separate process."""
+def compute_findings(settings: CliSettings, served: Sequence[str] = ()) -> Iterator[Finding]:
+    """Compute on the device and load the model, in a separate process.
+
+    Live workers hold the models ``served``. Then a machine that names no model needs none here.
+    """
     needs_model = settings.role == "forecast"
     try:
         report = run_probe(
@@ -92,11 +95,11 @@ def compute_findings(settings: CliSettings) -> Iterator[Finding]:
         remedy = "install torch in the version of requirements.txt: ./kronos setup"
         yield Finding("device", "failed", str(error), remedy)
     else:
-        yield from report_findings(report)
+        yield from report_findings(report, () if settings.model else served)
 
 
-def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
-    """The findings from a probe's report on one device."""
+def report_findings(report: Mapping[str, Any], served: Sequence[str] = ()) -> Iterator[Finding]:
+    """The findings from a probe's report on one device. A model that is not here may be ``served``."""
     device, model = report["devices"][0], report["model"]
     if "error" in device:
         yield Finding("device", "failed", device["error"], "set KRONOS_DEVICE to another device, such as cpu")
@@ -112,7 +115,9 @@ def report_findings(report: Mapping[str, Any]) -> Iterator[Finding]:
     yield Finding("engine", level, f"{engine['kind']}: {engine['why']}", remedy)
     if model is None:
         return
-    if model.get("code") == "CHECKPOINT_UNREACHABLE":
+    if model.get("code") == "CHECKPOINT_UNREACHABLE" and served:
+        yield Finding("model", "ok", f"KRONOS_MODEL is not set here; live workers serve {', '.join(served)}")
+    elif model.get("code") == "CHECKPOINT_UNREACHABLE":
         remedy = "the worker downloads it at its first start; without internet set KRONOS_MODEL=kronos-tiny"
         yield Finding("model", "warning", "the model is not on this machine yet", remedy)
     elif "error" in model:

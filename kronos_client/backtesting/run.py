@@ -219,7 +219,7 @@ def begin_backtest(
 ) -> Iterator[BacktestRun | None]:
     """Read the candles, find the lookback, and open what an earlier run left in ``output``.
 
-    Yields None, and logs why, as long as only a worker that is not ready could say the lookback; then the run.
+    Yields None, and logs why, while the lookback is unknown and no worker is ready; then the run.
     """
     from kronos_client.registry.model_registry import ModelRegistry  # httpx2
 

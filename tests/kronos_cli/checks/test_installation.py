@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kronos_cli.checks import installation
+from kronos_cli.checks import Finding, installation
 from kronos_cli.checks.installation import (
     check_installation,
     known_names,
@@ -18,6 +18,9 @@ from kronos_cli.checks.installation import (
 )
 from kronos_client.testing import fake_worker
 from tests.all_settings import AllSettings
+
+OWN = {"id": "stand-in", "revision": None, "tokenizer_id": "stand-in", "tokenizer_revision": None}
+SERVING = fake_worker(model=OWN)
 
 
 def of(folder: Path, *lines: str) -> list[tuple[str, str]]:
@@ -135,6 +138,35 @@ def test_a_worker_that_cannot_store_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
+    ("model", "workers", "level", "text"),
+    [
+        (None, [SERVING], "ok", "live workers serve stand-in"),
+        (None, [fake_worker("cpu.finetune")], "warning", "not on this machine yet"),
+        ("small", [SERVING], "warning", "not on this machine yet"),
+    ],
+)
+def test_a_machine_that_names_no_model_needs_none_where_workers_serve_one(
+    monkeypatch: pytest.MonkeyPatch, model: str | None, workers: list[Any], level: str, text: str
+) -> None:
+    if model is not None:
+        monkeypatch.setenv("KRONOS_MODEL", model)
+    engine = {"kind": "native", "why": "AVX2", "is_fallback": False}
+    device = {
+        "device": "cpu",
+        "description": {"name": "CPU"},
+        "warning": None,
+        "skipped": None,
+        "engine": engine,
+    }
+    report = {"devices": [device], "model": {"error": "offline", "code": "CHECKPOINT_UNREACHABLE"}}
+    monkeypatch.setattr("kronos_cli.checks.machine.run_probe", lambda *_, **__: report)
+    monkeypatch.setattr(installation, "redis_findings", lambda _: [Finding("redis", "ok", "")])
+    monkeypatch.setattr(installation, "_workers", lambda _: workers)
+    (found,) = (finding for finding in check_installation() if finding.check == "model")
+    assert (found.level, text in found.message) == (level, True)
+
+
+@pytest.mark.parametrize(
     ("name", "check"),
     [
         ("package_findings", "packages"),
@@ -148,7 +180,7 @@ def test_a_broken_check_is_a_finding_and_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, name: str, check: str
 ) -> None:
     monkeypatch.setenv("KRONOS_REDIS_URL", "redis://127.0.0.1:1/0")
-    monkeypatch.setattr(installation, "compute_findings", lambda _: [])
+    monkeypatch.setattr(installation, "compute_findings", lambda *_: [])
 
     def fail(*_: Any) -> Any:
         raise ValueError("a\nb")
