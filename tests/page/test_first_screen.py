@@ -41,11 +41,28 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     page.wait_for_selector("#answer:not(:empty)")
     assert "An example: made-up prices, forecast by kronos-tiny." in page.inner_text("#made-by")
     assert "not for trading" in page.inner_text("#made-by .badge")
-    assert page.locator("#invite #open-own").is_visible()
+    assert page.locator("#invite").is_visible()
+    assert page.locator("#open-own").is_visible()
     label = page.get_attribute("#chart", "aria-label")
     assert "Candles of sample.csv, 464 bars up to Fri, Jan 17, 2025, 01:40 PM" in label
     assert f"forecast of {example.HORIZON} bars" in label
     assert page.locator("#downloads").is_hidden()
+
+
+def test_a_phone_shows_the_chart_how_far_and_the_button_at_once(routed: RoutedVisit):
+    routed.page.set_viewport_size({"width": 390, "height": 844})
+    page = routed.open()
+    page.wait_for_selector("#figure")
+    seen = """one => {
+        const { top, bottom } = one.getBoundingClientRect()
+        return [top >= 0, bottom <= innerHeight]
+    }"""
+    for shown in ("#open-own", "#answer", "#horizon", "#run"):
+        assert page.locator(shown).evaluate(seen) == [True, True], shown
+    chart, ask = (page.locator(part).bounding_box() for part in ("#chart", ".ask"))
+    assert ask["y"] - chart["y"] > 250
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    assert page.locator("footer a").last.bounding_box()["y"] < ask["y"] - 16  # nothing stays covered
 
 
 def test_two_actions_lead_to_a_forecast_of_ones_own(routed: RoutedVisit):

@@ -5,9 +5,27 @@ import re
 import pytest
 
 from tests.page.conftest import RoutedVisit, go_to
+from tests.page.test_routed import WORKER
 
 VIEWS = ("forecast", "feeds", "backtest", "finetune", "workers", "jobs")
 SIZE = {"width": 1440, "height": 900}
+COVERED = """() => [...document.querySelectorAll("header nav a, #readiness, #theme")].filter((one) => {
+    const { left, right, top, bottom } = one.getBoundingClientRect()
+    const ends = [left + 2, right - 2].map((x) => document.elementFromPoint(x, (top + bottom) / 2))
+    return one.scrollWidth > one.clientWidth || !ends.every((found) => one.contains(found))
+}).map((one) => one.textContent)"""
+CUT_CHOICES = """() => {
+    const context = document.createElement("canvas").getContext("2d")
+    const [arrow, edge] = [20, 2]
+    const cut = (select) => {
+        const { font, paddingLeft, paddingRight } = getComputedStyle(select)
+        const room = select.offsetWidth - parseFloat(paddingLeft) - parseFloat(paddingRight) - arrow - edge
+        context.font = font
+        const texts = [...select.options].map(({ text }) => text)
+        return texts.filter((text) => context.measureText(text).width > room)
+    }
+    return [...document.querySelectorAll("select")].filter((one) => one.checkVisibility()).flatMap(cut)
+}"""
 
 
 def shown(page) -> list[str]:
@@ -30,6 +48,22 @@ def test_one_view_is_shown_at_a_time_and_the_last_one_is_remembered(routed: Rout
     page.goto("about:blank")
     routed.open()
     assert shown(page) == ["workers"]
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390, 360])
+def test_no_view_and_no_choice_is_cut_off(routed: RoutedVisit, width: int):
+    page = routed.page
+    page.set_viewport_size({"width": width, "height": 800})
+    worker = WORKER | {"device": "cuda:0", "device_description": {"name": "NVIDIA RTX 4090"}}
+    routed.answers["workers"] = {"workers": [WORKER, worker], "queues": {}}
+    routed.answers["models"] = {"models": [{"id": "kronos-tiny", "kind": "own"}]}
+    routed.open()
+    page.wait_for_selector("#readiness.ready")
+    assert page.evaluate(COVERED) == []
+    for view in VIEWS:
+        go_to(page, view)
+        page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+        assert page.evaluate(CUT_CHOICES) == [], view
 
 
 @pytest.mark.parametrize("address", ["#forecasts/one", "#backtests/one", "#finetunes/one"])

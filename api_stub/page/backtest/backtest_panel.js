@@ -51,7 +51,7 @@ export class BacktestPanel {
   /** Offers the file that is open for a forecast. */
   onCandles(candles) {
     this.#candles = candles
-    const text = candles ? `${candles.name}, open under Forecast` : "the file under Forecast: none is open yet"
+    const text = candles ? `${candles.name} (open)` : "none is open yet"
     this.datasets.further.set("backtest-data", [[AT_HAND, text]])
     this.datasets.show()
   }

@@ -115,7 +115,7 @@ export function axisText(time, tickMarkType) {
  * bars of a day or more have no time of day.
  *
  * @param stamps The timestamps of the series, which decide what is shown.
- * @param timezone The zone's name, if it is known.
+ * @param timezone The zone's name, if it is known; "" if the times are to name none.
  * @param day How the date is written.
  */
 export function timesOf(stamps, timezone = null, day = DAY) {
@@ -125,9 +125,14 @@ export function timesOf(stamps, timezone = null, day = DAY) {
   const options = { weekday: "short", ...day, ...(hasTime ? { ...CLOCK, ...second } : {}), timeZone: "UTC" }
   const format = new Intl.DateTimeFormat(LOCALE, options)
   return (stamp) => {
-    const zone = hasTime ? timezone ?? zoneName(offsetOf(stamp)) : ""
+    const zone = hasTime ? zoneOf(stamp, timezone) : ""
     return `${format.format(1000 * clockOf(stamp))}${zone ? ` ${zone}` : ""}`
   }
+}
+
+/** The zone of a timestamp, such as "America/New_York" or "UTC+2"; "" if it is not known. */
+export function zoneOf(stamp, timezone) {
+  return timezone ?? zoneName(offsetOf(stamp))
 }
 
 /** A zone by its offset in seconds, such as "UTC+5:30"; "" for null. */

@@ -7,7 +7,7 @@ import { Ahead } from "../charts/ahead.js"
 import { BandView, LinesView } from "../charts/band_series.js"
 import { followSize } from "../charts/chart_size.js"
 import { chartOptions, colour, withColours } from "../charts/colours.js"
-import { NEAR, axisText, compact, digitsFor, digitsOf, price, timesOf } from "../common/format.js"
+import { NEAR, axisText, compact, digitsFor, digitsOf, price, timesOf, zoneOf } from "../common/format.js"
 import { isIntraday } from "../common/times.js"
 import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
@@ -164,7 +164,8 @@ export class ForecastChart {
     this.#at = null
     const recent = texts.slice(-LOOKED_AT)
     this.time = timesOf(recent, lookback.timezone)
-    this.shortTime = timesOf(recent, lookback.timezone, NEAR)
+    this.shortTime = timesOf(recent, "", NEAR)
+    this.zone = isIntraday(this.#times) ? zoneOf(recent[0], lookback.timezone) : ""
     this.digits = digitsOf(lookback.slice(-LOOKED_AT).columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
     const priceFormat = { type: "custom", formatter: (value) => this.price(value), minMove: 10 ** -this.digits }
     for (const name of ["candles", "meanCandles", "mean", "widest", "outer", "inner", "paths", "pastRange", "past"]) {

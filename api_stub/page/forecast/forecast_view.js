@@ -89,6 +89,7 @@ export class ForecastView {
       levels: series ? Object.keys(series.quantiles) : [],
     })
     byId("made-by").hidden = !result
+    showText(byId("zone"), this.chart.zone && `Times: ${this.chart.zone}`)
     for (const id of ["downloads", "numbers"]) byId(id).hidden = !result || isExample
     showText(byId("paths-state"), result && wantsPaths && !hasPaths &&
       `This forecast came without its simulated paths. Forecast again to get them; seed ${series.seed} gives the same forecast.`)

@@ -69,10 +69,11 @@ function showReadiness(pool) {
   const ready = pool?.workers.filter((worker) => isReady(worker) && isForecasting(worker)) ?? []
   const devices = [...new Set(ready.map((worker) => (isGpu(worker) ? "graphics card" : "processor")))].sort().join(", ")
   const text = !pool ? "The service does not answer"
-    : ready.length ? `${count(ready.length)} ${ready.length === 1 ? "worker" : "workers"} ready: ${devices}`
+    : ready.length ? `${count(ready.length)} ${ready.length === 1 ? "worker" : "workers"} ready`
     : pool.workers.some(isForecasting) ? "No worker is ready yet" : "No worker is running"
   line.className = `readiness ${!pool ? "away" : ready.length ? "ready" : ""}`
-  if (line.textContent !== text) line.textContent = text // screen readers read every change
+  const where = made("span", { class: "devices" }, ready.length ? `: ${devices}` : "")
+  if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
 }
 
 /** A worker: first what it does and on which device, then its load, facts and warnings, and its id at the end. */
