@@ -169,16 +169,18 @@ class Dispatcher(ABC):
         with suppress(JobError):
             self.cancel(job_id)
 
-    def not_in_time(self, job_id: str, timeout_s: float | None) -> JobError:
-        """Cancel a job that is not done in time; returns its TIMEOUT, which says whether that succeeded."""
+    def not_in_time(self, job_id: str, timeout_s: float | None, late: JobError) -> JobError:
+        """Cancel a job that is not done in time; returns its TIMEOUT, which says whether that succeeded.
+
+        ``late`` is that of waiting, and says why no worker took the job.
+        """
         outcome = "goes on, since others may share it" if is_shared(job_id) else "was cancelled"
         try:
             self.cancel(job_id)
         except JobError as error:
             reason = f"since it could not be cancelled ({error.code})"
             outcome = f"may go on, {reason}: cancel it later by its id, {job_id}"
-        message = f"no result within {timeout_s} s; the job {outcome}"
-        return JobError(ErrorCode.TIMEOUT, message, None, {"job_id": job_id})
+        return timed_out(timeout_s, outcome, late.details.get("waiting"), job_id=job_id)
 
     @abstractmethod
     def _cancel(self, job_id: str) -> None:
@@ -187,6 +189,14 @@ class Dispatcher(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the connections."""
+
+
+def timed_out(timeout_s: float | None, outcome: str, waiting: str | None, **details: str) -> JobError:
+    """TIMEOUT, with what becomes of the job and why no worker took it."""
+    message = f"no result within {timeout_s} s; the job {outcome}"
+    if waiting is not None:
+        message, details["waiting"] = f"{message}. {waiting}", waiting
+    return JobError(ErrorCode.TIMEOUT, message, None, details)
 
 
 class RedisDispatcher(Dispatcher):

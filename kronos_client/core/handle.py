@@ -305,7 +305,7 @@ async def cancelled_if_left_async(
     except JobError as error:
         if error.code != ErrorCode.TIMEOUT:
             raise
-        raise await call(dispatcher.not_in_time, handle.id, timeout_s) from None
+        raise await call(dispatcher.not_in_time, handle.id, timeout_s, error) from None
     except asyncio.CancelledError:
         if not may_stay:
             await asyncio.shield(call(dispatcher.try_to_cancel, handle.id))
@@ -330,7 +330,7 @@ def cancelled_if_left(
     except JobError as error:
         if error.code != ErrorCode.TIMEOUT:
             raise
-        raise dispatcher.not_in_time(job_id, timeout_s) from None
+        raise dispatcher.not_in_time(job_id, timeout_s, error) from None
     except (KeyboardInterrupt, SystemExit):
         if not may_stay:
             dispatcher.try_to_cancel(job_id)

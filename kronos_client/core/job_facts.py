@@ -25,7 +25,7 @@ from kronos_client.redis.queues import (
     queue_and_step,
     waiting_keys,
 )
-from kronos_client.redis.routing import jobs_per_s, live_workers
+from kronos_client.redis.routing import jobs_per_s, live_workers, why_waiting
 
 MAX_STATE_BYTES: Final = 8192
 """A stored state is read up to here: enough for an error, and for the status before a long result."""
@@ -35,7 +35,6 @@ RENEWED_WITHIN_S: Final = 15
 NEXT: Final = {
     "unknown": "Check the id, or submit it. A job of another Celery client is known once a worker begins it.",
     "waiting": "Wait, or add workers.",
-    "not ready": "Start a worker for its queue: none is ready.",
     "not there": "If this does not change, submit it again under its id: that is safe.",
     "delayed": "Wait.",
     "held": "Wait. kronos status shows its worker.",
@@ -70,6 +69,7 @@ class JobFacts:
         until: When its delay ends, or its claim unless renewed.
         left_s: About how long it waits for a worker, or for its delay, or is computed.
         num_ready: Ready workers of its queue.
+        waiting: Why none is ready, and the command that starts one.
         is_worker_alive: Whether the last attempt's worker is announced.
         attempts: The last ones. The last one of all may go on, or have ended with the job or with its worker.
         bars: The number done, and of all.
@@ -86,6 +86,7 @@ class JobFacts:
     until: float | None
     left_s: float | None
     num_ready: int
+    waiting: str | None
     is_worker_alive: bool
     attempts: tuple[Attempt, ...]
     bars: tuple[int, int] | None
@@ -99,8 +100,10 @@ class JobFacts:
 
 def next_step(facts: JobFacts) -> str:
     """What its submitter or an operator should do next."""
+    if facts.where == "waiting" and facts.waiting is not None:
+        return facts.waiting
     more = {
-        "waiting": "not ready" if not facts.num_ready else "not there" if facts.num_before is None else None,
+        "waiting": "not there" if facts.num_before is None else None,
         "held": None if facts.is_worker_alive else "vanished",
         "ended": "failed" if facts.error else None if facts.state else "expired",
     }
@@ -149,6 +152,7 @@ def read_job(redis: Redis, job_id: str, *, reads_dead: bool = True) -> JobFacts:
         until=record.until,
         left_s=left_s,
         num_ready=num_ready,
+        waiting=why_waiting(queue, workers),
         is_worker_alive=record.fields.get("worker") in [worker.node for worker in workers],
         attempts=_attempts(record),
         bars=bars,

@@ -12,9 +12,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import is_job_id, is_shared
-from kronos_client.core.dispatcher import Dispatcher
+from kronos_client.core.dispatcher import Dispatcher, timed_out
 from kronos_client.core.result_store import ResultStore
 from kronos_client.core.stored import LOST, Stored
 from kronos_client.redis.connection import NOT_REACHED, is_refused, reachable, unanswered, unreachable
@@ -167,8 +167,7 @@ class ResultEvents:
                 if remaining_s <= 0:
                     if stored is None:
                         raise unanswered(job_id)
-                    message = f"no result within {timeout_s} s; the job goes on, wait again or cancel it"
-                    raise JobError(ErrorCode.TIMEOUT, message)
+                    raise timed_out(timeout_s, "goes on, wait again or cancel it", stored.waiting)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(None if timeout_s is None else remaining_s):
                         await waiter.changed.wait()

@@ -1,5 +1,7 @@
 """What the fake client adds for apps' tests: made-up results, and the means to steer it."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -187,6 +189,14 @@ def test_a_job_that_no_worker_can_take_says_so_and_waits_on(caplog, workers, rea
         assert [(state.name, state.waiting) for state in states] == [("PENDING", reason), ("SUCCESS", None)]
     many = fake.forecast_many([CANDLES], pred_len=5, device="cpu", timeout_s=0)
     assert [outcome.error.code for outcome in many] == [ErrorCode.TIMEOUT]
+    for late in (
+        partial(fake.forecast, CANDLES, pred_len=5, device="cpu"),
+        fake.submit(CANDLES, pred_len=5, device="cpu").wait,
+    ):
+        with pytest.raises(JobError) as ended:
+            late(timeout_s=0)
+        assert ended.value.details.get("waiting") == reason
+        assert reason is None or ended.value.message.endswith(f". {reason}")
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert said == ([] if reason is None else [reason]), "once, until a worker is ready"
 
