@@ -167,6 +167,7 @@ def forecast(
         run = ForecastRun(
             client, inputs, reader, target, lookback or settings.max_bars, sent,
             max_in_flight=in_flight, timeout_s=timeout_s, fresh=fresh, plot=plot, overwrite=overwrite,
+            model_folder=settings.model_folder,
         )  # fmt: skip
         try:
             run.run(Console(stderr=True, highlight=False))

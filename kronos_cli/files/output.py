@@ -121,6 +121,7 @@ class ForecastFolder:
     With the journal a stopped run continues: a forecast from the same candles and options is not repeated.
     A file that no run of this command wrote is not replaced. Each line has ``output`` and ``fingerprint``.
     A null fingerprint is a claim, written before the file, because a run may be killed between the two.
+    Lines of 0.1.0 have no ``model``, the version that made the forecast.
 
     Use it in a ``with`` block, in one process at a time. A file is complete or does not exist. If the journal
     has a fingerprint, its file was written. ``path`` is the output, and ``charts`` the folder of its charts.
@@ -135,6 +136,7 @@ class ForecastFolder:
         self._kind = kind
         self._journal: IO[str] | None = None
         self._made_from: dict[str, str | None] = {}  # None: claimed, not yet written
+        self._made_by: dict[str, str | None] = {}
 
     def __enter__(self) -> Self:
         path = self._folder / JOURNAL
@@ -151,6 +153,7 @@ class ForecastFolder:
             with suppress(ValueError, TypeError, KeyError):  # a damaged line
                 entry = json.loads(line)
                 self._made_from[entry["output"]] = entry["fingerprint"]
+                self._made_by[entry["output"]] = entry.get("model")
         if text and not text.endswith("\n"):  # a crash cut the last line short: begin a new one
             self._journal.write("\n")
         return self
@@ -163,10 +166,15 @@ class ForecastFolder:
         """The file of this forecast."""
         return self._folder / self._key(name)
 
-    def has(self, name: str, fingerprint: str, also: Sequence[Path] = ()) -> bool:
-        """Whether the forecast and the files ``also`` exist, and its fingerprint is the same."""
+    def has(self, name: str, fingerprint: str, also: Sequence[Path] = (), model: str | None = None) -> bool:
+        """Whether the forecast and the files ``also`` exist, and its fingerprint is the same.
+
+        Also its ``model``, unless that is not known.
+        """
         is_there = all(path.is_file() for path in (self.path_of(name), *also))
-        return is_there and self._made_from.get(self._key(name)) == fingerprint
+        key = self._key(name)
+        is_same = model is None or self._made_by.get(key) in (None, model)
+        return is_there and is_same and self._made_from.get(key) == fingerprint
 
     def claim(self, files: Mapping[str, Sequence[Path]], *, overwrite: bool = False) -> None:
         """Claim in the journal these forecasts, each with its other files.
@@ -190,8 +198,10 @@ class ForecastFolder:
         """Write a forecast. Raises DiskFull."""
         name = record["series"]
         write_record(self.path_of(name), self._kind, record)
-        self._made_from[self._key(name)] = fingerprint
-        self._note({"output": self._key(name), "fingerprint": fingerprint, "job_id": record["job_id"]})
+        key, model = self._key(name), "{id}@{revision}".format(**record["model"])
+        self._made_from[key], self._made_by[key] = fingerprint, model
+        entry = {"output": key, "fingerprint": fingerprint, "model": model, "job_id": record["job_id"]}
+        self._note(entry)
 
     def finish(self, names: Iterable[str]) -> None:
         """Write what is made of all these forecasts. Raises DiskFull."""

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +16,11 @@ from kronos_cli.wording import in_own_words, job_error
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.results import SeriesForecast
+from kronos_client.core.job import announced_model
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.options import ForecastOptions
+from kronos_model.checkpoints.names import full_name
+from kronos_model.errors import CheckpointError
 
 INTERRUPTED: Final = 130
 MAX_LISTED: Final = 3
@@ -99,6 +102,7 @@ class ForecastRun:
     fresh: bool
     plot: bool
     overwrite: bool
+    model_folder: Path | None = None
 
     def __post_init__(self) -> None:
         self._up_to_date: set[str] = set()
@@ -143,6 +147,7 @@ class ForecastRun:
 
     def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
         """Yield the files to forecast, and count the others. ``show`` is called before each file."""
+        model = None if self.fresh else self._model_now()
         for name, source in self.inputs.items():
             show()
             try:
@@ -152,11 +157,25 @@ class ForecastRun:
                 continue
             for text in work.lookback.warnings:
                 self.tally.warn(source.file, text)
-            if not self.fresh and self.output.has(name, work.fingerprint, self._charts(name)):
+            if not self.fresh and self.output.has(name, work.fingerprint, self._charts(name), model):
                 self.tally.num_unchanged += 1
                 self._up_to_date.add(name)
             else:
                 yield work
+
+    def _model_now(self) -> str | None:
+        """The version that a job gets now; None if neither the model folder nor ready workers say it."""
+        from kronos_client.registry.model_registry import ModelRegistry  # httpx2
+
+        name, found = self.options.get("model"), None
+        with suppress(JobError, CheckpointError):  # Redis is away, or the model is damaged
+            if name is not None and self.model_folder is not None:
+                found = ModelRegistry(self.model_folder).resolve(name)
+            if found is not None:
+                return found.reference
+            model = announced_model(full_name(name) if name else None, self.client.workers())
+            return model and f"{model.id}@{model.revision}"
+        return None
 
     def _keep(self, outcome: ForecastOutcome) -> None:
         work: Any = outcome.key  # the ForecastWork that was sent

@@ -50,7 +50,7 @@ class Job(NamedTuple):
     kwargsrepr: str
     calibrated_model: str | Literal[False] | None = False
 
-    def shared(self, scope: str, workers: Iterable[AnyWorkerStatus]) -> Job:
+    def shared(self, scope: str, workers: Sequence[AnyWorkerStatus]) -> Job:
         """The job under the id that equal ones of this scope have; itself if it is not known to equal any.
 
         Equal are forecasts of the same content, with all seeds given, by the same revision of a model, which
@@ -60,10 +60,8 @@ class Job(NamedTuple):
         if self.kind is not FORECAST:
             return self
         content = json.loads(self.content)
-        ready = [
-            worker for worker in workers if worker.role == "forecast" and worker.is_ready and worker.model
-        ]
-        model, engines = _announced(content.get("model"), ready), self._engines(ready)
+        ready = _forecasting(workers)
+        model, engines = announced_model(content.get("model"), workers), self._engines(ready)
         seed, *own_seeds = [part.get("seed") for part in (content.get("sampling", {}), *content["series"])]
         if model is None or len(engines) != 1 or (seed is None and None in own_seeds):
             return self
@@ -77,7 +75,11 @@ class Job(NamedTuple):
         return list({worker.models[0].engine if worker.models else None for worker in pool})
 
 
-def _announced(name: str | None, ready: Sequence[ForecastWorkerStatus]) -> ModelInfo | None:
+def _forecasting(workers: Iterable[AnyWorkerStatus]) -> list[ForecastWorkerStatus]:
+    return [worker for worker in workers if worker.role == "forecast" and worker.is_ready and worker.model]
+
+
+def announced_model(name: str | None, workers: Iterable[AnyWorkerStatus]) -> ModelInfo | None:
     """The model that a job means by this name; None if ready workers have different ones, or it may change.
 
     All of them must have it as their own. One that loads it on request may have another revision, and a
@@ -85,7 +87,7 @@ def _announced(name: str | None, ready: Sequence[ForecastWorkerStatus]) -> Model
     """
     own = {
         (worker.models[0].id if worker.models else worker.model.id, worker.model)
-        for worker in ready
+        for worker in _forecasting(workers)
         if worker.model is not None
     }
     if len(own) != 1:

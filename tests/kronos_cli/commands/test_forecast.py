@@ -15,10 +15,13 @@ from rich.console import Console
 
 from kronos_cli.commands import forecast as command
 from kronos_cli.main import cli
+from kronos_cli.settings import CliSettings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.many import ForecastOutcome
-from kronos_client.testing import FakeForecastClient
+from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.testing import FakeForecastClient, fake_worker
 from kronos_model.bars.synthetic import candles
+from kronos_model.checkpoints.names import BUNDLED_FOLDER
 from tests.kronos_model.bars.files.candle_files import FOLDER
 from tests.worker.inference.forecasts import result
 
@@ -31,6 +34,13 @@ class PlayedClient:
         self.options: dict[str, Any] = {}
         self.errors: dict[int, BaseException] = {}
         self.is_closed = False
+        self.model = {"id": "own", "revision": "1", "tokenizer_id": "t", "tokenizer_revision": "1"}
+        self.live_workers: list[Any] = []
+
+    def workers(self) -> list[Any]:
+        if not self.live_workers:
+            raise JobError(ErrorCode.BROKER_UNREACHABLE, "Redis is away")
+        return self.live_workers
 
     def __call__(self, **_: Any) -> "PlayedClient":
         return self
@@ -49,7 +59,7 @@ class PlayedClient:
                 error = self.errors.get(len(frame))
                 if error is not None and not isinstance(error, JobError):
                     raise error
-                done = None if error else result(warnings=["a warning"])
+                done = None if error else result(warnings=["a warning"], model=self.model)
                 yield ForecastOutcome(index, key, f"job-{index}", done, error)
         finally:
             self.is_closed = True
@@ -106,6 +116,37 @@ def test_every_file_is_forecast_once(played: PlayedClient, files: list[Path]) ->
     again = forecast("in", "--output", "out", "--pred-len", "2")
     assert again.stdout == "3 files: 0 forecast, 3 unchanged. out\n"
     assert played.asked == [20, 21, 22]
+
+
+def test_another_version_of_the_workers_own_model_repeats_a_forecast(
+    played: PlayedClient, files: list[Path]
+) -> None:
+    assert "3 forecast" in forecast("in", "--output", "out").stdout
+    for revision, said in (("1", "3 unchanged"), ("2", "3 forecast"), ("2", "3 unchanged")):
+        played.model = played.model | {"revision": revision}
+        played.live_workers = [fake_worker(model=played.model)]
+        assert said in forecast("in", "--output", "out").stdout
+    played.live_workers = []
+    assert "3 unchanged" in forecast("in", "--output", "out").stdout, "nobody says what a job would get"
+
+
+def test_another_version_that_a_name_means_repeats_a_forecast(
+    played: PlayedClient, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = ModelRegistry(tmp_path / "models")
+    settings = CliSettings(model_folder=tmp_path / "models")
+    monkeypatch.setattr(command, "get_settings", lambda: settings)
+    for version in "12":
+        registry.register(
+            BUNDLED_FOLDER / "kronos-tiny",
+            "mine",
+            job_id=version,
+            fingerprint=version,
+            metadata={"max_context": 64},
+        )
+        played.model = played.model | {"id": "mine", "revision": version}
+        assert "3 forecast" in forecast("in", "--output", "out.csv", "--model", "mine").stdout
+        assert "3 unchanged" in forecast("in", "--output", "out.csv", "--model", "mine").stdout
 
 
 @pytest.mark.parametrize(
