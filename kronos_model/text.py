@@ -36,6 +36,11 @@ def escaped(text: str, max_chars: int) -> str:
     return cut("".join(char if char.isprintable() else _escape(char) for char in start), max_chars)
 
 
+def plural(number: int, noun: str) -> str:
+    """A number and its noun, such as ``1 window`` and ``2 windows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def one_line(text: str) -> str:
     """Replace every run of white space by one space."""
     return " ".join(text.split())

@@ -16,6 +16,7 @@ from kronos_client.backtesting.plan import DEFAULT_WINDOWS
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_model.errors import CandleFileError
+from kronos_model.text import plural
 
 DEFAULT_OUTPUT = Path("output/backtest")
 TIME = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"])
@@ -100,7 +101,7 @@ def backtest(
         click.echo(json.dumps(report, indent=2))
         return
     for name, model in report["models"].items():
-        click.echo(f"{name}, {report['num_windows']} windows:")
+        click.echo(f"{name}, {plural(report['num_windows'], 'window')}:")
         for line in model["verdict"]:
             click.echo(f"  {line}")
     for remark in report["remarks"]:
@@ -108,7 +109,7 @@ def backtest(
     for file, why in report["left_out"]["files"].items():
         click.echo(f"Warning: {file} is left out: {why}", err=True)
     if left_out := report["left_out"]["windows"]:
-        click.echo(f"Warning: {left_out} windows are left out:", err=True)
+        click.echo(f"Warning: {plural(left_out, 'window')} left out:", err=True)
         for code, failure in report["left_out"]["errors"].items():
             click.echo(f"  {code}: {failure['message']}", err=True)
     click.echo(f"Report: {output / 'report.html'}")

@@ -174,7 +174,7 @@ class ForecastRun:
             if found is not None:
                 return found.reference
             model = announced_model(full_name(name) if name else None, self.client.workers())
-            return model and f"{model.id}@{model.revision}"
+            return None if model is None else f"{model.id}@{model.revision}"
         return None
 
     def _keep(self, outcome: ForecastOutcome) -> None:

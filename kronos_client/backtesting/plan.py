@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from kronos_client.contract.backtest import BacktestJob, check_models
 from kronos_client.contract.errors import ErrorCode, JobError, refusal
 from kronos_model.bars.columns import Instrument
+from kronos_model.bars.timestamps import write_times
 from kronos_model.evaluation.windows import Windows, WindowTimes, spread, window_times
 
 WINDOWS_PER_JOB: Final = 4
@@ -177,7 +178,8 @@ class BacktestPlan:
         counts = np.bincount(self.windows.instrument_index, minlength=len(self.instruments)).tolist()
         described = []
         for instrument, count in zip(self.instruments, counts, strict=True):
-            first, last = str(instrument.wall[0]), str(instrument.wall[-1])
+            ends = instrument.wall[[0, -1]], instrument.instants[[0, -1]]
+            first, last = write_times(*ends, instrument.is_aware)
             about = {"name": instrument.name, "bars": len(instrument), "first": first, "last": last}
             described.append(about | {"windows": count})
         return described

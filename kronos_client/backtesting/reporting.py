@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from kronos_client.backtesting.store import PARTS
 from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.bars.columns import CLOSE, as_columns
+from kronos_model.bars.timestamps import write_times
 from kronos_model.evaluation.calibration import references
 from kronos_model.evaluation.naive import NAIVE_TITLES, NUM_SAMPLES, infer_season, why_not_seasonal
 from kronos_model.evaluation.portfolio import PORTFOLIOS, ReturnWindows, portfolio_line, portfolio_report
@@ -27,6 +28,7 @@ from kronos_model.evaluation.report import WindowBatch, make_report
 from kronos_model.evaluation.scores import INTERVALS
 from kronos_model.evaluation.windows import Array
 from kronos_model.forecast import path_quantiles
+from kronos_model.text import plural
 
 if TYPE_CHECKING:
     from kronos_client.backtesting.run import BacktestRun
@@ -137,7 +139,7 @@ def _drawable(run: "BacktestRun", window: int, error: float) -> dict[str, Any]:
     return {
         "instrument": instrument.name,
         "error": error,
-        "timestamps": instrument.wall[-bars:].astype(str).tolist(),
+        "timestamps": [*write_times(instrument.wall, instrument.instants, instrument.is_aware)][-bars:],
         **{name: _short(values) for name, values in columns.items()},
         "quantiles": {
             name: {str(level): _short(values) for level, values in zip(SHOWN_LEVELS, quantiles, strict=True)}
@@ -244,18 +246,18 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun", best_f
     options, instruments = run.plan.options, len(run.plan.instruments)
     parts = [
         "<h1>Backtest</h1>",
-        f"<p>{report['num_windows']} windows of {instruments} instrument{'s' * (instruments > 1)}: "
+        f"<p>{plural(report['num_windows'], 'window')} of {plural(instruments, 'instrument')}: "
         f"{options.lookback} bars read, {options.horizon} forecast, {options.samples} paths.</p>",
     ]
     if left_out := report["left_out"]["windows"]:
         reasons = "; ".join(
             f"{code}: {error['message']}" for code, error in report["left_out"]["errors"].items()
         )
-        parts.append(f"<p class=worse>{left_out} windows are left out. {html.escape(reasons)}</p>")
+        parts.append(f"<p class=worse>{plural(left_out, 'window')} left out. {html.escape(reasons)}</p>")
     if files := report["left_out"]["files"]:
         reasons = "; ".join(f"{file}: {why}" for file, why in files.items())
         parts.append(
-            f"<p class=worse>{len(files)} files or instruments are left out. {html.escape(reasons)}</p>"
+            f"<p class=worse>Files or instruments left out: {len(files)}. {html.escape(reasons)}</p>"
         )
     if remarks := report["remarks"]:
         parts.append(f"<p>{html.escape('. '.join(remarks))}.</p>")

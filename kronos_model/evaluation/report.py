@@ -30,7 +30,7 @@ MIN_PATHS: Final = 9
 MIN_TIMES: Final = 8
 """Fewer times have no test."""
 MIN_WINDOWS: Final = 30
-FEW_WINDOWS: Final = "{} windows are few: ask for 30 or more to see differences."
+FEW_WINDOWS: Final = "{} few: ask for 30 or more to see differences."
 Outcome = Literal["better", "worse", "unclear"]
 
 
@@ -95,7 +95,11 @@ def make_report(
             "verdict": [
                 *verdict(against),
                 coverage_line(scores["coverage"], totals[name], times),
-                *([FEW_WINDOWS.format(first)] if first < MIN_WINDOWS else []),
+                *(
+                    [FEW_WINDOWS.format("1 window is" if first == 1 else f"{first} windows are")]
+                    if first < MIN_WINDOWS
+                    else []
+                ),
             ],
         }
     naive_scores = {name: totals[name].scores(times.begins) for name in totals if name not in models}

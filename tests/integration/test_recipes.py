@@ -203,6 +203,8 @@ def test_a_night_goes_on_after_a_crash(worker, reader, redis):
     reader.change("nightly.py", "NUM_NAMES = 1000", "NUM_NAMES = 40")
     command = [sys.executable, *shlex.split((reader.folder / "nightly.sh").read_text())[1:]]
     environment = reader.environment | {"PYTHONPATH": str(ROOT)}
+    bare = subprocess.run(command[:-1], cwd=reader.folder, env=environment, capture_output=True, text=True)
+    assert (bare.returncode, bare.stderr[:24]) == (1, "usage: nightly.py NIGHT,")
     with subprocess.Popen(
         command, cwd=reader.folder, env=environment, stdout=subprocess.PIPE, text=True
     ) as first:

@@ -33,6 +33,7 @@ const IN_PLACE = [ // of what the service's messages say
   [/a random walk of the lookback's returns/g, "a random walk with recent moves"],
   [/the lookback's trend/g, "the recent trend"],
   [/\b(the \d+ %) interval\b/g, "$1 range"],
+  [/\bwindow is few\b/g, "past moment is few"],
   [/\bwindows are few\b/g, "past moments are few"],
   [/\btoo few windows\b/g, "too few past moments"],
   [/: name in `backtest` one of this version.*$/, ""],

@@ -14,6 +14,7 @@ from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.columns import Instrument
 from kronos_model.bars.files.faults import Findings
 from kronos_model.bars.timestamps import write_times
+from kronos_model.text import plural
 
 SHOWN: Final = 5
 """Instruments and skipped files in a summary: a market has thousands."""
@@ -87,11 +88,11 @@ class DataReport:
         found = []
         if self.num_gaps:
             found.append(
-                f"{_plural(self.num_gaps, 'gap')} within days: bars around them are read as neighbours"
+                f"{plural(self.num_gaps, 'gap')} within days: bars around them are read as neighbours"
             )
         if self.num_filled:
             found.append(
-                f"Without prices or not there, with the close before: {_plural(self.num_filled, 'bar')}"
+                f"Without prices or not there, with the close before: {plural(self.num_filled, 'bar')}"
             )
         if self.dropped:
             found.append(f"Rows dropped: {describe(self.dropped)}")
@@ -125,18 +126,18 @@ class DataReport:
     def summary(self) -> str:
         """A few lines for people."""
         lines = [
-            f"{self.num_bars:,} bars of {_plural(len(self.instruments), 'instrument')}",
+            f"{self.num_bars:,} bars of {plural(len(self.instruments), 'instrument')}",
             *self.remarks,
             *(f"  {text}" for text in self.bad_rows[:SHOWN]),
         ]
         for each in self.instruments[:SHOWN]:
             span = f", {each.first} to {each.last}" if each.first else ""
             spacing = f", every {each.spacing_s} s" if each.spacing_s else ""
-            lines.append(f"  {each.name}: {_plural(each.num_bars, 'bar')}{span}{spacing}{_break_of([each])}")
+            lines.append(f"  {each.name}: {plural(each.num_bars, 'bar')}{span}{spacing}{_break_of([each])}")
         if rest := self.instruments[SHOWN:]:
             lines.append(f"  and {len(rest):,} more{_break_of(rest)}")
         if self.skipped:
-            lines.append(f"{_plural(len(self.skipped), 'file')} skipped:")
+            lines.append(f"{plural(len(self.skipped), 'file')} skipped:")
             lines += [f"  {file}: {reason}" for file, reason in islice(self.skipped.items(), SHOWN)]
         if len(self.skipped) > SHOWN:
             lines.append(f"  and {len(self.skipped) - SHOWN:,} more")
@@ -212,7 +213,3 @@ def fingerprint(instruments: Iterable[Instrument]) -> str:
             digest.update(seconds.astype("<i8", copy=False).data)
         digest.update(np.ascontiguousarray(each.bars, dtype="<f4").reshape(-1).data)
     return f"sha256:{digest.hexdigest()}"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -53,6 +53,8 @@ def test_a_backtest_of_a_file_prints_the_verdict_and_leaves_the_report(client, f
     assert len(client.jobs) == 2
     fresh = run(file, "--output", output, *options, "--fresh")
     assert fresh.exit_code == 0, fresh.output
+    one = run(file, "--output", tmp_path / "one", *options, "--windows", 1)
+    assert one.output.splitlines()[0] == "one, 1 window:"
 
 
 def test_a_lookback_that_nobody_announces_is_asked_for(client, file, tmp_path):

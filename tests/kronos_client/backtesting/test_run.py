@@ -368,6 +368,11 @@ def test_the_hour_that_repeats_as_clocks_go_back_is_forecast_too(client, tmp_pat
     assert (report["num_windows"], report["left_out"]["windows"]) == (200, 0)
     series = next(iter(client.jobs.values()))["series"][0]
     assert series["timestamps"][0].endswith("-04:00")
+    (described,) = report["instruments"]
+    assert described["first"] == "2024-10-30T00:00:00-04:00"
+    assert described["last"].endswith("-05:00")
+    for worst in report["worst_windows"]:
+        assert {stamp[-6:] for stamp in worst["timestamps"]} <= {"-04:00", "-05:00"}
 
 
 AUTO = {"horizon": 5, "windows": 12, "samples": 8}

@@ -89,6 +89,10 @@ def test_few_windows_or_paths_do_not_show_that_intervals_are_too_narrow():
     batch = WindowBatch(PAST[:5], ACTUAL[:5], {"narrow": narrow[:5]})
     few = make_report([batch], TIMES.select(range(5)), season=None, seed=0)
     assert few["models"]["narrow"]["verdict"][-2].endswith(" %: perhaps too narrow.")
+    assert few["models"]["narrow"]["verdict"][-1].startswith("5 windows are few: ask for 30 or more")
+    batch = WindowBatch(PAST[:1], ACTUAL[:1], {"narrow": narrow[:1]})
+    one = make_report([batch], TIMES.select([0]), season=None, seed=0)
+    assert one["models"]["narrow"]["verdict"][-1].startswith("1 window is few: ask for 30 or more")
 
 
 def test_a_finetuned_model_that_is_worse_than_before_says_so_first():
