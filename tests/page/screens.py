@@ -53,6 +53,12 @@ EXPLANATION: Final = {
     "dead_reason": None,
     "next": NEXT["held"],
 }
+STORED: Final = "crypto-hourly.parquet"
+NAMES: Final = {"NeoQuasar/Kronos-small": "kronos-tiny", "crypto-hourly": "desk"}
+FORMS: Final = {
+    "backtest": {"backtest-windows": "8", "backtest-horizon": "3"},
+    "finetune": {"finetune-name": "desk", "epochs": "9"},
+}
 LOADS: Final = (0.2, 0.5, 0.4, 0.9, 0.7, 0.8)
 READ_AGAIN: Final = "document.dispatchEvent(new Event('visibilitychange'))"
 NUM_COLOURS: Final = 256
@@ -76,12 +82,12 @@ def answers() -> dict[str, Any]:
         "workers": {"workers": [*gpus, worker, trainer], "queues": queues},
         "models": {"models": models},
         "dead-messages": {"total": 1, "messages": [DEAD]},
-        "datasets": {"datasets": [{"name": "btc-hourly.parquet"}, {"name": "eurusd.csv"}]},
+        "datasets": {"datasets": [{"name": STORED}, {"name": "eurusd.csv"}]},
         "backtests/one/events": end(state="done", result=tested()),
         "forecasts/three": {"state": "running"},
         **feed(),
         "jobs/three/explanation": EXPLANATION,
-        "finetunes/two/events": end(state="done", result=example("finetune-result")),
+        "finetunes/two/events": end(state="done", result=named(example("finetune-result")), before=losses()),
     }
 
 
@@ -142,9 +148,31 @@ def walk(seed: int, last: float, bars: int = 60) -> dict[str, list[float]]:
     return {name: [round(scale * float(value), 2) for value in made[name]] for name, scale in by.items()}
 
 
+def named(result: dict[str, Any]) -> dict[str, Any]:
+    """An example of a result, with the models that the answers offer."""
+    text = json.dumps(result)
+    for theirs, ours in NAMES.items():
+        text = text.replace(theirs, ours)
+    return dict(json.loads(text))
+
+
+def losses(num_steps: int = 40, num_epochs: int = 8) -> list[dict[str, Any]]:
+    """The progress of a training whose error falls."""
+    left = [1 / (1 + step / 6) for step in range(1, num_steps + 1)]
+    begun = {"stage": "predictor", "num_steps": 240 * num_steps, "num_epochs": num_epochs, "device": "cpu"}
+    return [
+        begun | {
+            "step": 240 * step, "epoch": 1 + (step - 1) * num_epochs // num_steps, "seconds_left": None,
+            "loss": 2.28 + 0.5 * rest + 0.02 * (step * 7 % 5 - 2) * rest**0.5, "learning_rate": 4e-5,
+            "validation_loss": 2.31 + 0.46 * rest if step % (num_steps // num_epochs) == 0 else None,
+        }
+        for step, rest in enumerate(left, start=1)
+    ]  # fmt: skip
+
+
 def tested() -> dict[str, Any]:
     """The example of a backtest, with models that differ and more of the worst windows."""
-    result = example("backtest-result")
+    result = named(example("backtest-result"))
     *_, second = result["report"]["models"].values()
     second["scores"] |= {"crps_scaled": 1.07, "coverage": {"0.5": 0.52, "0.8": 0.81, "0.9": 0.91}}
     second["scores"]["pit"].reverse()
@@ -161,8 +189,8 @@ def jobs() -> str:
     """The list of jobs that the browser of the pictures remembers."""
     sent = [
         ("forecasts/three", "eurusd.csv, 24 bars", 0, "running"),
-        ("backtests/one", "Backtest on btc-hourly.parquet", 25, "done"),
-        ("finetunes/two", "Training of desk on btc-hourly.parquet", 90, "done"),
+        ("backtests/one", f"Backtest on {STORED}", 25, "done"),
+        ("finetunes/two", f"Training of desk on {STORED}", 90, "done"),
     ]
     kept = [
         {"address": address, "title": title, "at": (SENT_S - 60 * minutes) * 1000, "state": state}
@@ -199,6 +227,13 @@ def shoot(browser: Browser, width: int, theme: str) -> None:
         visit.page.evaluate(jobs())
         visit.page.goto(visit.url + address)
         visit.page.reload()
+        for field, value in FORMS.get(view, {}).items():
+            visit.page.fill(f"#{field}", value)
+        if view == "backtest":
+            visit.page.select_option("#backtest-data", STORED)
+            visit.page.select_option("#backtest-model", "kronos-tiny")
+            visit.page.select_option("#backtest-other", "desk@3")
+        visit.page.evaluate("document.activeElement.blur(), scrollTo(0, 0)")
         if view == "workers":
             read_loads(visit)
         if view == "feeds":

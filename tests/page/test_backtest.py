@@ -56,6 +56,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     (inline,) = job["data"]["instruments"]
     assert (inline["id"], inline["timestamps"], inline["close"]) == ("bars", DAYS, CLOSES)
     assert (job["models"], job["windows"], job["lookback"]) == ([None, other], 6, "auto")
+    assert page.inner_text("#tested-title") == f"{own} and {other} on bars.csv"
     assert page.inner_text("#tested-what") == "24 moments of 3 instruments: 48 bars read, 3 forecast."
     for name, model in RESULT["report"]["models"].items():
         words = "async (lines) => lines.map((await import('./common/texts.js')).inWords)"
@@ -148,6 +149,7 @@ def test_a_report_is_drawn_as_its_page_is(answered: RoutedVisit):
     answered.answers[f"{ADDRESS}/events"] = report_of(worst_windows=[worst, other])
     page = answered.open(f"#{ADDRESS}")
     page.wait_for_selector("#tested")
+    assert page.inner_text("#tested-title").endswith(" on 3 instruments")
     own = next(iter(RESULT["report"]["models"]))
     scores = RESULT["report"]["models"][own]["scores"]
     inside, places = labels(page, "#reliability")

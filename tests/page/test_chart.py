@@ -6,7 +6,7 @@ import pytest
 
 from kronos_client.contract.schemas import example
 from tests.page.conftest import RoutedVisit, await_frame, go_to, wait_until
-from tests.page.test_routed import ADDRESS, RESULT, column, end, forecast, problem, with_file
+from tests.page.test_routed import ADDRESS, CONTENT, RESULT, column, end, forecast, problem, with_file
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -44,6 +44,18 @@ def test_the_answer_is_one_sentence_and_its_numbers(routed: RoutedVisit):
     )
     assert page.locator("#chances dd:not(.meaning)").all_inner_texts() == ["75.0 %", "12.50 to 13.00"]
     assert page.locator("#chances .meaning").first.inner_text() == "± 20.0 %: 3 of 4 simulated paths"
+
+
+def test_the_zone_stands_with_the_times_and_not_in_the_headline(routed: RoutedVisit):
+    hours = [f"2024-03-04T0{hour}:00:00-05:00" for hour in range(1, 7)]
+    series = {**CONTENT["series"], "timestamps": hours, "timezone": "America/New_York"}  # type: ignore[dict-item]
+    routed.answers["candles"] = CONTENT | {"series": series}
+    page = forecast(routed, series=[SERIES | {"timestamps": hours[4:]}])
+    assert page.inner_text("#answer").startswith("Up 9.5 % by Mon, Mar 4, 06:00 AM.")
+    assert page.inner_text("#zone") == "Times: America/New_York"
+    page.focus("#chart")
+    page.keyboard.press("End")
+    assert page.inner_text("#values time") == "Mon, Mar 4, 2024, 06:00 AM America/New_York"
 
 
 @pytest.mark.parametrize(

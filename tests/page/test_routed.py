@@ -61,10 +61,11 @@ WORKER = {
 }
 
 
-def end(**fields: Any) -> Any:
-    """An answer: the last event of a job."""
-    event = f"event: end\ndata: {json.dumps(fields)}\n\n"
-    return lambda route: route.fulfill(body=event, content_type="text/event-stream")
+def end(before: list[dict[str, Any]] | None = None, **fields: Any) -> Any:
+    """An answer: the last event of a job, and the progress before it."""
+    progress = [("progress", {"state": "running", "progress": one}) for one in before or []]
+    events = [f"event: {kind}\ndata: {json.dumps(of)}\n\n" for kind, of in [*progress, ("end", fields)]]
+    return lambda route: route.fulfill(body="".join(events), content_type="text/event-stream")
 
 
 def problem(status: int, **fields: Any) -> Any:

@@ -13,6 +13,7 @@ import { idOf } from "../forecast/candle_file.js"
 import { showReport, together } from "./report.js"
 
 const AT_HAND = "file:" // no data set can have this name
+const TITLE = "Backtest on "
 const STAGES = { reading: "Reading the candles", waiting: "Waiting for a worker", scoring: "Comparing with what followed" }
 const SETTINGS = {
   model: "backtest-model", other: "backtest-other", windows: "backtest-windows", horizon: "backtest-horizon",
@@ -67,7 +68,7 @@ export class BacktestPanel {
     showText(byId("backtest-form-problem"), bad)
     if (bad) return
     const name = byId("backtest-data").value
-    await this.job.send(this.#jobOf(), `Backtest on ${name === AT_HAND ? this.#candles.name : name}`,
+    await this.job.send(this.#jobOf(), `${TITLE}${name === AT_HAND ? this.#candles.name : name}`,
       name === AT_HAND ? { hash: hashOf(this.#candles) } : null)
   }
 
@@ -127,8 +128,13 @@ export class BacktestPanel {
     byId("other").hidden = !others.length
     offer(byId("other-backtest"), [["", "no other backtest"], ...others])
     showText(byId("other-problem"), null)
-    showReport(report, this.job.id)
+    this.#draw()
     byId("whole-report").href = `v1/backtests/${encodeURIComponent(this.job.id)}/report`
+  }
+
+  #draw(report = this.#shown.report) {
+    const { id } = this.#shown
+    showReport(report, id, this.recent.titleOf(`backtests/${id}`)?.replace(TITLE, ""))
   }
 
   /** Shows the models of another backtest of the same candles next to those of this one. */
@@ -136,13 +142,13 @@ export class BacktestPanel {
     const { report, id } = this.#shown
     const address = byId("other-backtest").value
     showText(byId("other-problem"), null)
-    showReport(report, id)
+    this.#draw()
     if (!address) return
     try {
       const { result } = await get(address)
       if (this.#shown.id !== id || byId("other-backtest").value !== address) return
       const isSame = JSON.stringify(result.report.instruments) === JSON.stringify(report.instruments)
-      if (isSame) showReport(together(report, result.report), id)
+      if (isSame) this.#draw(together(report, result.report))
       showText(byId("other-problem"), isSame
         ? "The models of two backtests. Whether they differ by more than chance, only one backtest of both can say."
         : "That backtest has other candles or moments, so its figures cannot be compared with these.")

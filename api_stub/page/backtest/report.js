@@ -27,11 +27,12 @@ const PORTFOLIO = [
   ["Deepest fall", ({ max_drawdown: fall }) => share(fall)],
 ]
 
-/** Draws a report; `id` is that of its backtest. */
-export function showReport(report, id) {
+/** Draws a report; `id` is that of its backtest, and `file` names what it was made on, if this browser knows. */
+export function showReport(report, id, file) {
   const { models, naive, asked, num_windows: windows, instruments, left_out: leftOut, model_info: info = {} } = report
   const names = Object.keys(models)
   const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
+  showText(byId("tested-title"), `${names.join(" and ")} on ${file ?? of}`)
   showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +
     `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""))
   byId("verdicts").replaceChildren(...names.map((name) => made(

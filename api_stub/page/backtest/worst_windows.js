@@ -22,7 +22,7 @@ export function showWorstWindows(windows = [], horizon) {
     buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(index === chosen)))
     charts.forEach((chart) => chart.show(windows[chosen], horizon))
   }
-  box.replaceChildren(made("div", { class: "buttons choices", role: "group", "aria-label": "Worst moments" }, ...buttons),
+  box.replaceChildren(made("div", { class: "buttons", role: "group", "aria-label": "Worst moments" }, ...buttons),
     made("div", { class: "compared" }, ...charts.map(({ part }) => part)))
   return choose(0)
 }

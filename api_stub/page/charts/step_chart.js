@@ -18,8 +18,11 @@ export class StepChart {
   constructor(parent, title, lines, priceFormat = NUMBERS) {
     this.figure = made("div", { class: "chart loss", role: "img" })
     this.text = made("p", { class: "values" })
-    const key = made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name }) => (
-      made("li", {}, made("span", { class: `swatch swatch-line-${name}`, "aria-hidden": "true" }), text))))
+    const key = made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name }) => {
+      const swatch = made("span", { class: "swatch swatch-line", "aria-hidden": "true" })
+      swatch.style.background = `var(--${name})`
+      return made("li", {}, swatch, text)
+    }))
     parent.append(made("h3", {}, title), this.figure, key, this.text)
     // The library treats the horizontal axis as prices; here it holds steps.
     this.chart = createOptionsChart(this.figure, {
@@ -29,7 +32,7 @@ export class StepChart {
       handleScale: false,
     })
     this.series = lines.map(({ text, colour: _, ...options }) => this.chart.addSeries(
-      LineSeries, { priceLineVisible: false, lineWidth: 2, priceFormat, ...options }))
+      LineSeries, { priceLineVisible: false, lastValueVisible: lines.length < 3, lineWidth: 2, priceFormat, ...options }))
     this.fit = followSize(this.figure, this.chart, () => this.chart.timeScale().fitContent())
     withColours(() => {
       this.chart.applyOptions(chartOptions())

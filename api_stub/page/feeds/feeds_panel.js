@@ -3,7 +3,7 @@
 import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
-import { bars, count, digitsFor, duration, figure, price, share, timesOf } from "../common/format.js"
+import { NEAR, bars, count, digitsFor, duration, figure, price, share, timesOf } from "../common/format.js"
 import { explainTerms } from "../common/glossary.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
@@ -82,7 +82,7 @@ export class FeedsPanel {
     const by = this.#sortedBy
     const rows = by ? this.#rows.toSorted((one, other) => (other[by] ?? -1) - (one[by] ?? -1)) : this.#rows
     const head = ["Symbol", "Last closes", "Last bar", "State", "Close at the end", "80 % range"].map((text) => made("th", { scope: "col" }, text))
-    const time = timesOf([...new Set(rows.flatMap(({ last_time: last }) => last ?? []))])
+    const time = timesOf([...new Set(rows.flatMap(({ last_time: last }) => last ?? []))], null, NEAR)
     const table = byId("feed-rows")
     const focused = table.contains(document.activeElement) ? document.activeElement.dataset.name : null
     table.tHead.replaceChildren(made("tr", {}, ...head, ...events.map((event) => this.#eventHead(event))))

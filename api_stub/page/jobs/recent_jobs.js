@@ -57,9 +57,14 @@ export class RecentJobs {
     return recall(`candles.${address}`, {}).hash ?? null
   }
 
+  /** What a job is, as in the list; undefined if it is not in it. */
+  titleOf(address) {
+    return this.#jobs.find((job) => job.address === address)?.title
+  }
+
   /** The other jobs of the same title that are done, such as all backtests of one file; of an unknown title, all of the kind. */
   like(address) {
-    const title = this.#jobs.find((job) => job.address === address)?.title
+    const title = this.titleOf(address)
     const kind = address.split("/")[0]
     return this.#others(address).filter((job) => (
       job.state === "done" && job.address.startsWith(`${kind}/`) && (!title || job.title === title)))

@@ -13,11 +13,7 @@ const STATES = { ready: "Ready", loading: "Loading its model", draining: "Finish
 export function showPool(pool, error, onRetry) {
   showText(byId("api-problem"), error && `${reason(error)} This page checks every few seconds.`, onRetry)
   showReadiness(pool)
-  if (!pool) {
-    // The last reading may be out of date.
-    byId("pools").replaceChildren()
-    return
-  }
+  if (!pool) return byId("pools").replaceChildren() // the last reading may be out of date
   const pools = poolsOf(pool)
   note(new Map([...pool.workers.map((worker) => [worker.node, handOf([worker])]),
     ...pools.map(({ queue, workers }) => [queue, handOf(workers)])]))
@@ -79,24 +75,18 @@ function showReadiness(pool) {
 /** A worker: first what it does and on which device, then its load, facts and warnings, and its id at the end. */
 function card(worker, hasLines) {
   const [now, load, facts] = isForecasting(worker) ? forecasting(worker, hasLines) : training(worker)
+  const common = [["Jobs", `${count(worker.jobs_done)} done, ${count(worker.jobs_failed)} failed`], ["Running for", duration(worker.uptime_s)]]
   const state = worker.problem ? "Not ready" : now ?? STATES[worker.state] ?? worker.state
   const kind = worker.problem ? "away" : isReady(worker) ? "ready" : ""
   const parts = [
     made("h4", {}, made("span", { class: `state ${kind}` }, state), made("span", { class: "device" }, deviceName(worker.device, worker.device_description))),
     ...load,
-    made("dl", {}, ...[...facts, ...commonFacts(worker)].flatMap(([name, value]) => [made("dt", {}, name), made("dd", {}, value)])),
+    made("dl", {}, ...[...facts, ...common].flatMap(([name, value]) => [made("dt", {}, name), made("dd", {}, value)])),
   ]
   const warnings = [worker.problem, worker.device_warning, ...(worker.models ?? []).map((model) => model.engine_warning)]
   for (const text of new Set(warnings.filter(Boolean))) parts.push(made("p", { class: "warning" }, text))
   parts.push(made("p", { class: "node" }, worker.node))
   return made("article", { class: "card" }, ...parts)
-}
-
-function commonFacts(worker) {
-  return [
-    ["Jobs", `${count(worker.jobs_done)} done, ${count(worker.jobs_failed)} failed`],
-    ["Running for", duration(worker.uptime_s)],
-  ]
 }
 
 /** `hasLines` asks for lines over time, which say nothing new about the only worker of a pool. */
