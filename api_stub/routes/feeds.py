@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from api_stub.backend import Backend, BackendDependency
 from api_stub.job_state import problem_of
-from api_stub.routes.candles import Bars
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.scopes import needs, own_name
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -65,12 +64,29 @@ class FeedsView(BaseModel):
     feeds: list[str]
 
 
+Values = list[float | None]
+
+
+class NewSeries(BaseModel):
+    """Bars of one series, oldest first. A missing value is null: the feed's option `missing` decides."""
+
+    id: str
+    timestamps: list[str]
+    timezone: str | None = Field(default=None, description="IANA zone whose clock the timestamps follow")
+    open: Values
+    high: Values
+    low: Values
+    close: Values
+    volume: Values | None = None
+    amount: Values | None = None
+
+
 class NewBars(BaseModel):
     """Bars of any number of series, in any overlap with those that are known."""
 
     model_config = ConfigDict(extra="forbid")
 
-    series: list[Bars] = Field(min_length=1)
+    series: list[NewSeries] = Field(min_length=1)
     replace: bool = Field(default=False, description="exchange the series whole, such as after a split")
 
 

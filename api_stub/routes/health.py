@@ -183,7 +183,7 @@ async def _ready(backend: Backend) -> Ready:
         pool.forecasting, key=lambda worker: (worker.is_ready, is_gpu_queue(worker.queue)), default=None
     )
     if shown is None:
-        detail = "no forecast worker is alive; start one"
+        detail = "no forecast worker is alive; start one with: kronos worker"
         return Ready(status="loading", model_loaded=False, queues=queue_views(pool), detail=detail)
     own = shown.models[0] if shown.models else None
     why_not = f"no forecast worker is ready yet; {shown.node} is {shown.condition}"

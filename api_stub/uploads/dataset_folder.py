@@ -59,7 +59,9 @@ def dataset_path(root: Path, name: str) -> Path:
     """The file of this name that jobs may name. Raises JobError NOT_FOUND. Blocks."""
     if name not in {file.name for file in stored_files(root)}:
         raise JobError(
-            HttpCode.NOT_FOUND, "no data set has this name; GET /v1/datasets has those that exist", "name"
+            HttpCode.NOT_FOUND,
+            "no data set has this name; GET /v1/datasets, or an agent's list_files, has those that exist",
+            "name",
         )
     return root / name
 

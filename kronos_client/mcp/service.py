@@ -69,8 +69,11 @@ class Service(ABC):
 
 
 def answer(content: dict[str, Any], uri: str | None = None, mime_type: str = "") -> CallToolResult:
-    """A tool's answer: the content as JSON, without what is unknown, and a link to all of it."""
-    known = {name: value for name, value in content.items() if value not in (None, [], (), {})}
+    """A tool's answer: the content as JSON, without what is unknown, and a link to all of it.
+
+    An empty list stays: it says that there are none.
+    """
+    known = {name: value for name, value in content.items() if value not in (None, (), {})}
     text = TextContent(type="text", text=to_json(known).decode())
     links = [] if uri is None else [ResourceLink(uri=uri, mime_type=mime_type, name="all of it")]
     return CallToolResult(content=[text, *links], structured_content=known)

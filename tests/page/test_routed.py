@@ -434,8 +434,10 @@ def test_messages_name_nothing_that_the_page_lacks(routed: RoutedVisit):
     texts = [
         CannotInfer("2 bars are too few").message,
         "If that is wrong, give the future times or a longer lookback.",
+        "1 window is few: ask for 30 or more to see differences.",
     ]
     assert routed.open().evaluate(words, texts) == [
         "the future timestamps cannot be inferred (2 bars are too few): read more bars",
         "If that is wrong, read more bars.",
+        "1 past moment is few: ask for 30 or more to see differences.",
     ]

@@ -45,7 +45,7 @@ def check_path(data_folder: Path | None, path: str) -> Path:
                 inside = excerpt(str(entry.relative_to(root)))
                 raise _data_refusal(f"{inside} is a link that leads out of the data folder")
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, or no valid file name
-        raise _data_refusal(f"{excerpt(path)} cannot be read in the data folder") from error
+        raise _data_refusal(f"{excerpt(path)} cannot be read in the worker's KRONOS_DATA_FOLDER") from error
     return named
 
 

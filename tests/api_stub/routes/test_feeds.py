@@ -86,6 +86,21 @@ def test_the_table_has_the_newest_closes(http, worker, wanted):
     assert len(row["closes"]) == 2
 
 
+def test_a_missing_price_is_null_where_the_feed_keeps_such_bars(http, worker):
+    holed = series("A")
+    for title in ("open", "high", "low", "close"):
+        holed[title][17] = None
+    for name, missing in (("kept", "drop"), ("strict", "error")):
+        http.put(f"/v1/feeds/{name}", json=OPTIONS | {"missing": missing})
+    assert http.post("/v1/feeds/kept/bars", json={"series": [holed]}).json()["num_new"] == 20
+    worker.run()
+    found = http.get("/v1/feeds/kept/series/A").json()
+    assert found["bars"]["close"] == holed["close"]
+    assert found["newest"]["last_time"] == holed["timestamps"][-1]
+    refused = http.post("/v1/feeds/strict/bars", json={"series": [holed]}).json()
+    assert (refused["code"], refused["details"]["row"]) == ("NOT_FINITE", 17)
+
+
 def test_each_new_forecast_is_an_event_and_none_is_missed_after_a_break(http, worker):
     http.put("/v1/feeds/us", json=OPTIONS)
     http.post("/v1/feeds/us/bars", json={"series": [series("A"), series("BB")]})

@@ -37,6 +37,7 @@ def test_the_service_is_not_ready_without_a_worker(http):
     assert (answer.status_code, ready["status"], ready["model_loaded"]) == (503, "loading", False)
     assert (ready["device"], ready["device_warning"]) == (None, None)
     assert list(ready["queues"]) == QUEUES
+    assert ready["detail"] == "no forecast worker is alive; start one with: kronos worker"
     assert "retry-after" in answer.headers
 
 

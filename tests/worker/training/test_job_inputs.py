@@ -60,10 +60,11 @@ def test_links_that_lead_out_are_refused_at_any_depth(folder, tmp_path, link, ta
     assert refused.value.code == ErrorCode.DATA_NOT_ALLOWED
 
 
-def test_a_link_in_a_circle_is_refused(folder):
+def test_what_cannot_be_read_is_refused_with_the_setting_of_the_folder(folder):
     (folder / "circle").symlink_to("circle")
-    with pytest.raises(JobError):
-        check_path(folder, "circle")
+    for path in ("circle", "nowhere"):
+        with pytest.raises(JobError, match=f"'{path}' cannot be read in the worker's KRONOS_DATA_FOLDER"):
+            check_path(folder, path)
 
 
 def test_without_a_folder_nothing_is_allowed():
