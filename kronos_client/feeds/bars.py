@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -18,6 +19,13 @@ HASH_BYTES: Final = 12
 def shortest(values: NDArray[np.float32]) -> list[Any]:
     """The shortest numbers that mean the same, such as 0.1 instead of 0.10000000149011612; None for NaN."""
     return [None if np.isnan(value) else float(str(value)) for value in values]
+
+
+@lru_cache(maxsize=64)
+def _written(like: str, wall: bytes, offsets_s: bytes | None) -> tuple[str, ...]:
+    """Times of rows, written like one of them. Series of a universe mostly share all their times."""
+    offsets = None if offsets_s is None else np.frombuffer(offsets_s, "<i4").astype(np.int64)
+    return write_like(like, np.frombuffer(wall, "<i8").astype("datetime64[us]"), offsets)
 
 
 @dataclass(frozen=True)
@@ -88,9 +96,8 @@ class Bars:
 
     def texts(self) -> tuple[str, ...]:
         """The times, written like the series' first one."""
-        wall = self.rows["wall"].astype("datetime64[us]")
-        offsets = self.rows["offset_s"].astype(np.int64) if self.form.is_aware else None
-        return write_like(self.form.like, wall, offsets)
+        offsets_s = self.rows["offset_s"].tobytes() if self.form.is_aware else None
+        return _written(self.form.like, self.rows["wall"].tobytes(), offsets_s)
 
     def timestamps(self) -> Timestamps:
         """The times as the model reads them."""
