@@ -59,7 +59,7 @@ function cards({ quantiles, events, statistics }, price) {
   const levels = levelsInWords(quantiles)
   if (levels) {
     const [low, high] = levels.map((level) => price(quantiles[level].close.at(-1)))
-    facts.push(["Range at the end", `${low} to ${high}`, `${Math.round(10 * (levels[1] - levels[0]))} of 10 paths end inside`, "range"])
+    facts.push(["Range at end", `${low} to ${high}`, `${Math.round(10 * (levels[1] - levels[0]))} of 10 paths end inside`, "range"])
   }
   if (statistics) {
     const { max_drawdown: drawdown, realised_volatility: volatility } = statistics

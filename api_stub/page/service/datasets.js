@@ -43,7 +43,7 @@ export class Datasets {
 
   show() {
     const names = [...new Set([...this.#listed, ...this.#uploaded])].map((name) => [name, name])
-    for (const id of this.selects) offer(byId(id), [...(this.further.get(id) ?? []), ...names])
+    for (const id of this.selects) offer(byId(id), [...(this.further.get(id) ?? (names.length ? [] : [["", "none yet"]])), ...names])
   }
 
   /** Reads the list once. After a failure it is read again with the next update of the pool. */

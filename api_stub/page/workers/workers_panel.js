@@ -19,7 +19,7 @@ export function showPool(pool, error, onRetry) {
     ...pools.map(({ queue, workers }) => [queue, handOf(workers)])]))
   showDeadMessages()
   byId("pools").replaceChildren(...pools.map(poolPart), ...(pool.workers.length ? [] : [
-    made("p", {}, "No worker is running. Jobs wait until one is ready. The service's operator can start one: ",
+    made("p", { class: "placeholder" }, "No worker is running. Jobs wait until one is ready. The service's operator can start one: ",
       made("code", {}, "kronos worker"), "."),
   ]))
 }
