@@ -7,6 +7,7 @@ import { NEAR, bars, count, digitsFor, duration, figure, price, share, timesOf }
 import { explainTerms } from "../common/glossary.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
+import { HIGHER } from "../forecast/answer.js"
 import { Candles } from "../forecast/candle_file.js"
 import { ForecastChart } from "../forecast/forecast_chart.js"
 import { showKey } from "../forecast/values.js"
@@ -116,7 +117,7 @@ export class FeedsPanel {
   }
 
   #button(name, onClick) {
-    const button = made("button", { type: "button", class: "quiet", "data-name": name }, name)
+    const button = made("button", { type: "button", class: "quiet", "data-name": name }, name === HIGHER ? "ends higher" : name)
     button.addEventListener("click", onClick)
     return button
   }
