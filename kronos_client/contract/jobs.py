@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import tzinfo
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -30,7 +31,13 @@ from kronos_model.bars.columns import (
     to_bars,
 )
 from kronos_model.bars.missing import Filled, Missing
-from kronos_model.bars.timestamps import Timestamps, check_continues, load_timezone, parse_timestamps
+from kronos_model.bars.timestamps import (
+    NUM_SHARED_TIMES,
+    Timestamps,
+    check_continues,
+    load_timezone,
+    parse_timestamps,
+)
 from kronos_model.errors import CandleError, KronosError, TimestampError
 from kronos_model.seeds import derive_series_seed, seed_from_text
 from kronos_model.text import MAX_INTEGER, excerpt
@@ -172,7 +179,7 @@ def _read_series(
     filled = _read_columns(series, prefix, job.missing, limits)
     try:
         zone = load_timezone(series.timezone) if series.timezone is not None else None
-        lookback, given = _read_timestamps(series, zone)
+        lookback, given = _read_timestamps(series.timestamps, series.future_timestamps, zone)
         columns, lookback, remarks = filled.settled(lookback, job.missing, zone)
         if given is not None:
             future = Inferred(given, "the job", is_on_clock=True)
@@ -219,9 +226,11 @@ def _prepare_series(
     )
 
 
-def _read_timestamps(series: SeriesInput, zone: tzinfo | None) -> tuple[Timestamps, Timestamps | None]:
+@lru_cache(maxsize=NUM_SHARED_TIMES)
+def _read_timestamps(
+    past: tuple[str, ...], future: tuple[str, ...] | None, zone: tzinfo | None
+) -> tuple[Timestamps, Timestamps | None]:
     """The timestamps of the lookback, and those of the future if they are given."""
-    past, future = series.timestamps, series.future_timestamps
     if future is None:
         return parse_timestamps(past, zone=zone), None
     try:

@@ -29,6 +29,8 @@ _DIGITS: Final = bytes.maketrans(b"0123456789", b"0000000000")
 _ZONE_NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0,2}", re.ASCII)
 _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
+NUM_SHARED_TIMES: Final = 16
+"""Of series, so many of which are kept once they were read: those of a universe mostly share them."""
 FIRST_TIME: Final = np.datetime64("0001-01-01")
 """Python's earliest date."""
 _FIRST_US: Final = int(FIRST_TIME.astype("datetime64[us]").astype(np.int64))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import tzinfo
+from functools import lru_cache
 from itertools import chain, count
 from typing import Final
 
@@ -29,7 +30,7 @@ from kronos_model.bars.calendar.spacing import (
     infer_future,
     instants_of,
 )
-from kronos_model.bars.timestamps import Timestamps, offset_s
+from kronos_model.bars.timestamps import NUM_SHARED_TIMES, Timestamps, offset_s
 from kronos_model.errors import TimestampError
 
 ALWAYS: Final = "24/7"
@@ -42,6 +43,7 @@ MIN_SESSIONS_PER_YEAR: Final = 200
 FIRST_YEAR, LAST_YEAR = 1970, 2200
 
 
+@lru_cache(maxsize=NUM_SHARED_TIMES)
 def follow_calendar(name: str, lookback: Timestamps, num_bars: int, zone: tzinfo | None = None) -> Inferred:
     """The ``num_bars`` timestamps after the lookback's last in which the calendar trades.
 

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
+from functools import lru_cache
 from itertools import chain, count, islice
 from typing import Final
 
@@ -28,7 +29,7 @@ from kronos_model.bars.calendar.sessions import (
     session_walls,
     weekday_of,
 )
-from kronos_model.bars.timestamps import Timestamps, offset_s, write_like
+from kronos_model.bars.timestamps import NUM_SHARED_TIMES, Timestamps, offset_s, write_like
 
 Rule = Callable[[NDArray[np.int64], int], NDArray[np.int64] | None]
 SECOND: Final = DAY // 86_400
@@ -70,6 +71,7 @@ class Inferred:
     is_on_clock: bool = False
 
 
+@lru_cache(maxsize=NUM_SHARED_TIMES)
 def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None) -> Inferred:
     """The ``num_bars`` (at least 1) timestamps after the lookback's last.
 
