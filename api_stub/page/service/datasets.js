@@ -11,7 +11,7 @@ const NO_FILES = "This service stores no files, so it cannot train. Forecasts an
 export class Datasets {
   #isRead = false
   #isNeeded = false
-  #listed = []
+  #listed = null // until it has been read
   #uploaded = new Set()
   /** Why the service stores no files, in words; null if it does. */
   whyNone = null
@@ -42,8 +42,8 @@ export class Datasets {
   }
 
   show() {
-    const names = [...new Set([...this.#listed, ...this.#uploaded])].map((name) => [name, name])
-    for (const id of this.selects) offer(byId(id), [...(this.further.get(id) ?? (names.length ? [] : [["", "none yet"]])), ...names])
+    const names = [...new Set([...(this.#listed ?? []), ...this.#uploaded])].map((name) => [name, name])
+    for (const id of this.selects) offer(byId(id), [...(this.further.get(id) ?? (names.length || !this.#listed ? [] : [["", "none yet"]])), ...names])
   }
 
   /** Reads the list once. After a failure it is read again with the next update of the pool. */
