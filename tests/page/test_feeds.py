@@ -98,6 +98,23 @@ def test_symbols_are_sorted_by_any_chance(routed: RoutedVisit):
     assert page.evaluate("document.activeElement.textContent") == HIGH
     page.keyboard.press("Enter")
     assert symbols(page) == ["AAPL", "MSFT", "NVDA", "GONE"]
+    assert page.inner_text("#feed-rows th[aria-sort=ascending]") == "Symbol"
+    assert page.locator("#feed-rows th[aria-sort]").count() == 1
+
+
+@pytest.mark.parametrize(("width", "is_table_first"), [(1440, False), (1024, True), (390, True)])
+def test_the_open_symbol_is_marked_and_the_ranking_is_above_its_chart_on_small_screens(
+    routed: RoutedVisit, width: int, is_table_first: bool
+):
+    routed.page.set_viewport_size({"width": width, "height": 800})
+    page = opened(routed)
+    page.click("#feed-rows tbody button >> text=AAPL")
+    page.wait_for_selector("#feed-figure")
+    assert page.locator("#feed-rows [aria-current] th").all_inner_texts() == ["AAPL"]
+    assert page.evaluate("document.activeElement.textContent") == "AAPL"
+    top = "selector => document.querySelector(selector).getBoundingClientRect().top"
+    tops = [page.evaluate(top, selector) for selector in ("#feed-rows", "#feed-figure")]
+    assert (tops[0] < tops[1]) is is_table_first
 
 
 def test_each_symbol_has_a_line_of_its_closes_which_moves_with_its_row(routed: RoutedVisit):

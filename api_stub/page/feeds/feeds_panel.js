@@ -82,7 +82,8 @@ export class FeedsPanel {
     const events = this.#feed.options.events ?? []
     const by = this.#sortedBy
     const rows = by ? this.#rows.toSorted((one, other) => (other[by] ?? -1) - (one[by] ?? -1)) : this.#rows
-    const head = ["Symbol", "Last closes", "Last bar", "State", "Close at the end", "80 % range"].map((text) => made("th", { scope: "col" }, text))
+    const head = ["Symbol", "Last closes", "Last bar", "State", "Close at the end", "80 % range"]
+      .map((text, place) => made("th", { scope: "col", ...(by || place ? {} : { "aria-sort": "ascending" }) }, text))
     const time = timesOf([...new Set(rows.flatMap(({ last_time: last }) => last ?? []))], null, NEAR)
     const table = byId("feed-rows")
     const focused = table.contains(document.activeElement) ? document.activeElement.dataset.name : null
@@ -113,7 +114,8 @@ export class FeedsPanel {
       low === undefined || low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`,
       ...events.map((event) => (row[event] === null || row[event] === undefined ? "" : share(row[event]))),
     ]
-    return made("tr", {}, made("th", { scope: "row" }, this.#button(id, () => this.#open(id))), ...cells.map((cell) => made("td", {}, cell)))
+    return made("tr", id === this.#opened ? { "aria-current": "true" } : {},
+      made("th", { scope: "row" }, this.#button(id, () => this.#open(id))), ...cells.map((cell) => made("td", {}, cell)))
   }
 
   #button(name, onClick) {
@@ -125,6 +127,7 @@ export class FeedsPanel {
   /** Shows a symbol's candles, the fan of its newest forecast, and earlier forecasts whose bars have not all come. */
   async #open(id) {
     this.#opened = id
+    this.#showRows()
     let series = null
     try {
       series = await get(`feeds/${encodeURIComponent(this.#feed.name)}/series/${encodeURIComponent(id)}`)
