@@ -1,4 +1,7 @@
-"""Routes of feeds: bars that callers append, and the newest forecasts. Each key has feeds of its own."""
+"""Routes of feeds: bars that callers append, and the newest forecasts. Each key has feeds of its own.
+
+Names of feeds and series may have slashes, such as ``BTC/USDT``.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -123,7 +126,7 @@ async def list_feeds(request: Request, backend: BackendDependency) -> FeedsView:
     return FeedsView(feeds=[name.removeprefix(prefix) for name in names if name.startswith(prefix)])
 
 
-@router.put("/{name}")
+@router.put("/{name:path}")
 async def create_feed(
     name: FeedName,
     options: Annotated[dict[str, Any], AsDocumented(DOCUMENTED)],
@@ -141,20 +144,14 @@ async def create_feed(
     return await _view(backend, await _open(backend, own_name(request, name), **options), name)
 
 
-@router.get("/{name}")
-async def get_feed(name: FeedName, feed: OpenFeed, backend: BackendDependency) -> FeedView:
-    """A feed's options and series."""
-    return await _view(backend, feed, name)
-
-
-@router.delete("/{name}", status_code=204)
+@router.delete("/{name:path}", status_code=204)
 async def delete_feed(feed: OpenFeed, backend: BackendDependency) -> Response:
     """Delete a feed with all its bars and forecasts."""
     await backend.call(feed.delete)
     return Response(status_code=204)
 
 
-@router.post("/{name}/bars")
+@router.post("/{name:path}/bars")
 async def append_bars(body: NewBars, feed: OpenFeed, backend: BackendDependency) -> Appended:
     """Append bars, all or none. Workers forecast each series with a new bar."""
     series = {one.id: one.model_dump(exclude={"id"}, exclude_none=True) for one in body.series}
@@ -163,7 +160,7 @@ async def append_bars(body: NewBars, feed: OpenFeed, backend: BackendDependency)
     return await backend.call(feed.put_series, series, is_whole=body.replace)
 
 
-@router.get("/{name}/latest")
+@router.get("/{name:path}/latest")
 async def get_latest(
     feed: OpenFeed,
     backend: BackendDependency,
@@ -180,7 +177,7 @@ async def get_latest(
     return LatestView(rows=[row for row in rows if max_age_s is None or row["age_s"] <= max_age_s])
 
 
-@router.get("/{name}/scores")
+@router.get("/{name:path}/scores")
 async def get_scores(
     feed: OpenFeed,
     backend: BackendDependency,
@@ -193,7 +190,7 @@ async def get_scores(
     return ScoresView(rows=await backend.call(partial(feed.score_rows, by, days=days)))
 
 
-@router.get("/{name}/series/{series_id}", response_model_exclude_none=True)
+@router.get("/{name:path}/series/{series_id:path}", response_model_exclude_none=True)
 async def get_feed_series(
     series_id: Annotated[str, Path(max_length=MAX_ID_CHARS)], feed: OpenFeed, backend: BackendDependency
 ) -> FeedSeries:
@@ -201,7 +198,7 @@ async def get_feed_series(
     return await backend.call(feed.series, series_id)
 
 
-@router.get("/{name}/events", response_class=EventSourceResponse)
+@router.get("/{name:path}/events", response_class=EventSourceResponse)
 async def follow_feed(
     feed: OpenFeed,
     backend: BackendDependency,
@@ -217,6 +214,12 @@ async def follow_feed(
             await asyncio.sleep(POLL_S)
     except JobError as error:  # the response has begun, so its status cannot change
         yield ServerSentEvent(data=problem_of(error), event="problem")
+
+
+@router.get("/{name:path}")
+async def get_feed(name: FeedName, feed: OpenFeed, backend: BackendDependency) -> FeedView:
+    """A feed's options and series."""
+    return await _view(backend, feed, name)
 
 
 async def _open(backend: Backend, name: str, **options: Any) -> Feed:

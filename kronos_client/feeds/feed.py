@@ -459,7 +459,8 @@ class Feed:
         gone_now = [block.name for block in before if block.name not in listed]
         visible = {block: content for block, content in added.items() if block in listed}
         growth = record.num_bytes - (read.record.num_bytes if read.record else 0)
-        return held, Write(name, read.version, record, visible, gone_now, growth), change
+        appended_at = read.appended_at if known and known.last == record.last else None
+        return held, Write(name, read.version, appended_at, record, visible, gone_now, growth), change
 
     def _num_ended(self, new: Bars, tail: Bars | None, zone: str | None, now: float) -> int:
         """How many of the bars have ended by now; all if their times are not known in UTC."""

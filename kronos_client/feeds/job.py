@@ -21,6 +21,7 @@ from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
 from kronos_client.feeds.store import Delivery, End, Ends, FeedStore, Read, TakenFeed, Unscored, gone
 from kronos_client.feeds.update import FeedUpdate
+from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.columns import CLOSE
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.evaluation.windows import Array
@@ -187,7 +188,7 @@ class FeedJob:
         shown = {"mean": kept(forecast.mean), "quantiles": quantiles, "scoring": None, "manifest": manifest}
         forecast = forecast.model_copy(update=shown)
         facts = {name: getattr(result, name) for name in ("model", "device", "engine", "warnings")}
-        facts |= {"forecast": forecast, "next_ends_at": _next_ends_at(spec, forecast)}
+        facts |= {"forecast": forecast, "next_ends_at": _next_ends_at(spec, forecast, series.bars)}
         series.update = series.update.model_copy(update=facts)
 
     def _ends(self, feed: TakenFeed, put_back: Collection[str]) -> tuple[Ends, ScoreSums]:
@@ -253,12 +254,15 @@ class FeedJob:
         return update.model_copy(update={"forecast": forecast}), made
 
 
-def _next_ends_at(spec: FeedSpec, forecast: SeriesForecast) -> float | None:
-    """Unix time at which the first forecast bar ends, by the spacing and calendar of those ahead."""
+def _next_ends_at(spec: FeedSpec, forecast: SeriesForecast, bars: Bars) -> float | None:
+    """Unix time at which the first forecast bar ends: after the spacing, or when the next one begins."""
     times = parse_timestamps(forecast.timestamps)
     instants = spec.instants(times, forecast.timezone)
     if instants is None:
         return None
     if spec.bar_time == "end":
         return float(instants[0] / 1e6)
-    return None if len(instants) < 2 else float(instants[1] / 1e6)
+    ends = [int(instants[1])] if len(instants) > 1 else []
+    if len(bars) > 1:
+        ends.append(int(instants[0]) + common_spacing(bars.clock))
+    return min(ends) / 1e6 if ends else None

@@ -90,7 +90,9 @@ class MemoryFeedStore(FeedStore):
                 return False
             for write in writes:
                 feed.blocks |= write.added
-                feed.reads[write.series_id] = Read(write.version + 1, time.time(), write.record)
+                feed.reads[write.series_id] = Read(
+                    write.version + 1, write.appended_at or time.time(), write.record
+                )
                 feed.due.setdefault(write.series_id)
         self._compute(name, uid)
         return True

@@ -65,7 +65,11 @@ class FeedLimits:
 
 
 class Read(NamedTuple):
-    """A series as it was read. Without bars its version is 0 and it has no record."""
+    """A series as it was read. Without bars its version is 0 and it has no record.
+
+    Attributes:
+        appended_at: When its newest bar came, by Redis's clock.
+    """
 
     version: int
     appended_at: float
@@ -138,10 +142,15 @@ Ends = dict[str, End | None]
 
 
 class Write(NamedTuple):
-    """A series' new record, the version that it replaces, and its blocks that come and go."""
+    """A series' new record, the version that it replaces, and its blocks that come and go.
+
+    Attributes:
+        appended_at: When its newest bar came, if that was known before.
+    """
 
     series_id: str
     version: int
+    appended_at: float | None
     record: Record
     added: Mapping[str, bytes]
     old: Sequence[str]
@@ -244,7 +253,8 @@ class FeedStore:
         args: list[Any] = [name, uid, limits.max_series, limits.max_bytes, sum(w.growth for w in writes)]
         args.append(UNSEEN_S)
         for write in writes:
-            args += [write.series_id, write.version, write.record.to_json()]
+            known = "" if write.appended_at is None else f" {write.appended_at:.6f}"
+            args += [write.series_id, f"{write.version}{known}", write.record.to_json()]
             for blocks in (list(write.added), write.old):
                 args += [len(blocks), *(block_key(uid, block) for block in blocks)]
         keys = [feed_key(name), FEEDS_KEY, series_key(uid), versions_key(uid), due_key(uid)]

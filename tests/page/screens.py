@@ -113,7 +113,7 @@ def feed() -> dict[str, Any]:
 
     def forecast(num_known: int) -> dict[str, Any]:
         spread = {"0.025": -2.4, "0.1": -1.2, "0.25": -0.5, "0.5": 0.1, "0.75": 0.6, "0.9": 1.1, "0.975": 2.1}
-        last, lean = known["close"][num_known - 1], 0.4 * (num_known % 3 - 1)
+        last, lean = known["close"][num_known - 1], 0.2 * (num_known % 3)
         fan = {
             level: {"close": [last * (1 + 0.0029 * (wide + lean) * step**0.5) for step in range(1, 13)]}
             for level, wide in spread.items()
@@ -122,6 +122,11 @@ def feed() -> dict[str, Any]:
 
     newest = {"last_time": times[59], "model": {"id": "desk@3"}, "forecast": forecast(60)}
     past = [forecast(number) | {"version": number} for number in range(49, 60)]
+    table = newest["forecast"]["quantiles"]
+    rows[5] |= {
+        f"close_{name}": table[level]["close"][-1]
+        for name, level in (("mean", "0.5"), ("q0.1", "0.1"), ("q0.9", "0.9"))
+    }
     return {
         "feeds": {"feeds": ["us-5min"]},
         "feeds/us-5min": {"name": "us-5min", "options": options, "last_update": "1-0"},

@@ -6,7 +6,7 @@
 local feed, feeds, series, versions, due, list = unpack(KEYS)
 local name, uid, max_series, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local growth, keep_s = tonumber(ARGV[5]), ARGV[6]
--- Then for each series: id, version that was read ('0': none), record, number of new blocks, their keys, number of old
+-- Then for each series: id, version that was read ('0': none) and, if its newest bar was known, the moment when that came, record, number of new blocks, their keys, number of old
 -- blocks, their keys.
 local chunk = 1000
 
@@ -34,13 +34,14 @@ for first = 1, #ids, chunk do
     for offset, known in ipairs(redis.call('HMGET', versions, unpack(ids, first, last))) do
         local position = first + offset - 1
         local version = known and string.match(known, '^%d+') or '0'
-        if version ~= expected[position] then
+        local expected_version, moment = string.match(expected[position], '^(%d+) ?(.*)$')
+        if version ~= expected_version then
             return {'changed'}
         end
         if version == '0' then
             num_new = num_new + 1
         end
-        changes[position] = string.format('%d %s', version + 1, now_text)
+        changes[position] = string.format('%d %s', version + 1, moment == '' and now_text or moment)
     end
 end
 for first = 1, #added, chunk do

@@ -1,6 +1,7 @@
 """Feeds over HTTP, with the fake's forecasts for a worker, and who may see which."""
 
 import json
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -13,6 +14,7 @@ from tests.kronos_client.feeds.test_forecasts import HandWorker
 
 UP = "close>last at end"
 OPTIONS = {"pred_len": 3, "sample_count": 8, "events": [UP]}
+PAIR = "BTC/USDT"
 KEYS = {
     "one": "one-key-of-16-chars:predict",
     "two": "two-key-of-16-chars:predict",
@@ -37,14 +39,14 @@ def worker(redis, redis_server):
 def test_appended_bars_become_a_ranked_table(http, worker):
     made = http.put("/v1/feeds/us", json=OPTIONS).json()
     assert (made["name"], made["options"]["pred_len"], made["series"]) == ("us", 3, [])
-    bars = {"series": [series("A"), series("BB")]}
+    bars = {"series": [series("A"), series(PAIR)]}
     assert http.post("/v1/feeds/us/bars", json=bars).json() == {
-        "num_new": 40, "num_corrected": 0, "num_held_back": 0, "changed": ["A", "BB"],
+        "num_new": 40, "num_corrected": 0, "num_held_back": 0, "changed": ["A", PAIR],
     }  # fmt: skip
     assert http.post("/v1/feeds/us/bars", json=bars).json()["num_new"] == 0
     worker.run()
     rows = http.get("/v1/feeds/us/latest", params={"rank": UP}).json()["rows"]
-    assert sorted(row["id"] for row in rows) == ["A", "BB"]
+    assert sorted(row["id"] for row in rows) == ["A", PAIR]
     assert rows[0][UP] >= rows[1][UP]
     assert rows[0]["close_q0.1"] < rows[0]["close_q0.9"]
     assert "closes" not in rows[0]
@@ -52,6 +54,8 @@ def test_appended_bars_become_a_ranked_table(http, worker):
     before = http.get("/v1/feeds/us/series/A").json()
     assert before["bars"] == {title: values for title, values in series("A").items() if title != "id"}
     assert before["past"] == []
+    for path in ("BTC%2FUSDT", "BTC/USDT"):
+        assert http.get(f"/v1/feeds/us/series/{path}").json()["newest"]["series"] == PAIR
     http.post("/v1/feeds/us/bars", json={"series": [series("A", 20, 22)]})
     worker.run()
     found = http.get("/v1/feeds/us/series/A").json()
@@ -150,4 +154,8 @@ def test_a_feed_belongs_to_its_key(settings):
         assert ask("DELETE", "/mine", "two").json()["code"] == "FEED_NOT_FOUND"
         (name,) = ask("GET", "", "all").json()["feeds"]
         assert name.endswith("/mine")
+        assert (
+            ask("GET", f"/{quote(name, safe='')}", "all").json()["options"]["pred_len"] == OPTIONS["pred_len"]
+        )
+        assert ask("GET", f"/{name}/latest", "all").json() == {"rows": []}
         assert ask("GET", "/mine", "one").status_code == 200

@@ -144,6 +144,44 @@ def test_numbers_are_those_of_a_job_of_one_series(client):
         assert len({feed.forecast(name).forecast.seed for name in NAMES}) == len(NAMES)
 
 
+@pytest.mark.parametrize("pred_len", [1, 3])
+@pytest.mark.parametrize(
+    ("first", "calendar", "late_s"),
+    [
+        ("2024-06-21T13:30-04:00", "XNYS", 60.0),  # a bar of the session is still to come
+        ("2024-06-21T14:00-04:00", "XNYS", 0.0),
+        ("2024-06-20T23:30-04:00", None, 60.0),
+    ],
+)
+def test_a_bar_is_late_once_it_should_have_ended(client, monkeypatch, first, calendar, late_s, pred_len):
+    """Also the last one of a session, which no other follows for long."""
+    times = pd.date_range(first, periods=4, freq="30min")
+    made = bars("s1", 4).assign(ds=times)
+    asked_at = times[-1].timestamp() + 2 * 1800 + 60
+    options = {**OPTIONS, "pred_len": pred_len, "events": [], "calendar": calendar}
+    with client.feed("f", **options) as feed:
+        feed.append(made)
+        client.compute()
+        monkeypatch.setattr(feed._store, "now", lambda: asked_at)
+        (row,) = feed.rows()
+        assert row["overdue_s"] == late_s
+        assert row["is_current"] == (late_s == 0)
+
+
+def test_a_correction_does_not_make_the_newest_bar_younger(client):
+    with client.feed("f", **OPTIONS) as feed:
+        feed.append(bars("s1", 20))
+        client.compute()
+        before = feed.forecast("s1")
+        feed.append(bars("s1", 1, first=18).assign(close=1.0, low=0.5))
+        client.compute()
+        corrected = feed.forecast("s1")
+        assert (corrected.version, corrected.appended_at) == (2, before.appended_at)
+        feed.append(bars("s1", 1, first=20))
+        client.compute()
+        assert feed.forecast("s1").appended_at > before.appended_at
+
+
 def test_a_quiet_feed_is_asked_in_short_requests(client, monkeypatch):
     """Redis must answer each within the connection's timeout."""
     waits_s = []
