@@ -47,6 +47,9 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     assert "Candles of sample.csv, 464 bars up to Fri, Jan 17, 2025, 01:40 PM" in label
     assert f"forecast of {example.HORIZON} bars" in label
     assert page.locator("#downloads").is_hidden()
+    with page.expect_download() as waiting:
+        page.click("button >> text=Save picture")
+    assert waiting.value.suggested_filename == "forecast-sample.png"
 
 
 def test_a_phone_shows_the_chart_how_far_and_the_button_at_once(routed: RoutedVisit):
@@ -61,6 +64,7 @@ def test_a_phone_shows_the_chart_how_far_and_the_button_at_once(routed: RoutedVi
         assert page.locator(shown).evaluate(seen) == [True, True], shown
     chart, ask = (page.locator(part).bounding_box() for part in ("#chart", ".ask"))
     assert ask["y"] - chart["y"] > 250
+    assert page.locator("#drop").bounding_box()["height"] < 72  # one row
     page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
     assert page.locator("footer a").last.bounding_box()["y"] < ask["y"] - 16  # nothing stays covered
 

@@ -415,7 +415,7 @@ def test_the_page_works_by_keyboard(visit):
     page.keyboard.press("ArrowLeft")  # from the last bar again
     assert shown() == last_but_one
     page.keyboard.press("Shift+Tab")  # the chart does not trap the focus
-    assert page.evaluate("document.activeElement.id") == "paths"
+    assert page.evaluate("document.activeElement.id") == "download-png"
     tab_to("download-csv")
 
 

@@ -88,7 +88,7 @@ export class ForecastView {
       hasBars: lookback.length > 0, followed: actual.length && "what followed, hidden from the model", hasPaths, asCandles,
       levels: series ? Object.keys(series.quantiles) : [],
     })
-    byId("made-by").hidden = !result
+    byId("made-by").hidden = byId("download-png").hidden = !result
     showText(byId("zone"), this.chart.zone && `Times: ${this.chart.zone}`)
     for (const id of ["downloads", "numbers"]) byId(id).hidden = !result || isExample
     showText(byId("paths-state"), result && wantsPaths && !hasPaths &&
