@@ -17,7 +17,7 @@ from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, show, simple_table
 from kronos_cli.wording import file_error
 from kronos_client.client import ForecastClient
-from kronos_client.contract.errors import JobError
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.scores import By
@@ -29,6 +29,11 @@ NOTHING: Final = Path("/dev/null")
 """``find_inputs`` leaves out what lies where the output goes; a feed has none."""
 MAX_ROWS: Final = 20
 """Rows that the table shows."""
+BREAKS: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.FEED_GONE)
+"""After these, bars that were appended may be gone: a followed folder is appended whole."""
+
+Version = tuple[int, int, int]
+"""Of a file: inode, time of the last change, and size."""
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 name_of_feed = click.argument("name")
@@ -116,15 +121,29 @@ def append(name: str, paths: tuple[str, ...], reading: ReadOptions, as_json: boo
 def follow(name: str, folder: Path, every_s: float, reading: ReadOptions) -> None:
     """Append the bars of a folder's files whenever one of them grows or is replaced, until Ctrl-C.
 
-    A file that cannot be read is reported, and read again when it changes.
+    What fails is reported and tried again, as are bars that have not ended yet. It ends when the feed is
+    deleted.
     """
-    seen: dict[Path, tuple[int, int]] = {}
-    with _opened(name) as feed:
-        while True:
-            for title, file in _changed(folder, seen):
-                outcome = _append(feed, title, file, reading)
-                click.echo(_in_words(outcome), err="error" in outcome)
-            time.sleep(every_s)
+    seen: dict[Path, Version] = {}
+    said: dict[Path, tuple[Version, str]] = {}
+    feed = _opened(name)
+    while True:
+        for title, file, version in _changed(folder, seen):
+            outcome = _append(feed, title, file, reading)
+            words = version, _in_words(outcome)
+            if outcome.get("changed") or said.get(file) != words:
+                click.echo(words[1], err="error" in outcome)
+            said[file] = words
+            if outcome.get("num_held_back") == 0:
+                seen[file] = version
+            code = outcome.get("error", {}).get("code")
+            if code == ErrorCode.FEED_GONE:  # another may have its name by now
+                feed.close()
+                feed = _opened(name)
+            if code in BREAKS:
+                seen.clear()
+                break
+        time.sleep(every_s)
 
 
 @feed.command()
@@ -194,17 +213,17 @@ def _opened(name: str) -> Feed:
     return Feed.open(name, settings=get_settings())
 
 
-def _changed(folder: Path, seen: dict[Path, tuple[int, int]]) -> Iterator[tuple[str, Path]]:
-    """The files that changed since the last call, by their names."""
+def _changed(folder: Path, seen: dict[Path, Version]) -> Iterator[tuple[str, Path, Version]]:
+    """The files that are not as they were seen, by their names."""
     try:
         files = find_inputs([str(folder)], NOTHING)
     except InputError:  # none yet
         return
     for title, file in files.items():
         stat = file.stat()
-        if seen.get(file) != (stat.st_mtime_ns, stat.st_size):
-            seen[file] = stat.st_mtime_ns, stat.st_size
-            yield title, file
+        version = stat.st_ino, stat.st_mtime_ns, stat.st_size
+        if seen.get(file) != version:
+            yield title, file, version
 
 
 def _append(feed: Feed, title: str, file: Path, reading: ReadOptions) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """``kronos feed`` as users call it, with the fake's forecasts for a worker."""
 
 import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -8,8 +11,10 @@ from click.testing import CliRunner, Result
 
 from kronos_cli.commands.feed import feed
 from kronos_cli.main import cli
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.manifest import Manifest
 from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.store import FeedStore
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.feeds.test_forecasts import HandWorker
 
@@ -74,20 +79,94 @@ def test_a_file_that_fails_stops_no_other(folder):
     assert "nothing new" in run("append", "u", folder / "AAA.csv").output
 
 
-def test_followed_files_are_appended_when_they_change(folder, monkeypatch):
-    def grow(_: float) -> None:
-        if (folder / "BBB.csv").read_text().count("\n") > 60:
-            raise KeyboardInterrupt
+@pytest.fixture
+def follow(folder, monkeypatch):
+    """Follow the folder with steps between looks: the exit code, and the lines without the folder."""
+
+    def run_with(*between: Callable[[], object], name: str = "u") -> tuple[int, list[str]]:
+        steps = iter(between)
+
+        def sleep(_: float) -> None:
+            if (step := next(steps, None)) is None:
+                raise KeyboardInterrupt
+            step()
+
+        monkeypatch.setattr("kronos_cli.commands.feed.time.sleep", sleep)
+        done = run("follow", name, folder)
+        return done.exit_code, [line.removeprefix(f"{folder}/") for line in done.output.splitlines()]
+
+    return run_with
+
+
+FIRST = ["AAA.csv: 60 new (1 series)", "BBB.csv: 60 new (1 series)"]
+
+
+def test_followed_files_are_appended_when_they_change(folder, follow):
+    code, lines = follow(lambda: write(folder / "BBB.csv", 62, seed=2), lambda: None)
+    assert code == 130
+    assert lines == [*FIRST, "BBB.csv: 2 new (1 series)"]
+
+
+def test_a_file_replaced_by_one_of_the_same_size_and_time_is_appended(folder, follow):
+    def replace() -> None:
+        file = folder / "AAA.csv"
+        lines, stat = file.read_text().splitlines(), file.stat()
+        *cells, last = lines[-1].split(",")
+        other = folder / ".new"
+        other.write_text(
+            "\n".join([*lines[:-1], ",".join([*cells, last[:-1] + ("1" if last[-1] != "1" else "2")])])
+        )
+        os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert other.stat().st_size == stat.st_size
+        other.rename(file)
+
+    assert follow(replace)[1][2] == "AAA.csv: 1 corrected (1 series)"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.BROKER_UNREACHABLE, ErrorCode.FEED_BUSY])
+def test_an_append_that_failed_is_tried_again_and_reported_once(follow, monkeypatch, code):
+    def fail(*_: object) -> bool:
+        raise JobError(code, "wait")
+
+    with monkeypatch.context() as away:
+        away.setattr(FeedStore, "write", fail)
+        lines = follow(lambda: None, lambda: None, away.undo, lambda: None)[1]
+    assert lines.count(f"AAA.csv: {code}: wait") == 1
+    assert lines[-2:] == FIRST
+
+
+def test_a_bar_that_was_held_back_is_appended_once_it_has_ended(folder, follow, monkeypatch):
+    assert run("create", "utc", "--pred-len", 3, "--timezone", "UTC").exit_code == 0
+    last = datetime.fromisoformat(candles(bars=60).timestamps[-1]).replace(tzinfo=UTC).timestamp()
+    clock = [last + 60]
+    monkeypatch.setattr(FeedStore, "now", lambda _: clock[0])
+    lines = follow(lambda: None, lambda: clock.append(clock.pop() + 3600), lambda: None, name="utc")[1]
+    assert lines[0] == "AAA.csv: 59 new, 1 held back (1 series)"
+    assert lines[-2:] == ["AAA.csv: 1 new (1 series)", "BBB.csv: 1 new (1 series)"]
+
+
+def test_a_feed_that_was_made_anew_is_followed_from_whole_windows(folder, follow, redis):
+    def anew() -> None:
+        redis.flushall()
+        run("create", "u", "--pred-len", 5, "--samples", 8)
         write(folder / "BBB.csv", 62, seed=2)
 
-    monkeypatch.setattr("kronos_cli.commands.feed.time.sleep", grow)
-    done = run("follow", "u", folder)
-    assert done.exit_code == 130
-    assert [line.partition(": ")[2] for line in done.output.splitlines()[:3]] == [
-        "60 new (1 series)",
-        "60 new (1 series)",
-        "2 new (1 series)",
+    lines = follow(anew, lambda: None)[1]
+    assert [line[:18] for line in lines[2:]] == [
+        "BBB.csv: FEED_GONE",
+        "AAA.csv: 60 new (1",
+        "BBB.csv: 62 new (1",
     ]
+
+
+def test_a_feed_that_is_gone_ends_the_command(folder, follow, redis):
+    def lose() -> None:
+        redis.flushall()
+        write(folder / "BBB.csv", 62, seed=2)
+
+    code, lines = follow(lose)
+    assert code == 1
+    assert "there is no feed 'u': create it" in lines[-1]
 
 
 def test_a_feed_is_deleted_once_it_was_confirmed(folder):
