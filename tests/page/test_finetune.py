@@ -46,7 +46,7 @@ def train(visit: Visit, epochs: int):
 def test_training_on_an_upload_draws_its_losses(visit: Visit, folders):
     page = train(visit, epochs=60)
     first = page.inner_text("#losses .values")
-    assert "error " in first
+    assert "loss " in first
     wait_until(page, "old => document.querySelector('#losses .values').textContent !== old", first)
     assert page.inner_text("#training-state").startswith("Training the model, pass ")
     visit.shoot("finetune")

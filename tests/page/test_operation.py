@@ -163,6 +163,10 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
         "1,203", "1 urgent, 2 normal, 1,200 can wait", "2 of 2", "37.5 %", "1,500 bars/s",
     ]  # fmt: skip
     assert pools.last.locator(".facts dd").all_inner_texts()[-1] == "0 of 1 at work"
+    assert page.locator(".pool .pill").all_inner_texts() == ["Busy 25 %", "Busy 50 %", "Idle"]
+    cards = page.locator(".card:visible").evaluate_all("all => all.map(card => card.offsetWidth)")
+    assert len(cards) == 3
+    assert len(set(cards)) == 1  # a card alone is as wide as one of two
     full = [worker | {"sequences_running": 64}, trainer, second]
     routed.answers["workers"] = {"workers": full, "queues": queues}
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")

@@ -109,7 +109,8 @@ def test_a_workers_card_names_each_models_engine_and_each_warning_once(routed: R
     assert page.locator(".card .warning").all_inner_texts() == [warning]
     shown = "a (native engine), b (torch engine), c (torch engine), of-0.1.0"
     assert shown in page.inner_text(".card")
-    assert page.inner_text(".card h4").split("\n") == ["Ready", "processor (CPU)"]
+    assert page.inner_text(".card h4") == "worker@test · processor (CPU)"
+    assert page.inner_text(".card .pill") == "Ready"
     size = "selector => parseFloat(getComputedStyle(document.querySelector(selector)).fontSize)"
     assert page.inner_text(".card .node") == "worker@test"
     node, facts, state = (page.evaluate(size, f".card {part}") for part in (".node", "dl", "h4"))

@@ -9,7 +9,7 @@ export class LossChart {
 
   /** Adds itself to the end of `parent`. */
   constructor(parent, stage) {
-    this.title = stage === "tokenizer" ? "Error of the tokenizer" : "Error of the model"
+    this.title = stage === "tokenizer" ? "Loss of the tokenizer" : "Loss of the model"
     this.chart = new StepChart(parent, this.title, [
       { text: "on what it learns from", colour: "accent" },
       { text: "on bars that it does not learn from", colour: "mean", pointMarkersVisible: true },
@@ -26,7 +26,7 @@ export class LossChart {
       this.#validation = validation
       validations.update({ time: step, value: validation })
     }
-    const parts = [`step ${count(step)}${numSteps ? ` of ${count(numSteps)}` : ""}`, `error ${figure(loss)}`]
+    const parts = [`step ${count(step)}${numSteps ? ` of ${count(numSteps)}` : ""}`, `loss ${figure(loss)}`]
     if (this.#validation !== null) parts.push(`on other bars ${figure(this.#validation)}`)
     if (rate !== null) parts.push(`learning rate ${figure(rate)}`)
     this.chart.describe(parts.join(" · "))

@@ -72,14 +72,18 @@ function showReadiness(pool) {
   if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
 }
 
-/** A worker: first what it does and on which device, then its load, facts and warnings, and its id at the end. */
+/** A worker: which one it is and what it does, then its load, facts and warnings, and its id at the end. */
 function card(worker, hasLines) {
   const [now, load, facts] = isForecasting(worker) ? forecasting(worker, hasLines) : training(worker)
   const common = [["Jobs", `${count(worker.jobs_done)} done, ${count(worker.jobs_failed)} failed`], ["Running for", duration(worker.uptime_s)]]
-  const state = worker.problem ? "Not ready" : now ?? STATES[worker.state] ?? worker.state
+  const { room, load: share } = handOf([worker])
+  const busy = isReady(worker) && room ? (share ? `Busy ${Math.ceil(100 * share)} %` : "Idle") : null
+  const state = worker.problem ? "Not ready" : now ?? busy ?? STATES[worker.state] ?? worker.state
   const kind = worker.problem ? "away" : isReady(worker) ? "ready" : ""
   const parts = [
-    made("h4", {}, made("span", { class: `state ${kind}` }, state), made("span", { class: "device" }, deviceName(worker.device, worker.device_description))),
+    made("div", { class: "row apart" },
+      made("h4", {}, `${worker.node.replace(/^celery@/, "")} · ${deviceName(worker.device, worker.device_description)}`),
+      made("span", { class: `pill ${kind}` }, state)),
     ...load,
     made("dl", {}, ...[...facts, ...common].flatMap(([name, value]) => [made("dt", {}, name), made("dd", {}, value)])),
   ]
