@@ -25,6 +25,7 @@ _OPTIONS: Final = {
     r"\b(pred_len|top_k|top_p)\b": lambda match: f"--{match[1].replace('_', '-')}",
     r"\bdeadline_s\b": "--deadline",
     r"\bor the timezone of\b": "or --timezone, the zone of",
+    r"\breplace\(\)": "kronos feed append --replace",
     r"\bgive timezone,": "give --timezone,",
     r"(?<!column )\btimestamps\b(?!=|, (timestamp|open)\b)": "times",  # the name of a column stays
 }

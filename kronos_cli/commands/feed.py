@@ -15,7 +15,7 @@ from kronos_cli.commands.forecast import event, levels
 from kronos_cli.files.inputs import FileReader, find_inputs
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, show, simple_table
-from kronos_cli.wording import file_error
+from kronos_cli.wording import file_error, in_own_words
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
@@ -88,9 +88,10 @@ def create(name: str, **given: Any) -> None:
 @feed.command()
 @name_of_feed
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|FOLDER...", type=click.Path())
+@click.option("--replace", is_flag=True, help="Exchange the series whole, such as after a split.")
 @options.candle_files
 @as_json
-def append(name: str, paths: tuple[str, ...], reading: ReadOptions, as_json: bool) -> None:
+def append(name: str, paths: tuple[str, ...], replace: bool, reading: ReadOptions, as_json: bool) -> None:
     """Append the bars of candle files. A series has the name of its instrument, else of its file.
 
     Bars that the feed has already are skipped, so files may be appended again as they grow. Each file is
@@ -103,7 +104,7 @@ def append(name: str, paths: tuple[str, ...], reading: ReadOptions, as_json: boo
         except InputError as error:
             raise click.UsageError(str(error)) from None
         for title, file in files.items():
-            outcomes.append(_append(feed, title, file, reading))
+            outcomes.append(_append(feed, title, file, reading, is_whole=replace))
             if not as_json:
                 click.echo(_in_words(outcomes[-1]), err="error" in outcomes[-1])
     if as_json:
@@ -226,7 +227,9 @@ def _changed(folder: Path, seen: dict[Path, Version]) -> Iterator[tuple[str, Pat
             yield title, file, version
 
 
-def _append(feed: Feed, title: str, file: Path, reading: ReadOptions) -> dict[str, Any]:
+def _append(
+    feed: Feed, title: str, file: Path, reading: ReadOptions, *, is_whole: bool = False
+) -> dict[str, Any]:
     """Append a file's bars. Returns what an append returns, or the error, for people."""
     try:
         candles = FileReader(reading).open(file)
@@ -237,12 +240,12 @@ def _append(feed: Feed, title: str, file: Path, reading: ReadOptions) -> dict[st
             for instrument in candles.instruments
         ]
         bars = pd.concat(parts).rename(columns={TIMES: TIMESTAMP_COLUMN})
-        return {"file": str(file)} | vars(feed.append(bars))
+        return {"file": str(file)} | vars(feed.replace(bars) if is_whole else feed.append(bars))
     except CandleFileError as error:
         found = file_error(error)
     except JobError as error:
         found = error
-    return {"file": str(file), "error": {"code": found.code, "message": found.message}}
+    return {"file": str(file), "error": {"code": found.code, "message": in_own_words(found.message)}}
 
 
 def _in_words(outcome: dict[str, Any]) -> str:
@@ -255,19 +258,22 @@ def _in_words(outcome: dict[str, Any]) -> str:
 
 
 def _table(rows: pd.DataFrame) -> Table:
-    """The first rows: age, the close's mean and outer quantiles at the horizon, and chances."""
+    """The first rows: age, the close's mean and outer quantiles at the horizon, chances, and notes."""
     titles = list(map(str, rows))
     quantiles = [title for title in titles if title.startswith("close_q")]
     events = [title for title in titles if any(sign in title for sign in "<>")]
     shown = ("series", "age", "close", "range", *events, "")
     table = simple_table(*shown, names=("series",), texts=("range", ""))
-    for row in rows.head(MAX_ROWS).to_dict("records"):
+    known = rows.head(MAX_ROWS).astype(object)
+    for row in known.where(known.notna(), None).to_dict("records"):
         cells = [row["id"], duration(row["age_s"]), _number(row["close_mean"])]
         cells.append(
             " to ".join(_number(row[title]) for title in dict.fromkeys(quantiles[:1] + quantiles[-1:]))
         )
         cells += ["–" if pd.isna(row[title]) else f"{row[title]:.0%}" for title in events]
-        table.add_row(*cells, row["error"] or ("" if row["is_current"] else "not current"))
+        notes = [row["error"] or ("" if row["is_current"] else "not current")]
+        notes.append(row["drift"] and f"drift: {row['drift'].replace('_', ' ')}")
+        table.add_row(*cells, ", ".join(filter(None, notes)))
     if len(rows) > MAX_ROWS:
         table.caption = f"{MAX_ROWS} of {len(rows)} series; --csv and --json have all"
     return table

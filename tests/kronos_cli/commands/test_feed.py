@@ -58,6 +58,24 @@ def test_files_become_a_table_of_forecasts(folder, redis, redis_server):
     assert [one["series"] for one in json.loads(run("list", "--json").output)] == [2]
 
 
+def test_the_last_column_of_the_table_has_the_drift_alarm_and_errors(
+    folder, redis, redis_server, monkeypatch
+):
+    run("append", "u", folder)
+    HandWorker(redis, redis_server.url).run()
+    rows = Feed.rows
+
+    def noted(feed: Feed) -> list[dict]:
+        first, second = rows(feed)
+        return [first | {"drift": "too_narrow"}, second | {"error": "MODEL_FAILED"}]
+
+    monkeypatch.setattr(Feed, "rows", noted)
+    lines = [line.rstrip() for line in run("latest", "u").output.splitlines()]
+    assert [line.startswith(("AAA", "BBB")) for line in map(str.strip, lines)].count(True) == 2
+    assert any(line.endswith(" drift: too narrow") for line in lines)
+    assert any(line.endswith(" MODEL_FAILED") for line in lines)
+
+
 def test_lines_of_watch_are_whole_updates(folder, redis, redis_server, monkeypatch):
     updates = Feed.updates
     monkeypatch.setattr(Feed, "updates", lambda feed, after: updates(feed, after=after, timeout_s=0.1))
@@ -77,6 +95,15 @@ def test_a_file_that_fails_stops_no_other(folder):
     assert outcomes["bad.csv"]["error"]["code"] == "INVALID_INPUT"
     assert outcomes["AAA.csv"]["num_new"] == 60
     assert "nothing new" in run("append", "u", folder / "AAA.csv").output
+
+
+def test_replaced_series_are_exchanged_whole(folder):
+    run("append", "u", folder)
+    write(folder / "AAA.csv", 60, seed=3)
+    refused = run("append", "u", folder / "AAA.csv")
+    assert "FEED_BAR_CHANGED" in refused.output
+    assert "--replace" in refused.output
+    assert "AAA.csv: 60 new (1 series)" in run("append", "u", folder / "AAA.csv", "--replace").output
 
 
 @pytest.fixture
