@@ -1,5 +1,6 @@
 """Frames as vendors' libraries make them, and series of one value a bar, as candles with our names."""
 
+import re
 import warnings
 from collections.abc import Mapping
 from functools import lru_cache
@@ -7,12 +8,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
 from kronos_model.bars.files.header import UNNAMED_INDEX
 from kronos_model.bars.files.options import TIMES, VALUE, ReadOptions
-from kronos_model.bars.files.vendors import PLAIN, VALUES, recognise
+from kronos_model.bars.files.vendors import PLAIN, TIME_OF_DAY, TIME_TITLES, VALUES, recognise
 from kronos_model.bars.missing import Missing
+from kronos_model.bars.timestamps import ISO_8601
 from kronos_model.errors import CandleFileError
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_BARS: Final = 2**31
 INSTALL: Final = "pip install pyarrow, by which vendors' frames are read, or give the columns our names"
+_ISO_TIME: Final = re.compile(ISO_8601)
 _recognised = lru_cache(recognise)
 
 
@@ -62,26 +67,65 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
     is_value = len(labels) == 1 and has_index and str(labels[0]).lower() not in {*COLUMNS} - {"close"}
     if not labels or is_value:
         values = candles[labels[0]] if labels else candles
+        values = values.sort_index() if has_index and not has_times else values
         kept = values.dropna() if missing == "error" else values
         if num_left_out := len(values) - len(kept):
             warnings.warn(f"rows without a value, left out: {num_left_out:,}", stacklevel=2)
         return {"": {TIMES: kept.index, VALUE: kept.to_numpy()}}
-    parts = [str(part) for label in labels for part in (label if isinstance(label, tuple) else (label,))]
+    parts = [part for label in labels for part in _levels(label)]
     names = [part.lower() for part in parts]
+    bare = [part.strip("<> ") for part in parts]
     try:
-        vendor, found = _recognised((*parts, str(getattr(index, "name", None) or "")))
+        vendor, found = _recognised((*bare, str(getattr(index, "name", None) or "")))
     except CandleFileError as error:
         raise JobError(ErrorCode.BAD_VALUE, f"the frame has {error.message}", error.field) from None
-    has_times = has_times or has_index or bool({*names} & {*TIME_COLUMNS, "ds"})
-    is_index = (
-        kind == "O" or parts[0] in UNNAMED_INDEX
-    )  # texts in an index may be times, also read again from CSV
-    lacks_times = not found.get(TIMES) and not is_index
+    title = next((name for name in (*TIME_COLUMNS, "ds") if name in names), None)
+    is_index = kind == "O" or parts[0] in UNNAMED_INDEX  # its texts may be times, also read again from CSV
+    has_title = not has_index and str(getattr(index, "name", None)).lower() in TIME_TITLES
+    if has_title and title is None and not has_times:
+        return _read(candles.reset_index(), missing)
+    lacks_times = not (found.get(TIMES) or has_index or is_index or {*map(str.lower, bare)} & {*TIME_TITLES})
+    if title is not None and not has_times:
+        own = next(label for label in labels if title in map(str.lower, _levels(label)))
+        has_times = _are_plain(candles[own]) and not (title == "date" and TIME_OF_DAY in names)
+    elif has_index:
+        has_times = has_times or _are_plain(index)
+        if vendor in (PLAIN, VALUES):
+            candles = candles.rename_axis(index=TIMES)
     is_ours = not {*found} & {"close", VALUE} or (vendor in (PLAIN, VALUES) and (has_times or lacks_times))
     is_untitled = len(names) > 4 and all(name.isdecimal() for name in names)
-    return (
-        {"": candles} if is_ours and not is_untitled and names.count("close") < 2 else _read(candles, missing)
-    )
+    is_spelt = parts == bare and not is_untitled and names.count("close") < 2
+    return {"": candles} if is_ours and is_spelt else _read(candles, missing)
+
+
+def _levels(label: Any) -> list[str]:
+    return [str(part) for part in (label if isinstance(label, tuple) else (label,))]
+
+
+def _are_plain(times: Any) -> bool:
+    """Whether they are datetimes or ISO 8601 texts, each later than the one before it."""
+    if getattr(times.dtype, "kind", None) == "M":
+        return bool(times.is_monotonic_increasing and times.is_unique)
+    texts = [*map(str, times)]
+    return all(map(_ISO_TIME.fullmatch, texts)) and all(map(str.__lt__, texts, texts[1:]))
+
+
+def plain_times(times: Any) -> Any:
+    """A column of pandas with times in any form of files, as ISO 8601 texts; other columns as they are."""
+    texts = [] if times.dtype.kind == "M" else [*map(str, times)]
+    if all(map(_ISO_TIME.fullmatch, texts)):
+        return times
+    try:
+        import pyarrow as pa
+
+        from kronos_model.bars.files.clock import read_clock
+
+        clock = read_clock(pa.chunked_array([pa.array(texts)]))
+    except ImportError:
+        return times
+    except CandleFileError as error:
+        raise JobError(ErrorCode.BAD_TIMESTAMP, error.message, str(times.name)) from None
+    return times if np.isnat(clock.wall).any() else clock.texts(np.arange(len(texts)))
 
 
 def _read(frame: Any, missing: Missing) -> dict[str, Any]:
@@ -89,7 +133,7 @@ def _read(frame: Any, missing: Missing) -> dict[str, Any]:
     try:
         from kronos_model.bars.files.lookback import CandleFile
     except ImportError:
-        raise JobError(ErrorCode.BAD_TYPE, f"the frame is that of a vendor: {INSTALL}") from None
+        raise JobError(ErrorCode.BAD_TYPE, f"the frame is read as a file: {INSTALL}") from None
     with TemporaryDirectory() as folder:
         path = Path(folder, "frame.parquet")
         (frame.to_parquet if hasattr(frame, "to_parquet") else frame.write_parquet)(path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.frames import plain_times
 from kronos_client.contract.results import Distribution, PathStatistics, SeriesForecast, long_columns
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.core.options import LongOptions
@@ -61,6 +62,10 @@ class LongFrame:
             raise JobError(ErrorCode.BAD_VALUE, text, self._id_column, {"row": row})
         if not len(self._df):
             raise JobError(ErrorCode.EMPTY_SERIES, "the frame has no rows: send some", self._id_column)
+        with readable(self._timestamp_column, self._timestamp_column):
+            self._df = self._df.assign(
+                **{self._timestamp_column: plain_times(self._df[self._timestamp_column])}
+            )
         self._parts: dict[int, dict[str, Any]] = {}
         self._errors: dict[Any, str] = {}
         self._warnings: dict[Any, list[str]] = {}

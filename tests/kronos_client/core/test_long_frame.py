@@ -57,6 +57,16 @@ def test_rows_may_stand_in_any_order_and_times_and_ids_keep_their_type(fake, df)
     assert aware["ds"].dt.tz_localize(None).tolist() == in_order["ds"].tolist()
 
 
+@pytest.mark.parametrize("form", ["ms", "%Y.%m.%d %H:%M"])
+def test_times_may_have_any_form_of_files(fake, df, form):
+    times = pd.to_datetime(df["ds"])
+    written = times.astype("datetime64[ms]").astype("int64") if form == "ms" else times.dt.strftime(form)
+    times = times.dt.tz_localize("UTC") if form == "ms" else times
+    expected, found = (fake.predict_df(df.assign(ds=each), **OPTIONS) for each in (times, written))
+    assert pd.to_datetime(found["ds"]).tolist() == expected["ds"].tolist()
+    assert found["predictions"].tolist() == expected["predictions"].tolist()
+
+
 def test_titles_and_several_targets_are_chosen(fake, df):
     titled = df.rename(columns={"unique_id": "item_id", "ds": "timestamp"})
     answer = fake.predict_df(
