@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 from billiard.einfo import ExceptionInfo
 from celery.concurrency.thread import TaskPool as ThreadsPool
+from celery.utils import log as celery_log
 from celery.worker import state
 from click.core import ParameterSource
 
@@ -44,8 +45,17 @@ class WaitingThreadsPool(ThreadsPool):
         return result
 
     def on_stop(self) -> None:
-        """Let all jobs end: Celery's event loop has ended, so they go on here."""
+        """Let all jobs end: Celery's event loop has ended, so they go on here.
+
+        A second Ctrl-C calls this in a signal handler, which may have interrupted the work on jobs. To do
+        such work there could wait for a lock for ever. So they only go back; the loop ends after the handler,
+        and stops the pool again.
+        """
         process = current.process
+        if vars(celery_log)["_in_sighandler"]:
+            if process is not None:
+                process.hand_back_at = time.monotonic()
+            return
         while process is not None and (len(process.jobs) or self._results):
             if getattr(state, "should_terminate", None):  # the shutdown has become a cold one
                 process.hand_back_at = min(process.hand_back_at, time.monotonic())

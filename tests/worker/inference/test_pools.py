@@ -1,13 +1,18 @@
 """The pool of a worker, for the tasks that need a thread."""
 
+import math
 import threading
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from billiard.einfo import ExceptionInfo
+from celery.utils.log import in_sighandler
 
 from tests.waiting import WAIT_S
 from worker.inference.pools import WaitingThreadsPool
+from worker.process import current
 
 
 class FakeRequest:
@@ -39,6 +44,16 @@ def apply(target: Callable[[], object], request: FakeRequest | None = None) -> l
     )
     pool.on_stop()
     return errors
+
+
+def test_a_stop_in_a_signal_handler_only_sends_jobs_back(monkeypatch):
+    """The handler may have interrupted the work on jobs, and then waited for its locks for ever."""
+    busy = threading.Lock()
+    process = SimpleNamespace(jobs=[1], hand_back_at=math.inf, run_jobs=busy.acquire)
+    monkeypatch.setattr(current, "process", process)
+    with busy, in_sighandler():
+        WaitingThreadsPool(1).stop()
+    assert process.hand_back_at <= time.monotonic()
 
 
 @pytest.mark.parametrize("is_handed_over", [True, False])
