@@ -1,7 +1,7 @@
 /** Why a job is where it is, in words; below its row in the list. */
 
 import { get } from "../service/api.js"
-import { made } from "../common/elements.js"
+import { made, showFacts } from "../common/elements.js"
 import { count, duration, ownTime } from "../common/format.js"
 import { reason } from "../common/texts.js"
 
@@ -19,20 +19,18 @@ export function explanationRow(address, width) {
 
 async function fill(cell, id) {
   try {
-    const facts = await get(`jobs/${id}/explanation`)
-    cell.replaceChildren(made("p", {}, sentences(facts).join(" ")), attempts(facts.attempts), made("p", { class: "help" }, `Id: ${id}`))
+    const found = await get(`jobs/${id}/explanation`)
+    const facts = made("dl", { class: "facts" })
+    showFacts(facts, factsOf(found, id))
+    cell.replaceChildren(made("p", {}, sentences(found).join(" ")), facts)
   } catch (error) {
     cell.textContent = reason(error)
   }
 }
 
-function sentences({ where, num_before: before, left_s: left, bars, error, is_cancel_requested: isCancelled, dead_reason: dead, next }) {
-  const verb = where === "waiting" ? "starts" : "is done"
+function sentences({ where, error, is_cancel_requested: isCancelled, dead_reason: dead, next }) {
   return [
     PLACES[where],
-    before > 0 && `${count(before)} ${before === 1 ? "job comes" : "jobs come"} first.`,
-    bars && `${count(bars[0])} of ${count(bars[1])} bars are done.`,
-    left > 0 && where !== "ended" && `It ${verb} in about ${duration(left)}.`,
     isCancelled && "It is to be cancelled.",
     error && `It failed: ${error[1]} (${error[0]}).`,
     dead && `No worker could read its message: ${dead}.`,
@@ -40,8 +38,14 @@ function sentences({ where, num_before: before, left_s: left, bars, error, is_ca
   ].filter(Boolean)
 }
 
-function attempts(all) {
+function factsOf({ where, num_before: before, left_s: left, bars, attempts }, id) {
   const moment = (seconds) => (seconds ? ownTime(new Date(seconds * 1000)) : "?")
-  return made("ul", {}, ...all.map(({ begun_at: begun, ended_at: ended, worker, how }) => made("li", {},
-    `${moment(begun)} to ${ended ? moment(ended) : "now"}, by ${worker}${how ? `: ${how}` : ""}`)))
+  return [
+    before > 0 && ["Comes first", `${count(before)} ${before === 1 ? "job" : "jobs"}`],
+    bars && ["Bars done", `${count(bars[0])} of ${count(bars[1])}`],
+    left > 0 && where !== "ended" && [where === "waiting" ? "Starts in about" : "Done in about", duration(left)],
+    ...attempts.map(({ begun_at: begun, ended_at: ended, worker, how }, place) => [`Attempt ${count(place + 1)}`,
+      how ?? (ended ? "ended" : "under way"), "", null, `${moment(begun)} to ${ended ? moment(ended) : "now"}, by ${worker}`]),
+    ["Id", id],
+  ].filter(Boolean)
 }

@@ -123,7 +123,7 @@ export class RecentJobs {
     const row = shown ?? this.#newRow(job)
     const state = row.querySelector(".state")
     if (state.textContent !== stateName(job.state)) state.textContent = stateName(job.state)
-    state.className = `state state-${job.state}`
+    state.className = `state pill state-${job.state}`
     row.querySelector("a").ariaCurrent = location.hash === `#${job.address}` ? "true" : null
     row.querySelector("[aria-expanded]").ariaExpanded = String(job.address === this.#explained)
     return row
@@ -140,7 +140,7 @@ export class RecentJobs {
     const time = new Date(at)
     return made("tr", { "data-address": address },
       made("td", {}, link), made("td", {}, made("time", { datetime: time.toISOString() }, ownTime(time))),
-      made("td", { class: "state" }), made("td", {}, why, drop))
+      made("td", {}, made("span", { class: "state" })), made("td", {}, why, drop))
   }
 }
 
