@@ -221,7 +221,10 @@ def _changed(folder: Path, seen: dict[Path, Version]) -> Iterator[tuple[str, Pat
     except InputError:  # none yet
         return
     for title, file in files.items():
-        stat = file.stat()
+        try:
+            stat = file.stat()
+        except FileNotFoundError:  # renamed since it was listed
+            continue
         version = stat.st_ino, stat.st_mtime_ns, stat.st_size
         if seen.get(file) != version:
             yield title, file, version

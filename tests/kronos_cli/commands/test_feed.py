@@ -150,6 +150,12 @@ def test_a_file_replaced_by_one_of_the_same_size_and_time_is_appended(folder, fo
     assert follow(replace)[1][2] == "AAA.csv: 1 corrected (1 series)"
 
 
+def test_a_file_that_is_renamed_while_the_folder_is_read_stops_nothing(folder, follow, monkeypatch):
+    listed = {"new": folder / "new.csv", "BBB": folder / "BBB.csv"}
+    monkeypatch.setattr("kronos_cli.commands.feed.find_inputs", lambda *_: listed)
+    assert follow() == (130, FIRST[1:])
+
+
 @pytest.mark.parametrize("code", [ErrorCode.BROKER_UNREACHABLE, ErrorCode.FEED_BUSY])
 def test_an_append_that_failed_is_tried_again_and_reported_once(follow, monkeypatch, code):
     def fail(*_: object) -> bool:
