@@ -16,13 +16,14 @@ from kronos_client.backtesting.plan import MIN_LOOKBACK, WINDOWS_PER_JOB, Backte
 from kronos_client.backtesting.store import ForecastStore, earlier_lookback
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
+from kronos_client.contract.frames import plain_candles
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.forecast_request import plain
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.options import BacktestArguments, ForecastOptions, check_options
-from kronos_client.core.series import readable
+from kronos_client.core.series import named_sources, readable
 from kronos_client.redis.routing import choose_queue, why_waiting
 from kronos_model.bars.columns import COLUMNS, Instrument, as_columns
 from kronos_model.bars.files.options import NO_OPTIONS, VALUE, ReadOptions
@@ -302,30 +303,56 @@ def _fitting(
 
 
 def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInput:
-    """Instruments from files and folders, or from a mapping of DataFrames, which are read as files are."""
+    """Instruments from files and folders, or from what a forecast takes, which is read as files are."""
     from kronos_model.bars.files.instruments import read_instruments  # pyarrow
 
+    if isinstance(candles, str | Path):
+        candles = [candles]
     with readable("the candles"):
-        if isinstance(candles, str | Path):
-            candles = [candles]
-        if not isinstance(candles, Mapping):
+        is_data = isinstance(candles, Mapping) or hasattr(candles, "columns")
+        if not is_data and all(isinstance(path, str | Path) for path in candles):
             try:
                 instruments, report = read_instruments([str(path) for path in candles], reading)
             except CandleFileError as error:
                 raise JobError(error.code, error.message, error.field, error.details) from error
             return BacktestInput(instruments, report.skipped, report.remarks)
-        names = {
-            f"{index} {quote(str(name), safe='')[:MAX_NAME_CHARS]}": str(name)  # shown in errors
-            for index, name in enumerate(candles)
-        }
+        if reading == ReadOptions(missing=reading.missing):  # other options name the frames' own titles
+            candles = plain_candles(candles, reading.missing)
+        names, sources = named_sources(candles)
         with TemporaryDirectory() as folder:
-            files = [f"{folder}/{name}.parquet" for name in names]
-            for file, frame in zip(files, candles.values(), strict=True):
-                frame = frame if hasattr(frame, "to_parquet") else frame.to_frame(VALUE)  # a series of values
-                frame.to_parquet(file)
-            instruments, report = read_instruments(files, reading)
-        named = [replace(each, name=names.get(each.name, each.name)) for each in instruments]
-        return BacktestInput(sorted(named, key=lambda each: each.name), {}, report.remarks)
+            files = [
+                f"{folder}/{index} {quote(name, safe='')[:MAX_NAME_CHARS]}.parquet"
+                for index, name in enumerate(names)
+            ]
+
+            def without_paths(text: str) -> str:
+                for file, name in zip(files, names, strict=True):
+                    text = text.replace(file, f"the frame {name!r}")
+                return text
+
+            for file, source in zip(files, sources, strict=True):
+                _write(source, file)
+            try:
+                instruments, report = read_instruments(files, reading)
+            except CandleFileError as error:
+                text = without_paths(error.message)
+                raise JobError(error.code, text, error.field, error.details) from error
+            remarks = [*map(without_paths, report.remarks)]
+        known = {Path(file).stem: name for file, name in zip(files, names, strict=True)}
+        named = [replace(each, name=known.get(each.name, each.name)) for each in instruments]
+        return BacktestInput(sorted(named, key=lambda each: each.name), {}, remarks)
+
+
+def _write(source: Any, file: str) -> None:
+    """Write a frame of pandas or polars, a series of values, columns or records as Parquet."""
+    import pandas as pd  # reading files needs it already
+
+    if hasattr(source, "write_parquet"):
+        source.write_parquet(file)
+    elif hasattr(source, "to_frame"):
+        source.to_frame(VALUE).to_parquet(file)
+    else:
+        pd.DataFrame(source).to_parquet(file)
 
 
 def find_lookback(

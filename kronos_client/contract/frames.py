@@ -49,7 +49,7 @@ def plain_candles(candles: Any, missing: Missing = "error", *, has_times: bool =
     if is_list:
         return [*found.values()]
     named = {" ".join(filter(None, map(str, names))): part for names, part in found.items()}
-    return named.get("", named)
+    return named if is_mapping else named.get("", named)
 
 
 def _is_table(candles: Any) -> bool:

@@ -356,7 +356,7 @@ def test_no_dataframe_is_written_at_the_path_that_its_name_is(tmp_path):
 
 
 def test_a_dataframe_that_cannot_be_used_is_not_passed_over():
-    with pytest.raises(JobError, match=r"BTC%2FUSD\.parquet has no usable row"):
+    with pytest.raises(JobError, match=r"^INVALID_INPUT: the frame 'BTC/USD' has no usable row"):
         read_candles({"a": walk(1), "BTC/USD": walk(2) * np.nan})
 
 

@@ -14,6 +14,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.core.long_request import data_payload
 from kronos_client.core.series import job_series
 from kronos_client.testing import FakeForecastClient
+from kronos_model.bars.files.options import ReadOptions
 from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER
 
 GERMAN: dict[str, Any] = {"encoding": "cp1252", "sep": ";", "decimal": ","}
@@ -163,6 +164,24 @@ def test_a_backtest_reads_frames_of_vendors_and_series() -> None:
     assert [each.name for each in read.instruments] == ["A", "B"]
     assert read.instruments[1].bars[:, :4].tolist() == [[value] * 4 for value in (4.25, 4.5, 4.75)]
     assert "Each bar has one value" in read.remarks[0]
+
+
+@pytest.mark.parametrize("name", ["plain", "akshare", "binance", "newest_first", "one_value"])
+def test_a_backtest_reads_whatever_a_forecast_takes(name: str) -> None:
+    frame = pd.read_csv(FOLDER / f"{name}.csv")
+    closes = job_series(frame)[0]["close"]
+    polars_frame, columns = pl.DataFrame(frame), frame.to_dict("list")
+    for candles in (frame, polars_frame, [frame], {"A": polars_frame}, columns, {"A": columns}):
+        (found,) = read_candles(candles).instruments
+        assert found.bars[:, 3].tolist() == decode_column(closes).tolist()
+        assert found.name == ("A" if isinstance(candles, dict) and "A" in candles else "0")
+
+
+def test_a_backtest_names_frames_and_not_where_they_are_written() -> None:
+    frame = pd.read_csv(FOLDER / "interactive_brokers_trades.csv")
+    read = read_candles({"A/1": frame}, ReadOptions(drop_bad_rows=True))
+    assert "/tmp" not in "".join(read.remarks)
+    assert any(text.startswith("the frame 'A/1'") for text in read.remarks)
 
 
 def test_a_column_of_something_else_is_not_taken_for_prices() -> None:
