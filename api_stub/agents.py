@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api_stub.backend import Backend
 from api_stub.problems import HttpCode, HttpError
-from api_stub.routes.candles import read_path
+from api_stub.routes.candles import file_warnings, read_path
 from api_stub.scopes import check_scope, key_of, own_name
 from api_stub.uploads.dataset_folder import data_folder, dataset_path, stored_files
 from kronos_client.mcp.server import make_server
@@ -82,7 +82,8 @@ class _ApiService(Service):
         path = await self._backend.call(dataset_path, data_folder(self._backend.settings), file)
         wanted = {"instrument": instrument, "max_bars": self._backend.settings.max_bars}
         content = await read_path(path, file, self._backend, ReadOptions(missing=missing), wanted)
-        columns, warnings = dict(content["series"]), [*content["warnings"], *content["bad_rows"]]
+        columns = dict(content["series"])
+        warnings = [*file_warnings(content, instrument), *content["bad_rows"]]
         return FileCandles(columns.pop("id"), columns.pop("timezone", None), columns, warnings)
 
     async def data(self, files: Sequence[str]) -> Sequence[str]:

@@ -102,3 +102,10 @@ async def read_path(
         content = await read_upload(path, name, options, ErrorCode.INVALID_INPUT, wanted)
     content["series"]["id"] = content["series"]["id"] or series_name(name)
     return content
+
+
+def file_warnings(content: Mapping[str, Any], instrument: str | None) -> list[str]:
+    """What is odd about a file, and that it has more instruments than the first, if none was asked for."""
+    names = content["instruments"]
+    text = f"first of {len(names):,} instruments: {content['series']['id']}; give instrument"
+    return [*content["warnings"], *([text] if instrument is None and len(names) > 1 else [])]

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 
 from api_stub.problems import HttpError
-from api_stub.routes.candles import BadRows, Dropped, Instrument, Name, read_body, read_path
+from api_stub.routes.candles import BadRows, Dropped, Instrument, Name, file_warnings, read_body, read_path
 from api_stub.routes.documented import json_only
 from api_stub.routes.job_views import FORECASTS, ForecastView
 from api_stub.routes.submission import Waiting
@@ -129,7 +129,8 @@ async def forecast_file(
     work = backend.core.wait(job.id, waiting.preference.wait_s)
     stored = await waiting.while_connected(work, [] if webhook else [job.id])
     left_out = {name: content[name] for name in ("dropped", "bad_rows")}
-    view = FileForecastView.from_stored(job.id, stored, **left_out, file_warnings=content["warnings"])
+    left_out["file_warnings"] = file_warnings(content, instrument)
+    view = FileForecastView.from_stored(job.id, stored, **left_out)
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:
         raise HttpError.from_job(_in_request(stored.value), job.id)

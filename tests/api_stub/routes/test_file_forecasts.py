@@ -25,7 +25,8 @@ def read(monkeypatch) -> list[tuple]:
 
     async def read_upload(path, name, options, code, bars):
         calls.append((path.read_text(), name, options.id_column, bars))
-        return {"series": {"id": "", **COLUMNS}, "dropped": {}, "bad_rows": [], "warnings": ["cut"]}
+        found = {"series": {"id": "", **COLUMNS}, "dropped": {}, "bad_rows": [], "warnings": ["cut"]}
+        return found | {"instruments": ["A", "B"]}
 
     monkeypatch.setattr(candles, "read_upload", read_upload)
     return calls
@@ -63,6 +64,18 @@ def test_the_answer_counts_the_rows_that_were_left_out(http, settings, jobs):
     assert (job["missing"], len(job["series"][0]["timestamps"])) == ("drop", 41)
     assert answer["dropped"] == {"unreadable_time": 1}
     assert answer["bad_rows"][0].startswith("BTC.csv, line 42, column timestamps: there is 'soon'")
+
+
+def test_the_answer_says_that_the_file_has_more_instruments(http, settings, jobs):
+    settings.data_folder.mkdir()
+    header, *rows = TEXT.splitlines()
+    lines = [f"{header},symbol", *(f"{row},{name}" for name in ("T1", "T0") for row in rows)]
+    (settings.data_folder / "two.csv").write_text("\n".join([*lines, ""]))
+    query = {"dataset": "two.csv", "pred_len": 3, "id_column": "symbol"}
+    answer = http.post(URL, params=query, headers=JSON).json()
+    assert answer["file_warnings"] == ["first of 2 instruments: T0; give instrument"]
+    answer = http.post(URL, params=query | {"instrument": "T1"}, headers=JSON).json()
+    assert answer["file_warnings"] == []
 
 
 def test_the_answer_is_that_of_the_job(http, settings, jobs, read):
