@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from kronos_client.contract.feed import Appended
@@ -56,6 +56,10 @@ class AsyncFeed:
         titles = {"id_column": id_column, "timestamp_column": timestamp_column}
         return await asyncio.to_thread(self._feed.replace, bars, **titles)
 
+    async def put_series(self, series: Mapping[str, Any], *, is_whole: bool = False) -> Appended:
+        """As ``Feed.put_series``."""
+        return await asyncio.to_thread(self._feed.put_series, series, is_whole=is_whole)
+
     async def ids(self) -> list[str]:
         """As ``Feed.ids``."""
         return await asyncio.to_thread(self._feed.ids)
@@ -67,6 +71,14 @@ class AsyncFeed:
     async def series(self, series_id: str) -> FeedSeries:
         """As ``Feed.series``."""
         return await asyncio.to_thread(self._feed.series, series_id)
+
+    async def rows(self, event: str | None = None, num_closes: int = 0) -> list[dict[str, Any]]:
+        """As ``Feed.rows``."""
+        return await asyncio.to_thread(self._feed.rows, event, num_closes)
+
+    async def score_rows(self, by: By = "series", *, days: int | None = None) -> list[dict[str, Any]]:
+        """As ``Feed.score_rows``."""
+        return await asyncio.to_thread(self._feed.score_rows, by, days=days)
 
     async def latest(self, *, max_age_s: float = math.inf) -> "pd.DataFrame":
         """As ``Feed.latest``."""

@@ -14,6 +14,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import Limits, parse_job
 from kronos_client.contract.names import job_key
+from kronos_client.feeds.aio import AsyncFeed
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.job import FeedJob, is_feed_job
 from kronos_client.feeds.keys import taken_key
@@ -262,9 +263,25 @@ def test_the_same_with_asyncio():
             assert len(await feed.rank("close>last at end")) == len(NAMES)
             assert (await feed.series("s1")).newest == await feed.forecast("s1")
             assert (await feed.forecast("s1")).forecast is not None
+            assert {row["id"]: len(row["closes"]) for row in await feed.rows(None, 7)} == dict.fromkeys(
+                NAMES, 7
+            )
+            changed = bars("s1", 20).assign(close=1.0, low=0.5)
+            await feed.replace(changed)
+            assert (await feed.bars("s1"))["close"].tolist() == [1.0] * 20
+            columns = {name: values[:20] for name, values in candles(seed=1, bars=60).as_dict().items()}
+            assert (await feed.put_series({"new": columns})).changed == ("new",)
+            assert await feed.score_rows() == (await feed.scores()).to_dict("records") == []
             return [update.series async for update in feed.updates(after="0", timeout_s=0.01)]
 
-    assert sorted(asyncio.run(run())) == NAMES
+    assert sorted({*asyncio.run(run())}) == ["new", *NAMES]
+
+
+def test_asyncio_has_every_method():
+    def methods(feed: type) -> set[str]:
+        return {name for name in vars(feed) if not name.startswith("_")}
+
+    assert methods(Feed) - methods(AsyncFeed) == {"open", "close"}
 
 
 @pytest.fixture
