@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Mapping
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,8 +37,10 @@ def plain_candles(candles: Any, missing: Missing = "error", *, has_times: bool =
     Raises:
         JobError: A frame cannot be read.
     """
+    candles = candles if has_times else _framed(candles)
     is_list, is_mapping = isinstance(candles, list | tuple), isinstance(candles, Mapping)
     given = candles if is_mapping else dict(enumerate(candles)) if is_list else {"": candles}
+    given = given if has_times else {name: _framed(each) for name, each in given.items()}
     names = {str(name).lower() for name in given}
     if names & {*COLUMNS, *TIME_COLUMNS} or not any(map(_is_table, given.values())):
         return candles
@@ -50,6 +53,22 @@ def plain_candles(candles: Any, missing: Missing = "error", *, has_times: bool =
         return [*found.values()]
     named = {" ".join(filter(None, map(str, names))): part for names, part in found.items()}
     return named if is_mapping else named.get("", named)
+
+
+def _framed(candles: Any) -> Any:
+    """A frame of rows that are numbers (ccxt's) or that have no datetimes or texts as times (Polygon's)."""
+    row: Any = candles[0] if isinstance(candles, list | tuple) and candles else None
+    cells = row if isinstance(row, list | tuple) else [*row.values()] if isinstance(row, Mapping) else ()
+    if len(cells) < 2 or not all(isinstance(cell, str | int | float | date) for cell in cells):
+        return candles
+    titles = {str(title).lower(): title for title in row} if isinstance(row, Mapping) else {}
+    if any(isinstance(row[titles[name]], str | date) for name in TIME_COLUMNS if name in titles):
+        return candles
+    try:
+        import pandas as pd
+    except ImportError:
+        return candles
+    return pd.DataFrame(candles).rename(columns=str)
 
 
 def _is_table(candles: Any) -> bool:

@@ -145,6 +145,16 @@ def test_an_index_of_times_may_be_newest_first(zone: str | None) -> None:
         assert (found["close"], found.get("timezone")) == (expected["close"], expected.get("timezone"))
 
 
+@pytest.mark.parametrize("name", ["polygon_aggregates.csv", "ccxt.csv", "times_in_seconds.csv"])
+def test_rows_as_vendors_libraries_answer_are_read_as_their_frames(name: str) -> None:
+    frame = frame_of(name)
+    records = frame.to_dict("records")
+    rows = [[*each.values()] for each in records] if name == "ccxt.csv" else records
+    assert job_series(rows) == job_series(frame)
+    assert job_series({"A": rows, "B": rows}) == job_series({"A": frame, "B": frame})
+    assert data_payload([rows, rows]) == data_payload([frame, frame])
+
+
 def test_what_is_ambiguous_in_a_frame_is_refused() -> None:
     frame = pd.read_csv(FOLDER / "two_vendors.csv")
     with pytest.raises(JobError, match="fit two forms, plain columns, with close in close and Investing"):
