@@ -101,6 +101,11 @@ class Fleet:
     def running(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.is_running]
 
+    def ended_without(self, reason: str) -> list[Worker]:
+        """Workers that were not killed and have ended without this in their log."""
+        ended = [worker for worker in self.workers if worker.process.poll() not in (None, -signal.SIGKILL)]
+        return [worker for worker in ended if reason not in worker.log.read_text()]
+
     def num_repeated(self) -> float:
         """Jobs that were computed twice, by the metrics of workers that lived long enough."""
         for worker in self.running:
