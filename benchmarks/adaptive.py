@@ -22,12 +22,12 @@ from benchmarks.support.harness import Table
 from kronos_client.contract.results import SCORED_LEVELS
 from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened
 from kronos_client.feeds.scores import INTERVALS, STEP_SUMS
+from kronos_model.evaluation.calibration import pinball_loss
 from kronos_model.evaluation.naive import bootstrap_draws
 from kronos_model.evaluation.scores import sample_quantiles
 from kronos_model.evaluation.windows import Array
 
 HORIZON = 12
-LEVELS = np.array(SCORED_LEVELS)
 MEDIAN = SCORED_LEVELS.index(0.5)
 
 
@@ -67,8 +67,8 @@ def adapted(own_quantiles: Array, actual: Array) -> Array:
 
 def loss(quantiles: Array, actual: Array, scale: Array) -> float:
     """The mean pinball loss of quantiles (T, S, L), each series in its own measure (S,)."""
-    error = (actual[..., None] - quantiles) / scale[:, None]
-    return float(np.maximum(LEVELS * error, (LEVELS - 1) * error).mean())
+    by_level = np.moveaxis(quantiles, -1, 0) / scale
+    return float(pinball_loss(SCORED_LEVELS, by_level, actual / scale).mean())
 
 
 def shares(held: Any, ticks: int) -> Array:

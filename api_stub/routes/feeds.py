@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from api_stub.backend import Backend, BackendDependency
 from api_stub.job_state import problem_of
+from api_stub.routes.candles import BarColumns
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.scopes import needs, own_name
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -67,21 +68,8 @@ class FeedsView(BaseModel):
     feeds: list[str]
 
 
-Values = list[float | None]
-
-
-class NewSeries(BaseModel):
+class NewSeries(BarColumns[float | None]):
     """Bars of one series, oldest first. A missing value is null: the feed's option `missing` decides."""
-
-    id: str
-    timestamps: list[str]
-    timezone: str | None = Field(default=None, description="IANA zone whose clock the timestamps follow")
-    open: Values
-    high: Values
-    low: Values
-    close: Values
-    volume: Values | None = None
-    amount: Values | None = None
 
 
 class NewBars(BaseModel):

@@ -18,6 +18,7 @@ from kronos_model.evaluation.naive import (
 )
 from kronos_model.evaluation.scores import INTERVALS, ScoreTotals, finite_or_none
 from kronos_model.evaluation.windows import MIN_GROUPS, Array, WindowTimes
+from kronos_model.text import plural
 
 START: Final = "start"
 """The model before finetuning, in the report after it."""
@@ -30,7 +31,6 @@ MIN_PATHS: Final = 9
 MIN_TIMES: Final = 8
 """Fewer times have no test."""
 MIN_WINDOWS: Final = 30
-FEW_WINDOWS: Final = "{} few: ask for 30 or more to see differences."
 Outcome = Literal["better", "worse", "unclear"]
 
 
@@ -47,6 +47,12 @@ class WindowBatch:
     past: Array
     actual: Array
     samples: Mapping[str, Array]
+
+
+def few_windows(number: int) -> str:
+    """What a verdict says of less than ``MIN_WINDOWS``."""
+    are = "is" if number == 1 else "are"
+    return f"{plural(number, 'window')} {are} few: ask for {MIN_WINDOWS} or more to see differences."
 
 
 def make_report(
@@ -95,11 +101,7 @@ def make_report(
             "verdict": [
                 *verdict(against),
                 coverage_line(scores["coverage"], totals[name], times),
-                *(
-                    [FEW_WINDOWS.format("1 window is" if first == 1 else f"{first} windows are")]
-                    if first < MIN_WINDOWS
-                    else []
-                ),
+                *([few_windows(first)] if first < MIN_WINDOWS else []),
             ],
         }
     naive_scores = {name: totals[name].scores(times.begins) for name in totals if name not in models}
