@@ -28,8 +28,9 @@ class Worker(Protocol):
     concurrency: int
     exitcode: int | None
     quiet: bool
-    capacity: "Capacity"  # these two are ours
+    capacity: "Capacity"  # these three are ours
     claims: "Claims"
+    on_tick: Callable[[], object]
 
 
 class Consumer(Protocol):

@@ -32,7 +32,7 @@ from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
-from worker.inference.shutdown import EXIT_STATUS, end_worker
+from worker.inference.shutdown import EXIT_STATUS, ShutdownLimit, end_worker
 from worker.monitoring import tracing
 from worker.process import WorkerProcess, current
 from worker.settings import explain, get_settings
@@ -198,6 +198,7 @@ def set_up(sender: str, instance: Worker, **_: object) -> None:
         )
     process = _start(sender)
     instance.capacity, instance.claims = process.capacity, process.claims
+    instance.on_tick = ShutdownLimit().check
     instance.app.amqp.queues.select([process.queue])
 
 

@@ -125,7 +125,7 @@ class Fleet:
         """The last lines of each, for a test that fails."""
         return "\n".join(
             f"--- {worker.log.stem} ({worker.process.poll()})\n"
-            + "\n".join(line[:300] for line in worker.log.read_text().splitlines()[-25:])
+            + "\n".join(line[:300] for line in worker.log.read_text().splitlines()[-50:])
             for worker in self.workers
         )
 
@@ -138,7 +138,7 @@ class Fleet:
         for worker in self.workers:
             with contextlib.suppress(Exception):  # the assertion below says which did not end
                 statuses[worker.log.stem] = worker.process.wait(WAIT_S)
-        hung = [worker for worker in self.workers if worker.is_running]
+        hung = [w for w in self.workers if w.is_running or "the shutdown hangs" in w.log.read_text()]
         try:
             assert hung == [], f"did not end on SIGTERM\n{self.logs()}"
             self.assert_no_orphans()

@@ -88,7 +88,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
     """Renews this process's messages and claims, and puts back messages that no worker renews.
 
     It has its own thread: jobs still run while Celery connects again, and after its event loop has ended.
-    Then this thread stands in for the loop: it goes on with the jobs, and stores outcomes.
+    Then this thread stands in for the loop: it goes on with the jobs, stores outcomes, and bounds the time.
     """
 
     requires = AFTER
@@ -128,6 +128,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
             log.warning("claims on running jobs could not be renewed, trying again: %s", error)
         except Exception:  # the next renewal must be tried
             log.exception("claims could not be renewed because of a defect, trying again")
+        self._consumer.controller.on_tick()
 
 
 class QueueWatcher(bootsteps.StartStopStep):

@@ -1,16 +1,23 @@
-"""Ends a worker that can no longer compute. Its jobs go back to the queue within bounded time.
+"""Ends a worker within bounded time.
 
-``end_worker`` first tries Celery's own shutdown, which returns the jobs. If that hangs, the process ends
-after ``ENDING_GRACE_S``, and its jobs are delivered again after the visibility timeout.
+``end_worker``, for one that can no longer compute, first tries Celery's own shutdown, which returns the
+jobs. If that hangs, the process ends after ``ENDING_GRACE_S``, and its jobs are delivered again after the
+visibility timeout. ``ShutdownLimit`` ends a process whose shutdown hangs although no job is left.
 """
 
+import faulthandler
 import logging
+import math
 import os
 import signal
 import threading
+import time
 from typing import Final, NoReturn
 
 from celery import signals
+from celery.worker import state
+
+from worker.process import current
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +36,22 @@ def end_worker() -> None:
     timer.daemon = True
     timer.start()
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+class ShutdownLimit:
+    """Ends a process that still runs ``ENDING_GRACE_S`` after its shutdown had no job left."""
+
+    def __init__(self) -> None:
+        self._idle_since = math.inf  # by time.monotonic
+
+    def check(self) -> None:
+        """Called about once a second."""
+        now = time.monotonic()
+        has_jobs = bool(current.process and len(current.process.jobs)) or bool(state.active_requests)
+        self._idle_since = min(self._idle_since, now) if current.is_draining and not has_jobs else math.inf
+        if now > self._idle_since + ENDING_GRACE_S:
+            faulthandler.dump_traceback()  # which thread waits for what
+            end_at_once(f"the shutdown hangs: no job is left for {ENDING_GRACE_S:g} s; the process ends now")
 
 
 def end_at_once(reason: str) -> NoReturn:

@@ -14,6 +14,8 @@ from tests.taking import begin_one
 from worker.broker import steps, transport
 from worker.broker.claims import Claim, Claims
 from worker.broker.deliveries import Deliveries
+from worker.inference import shutdown
+from worker.process import current
 
 TIMEOUT_S = 30.0
 KEYS = delivery_keys("test.unacked")
@@ -324,7 +326,8 @@ def renewal(settings, monkeypatch, claims):
     monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(deliveries=deliveries))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     step = steps.ClaimRenewal(None)
-    step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims), task_buckets={}))
+    controller = SimpleNamespace(claims=claims, on_tick=shutdown.ShutdownLimit().check)
+    step.start(SimpleNamespace(controller=controller, task_buckets={}))
     return step
 
 
@@ -349,3 +352,22 @@ def test_a_renewal_that_fails_stays_due_and_ticks_wait_for_redis(renewal, claims
         renewal.keep()
     assert claim.is_safe
     assert len(ticks) == 2
+
+
+def test_a_shutdown_that_hangs_ends_once_no_job_is_left(renewal, monkeypatch, capfd):
+    ended: list[str] = []
+    monkeypatch.setattr(shutdown, "end_at_once", ended.append)
+    monkeypatch.setattr(shutdown, "ENDING_GRACE_S", 0.0)
+    process = SimpleNamespace(jobs=["a"])
+    monkeypatch.setattr(current, "process", process)
+    renewal.keep()
+    monkeypatch.setattr(current, "is_draining", True)
+    for _ in range(2):
+        renewal.keep()
+    assert ended == []
+    process.jobs.clear()
+    for _ in range(2):
+        renewal.keep()
+        time.sleep(0.001)
+    assert "the shutdown hangs" in ended[0]
+    assert "test_a_shutdown_that_hangs" in capfd.readouterr().err  # where each thread is

@@ -173,7 +173,8 @@ def test_a_worker_renews_its_messages_and_puts_back_abandoned_ones(redis, receiv
     step = steps.ClaimRenewal(None)
     buckets = {"kronos.forecast": bucket, "kronos.status": None}
     claims = Claims(transport.backend().store, 60.0)
-    step.start(SimpleNamespace(controller=SimpleNamespace(claims=claims), task_buckets=buckets))
+    controller = SimpleNamespace(claims=claims, on_tick=lambda: None)
+    step.start(SimpleNamespace(controller=controller, task_buckets=buckets))
     step.keep()
     state.task_ready(request)
     assert set(redis.hkeys(UNACKED)) == {held.delivery_tag, limited.delivery_tag}
