@@ -137,5 +137,6 @@ async def forecast_file(
     if view.result is None:
         return JSONResponse(to_jsonable_python(view), 202, headers | {"Retry-After": "1"})
     if waiting.table is not None:
-        return await table_response(waiting.table, view.result.series, headers)
+        warnings = [*view.file_warnings, *view.result.all_warnings()]
+        return await table_response(waiting.table, view.result.series, warnings, headers)
     return JSONResponse(to_jsonable_python(view), 200, headers)

@@ -138,7 +138,7 @@ def _router(
         if table is None or not isinstance(found, ForecastView):
             return found
         if found.result is not None:
-            return await table_response(table, found.result.series, {})
+            return await table_response(table, found.result.series, found.result.warnings, {})
         if stored.has_ended:
             raise HttpError.from_job(stored.value, job_id)
         response.status_code = 202  # no table yet

@@ -69,7 +69,7 @@ async def predict_single(
     ((job, queue, stored, result),) = await _run([request], "", waiting)
     headers = {"X-Job-Id": job.id}
     if result is not None and waiting.table is not None:
-        return await table_response(waiting.table, job.named_series(result), headers)
+        return await table_response(waiting.table, job.named_series(result), result.warnings, headers)
     if result is not None:
         return _json(job.predictions(result)[0], 200, headers)
     content = Accepted.from_stored(job.id, queue, waiting.submission.root + FORECASTS, stored)
@@ -103,7 +103,8 @@ async def predict_batch(
         return _json(AcceptedBatch(jobs=accepted), 202, headers | waiting.preference.headers)
     if waiting.table is not None:
         named = _in_order(outcomes, PredictionJob.named_series)
-        return await table_response(waiting.table, named, headers)
+        warnings = [text for *_, result in outcomes if result for text in result.warnings]
+        return await table_response(waiting.table, named, warnings, headers)
     return _json(_in_order(outcomes, PredictionJob.predictions), 200, headers)
 
 

@@ -2,15 +2,17 @@
 
 import asyncio
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from kronos_client.contract.results import SeriesForecast, forecast_columns
+from kronos_model.checkpoints.names import FOR_TRYING
 
-TEXTS: Final = ("series", "timestamp")
+TEXTS: Final = ("series", "timestamp", "caution")
 JSON: Final = ("application/json", "application/*", "*/*")
 
 
@@ -41,7 +43,7 @@ WRITERS: Final[Mapping[str, Callable[[Any, io.BytesIO], None]]] = {
 
 AS_TABLES: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": "as JSON, or as a table of one row per bar",
+        "description": "as JSON, or as a table of one row per bar; X-Warnings is a JSON list of warnings",
         "content": {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in WRITERS},
     }
 }
@@ -71,14 +73,20 @@ PreferredTable = Annotated[str | None, Depends(_preferred)]
 
 
 async def table_response(
-    media_type: str, series: Sequence[SeriesForecast], headers: Mapping[str, str]
+    media_type: str, series: Sequence[SeriesForecast], warnings: Iterable[str], headers: Mapping[str, str]
 ) -> Response:
-    """The rows of all series as one table. A column that some series lack is empty for them."""
-    body = await asyncio.to_thread(_written, media_type, series)
-    return Response(body, headers={**headers, "Vary": "Accept"}, media_type=media_type)
+    """The rows of all series as one table. A column that some series lack is empty for them.
+
+    ``warnings`` are in a header. That the model is only for trying is also a column, which stays in a file.
+    """
+    each = list(dict.fromkeys(warnings))
+    caution = next((text for text in each if FOR_TRYING in text), None)
+    body = await asyncio.to_thread(_written, media_type, series, caution)
+    headers = {**headers, "Vary": "Accept"} | ({"X-Warnings": json.dumps(each)} if each else {})
+    return Response(body, headers=headers, media_type=media_type)
 
 
-def _written(media_type: str, series: Sequence[SeriesForecast]) -> bytes:
+def _written(media_type: str, series: Sequence[SeriesForecast], caution: str | None) -> bytes:
     import pyarrow as pa
 
     tables = []
@@ -89,6 +97,8 @@ def _written(media_type: str, series: Sequence[SeriesForecast]) -> bytes:
         )
         for name, paths in (forecast.paths or {}).items():
             columns |= {f"{name}_path{number}": values for number, values in enumerate(paths, 1)}
+        if caution is not None:
+            columns["caution"] = [caution] * len(forecast.timestamps)
         schema = pa.schema((name, pa.string() if name in TEXTS else pa.float64()) for name in columns)
         tables.append(pa.table(columns, schema=schema))
     sink = io.BytesIO()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
@@ -201,6 +201,9 @@ class SeriesForecast(ResultModel):
         default=None, description="what it was computed from, for `kronos replay`; null while it streams"
     )
 
+    _note: str = PrivateAttr("")
+    """``FOR_TRYING`` if it belongs to a result of such a model."""
+
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         ends = {"last": self.timestamps[-1], "mean_close": self.mean["close"][-1]} if self.timestamps else {}
         return ({"id": self.id, "bars": len(self.timestamps)} | ends).items()
@@ -228,7 +231,7 @@ class SeriesForecast(ResultModel):
         except ImportError:
             text = "a plot needs Matplotlib and pandas: install kronos-worker[plot]"
             raise JobError(ErrorCode.NOT_INSTALLED, text) from None
-        return chart.plot(candles, self, note)
+        return chart.plot(candles, self, note or self._note)
 
     def frame(self, *, quantiles: bool = False) -> "pd.DataFrame":
         """The mean as a DataFrame indexed by time, in the job's time zone; needs pandas.
@@ -292,6 +295,11 @@ class ForecastResult(ResultModel):
     warnings: Texts = Field(
         default=(), description="for people, about the whole job; each series has its own"
     )
+
+    def model_post_init(self, _context: Any) -> None:
+        """A series that is drawn alone says what its model is for, too."""
+        for series in self.series if self.caution else ():
+            series._note = FOR_TRYING
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         counts = {"series": len(self.series), "warnings": len(self.all_warnings())}

@@ -58,7 +58,7 @@ def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
     page.click("#run")
     page.wait_for_selector("#job")
     assert page.inner_text("#readiness") == "No worker is running"
-    text_begins(visit, "job-state", "No worker is ready. This starts by itself once one is.")
+    text_begins(visit, "job-state", "No worker is running. This starts by itself once")
     assert "kronos worker" in page.locator("#pools").text_content()
     visit.shoot("no-worker")
     page.click("#cancel")
@@ -76,7 +76,7 @@ def test_a_stopped_worker_is_reported_and_the_next_one_computes_the_job(
     page.wait_for_selector("#readiness:not(.ready)")
     assert page.inner_text("#readiness") == "No worker is running"
     page.click("#run")
-    text_begins(visit, "job-state", "No worker is ready")
+    text_begins(visit, "job-state", "No worker is running")
     second = start_worker(**TINY)
     page.wait_for_selector("#downloads")
     assert second.node in page.inner_text("#made-by")
@@ -162,7 +162,7 @@ def test_training_on_an_upload_can_be_queued_before_a_worker_runs(visit: Visit):
     wait_until(page, "() => document.querySelector('#dataset').options.length > 0")
     assert page.locator("#dataset option").all_text_contents() == ["sample.csv"]
     page.click("#train")
-    text_begins(visit, "training-state", "No worker for training and backtests is ready.")
+    text_begins(visit, "training-state", "No worker for training and backtests is running.")
     page.click("#stop-training")
     page.wait_for_selector("#training-problem")
     assert "(CANCELLED)" in page.inner_text("#training-problem")
@@ -257,7 +257,7 @@ def test_a_stopped_api_is_reported_and_the_job_is_followed_once_it_is_back(
     assert page.inner_text("#api-problem").startswith("The service does not answer.")
     visit.shoot("no-api")
     api.start()
-    text_begins(visit, "job-state", "No worker is ready")
+    text_begins(visit, "job-state", "No worker is running")
     page.wait_for_selector("#readiness:not(.away)")
     assert page.locator("#api-problem").is_hidden()
     page.click("#cancel")

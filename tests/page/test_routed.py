@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kronos_client.contract.schemas import example
+from kronos_client.contract.worker_status import WORKER_STATUS
+from kronos_client.redis.routing import why_waiting
 from kronos_model.bars.calendar.sessions import CannotInfer
 from tests.page.conftest import RoutedVisit, await_frame, go_to, wait_until
 
@@ -346,6 +349,12 @@ def test_a_job_that_waits_says_how_long(routed: RoutedVisit):
     page.click("#run")
     wait_until(page, "() => document.querySelector('#job-share').textContent === 'starts in about 42 s'")
     assert page.inner_text("#job-state") == "Waiting: 1,200 jobs come first"
+    loading = WORKER_STATUS.validate_python(example("worker-status") | {"state": "loading"})
+    text = page.evaluate(
+        "async (reason) => (await import('./service/pool.js')).waiting({ waiting: reason }).text",
+        why_waiting(loading.queue, [loading]),
+    )
+    assert text.startswith("Every worker is still loading its model. Wait: this starts")
     pace = """async () => {
         const { Pace } = await import("./jobs/pace.js")
         let now = 0

@@ -50,7 +50,9 @@ export function waiting({ waiting: reason }, place) {
   const command = /with: (.+)$/.exec(reason ?? "")?.[1]
   if (command) {
     const ready = command.includes("finetune") ? "worker for training and backtests" : "worker"
-    const text = `No ${ready} is ready. This starts by itself once one is. The service's operator can start one: ${command}`
+    const how = /^Every .+ queue \S+ (.+), so/.exec(reason)?.[1]
+    const text = how ? `Every ${ready} ${how}. Wait: this starts by itself once one is ready. The service's operator can start another: ${command}`
+      : `No ${ready} is running. This starts by itself once the service's operator starts one: ${command}`
     return { text, share: null }
   }
   const { before = null, left = null } = place ?? {}

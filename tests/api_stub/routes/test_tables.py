@@ -1,6 +1,7 @@
 """Forecasts as tables, by the request's Accept."""
 
 import io
+import json
 
 import pandas as pd
 import pyarrow as pa
@@ -29,11 +30,15 @@ def test_a_result_is_a_table_with_the_numbers_of_its_json(http, jobs, media_type
     result = example("forecast-result")
     paths = [[1.0] * len(result["series"][0]["timestamps"])] * 2
     result["series"][0]["paths"] = {"close": paths}
+    caution = "kronos-tiny was trained on synthetic candles: for trying the service, not for trading."
+    result["warnings"] = ["5–95 % rest on few paths.", caution]
     jobs.finish(job_id, result)
     answer = http.get(url, headers={"Accept": media_type})
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, media_type)
     assert "Accept" in answer.headers["vary"].split(", ")
+    assert json.loads(answer.headers["x-warnings"]) == result["warnings"]
     table = READERS[media_type](answer.content)
+    assert set(table["caution"]) == {caution}
     for one in result["series"]:
         rows = table[table["series"] == one["id"]]
         assert list(rows["timestamp"]) == one["timestamps"]
@@ -57,6 +62,7 @@ def test_a_prediction_is_a_table_with_the_names_of_the_request(http, settings, j
     answer = http.post(f"/v1/predict/{path}", json=body, headers=key | {"Accept": CSV})
     assert (answer.status_code, answer.headers["x-job-id"]) == (200, job_id)
     table = READERS[CSV](answer.content)
+    assert "caution" not in table
     assert set(table["series"].astype(str)) == ({"AAPL"} if path == "single" else {"0", '=1+2,"x"'})
     assert list(table["close"])[-1] == result["series"][place]["mean"]["close"][-1]
 

@@ -153,7 +153,7 @@ def test_workers_of_0_1_0_name_no_engine() -> None:
 def two_series(**changed: Any) -> ForecastResult:
     result = ForecastResult.model_validate(example("forecast-result"))
     warnings = ("small was trained on synthetic candles: for trying the service, not for trading.",)
-    return result.model_copy(update={"warnings": warnings, **changed})
+    return ForecastResult(**{**dict(result), "warnings": warnings, **changed})
 
 
 def test_a_result_has_one_line_however_much_it_holds() -> None:
@@ -211,6 +211,7 @@ def test_a_plot_has_the_forecast_after_the_candles(monkeypatch: pytest.MonkeyPat
             shown = [text.get_text() for text in prices.texts]
             assert [text.count("for trying the service, not for trading") for text in shown] == [1]
         alone = result.series[0].model_copy(update={"id": "0"}).plot(result.series[0].frame())
+        assert [text.get_text() for text in alone.texts] == ["for trying the service, not for trading"]
         assert alone.figure is not prices.figure
         assert alone.get_title(loc="left") == f"{horizon} bars ahead"
     finally:
