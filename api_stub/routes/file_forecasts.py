@@ -21,6 +21,7 @@ from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.forecast import MAX_EVENTS, MAX_QUANTILES
 from kronos_client.contract.names import Priority
+from kronos_client.core.forecast_request import fewer_paths
 from kronos_client.core.job import candles_job
 
 router = APIRouter(prefix=f"{FORECASTS}/file", tags=["forecasts"], dependencies=[needs("predict")])
@@ -59,7 +60,9 @@ class FileForecastView(ForecastView):
 
     dropped: Dropped
     bad_rows: BadRows
-    file_warnings: list[str] = Field(description="what is odd about the file, such as a cut last line")
+    file_warnings: list[str] = Field(
+        description="what is odd about the file, such as a cut last line, and fewer paths than by default"
+    )
 
 
 # async, because FastAPI runs sync dependencies on threads.
@@ -129,7 +132,8 @@ async def forecast_file(
     work = backend.core.wait(job.id, waiting.preference.wait_s)
     stored = await waiting.while_connected(work, [] if webhook else [job.id])
     left_out = {name: content[name] for name in ("dropped", "bad_rows")}
-    left_out["file_warnings"] = file_warnings(content, instrument)
+    fewer = fewer_paths(options, backend.settings.limits())
+    left_out["file_warnings"] = [*file_warnings(content, instrument), *fewer]
     view = FileForecastView.from_stored(job.id, stored, **left_out)
     headers = {"X-Job-Id": job.id, "Location": url}
     if view.error is not None:

@@ -1,6 +1,7 @@
 """From an app's data and options to a forecast job of the contract. No pandas needed."""
 
 import logging
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, Unpack
 
@@ -17,6 +18,10 @@ SAMPLING: Final = Sampling().model_dump()
 OUTPUT: Final = Output().model_dump(mode="json")
 """The contract's defaults."""
 LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
+FEWER_PATHS: Final = (
+    f"%d paths are drawn for each series, not {SAMPLE_COUNT}: "
+    "KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT allows no more"
+)
 
 log = logging.getLogger(__name__)
 
@@ -61,10 +66,14 @@ def default_sample_count(limits: Limits, num_series: int = 1) -> int:
     """``SAMPLE_COUNT``, or fewer paths, with a warning, where limits allow a job of so many series fewer."""
     number = min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, num_series)))
     if number < SAMPLE_COUNT:
-        text = "%d paths are drawn for each of %d series, not %d: KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT"
-        text += " allows no more; send fewer series in one job, or choose sample_count"
-        log.warning(text, number, num_series, SAMPLE_COUNT)
+        log.warning(FEWER_PATHS + "; send fewer series in one job, or choose sample_count", number)
     return number
+
+
+def fewer_paths(options: Mapping[str, Any], limits: Limits) -> list[str]:
+    """The warning, for the result of a single series, that the default of its paths was lowered."""
+    number = SAMPLE_COUNT if "sample_count" in options else default_sample_count(limits)
+    return [FEWER_PATHS % number] if number < SAMPLE_COUNT else []
 
 
 def plain(**values: Any) -> dict[str, Any]:

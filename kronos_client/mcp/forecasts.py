@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kronos_client.contract.forecast import MAX_EVENTS
 from kronos_client.contract.results import SeriesForecast
+from kronos_client.core.forecast_request import fewer_paths
 from kronos_client.core.job import candles_job
 from kronos_client.core.kinds import FORECAST
 from kronos_client.core.stored import Stored
@@ -74,6 +75,7 @@ def add(server: MCPServer[Any], service: base.Service) -> None:
         make = partial(candles_job, candles, {"statistics": True, **given}, None, core.settings)  # type: ignore[typeddict-item]
         job, _ = await core.send(make, may_stay=False, scope=scope)
         try:
+            notes = [*notes, *fewer_paths(given, core.settings.limits())]
             return _view(job.id, await core.wait(job.id, service.wait_s), notes)
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):

@@ -3,10 +3,12 @@
 import re
 
 import pytest
+from fastapi.testclient import TestClient
 
+from api_stub.main import create_app
 from api_stub.routes import candles
 from kronos_client.contract.schemas import example
-from tests.api_stub.conftest import series
+from tests.api_stub.conftest import ADDRESS, series
 
 URL = "/v1/forecasts/file"
 CSV = {"Content-Type": "text/csv"}
@@ -76,6 +78,20 @@ def test_the_answer_says_that_the_file_has_more_instruments(http, settings, jobs
     assert answer["file_warnings"] == ["first of 2 instruments: T0; give instrument"]
     answer = http.post(URL, params=query | {"instrument": "T1"}, headers=JSON).json()
     assert answer["file_warnings"] == []
+
+
+def test_the_answer_says_that_the_limits_allow_fewer_paths(settings, jobs, read):
+    few = settings.model_copy(update={"max_sample_count": 10})
+    with TestClient(create_app(few), base_url=ADDRESS, headers=CSV) as http:
+        said = [
+            http.post(URL, params=query, content=TEXT).json()["file_warnings"]
+            for query in (
+                {"pred_len": 3, "instrument": "A"},
+                {"pred_len": 3, "instrument": "A", "sample_count": 5},
+            )
+        ]
+    limits = "KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT allows no more"
+    assert said == [["cut", f"10 paths are drawn for each series, not 64: {limits}"], ["cut"]]
 
 
 def test_the_answer_is_that_of_the_job(http, settings, jobs, read):

@@ -57,4 +57,4 @@ def test_where_limits_allow_fewer_paths_the_default_is_what_they_allow_with_one_
     chosen = forecast_payload({str(number): CANDLES for number in range(60)}, limits=limits, sample_count=9)
     assert chosen["sampling"]["sample_count"] == 9
     (said,) = caplog.messages
-    assert said.startswith("63 paths are drawn for each of 64 series, not 64: KRONOS_MAX_PATHS or ")
+    assert said.startswith("63 paths are drawn for each series, not 64: KRONOS_MAX_PATHS or ")
