@@ -28,7 +28,13 @@ from kronos_client.redis.routing import choose_queue, why_waiting
 from kronos_model.bars.columns import COLUMNS, Instrument, as_columns
 from kronos_model.bars.files.options import NO_OPTIONS, VALUE, ReadOptions
 from kronos_model.bars.timestamps import write_times
-from kronos_model.checkpoints.names import bundled_names, did_you_mean, full_name
+from kronos_model.checkpoints.names import (
+    FOR_TRYING,
+    REGISTERED_HERE,
+    bundled_names,
+    did_you_mean,
+    full_name,
+)
 from kronos_model.errors import CandleFileError
 from kronos_model.evaluation.naive import NAIVE_TITLES
 from kronos_model.seeds import derive_series_seed
@@ -145,8 +151,9 @@ class BacktestRun:
             return
         result = outcome.unwrap()
         self._check_model(model, result.model)
-        if result.caution is not None:
-            self.store.about(f"caution {model}", result.caution)
+        about_model = [text for text in result.warnings if FOR_TRYING in text or REGISTERED_HERE in text]
+        if about_model:
+            self.store.about(f"caution {model}", " ".join(about_model))
         paths = [
             np.stack([np.asarray(series.paths[name], np.float32) for name in COLUMNS], axis=-1)
             for series in result.series

@@ -17,6 +17,7 @@ SHORT_NAMES: Final = {
     "tiny": BUNDLED_MODEL,
 }
 FOR_TRYING: Final = "for trying the service, not for trading"
+REGISTERED_HERE: Final = "is the registered model"
 NO_BACKTEST: Final = "No backtest of this model is recorded here."
 
 
@@ -30,6 +31,12 @@ def full_name(name: str) -> str:
     """The name that a short one stands for; other names, and those of folders, stay as they are."""
     full = SHORT_NAMES.get(name, name)
     return name if full != name and os.path.isdir(name) else full  # noqa: PTH112  # takes any text
+
+
+def short_name_taken(name: str | None, reference: str | None) -> list[str]:
+    """The warning about a registered model, if there is one, that has the short name of another model."""
+    full = SHORT_NAMES.get(name or "")
+    return [f"{name} {REGISTERED_HERE} {reference} here, not {full}."] if full and reference else []
 
 
 def did_you_mean(name: str, known: Iterable[str] | None = None) -> str:

@@ -21,12 +21,12 @@ from kronos_client.contract.results import (
 )
 from kronos_client.redis.job_store import Receipt
 from kronos_client.redis.routing import why_elsewhere
-from kronos_model.checkpoints.names import SHORT_NAMES
+from kronos_model.checkpoints.names import short_name_taken
 from kronos_model.engine.generation import Generation, Priority, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
 from worker.inference.engine_thread import EngineDied, JobRun
-from worker.inference.model_loader import LoadedModel, short_name_taken
+from worker.inference.model_loader import LoadedModel
 from worker.inference.model_server import ModelServer
 
 
@@ -124,8 +124,7 @@ class Computation:
         served, job, server = self._entry.served, self._job, self._server
         total_s = time.monotonic() - self._started
         warnings = [self._device_warning, served.engine_warning, served.caution, *sampling_warnings(job)]
-        if job.model in SHORT_NAMES and served.registered is not None:
-            warnings.append(short_name_taken(job.model, served.registered))
+        warnings += short_name_taken(job.model, served.registered.reference if served.registered else None)
         forecasts = (
             series_result(series, Forecast(generation.paths, series.seed), job.output, self._calibration)
             for series, generation in zip(self._series, generations, strict=True)

@@ -12,7 +12,7 @@ from kronos_client.contract.model_info import EngineKind, ModelInfo
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_client.settings import ModelSpec
-from kronos_model.checkpoints.names import SHORT_NAMES, caution_about, full_name
+from kronos_model.checkpoints.names import caution_about, full_name, short_name_taken
 from kronos_model.checkpoints.source import read_metadata
 from kronos_model.devices.probe import TorchProbe
 from kronos_model.devices.resolution import describe_device, empty_cache, move_to_device
@@ -157,8 +157,8 @@ class ModelLoader:
         registered = self.registry.resolve(given.model)
         if registered is None:
             return spec
-        if given.model in SHORT_NAMES:
-            log.warning("%s", short_name_taken(given.model, registered))
+        for text in short_name_taken(given.model, registered.reference):
+            log.warning("%s", text)
         if spec != ModelSpec(given.model):
             raise CheckpointError(
                 f"'{given.model}' is a registered model, which has its own tokenizer and versions: unset "
@@ -186,11 +186,6 @@ class ModelLoader:
             self.device, self.device_warning = placed, warning
             self.share_bytes = _share_bytes(self._settings, placed)
             pair.model.to(placed)
-
-
-def short_name_taken(name: str, registered: RegisteredModel) -> str:
-    """The warning about a registered model that has the short name of another one."""
-    return f"{name} is the registered model {registered.reference} here, not {SHORT_NAMES[name]}."
 
 
 def max_jobs_on(device: torch.device, settings: WorkerSettings) -> int:

@@ -5,6 +5,7 @@ import math
 import os
 import time
 from contextlib import suppress
+from itertools import chain
 from typing import Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -18,7 +19,7 @@ from kronos_client.contract.finetune import (
 from kronos_client.contract.jobs import check_most
 from kronos_client.contract.worker_status import TrainingStatus
 from kronos_client.redis.routing import why_elsewhere
-from kronos_model.checkpoints.names import NO_BACKTEST, caution_about
+from kronos_model.checkpoints.names import NO_BACKTEST, caution_about, short_name_taken
 from kronos_model.errors import CheckpointError
 from kronos_model.finetuning.launching import training_command, training_environment
 from kronos_model.processes.children import LocalStackError
@@ -173,7 +174,9 @@ class FinetuneRun(LongRun):
             self._device, self._child_warning = str(event["device"]), event["device_warning"]
             self._announce({})
         elif event["event"] == "data":
-            self._data_warnings = tuple(event.get("warnings", ()))
+            references = dict.fromkeys(self._notes.start.values())
+            names = (short_name_taken(each.partition("@")[0], each) for each in references)
+            self._data_warnings = (*event.get("warnings", ()), *chain.from_iterable(names))
         elif event["event"] == "progress":
             progress = {name: event.get(name) for name in FinetuneProgress.model_fields}
             self.progress = progress | {"device": self._device, "warnings": self._data_warnings or None}

@@ -20,6 +20,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker
 from kronos_model.bars.timestamps import write_times
+from kronos_model.checkpoints.names import FOR_TRYING, short_name_taken
 
 OPTIONS = {"lookback": 40, "horizon": 5, "windows": 12, "samples": 8}
 
@@ -184,6 +185,17 @@ def test_a_model_that_was_replaced_meanwhile_is_not_mixed_with_the_old_one(clien
     monkeypatch.setattr("kronos_client.testing.STAND_IN", "another")
     with pytest.raises(JobError, match=r"model is another, and the forecasts .* are of stand-in"):
         client.backtest(CANDLES, tmp_path, **OPTIONS)
+
+
+def test_the_verdict_ends_with_what_must_be_known_of_the_model(client, tmp_path, monkeypatch):
+    said = [
+        "few paths",
+        f"mine comes from synthetic candles: {FOR_TRYING}.",
+        *short_name_taken("tiny", "tiny@1"),
+    ]
+    monkeypatch.setattr("kronos_client.testing.sampling_warnings", lambda job: said)
+    report = client.backtest({"a": CANDLES["a"]}, tmp_path, models="tiny", **OPTIONS)
+    assert report["models"]["tiny"]["verdict"][-1] == " ".join(said[1:])
 
 
 def test_windows_that_fail_are_left_out_and_counted(client, tmp_path):

@@ -209,6 +209,14 @@ def test_the_arguments_of_training_and_the_registered_model(process, monkeypatch
     assert result["timings_ms"]["training"] >= 2000
 
 
+def test_a_start_model_that_has_the_short_name_of_another_one_gives_a_warning(process, monkeypatch):
+    given = {"config": {"start": {"model": "tiny"}}}
+    process.registry.register(BUNDLED, "tiny", job_id="t", fingerprint="f", metadata={"max_context": 77})
+    result, _ = go(monkeypatch, a_run(process, **given), done(process))
+    taken = "tiny is the registered model tiny@1 here, not kronos-tiny."
+    assert list(result["warnings"]) == ["few bars", taken]
+
+
 def test_the_verdict_ends_with_what_to_try_next(process, monkeypatch):
     advice = "Next, try more data."
     evaluation = {"verdict": ["It is worse.", advice], "next_step": advice}
