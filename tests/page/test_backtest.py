@@ -107,19 +107,23 @@ def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     wait_until(page, "() => document.querySelector('#backtest-data').options.length === 2")
     page.select_option("#backtest-data", "stored.csv")
     page.click("#backtest-advanced summary")
-    page.check("#backtest-drop")
+    page.click("#backtest-file-form summary")
+    page.check("#backtest-drop-bad-rows")
+    page.fill("#backtest-columns", " close = Adj=Close,")
+    page.select_option("#backtest-decimal", ",")
     page.select_option("#backtest-missing", "ffill")
     page.fill("#backtest-from", "2024-03-01")
     page.fill("#backtest-stride", "24")
     page.fill("#backtest-costs", "2.5")
-    assert page.inner_text("#backtest-advanced .changed") == "5 changed"
+    assert page.inner_text("#backtest-advanced .changed") == "7 changed"
     assert axe_problems(page, "#backtest") == []
     page.click("#test")
     wait_until(page, "text => window.seen.includes(text)", "25 % · about 1 min left")
     (request,) = [one for one in answered.requests if one.url.endswith("/backtests")]
     job = json.loads(request.post_data or "")
     assert job["data"] == {"path": "stored.csv"}
-    assert job["reading"] == {"missing": "ffill", "drop_bad_rows": True}
+    reading = {"missing": "ffill", "drop_bad_rows": True, "decimal": ",", "columns": {"close": "Adj=Close"}}
+    assert job["reading"] == reading
     assert (job["start"], job["end"], job["stride"], job["cost_bps"]) == ("2024-03-01", None, 24, 2.5)
     assert parse_backtest_job(job, Limits()).samples == 30
     answered.expected_failures = 1

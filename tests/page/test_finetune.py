@@ -70,11 +70,18 @@ def test_training_can_be_cancelled(visit: Visit):
 def test_an_unusable_file_is_refused(visit: Visit, tmp_path: Path):
     path = tmp_path / "bad.csv"
     path.write_text("a,b\n1,2\n")
-    visit.expected_failures = 1
+    visit.expected_failures = 2
     page = visit.open("#/finetune")
     page.set_input_files("#dataset-file", path)
     page.wait_for_selector("#dataset-problem")
     assert "(TRAINING_DATA_INVALID)" in page.inner_text("#dataset-problem")
+    bars = "".join(f"0{day}/01/2024,1,2,1,1\n" for day in range(1, 8))
+    path.write_text(f"date,open,high,low,close\n{bars}")
+    page.set_input_files("#dataset-file", path)
+    page.locator("#dataset-problem", has_text="the day or the month first").wait_for()
+    page.fill("#dataset-date-format", "%d/%m/%Y")
+    page.set_input_files("#dataset-file", path)
+    page.locator("#dataset-state", has_text="bad.csv is uploaded: 7 bars").wait_for()
 
 
 def test_training_does_not_start_without_a_file(open_page: OpenPage, start_api: StartApi):

@@ -28,14 +28,19 @@ def test_training_starts_as_the_model_was_trained(routed: RoutedVisit):
         "It learned to read 64 to 256 bars, and to look 24 bars ahead. "
         "Your file needs at least about 350 bars."
     )
+    routed.expected_failures = 1
+    refusal = problem(
+        422, detail="No column close.", code="TRAINING_DATA_INVALID", field="config.data.columns.close"
+    )
+    routed.answers["finetunes"] = refusal
     with page.expect_request("**/v1/finetunes") as sent:
         page.click("#train")
+    page.wait_for_selector("#dataset-columns-wrong")
     config = sent.value.post_data_json["config"]
     assert config["data"] | {"lookback": {"min": 64, "max": 256}, "pred_len": 24} == config["data"]
     assert config["stages"] == ["predictor"]
-    page.evaluate("document.querySelector('#finetune-advanced').open = true")
     page.fill("#train-lookback", "128")
-    page.check("#dataset-drop")
+    page.check("#dataset-drop-bad-rows")
     assert page.inner_text("#finetune-advanced .changed") == "2 changed"
 
 

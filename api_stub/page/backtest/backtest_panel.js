@@ -6,6 +6,7 @@ import { badField, byId, numberIn, offer, showText } from "../common/elements.js
 import { count, ownTime, timeLeft } from "../common/format.js"
 import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
+import { Reading } from "../common/reading.js"
 import { Settings, showChanged } from "../common/settings.js"
 import { hashOf, keepVerdicts } from "../common/skill.js"
 import { reason } from "../common/texts.js"
@@ -17,16 +18,15 @@ const TITLE = "Backtest on "
 const STAGES = { reading: "Reading the candles", waiting: "Waiting for a worker", scoring: "Comparing with what followed" }
 const SETTINGS = {
   model: "backtest-model", other: "backtest-other", windows: "backtest-windows", horizon: "backtest-horizon",
-  lookback: "backtest-lookback", missing: "backtest-missing", drop_bad_rows: "backtest-drop", stride: "backtest-stride",
+  lookback: "backtest-lookback", stride: "backtest-stride",
   from: "backtest-from", to: "backtest-to", paths: "backtest-samples", seed: "backtest-seed", top: "backtest-top", costs: "backtest-costs",
 }
-const FIELDS = { // of a job, by what the service calls them
-  windows: "backtest-windows", horizon: "backtest-horizon", lookback: "backtest-lookback", stride: "backtest-stride", start: "backtest-from",
-  end: "backtest-to", samples: "backtest-samples", seed: "backtest-seed", top: "backtest-top", cost_bps: "backtest-costs",
-}
+const FIELDS = { ...SETTINGS, start: "backtest-from", end: "backtest-to", samples: "backtest-samples", cost_bps: "backtest-costs" } // of a job
+const NUMBERS = ["windows", "horizon", "stride", "samples", "seed", "top", "cost_bps"]
 
 export class BacktestPanel {
   #candles = null
+  reading = new Reading("backtest-")
   #shown = null // the report, and the id of its backtest
 
   constructor(pool, recent, datasets) {
@@ -40,9 +40,9 @@ export class BacktestPanel {
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: ({ report }) => this.#report(report),
-      fields: FIELDS,
+      fields: { ...FIELDS, ...this.reading.idsBy("reading.") },
     })
-    this.settings = new Settings("backtest", SETTINGS, () => showChanged("backtest-advanced"))
+    this.settings = new Settings("backtest", { ...SETTINGS, ...this.reading.ids }, () => showChanged("backtest-advanced", "backtest-file-form"))
     this.onCandles(null)
     byId("backtest-form").addEventListener("submit", (event) => this.#submit(event))
     byId("other-backtest").addEventListener("change", () => this.#compare())
@@ -80,19 +80,12 @@ export class BacktestPanel {
       schema_version: 1,
       data: path === AT_HAND ? { instruments: [{ id: idOf(name), timestamps, ...columns }] } : { path },
       models: [byId("backtest-model").value || null, ...(other ? [other] : [])],
-      windows: numberIn("backtest-windows"),
-      horizon: numberIn("backtest-horizon"),
       lookback: numberIn("backtest-lookback") ?? "auto",
-      stride: numberIn("backtest-stride"),
       start: byId("backtest-from").value || null,
       end: byId("backtest-to").value || null,
-      samples: numberIn("backtest-samples"),
-      seed: numberIn("backtest-seed"),
-      top: numberIn("backtest-top"),
-      cost_bps: numberIn("backtest-costs"),
+      ...Object.fromEntries(NUMBERS.map((name) => [name, numberIn(FIELDS[name])])),
     }
-    const reading = { missing: byId("backtest-missing").value, drop_bad_rows: byId("backtest-drop").checked }
-    return path === AT_HAND ? job : { ...job, reading }
+    return path === AT_HAND ? job : { ...job, reading: this.reading.options }
   }
 
   /** Shows a backtest by its id: its progress, and then its report. */
@@ -109,9 +102,7 @@ export class BacktestPanel {
 
   #describe(now, place, isSilent) {
     if (now.state !== "running") return waiting(now, place)
-    if (isSilent) {
-      return { text: "The worker that ran this is gone. Another worker will go on where it was.", share: null }
-    }
+    if (isSilent) return { text: "The worker that ran this is gone. Another worker will go on where it was.", share: null }
     const { progress } = now
     if (progress?.stage !== "forecasting") return { text: STAGES[progress?.stage] ?? STAGES.reading, share: null }
     const { forecasts_done: done, forecasts_total: total, seconds_left: left } = progress

@@ -61,9 +61,14 @@ export function badField(form) {
   return `${field.labels[0].textContent.trim()}: ${problem}`
 }
 
+/** Opens the parts of a form that an element stands in. */
+export function reveal(element) {
+  for (let part = element.closest("details"); part; part = part.parentElement.closest("details")) part.open = true
+}
+
 /** Says next to a field what is wrong with it, until the user changes it; opens the parts that it stands in. */
 export function mark(field, problem) {
-  for (let part = field.closest("details"); part; part = part.parentElement.closest("details")) part.open = true
+  reveal(field)
   byId(`${field.id}-wrong`)?.remove()
   const described = field.getAttribute("aria-describedby") ?? ""
   const note = made("p", { id: `${field.id}-wrong`, class: "field-problem" }, problem)

@@ -109,9 +109,9 @@ export function isFree(id) {
   return "proposed" in byId(id).dataset || valueOf(byId(id)) === defaultOf(byId(id))
 }
 
-/** Opens a part of a form if it has fields that the user has filled in. */
-export function showChanged(id) {
-  byId(id).open ||= [...byId(id).querySelectorAll("input, select")].some((field) => !isFree(field.id))
+/** Opens parts of a form that have fields that the user has filled in. */
+export function showChanged(...ids) {
+  for (const part of ids.map(byId)) part.open ||= [...part.querySelectorAll("input, select")].some(({ id }) => !isFree(id))
 }
 
 const isBox = ({ type }) => type === "checkbox"

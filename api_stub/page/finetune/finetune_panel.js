@@ -7,6 +7,7 @@ import { bars, count, duration, timeLeft } from "../common/format.js"
 import { LossChart } from "./loss_chart.js"
 import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
+import { Reading } from "../common/reading.js"
 import { Settings, showChanged } from "../common/settings.js"
 import { deviceName, inWords, reason } from "../common/texts.js"
 import { verdictLines } from "../common/verdict.js"
@@ -16,7 +17,6 @@ import { promotion } from "../service/promotion.js"
 const SETTINGS = {
   name: "finetune-name", start: "start", epochs: "epochs", device: "finetune-device", lookback: "train-lookback",
   horizon: "train-horizon", learning_rate: "learning-rate", tokenizer_epochs: "tokenizer-epochs",
-  missing: "dataset-missing", drop_bad_rows: "dataset-drop",
 }
 const STAGES = {
   evaluation: "Trying it on bars that it has not seen", predictor: "Training the model", tokenizer: "Training its tokenizer",
@@ -24,6 +24,7 @@ const STAGES = {
 
 export class FinetunePanel {
   #charts = new Map()
+  reading = new Reading("dataset-")
 
   /** Calls `onModel` with the id of each trained model. */
   constructor(pool, recent, datasets, onModel) {
@@ -37,10 +38,11 @@ export class FinetunePanel {
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: (result) => this.#report(result),
+      fields: this.reading.idsBy("config.data."),
     })
-    this.settings = new Settings("finetune", SETTINGS, () => {
+    this.settings = new Settings("finetune", { ...SETTINGS, ...this.reading.ids }, () => {
       this.onModels()
-      showChanged("finetune-advanced")
+      showChanged("finetune-advanced", "dataset-file-form")
     })
     for (const id of ["start", "train-lookback", "train-horizon"]) byId(id).addEventListener("input", () => this.onModels())
     byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
@@ -75,11 +77,8 @@ export class FinetunePanel {
     showText(problem, null)
     state.textContent = `Uploading ${file.name}…`
     const name = file.name.replace(/[^A-Za-z0-9._-]/g, "-").replace(/^[^A-Za-z0-9]+/, "")
-    const [replace, drop] = ["dataset-replace", "dataset-drop"].map((id) => byId(id).checked)
-    const missing = byId("dataset-missing").value
-    const address = `datasets?${new URLSearchParams({ name, replace, missing, drop_bad_rows: drop })}`
     try {
-      const dataset = await upload(address, file)
+      const dataset = await upload(`datasets?${this.reading.query({ name, replace: byId("dataset-replace").checked })}`, file)
       const left = Object.values(dataset.dropped).reduce((sum, number) => sum + number, 0)
       state.textContent = `${dataset.name} is uploaded: ${bars(dataset.num_bars)}` +
         (dataset.num_instruments > 1 ? ` of ${count(dataset.num_instruments)} instruments.` : ".") +
@@ -91,7 +90,7 @@ export class FinetunePanel {
       const known = error.code === "DATASET_EXISTS"
         ? `${name} exists already: rename the file, or tick "Replace a file of the same name" and upload it again.`
         : reason(error)
-      if ("line" in (error.details ?? {})) byId("finetune-advanced").open = true // how to go on without such rows
+      this.reading.onRefusal(error)
       showText(problem, known, error instanceof Unreachable ? () => this.#upload(file) : null)
     }
     byId("dataset-file").value = ""
@@ -101,8 +100,7 @@ export class FinetunePanel {
     const tokenizerEpochs = numberIn("tokenizer-epochs")
     const rate = { learning_rate: numberIn("learning-rate") }
     const { lookback, shortest, horizon } = this.#window
-    const data = { missing: byId("dataset-missing").value, drop_bad_rows: byId("dataset-drop").checked }
-    // What is not known is left out: then the service has defaults.
+    const data = this.reading.options // what is not known is left out: then the service has defaults
     if (lookback) data.lookback = { min: shortest, max: lookback }
     if (horizon) data.pred_len = horizon
     const config = {
@@ -112,13 +110,8 @@ export class FinetunePanel {
       predictor: { epochs: numberIn("epochs"), optimiser: rate },
     }
     if (tokenizerEpochs) config.tokenizer = { epochs: tokenizerEpochs }
-    return {
-      schema_version: 1,
-      name: byId("finetune-name").value,
-      config,
-      data: { path: byId("dataset").value },
-      device: byId("finetune-device").value,
-    }
+    const [name, path, device] = ["finetune-name", "dataset", "finetune-device"].map((id) => byId(id).value)
+    return { schema_version: 1, name, config, data: { path }, device }
   }
 
   async #submit(event) {
@@ -148,10 +141,7 @@ export class FinetunePanel {
 
   #describe(now, place, isSilent) {
     if (now.state !== "running") return waiting(now, place)
-    if (isSilent) {
-      const text = "The worker that trained this is gone. Another worker will go on from its last save."
-      return { text, share: null }
-    }
+    if (isSilent) return { text: "The worker that trained this is gone. Another worker will go on from its last save.", share: null }
     const { progress } = now
     if (!progress?.stage) return { text: "Reading the candles", share: null }
     const { stage, step, num_steps: steps, epoch, num_epochs: epochs, seconds_left: left, device } = progress
@@ -164,9 +154,7 @@ export class FinetunePanel {
 
   #draw(progress) {
     if (progress.loss === null) return
-    if (!this.#charts.has(progress.stage)) {
-      this.#charts.set(progress.stage, new LossChart(byId("losses"), progress.stage))
-    }
+    if (!this.#charts.has(progress.stage)) this.#charts.set(progress.stage, new LossChart(byId("losses"), progress.stage))
     this.#charts.get(progress.stage).add(progress)
   }
 

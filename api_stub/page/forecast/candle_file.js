@@ -3,13 +3,12 @@
 import { ApiError, Unreachable, upload } from "../service/api.js"
 import { byId, offer, showText } from "../common/elements.js"
 import { bars, count, timesOf } from "../common/format.js"
+import { Reading } from "../common/reading.js"
 import { showChanged } from "../common/settings.js"
 import { reason } from "../common/texts.js"
 import { showView } from "../common/views.js"
 
 const MAX_BARS = 16_384 // lookback and held-out bars
-const FORM = ["id-column", "instrument", "date-format", "decimal"]
-const ASKED = ["column", "id_column", "date_format", "decimal"] // fields of errors that the form answers
 
 /** A valid id for a series, from the file's name: without its suffix, printable, at most 200 characters. */
 export function idOf(name) {
@@ -38,6 +37,7 @@ export class Candles {
 export class CandleFile {
   #file = null
   #asked = "" // how the open file was read
+  reading = new Reading()
   #reading = 0 // counts, so that only the last file's answer is shown
 
   /** Calls `onCandles` with the bars of each file that is opened. */
@@ -110,8 +110,7 @@ export class CandleFile {
     } catch (error) {
       if (reading !== this.#reading) return
       showText(byId("file-name"), null)
-      const isRow = "line" in (error.details ?? {}) || "row" in (error.details ?? {})
-      if (isRow || ASKED.includes(error.field)) byId("file-form").open = true
+      this.reading.onRefusal(error)
       showText(byId("file-problem"), reason(error), error instanceof Unreachable ? () => this.#open([file]) : null)
       byId("file-problem").scrollIntoView({ block: "nearest" }) // the file may have been dropped elsewhere
     }
@@ -119,14 +118,8 @@ export class CandleFile {
   }
 
   #query(name) {
-    const query = new URLSearchParams({
-      name: name.slice(-200), max_bars: MAX_BARS, missing: byId("missing").value, drop_bad_rows: byId("drop-bad-rows").checked,
-    })
-    for (const id of FORM) if (byId(id).value) query.set(id.replace("-", "_"), byId(id).value)
-    for (const column of byId("columns").value.split(",")) {
-      if (column.trim()) query.append("column", column.trim().replace(/\s*=\s*/, ":"))
-    }
-    return query
+    const instrument = byId("instrument").value
+    return this.reading.query({ name: name.slice(-200), max_bars: MAX_BARS, ...(instrument ? { instrument } : {}) })
   }
 
   #show(candles, { dropped, warnings, explanation = [] }) {

@@ -21,10 +21,6 @@ const FIELDS = { // of a job, by what the service calls them
   pred_len: "horizon", lookback: "lookback", model: "model", device: "device", "output.events": "events",
   "series.0.timezone": "timezone", "sampling.sample_count": "samples", "sampling.temperature": "temperature", "sampling.top_p": "top-p", "sampling.seed": "seed",
 }
-const READING = {
-  columns: "columns", id_column: "id-column", date_format: "date-format", decimal: "decimal", missing: "missing",
-  drop_bad_rows: "drop-bad-rows",
-}
 
 export class ForecastPanel {
   #candles = null
@@ -53,7 +49,7 @@ export class ForecastPanel {
     })
     for (const id of ["held-out", "lookback", "timezone"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))
-    this.settings = new Settings("forecast", { ...SETTINGS, ...READING }, () => this.#onSettings())
+    this.settings = new Settings("forecast", { ...SETTINGS, ...this.file.reading.ids }, () => this.#onSettings())
     byId("sample").addEventListener("click", () => this.#openSample())
     byId("forecast-form").addEventListener("submit", (event) => this.#submit(event))
   }

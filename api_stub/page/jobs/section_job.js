@@ -99,7 +99,7 @@ export class SectionJob {
       await work()
     } catch (error) {
       showText(this.#problem, reason(error), onError(error))
-      const field = this.#fields[error.field?.replace(/\.\d+$/, "")]
+      const field = this.#fields[error.field?.replace(/\.\d+$|(?<=columns)\..*/, "")]
       if (field) mark(byId(field), words(error))
       const isAtForm = this.#button.form.contains(document.activeElement) // otherwise the page would jump
       if (isAtForm) this.#problem.scrollIntoView({ block: "nearest" })

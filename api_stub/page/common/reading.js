@@ -1,0 +1,44 @@
+/** How to read a file of candles: the same fields in each form that takes one. */
+
+import { byId, reveal } from "./elements.js"
+
+const NAMES = ["columns", "id_column", "date_format", "decimal", "missing", "drop_bad_rows"]
+
+export class Reading {
+  /** Adds the fields to the part of a form with the id `file-form` after this prefix, which their ids have, too. */
+  constructor(prefix = "") {
+    const copy = byId("reading").content.cloneNode(true)
+    for (const each of copy.querySelectorAll("[id], [for]")) each[each.id ? "id" : "htmlFor"] = prefix + (each.id || each.htmlFor)
+    this.part = byId(`${prefix}file-form`)
+    this.part.append(copy)
+    this.ids = this.idsBy("")
+  }
+
+  /** The fields' ids by what a job, or the address, calls the options. */
+  idsBy(before) {
+    const prefix = this.part.id.replace("file-form", "")
+    return Object.fromEntries(NAMES.map((name) => [before + name, prefix + name.replaceAll("_", "-")]))
+  }
+
+  /** The options, as a job has them. What is not given is left out. */
+  get options() {
+    const value = ({ type, checked, value: text }) => (type === "checkbox" ? checked : text)
+    const { columns = "", ...options } = Object.fromEntries(
+      NAMES.map((name) => [name, value(byId(this.ids[name]))]).filter(([, given]) => given))
+    const titles = columns.split(",").filter((text) => text.trim()).map((text) => text.split(/=(.*)/s, 2).map((part) => part.trim()))
+    return titles.length ? { ...options, columns: Object.fromEntries(titles) } : options
+  }
+
+  /** The same in the query of a request whose body is the file. */
+  query(further) {
+    const { columns = {}, ...options } = this.options
+    const query = new URLSearchParams({ ...further, ...options })
+    for (const [name, title = ""] of Object.entries(columns)) query.append("column", `${name}:${title}`)
+    return query
+  }
+
+  /** Opens the part if it has what decides how a refused file is read. */
+  onRefusal({ field, details }) {
+    if (details?.line ?? details?.row ?? ["column", ...NAMES].includes(field)) reveal(this.part)
+  }
+}
