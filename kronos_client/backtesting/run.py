@@ -323,8 +323,9 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInp
             except CandleFileError as error:
                 raise JobError(error.code, error.message, error.field, error.details) from error
             return BacktestInput(instruments, report.skipped, report.remarks)
+        remarks = list[str]()
         if reading == ReadOptions(missing=reading.missing):  # other options name the frames' own titles
-            candles = plain_candles(candles, reading.missing)
+            candles = plain_candles(candles, reading.missing, notes=remarks)
         names, sources = named_sources(candles)
         with TemporaryDirectory() as folder:
             files = [
@@ -344,7 +345,7 @@ def read_candles(candles: Any, reading: ReadOptions = NO_OPTIONS) -> BacktestInp
             except CandleFileError as error:
                 text = without_paths(error.message)
                 raise JobError(error.code, text, error.field, error.details) from error
-            remarks = [*map(without_paths, report.remarks)]
+            remarks += map(without_paths, report.remarks)
         known = {Path(file).stem: name for file, name in zip(files, names, strict=True)}
         named = [replace(each, name=known.get(each.name, each.name)) for each in instruments]
         return BacktestInput(sorted(named, key=lambda each: each.name), {}, remarks)

@@ -29,10 +29,13 @@ _ISO_TIME: Final = re.compile(ISO_8601)
 _recognised = lru_cache(recognise)
 
 
-def plain_candles(candles: Any, missing: Missing = "error", *, has_times: bool = False) -> Any:
+def plain_candles(
+    candles: Any, missing: Missing = "error", *, has_times: bool = False, notes: list[str] | None = None
+) -> Any:
     """The candles, where frames of vendors and series of values have our names.
 
-    A frame with several tickers becomes a mapping from them to frames.
+    A frame with several tickers becomes a mapping from them to frames. What is odd about a frame is added to
+    ``notes``, or without them a Python warning.
 
     Raises:
         JobError: A frame cannot be read.
@@ -44,11 +47,14 @@ def plain_candles(candles: Any, missing: Missing = "error", *, has_times: bool =
     names = {str(name).lower() for name in given}
     if names & {*COLUMNS, *TIME_COLUMNS} or not any(map(_is_table, given.values())):
         return candles
-    found = {
-        (name, ticker): part
-        for name, each in given.items()
-        for ticker, part in _instruments(each, missing, has_times).items()
-    }
+    found, said = dict[Any, Any](), list[str]()
+    for name, each in given.items():
+        of_it = list[str]()
+        parts = _instruments(each, missing, has_times, of_it)
+        found |= {(name, ticker): part for ticker, part in parts.items()}
+        said += [f"the frame {name!r}: {text}" if is_mapping else text for text in of_it]
+    for text in said:
+        warnings.warn(text, stacklevel=2) if notes is None else notes.append(text)
     if is_list:
         return [*found.values()]
     named = {" ".join(filter(None, map(str, names))): part for names, part in found.items()}
@@ -56,10 +62,11 @@ def plain_candles(candles: Any, missing: Missing = "error", *, has_times: bool =
 
 
 def _framed(candles: Any) -> Any:
-    """A frame of rows that are numbers (ccxt's) or that have no datetimes or texts as times (Polygon's)."""
+    """A frame of rows that are numbers (ccxt's), and of rows or columns with numbers as times (Polygon's)."""
     row: Any = candles[0] if isinstance(candles, list | tuple) and candles else None
     cells = row if isinstance(row, list | tuple) else [*row.values()] if isinstance(row, Mapping) else ()
-    if len(cells) < 2 or not all(isinstance(cell, str | int | float | date) for cell in cells):
+    are_cells = len(cells) > 1 and all(isinstance(cell, str | int | float | date) for cell in cells)
+    if not are_cells and not _has_numbers_as_times(candles):
         return candles
     titles = {str(title).lower(): title for title in row} if isinstance(row, Mapping) else {}
     if any(isinstance(row[titles[name]], str | date) for name in TIME_COLUMNS if name in titles):
@@ -71,13 +78,20 @@ def _framed(candles: Any) -> Any:
     return pd.DataFrame(candles).rename(columns=str)
 
 
+def _has_numbers_as_times(candles: Any) -> bool:
+    """Whether it is a mapping of columns with times such as seconds."""
+    columns = candles.items() if isinstance(candles, Mapping) else ()
+    times = [np.asarray(values) for title, values in columns if str(title).lower() in TIME_COLUMNS]
+    return any(each.ndim == 1 and each.dtype.kind in "iuf" for each in times)
+
+
 def _is_table(candles: Any) -> bool:
     """Whether it is a frame of pandas or polars, or a series of pandas."""
     return hasattr(candles, "to_parquet") or hasattr(candles, "write_parquet") or hasattr(candles, "to_frame")
 
 
-def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, Any]:
-    """Plain candles by ticker; by "" if there is one."""
+def _instruments(candles: Any, missing: Missing, has_times: bool, notes: list[str]) -> dict[str, Any]:
+    """Plain candles by ticker; by "" if there is one. What is odd about them is added to ``notes``."""
     labels, index = list(getattr(candles, "columns", ())), getattr(candles, "index", None)
     kind = getattr(getattr(index, "dtype", None), "kind", None)
     has_index = kind == "M"
@@ -89,7 +103,7 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
         values = values.sort_index() if has_index and not has_times else values
         kept = values.dropna() if missing == "error" else values
         if num_left_out := len(values) - len(kept):
-            warnings.warn(f"rows without a value, left out: {num_left_out:,}", stacklevel=2)
+            notes.append(f"rows without a value, left out: {num_left_out:,}")
         return {"": {TIMES: kept.index, VALUE: kept.to_numpy()}}
     parts = [part for label in labels for part in _levels(label)]
     names = [part.lower() for part in parts]
@@ -102,7 +116,7 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
     is_index = kind == "O" or parts[0] in UNNAMED_INDEX  # its texts may be times, also read again from CSV
     has_title = not has_index and str(getattr(index, "name", None)).lower() in TIME_TITLES
     if has_title and title is None and not has_times:
-        return _read(candles.reset_index(), missing)
+        return _read(candles.reset_index(), missing, notes)
     lacks_times = not (found.get(TIMES) or has_index or is_index or {*map(str.lower, bare)} & {*TIME_TITLES})
     if title is not None and not has_times:
         own = next(label for label in labels if title in map(str.lower, _levels(label)))
@@ -114,7 +128,7 @@ def _instruments(candles: Any, missing: Missing, has_times: bool) -> dict[str, A
     is_ours = not {*found} & {"close", VALUE} or (vendor in (PLAIN, VALUES) and (has_times or lacks_times))
     is_untitled = len(names) > 4 and all(name.isdecimal() for name in names)
     is_spelt = parts == bare and not is_untitled and names.count("close") < 2
-    return {"": candles} if is_ours and is_spelt else _read(candles, missing)
+    return {"": candles} if is_ours and is_spelt else _read(candles, missing, notes)
 
 
 def _levels(label: Any) -> list[str]:
@@ -147,7 +161,7 @@ def plain_times(times: Any) -> Any:
     return times if np.isnat(clock.wall).any() else clock.texts(np.arange(len(texts)))
 
 
-def _read(frame: Any, missing: Missing) -> dict[str, Any]:
+def _read(frame: Any, missing: Missing, notes: list[str]) -> dict[str, Any]:
     """The frame as a file with it is read."""
     try:
         from kronos_model.bars.files.lookback import CandleFile
@@ -163,8 +177,7 @@ def _read(frame: Any, missing: Missing) -> dict[str, Any]:
             text = error.message.replace(str(path), "the frame")
             text += " to pd.read_csv, with thousands=" if error.field == "decimal" else ""
             raise JobError(error.code, text, error.field, error.details) from None
-    for note in found[0].notes:
-        warnings.warn(note, stacklevel=2)
+    notes += found[0].notes
     return {each.name: each.candles.assign(**_zoned(each)) for each in found}
 
 

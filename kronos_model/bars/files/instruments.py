@@ -10,8 +10,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from kronos_model.bars.columns import COLUMNS, FloatArray, Instrument, to_bars
-from kronos_model.bars.files.faults import CHUNK_ROWS, DUPLICATE_TIME, Findings, counts_of, find_faults
+from kronos_model.bars.columns import COLUMNS, RATES, FloatArray, Instrument, to_bars
+from kronos_model.bars.files.faults import (
+    CHUNK_ROWS,
+    DUPLICATE_TIME,
+    NO_TIME,
+    REASON_OF_CODE,
+    Findings,
+    counts_of,
+    find_faults,
+)
 from kronos_model.bars.files.find import distinct_names, find_files
 from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.files.report import DataReport, describe, report_data, report_instrument
@@ -100,7 +108,9 @@ def _check_usable(path: Path, faults: NDArray[np.int8]) -> None:
     if np.all(faults > 0):
         dropped = counts_of(faults)
         why = f" of its rows, {describe(dropped)}" if dropped else " it is empty"
-        text = f"{path} has no usable row:{why}. Write times like 2024-06-18T09:35:00+08:00"
+        hint = ". Write times like 2024-06-18T09:35:00+08:00" if NO_TIME in dropped else ""
+        hint = f": {RATES}" if {*dropped} == {REASON_OF_CODE["NON_POSITIVE_PRICE"]} else hint
+        text = f"{path} has no usable row:{why}{hint}"
         raise CandleFileError(text, details={"dropped": dict(dropped)})
 
 

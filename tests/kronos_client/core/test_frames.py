@@ -130,7 +130,7 @@ def test_series_by_name_and_in_lists_are_several(recwarn: pytest.WarningsRecorde
     rate = pd.Series([4.25, np.nan, 4.75], index=TIMES)
     assert [each["id"] for each in job_series({"DGS10": rate, "DGS2": rate})] == ["DGS10", "DGS2"]
     assert {len(each["timestamps"]) for each in job_series([rate, rate])} == {2}
-    assert str(recwarn[0].message) == "rows without a value, left out: 1"
+    assert str(recwarn[0].message) == "the frame 'DGS10': rows without a value, left out: 1"
     several = {"US": frame_of("yfinance_by_ticker.csv"), "DE": frame_of("akshare.csv")}
     assert [each["id"] for each in data_payload(several)["instruments"]] == ["US AAPL", "US MSFT", "DE"]
 
@@ -155,6 +155,13 @@ def test_rows_as_vendors_libraries_answer_are_read_as_their_frames(name: str) ->
     assert data_payload([rows, rows]) == data_payload([frame, frame])
 
 
+def test_columns_with_numbers_as_times_are_read_as_their_frame() -> None:
+    frame = frame_of("times_in_seconds.csv")
+    columns = frame.to_dict("list")
+    assert job_series(columns) == job_series(frame)
+    assert job_series({"A": columns, "B": columns}) == job_series({"A": frame, "B": frame})
+
+
 def test_what_is_ambiguous_in_a_frame_is_refused() -> None:
     frame = pd.read_csv(FOLDER / "two_vendors.csv")
     with pytest.raises(JobError, match="fit two forms, plain columns, with close in close and Investing"):
@@ -173,6 +180,8 @@ def test_a_backtest_reads_frames_of_vendors_and_series() -> None:
     read = read_candles({"A": frame_of("akshare.csv"), "B": pd.Series([4.25, 4.5, 4.75], index=TIMES)})
     assert [each.name for each in read.instruments] == ["A", "B"]
     assert read.instruments[1].bars[:, :4].tolist() == [[value] * 4 for value in (4.25, 4.5, 4.75)]
+    traded = read_candles({"C": pd.read_csv(FOLDER / "interactive_brokers_trades.csv")})
+    assert [text[:38] for text in traded.remarks] == ["the frame 'C': bars with the volume -1"]
     assert "Each bar has one value" in read.remarks[0]
 
 

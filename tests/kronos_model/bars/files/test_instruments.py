@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from kronos_model.bars.columns import Instrument, check_candles, to_bars
+from kronos_model.bars.columns import RATES, Instrument, check_candles, to_bars
 from kronos_model.bars.files import faults
 from kronos_model.bars.files import instruments as instruments_module
 from kronos_model.bars.files.instruments import read_instruments
@@ -209,6 +209,11 @@ class TestSkippedFiles:
 
         for paths in ((tmp_path, tmp_path / "b.csv"), (tmp_path / "b.csv", tmp_path)):
             assert f"{tmp_path / 'b.csv'} has no usable row" in refusal_of(paths).message
+
+    def test_rates_are_refused_as_rates(self, tmp_path: Path) -> None:
+        (tmp_path / "a.csv").write_text("observation_date,RATE\n2024-06-18,-0.5\n2024-06-19,-0.4\n")
+        message = refusal_of((tmp_path / "a.csv",)).message
+        assert message.endswith(f"of its rows, 2 price not above zero: {RATES}")
 
     def test_a_folder_without_a_usable_file_is_refused(self, tmp_path: Path) -> None:
         write_csv(candles(3), tmp_path / "good/a.csv")
