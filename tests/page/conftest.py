@@ -40,7 +40,7 @@ class Visit:
         """Requests that the test makes fail. Each leaves a line in the browser's console."""
         self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        context.route("**/*", self._on_request)
+        context.on("request", self._on_request)
 
     def open(self, fragment: str = "") -> "Page":
         """Open the page, with the rare settings of a forecast shown."""
@@ -77,12 +77,9 @@ class Visit:
             return
         self.errors.append(message.text)
 
-    def _on_request(self, route: "Route", request: "Request") -> None:
-        if request.url.startswith((self.url, "data:", "blob:")):
-            route.continue_()
-            return
-        self.foreign.append(request.url)
-        route.abort()
+    def _on_request(self, request: "Request") -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.foreign.append(request.url)
 
 
 class RoutedVisit(Visit):
@@ -100,12 +97,11 @@ class RoutedVisit(Visit):
         }
         self.requests: list[Request] = []
         """Those of the API, apart from readings of the workers."""
+        context.route(f"{self.url}**", self._answer)
 
-    def _on_request(self, route: "Route", request: "Request") -> None:
+    def _answer(self, route: "Route", request: "Request") -> None:
         address = urlsplit(request.url).path.lstrip("/")
-        if not request.url.startswith(self.url):
-            super()._on_request(route, request)
-        elif not address.startswith("v1/"):
+        if not address.startswith("v1/"):
             route.fulfill(path=PAGE / (address or "index.html"), headers=self._headers(address))
         else:
             address = address.removeprefix("v1/")
@@ -184,9 +180,11 @@ def browser() -> "Iterator[Browser]":
     playwright_api = pytest.importorskip("playwright.sync_api", reason=reason)
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed: make system-deps")
-    sandbox = ["--no-sandbox"] if os.getuid() == 0 else []
+    options = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    if os.getuid() == 0:
+        options.append("--no-sandbox")
     with playwright_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
         yield browser
         browser.close()
 
