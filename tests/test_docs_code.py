@@ -1,11 +1,13 @@
 """Each code block of README and docs runs here or elsewhere, or says in a comment above it why it does not.
 
-Commands of ``kronos`` are read by its own parser and not run: integration tests run them.
+All commands are read by their own parser. Those of ``kronos`` run, too, with a Redis and without a worker,
+except those in ``NOT_RUN_HERE``.
 """
 
 import re
 import shlex
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,14 @@ import click
 import pandas as pd
 import pytest
 import yaml
+from click.testing import CliRunner
+from redis import Redis
 
 import kronos_client
+from kronos_cli.commands import backtest, forecast
 from kronos_cli.main import cli
+from kronos_cli.settings import get_settings
+from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.backtesting import reporting
 from kronos_client.testing import FakeForecastClient, fake_worker
 from kronos_model.bars.synthetic import candles
@@ -34,6 +41,25 @@ RUN_ELSEWHERE = {
 OF_TESTS = {"FAULT_EXAMPLES", "FAULT_CASE", "KRONOS_SOAK_S"}
 OF_LAUNCHER = {"test": {"--gpu", "--faults"}, "setup": {"--dev"}}
 """Options of the launcher's own commands."""
+NOT_RUN_HERE = {
+    "setup": "tests/test_launcher.py",
+    "test": "it is what runs here",
+    "demo": "tests/integration/test_one_machine.py",
+    "up": "tests/integration/test_one_machine.py",
+    "status": "tests/kronos_cli/commands/test_status.py",
+    "worker": "tests/integration/test_workers.py",
+    "api": "tests/integration/test_servers.py",
+    "flower": "tests/integration/test_servers.py",
+    "feed follow": "tests/kronos_cli/commands/test_feed.py",
+    "feed watch": "tests/kronos_cli/commands/test_feed.py",
+    "replay": "tests/kronos_cli/commands/test_replay.py",
+    "calibrate": "tests/kronos_cli/commands/test_calibrate.py",
+    "models register": "tests/kronos_cli/commands/test_models.py",
+    "models promote": "tests/kronos_cli/commands/test_models.py",
+    "models rollback": "tests/kronos_cli/commands/test_models.py",
+    "finetune": "tests/kronos_cli/commands/test_finetune.py",
+}
+"""Commands that run until they are stopped, take long, or need what their own tests make: what runs them."""
 
 
 def kind_of(block: Block) -> str:
@@ -91,12 +117,8 @@ def any_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_command(line: str) -> None:
     """Raise an error for a command that nothing here can read, or that its own parser refuses."""
-    line = re.sub(r'^eval "\$\((.*)\)"$', r"\1", line)
-    words = shlex.split(line.partition(" > ")[0])
-    if words[0] == "export":
-        words = words[1:]
-    while words and re.match(r"[A-Z_]+=", words[0]):
-        name = words.pop(0).partition("=")[0]
+    names, words = words_of(line)
+    for name in names:
         is_setting = name.removeprefix("KRONOS_").lower() in AllSettings.model_fields
         assert is_setting or name in OF_TESTS, f"no setting {name}"
     match words:
@@ -118,6 +140,14 @@ def check_command(line: str) -> None:
             pytest.fail(f"nothing runs or reads {line!r}; write <!-- not run: REASON --> above the block")
 
 
+def words_of(line: str) -> tuple[list[str], list[str]]:
+    """The names of the variables that a line sets, and its command's words."""
+    line = re.sub(r'^eval "\$\((.*)\)"$', r"\1", line)
+    words = shlex.split(line.partition(" > ")[0].removeprefix("export "))
+    names = [*takewhile(re.compile(r"[A-Z_]+=").match, words)]
+    return [name.partition("=")[0] for name in names], words[len(names) :]
+
+
 def read(group: click.Group, name: str, words: list[str]) -> None:
     """Read a command's words as the command line does. Raises UsageError."""
     with click.Context(group) as context:
@@ -133,6 +163,42 @@ def read(group: click.Group, name: str, words: list[str]) -> None:
 def test_commands_can_be_given_as_written(block: Block, any_path):
     for line in commands_of(block):
         check_command(line)
+
+
+@pytest.fixture
+def service(
+    names: dict[str, Any], redis: Redis, redis_server: LocalRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Redis with a feed, files of candles under every name, and forecasts that need no worker."""
+    monkeypatch.setenv("KRONOS_REDIS_URL", redis_server.url)
+    monkeypatch.setenv("KRONOS_MODEL_FOLDER", "models")
+    get_settings.cache_clear()
+    for module in (backtest, forecast):
+        monkeypatch.setattr(module, "ForecastClient", lambda **_: names["client"])
+    frame = pd.read_csv("prices/synthetic-0.csv")
+    for path in Path("prices").iterdir():
+        path.write_text(path.read_text().replace("2025-", "2024-"))  # before the end that a page names
+    for file in ("prices.csv", "AAPL.csv", "candles/AAPL.csv"):
+        Path(file).parent.mkdir(exist_ok=True)
+        frame.to_csv(file, index=False)
+    frame.to_parquet("MSFT.parquet")
+    frame.assign(unique_id="AAPL").to_parquet("long.parquet")
+    CliRunner().invoke(cli, ["feed", "create", "binance", "--event", "close>last at end"])
+
+
+@pytest.mark.parametrize("block", of_kind("shell"))
+def test_commands_run(block: Block, request: pytest.FixtureRequest):
+    for line in commands_of(block):
+        _, words = words_of(line)
+        if words[:1] not in (["kronos"], ["./kronos"]):
+            continue  # make, pip and variables
+        ran_by = NOT_RUN_HERE.get(" ".join(words[1:3])) or NOT_RUN_HERE.get(words[1])
+        if ran_by is None:
+            request.getfixturevalue("service")
+            outcome = CliRunner().invoke(cli, words[1:], input="y\n")
+            assert outcome.exit_code == 0, f"{line}: {outcome.output}"
+        else:
+            assert (ROOT / ran_by).is_file() or " " in ran_by
 
 
 def test_commands_within_a_line_have_the_options_that_they_name(any_path):
@@ -160,7 +226,8 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     Path("finetune.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True)))
     client, held = FakeForecastClient(), {"state": "ready", "revision": None, "max_context": 512}
     held |= dict.fromkeys(("jobs", "slots", "running", "waiting"), 0)
-    client.live_workers = [fake_worker(models=({"id": "mine@3", **held},)), fake_worker("cpu.finetune")]
+    models = tuple({"id": name, **held} for name in ("mine@3", "mine@4"))
+    client.live_workers = [fake_worker(models=models), fake_worker("cpu.finetune")]
     df = pd.DataFrame(candles(seed=1, bars=120).as_dict())
     times = pd.Series(pd.date_range("2024-01-01", periods=168, freq="D"))
     return {
