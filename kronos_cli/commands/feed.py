@@ -11,7 +11,6 @@ import pandas as pd
 from rich.table import Table
 
 from kronos_cli.commands import options
-from kronos_cli.commands.forecast import event, levels
 from kronos_cli.files.inputs import FileReader, find_inputs
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, show, simple_table
@@ -22,6 +21,7 @@ from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import FeedStore
+from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.errors import CandleFileError, InputError
 
@@ -61,25 +61,27 @@ def list_feeds(as_json: bool) -> None:
 
 @feed.command()
 @name_of_feed
-@options.pred_len
-@options.samples
-@options.lookback
-@click.option("--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles.")
-@click.option("--event", "events", type=event, multiple=True, help="An event whose chance is wanted.")
-@click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
-@click.option("--calendar", metavar="NAME", help="An exchange such as XNYS, or 24/7 or weekdays.")
-@click.option("--timezone", metavar="ZONE", help="IANA zone of bars whose times have none.")
+@options.of_forecast
+@options.missing
 @click.option(
     "--bar-time", type=click.Choice(["start", "end"]), default="start", show_default=True,
     help="Whether a bar's time is its start or its end.",
 )  # fmt: skip
+@click.option("--open-bars", is_flag=True, help="Also take bars that have not ended.")
+@click.option(
+    "--corrections", type=click.IntRange(0), help="Last bars that an append may change.  [default: 3]"
+)
+@click.option("--max-bars", type=options.COUNT, help="Bars that are kept of each series.  [default: 512]")
+@click.option(
+    "--keep", type=click.Choice(COLUMNS), multiple=True,
+    help="A column whose mean and quantiles are kept. May be repeated.  [default: close]",
+)  # fmt: skip
 @click.option(
     "--calibration", type=click.Choice(["adaptive"]), help="Correct intervals by how past ones held."
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Makes forecasts the same in another feed.")
-@options.priority
-def create(name: str, **given: Any) -> None:
+def create(name: str, no_fallback: bool, open_bars: bool, **given: Any) -> None:
     """Create a feed. With equal options, an existing one stays as it is."""
+    given |= {"allow_fallback": not no_fallback, "closed_only": not open_bars}
     wanted: Any = {option: value for option, value in given.items() if value not in (None, ())}
     with ForecastClient(settings=get_settings()) as client, client.feed(name, **wanted):
         click.echo(f"Feed {name} is there. Append bars with: kronos feed append {name} FILE")
@@ -149,7 +151,9 @@ def follow(name: str, folder: Path, every_s: float, reading: ReadOptions) -> Non
 
 @feed.command()
 @name_of_feed
-@click.option("--rank", type=event, metavar="EVENT", help="Sort by the chance of an event of the feed.")
+@click.option(
+    "--rank", type=options.event, metavar="EVENT", help="Sort by the chance of an event of the feed."
+)
 @click.option("--max-age", "max_age_s", type=float, metavar="SECONDS", help="Leave out older forecasts.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print all columns and rows as CSV.")
 @as_json

@@ -1,7 +1,6 @@
 """``kronos forecast``."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,41 +22,12 @@ from kronos_client.core.forecast_request import default_sample_count
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
-from kronos_model.devices import DEVICE_PATTERN
 from kronos_model.errors import CandleFileError, InputError
-from kronos_model.forecast import Event
 
 DEFAULT_OUTPUT = Path("output/forecasts")
 MAX_ERRORS_SHOWN = 50
 MAX_ANSWERS_SHOWN = 50
-POSITIVE = click.FloatRange(min=0, min_open=True)
 TABLE_KINDS: dict[str, Kind] = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet", ".json": "json"}
-
-
-def levels(text: str) -> tuple[float, ...]:
-    """Numbers between 0 and 1, separated by commas. May be empty."""
-    try:
-        found = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        raise ValueError(f"{text!r} is not a list of numbers like 0.1,0.5,0.9") from None
-    if any(not 0 < level < 1 for level in found):
-        raise ValueError(f"{text!r}: quantiles lie between 0 and 1")
-    return found
-
-
-def event(text: str) -> str:
-    """An event, as jobs name it."""
-    try:
-        return Event.parse(text).text
-    except ValueError as error:
-        raise ValueError(f"{text!r} is no event: write {error}") from None
-
-
-def device(text: str) -> str:
-    """A device, as jobs name it."""
-    if not re.fullmatch(DEVICE_PATTERN, text):
-        raise ValueError(f"{text!r} is none of auto, cpu, cuda, cuda:N and mps")
-    return text
 
 
 @click.command(cls=options.SectionedCommand)
@@ -75,49 +45,16 @@ def device(text: str) -> str:
     "target_name, predictions and quantiles. May be repeated.",
 )  # fmt: skip
 @options.candle_files
-@options.pred_len
-@options.lookback
-@options.samples
-@click.option("--seed", type=click.IntRange(min=0), help="Seed of the sampling.  [default: a random one]")
+@options.of_forecast
 @click.option(
-    "--temperature", type=POSITIVE, default=1.0, show_default=True, help="Below 1 calmer, above 1 wilder."
+    "--deadline",
+    "deadline_s",
+    type=options.POSITIVE,
+    metavar="SECONDS",
+    help="Give up a job after this time.",
 )
 @click.option(
-    "--top-k", type=click.IntRange(min=0), default=0, show_default=True,
-    help="Only the k most likely tokens; 0: all.",
-)  # fmt: skip
-@click.option(
-    "--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
-    help="Only the most likely tokens of this total probability. Below 1, intervals are too narrow.",
-)  # fmt: skip
-@click.option(
-    "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
-)
-@click.option("--calibrated", is_flag=True, help="Correct the quantiles by the model's calibration.")
-@click.option(
-    "--event", "events", type=event, multiple=True, metavar="EVENT",
-    help='Print and write the chance of it: "close>last at 24", "close<last-2% at end" or "high>=195 by 10", '
-    "which means at bar 10 or before. May be repeated.",
-)  # fmt: skip
-@click.option(
-    "--statistics", is_flag=True, help="Print return, realised volatility and maximum drawdown of the paths."
-)
-@click.option(
-    "--calendar", metavar="NAME", help="Find the future times by an exchange's calendar, such as XNYS, or by "
-    "24/7 or weekdays.  [default: as in the file]",
-)  # fmt: skip
-@click.option("--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York.")
-@click.option("--model", help="A model that the workers serve.  [default: the workers' own]")
-@click.option(
-    "--device", type=device, default="auto", show_default=True, help="auto, cpu, cuda, cuda:N or mps."
-)
-@click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of using the CPU.")
-@options.priority
-@click.option(
-    "--deadline", "deadline_s", type=POSITIVE, metavar="SECONDS", help="Give up a job after this time."
-)
-@click.option(
-    "--timeout", "timeout_s", type=POSITIVE, metavar="SECONDS",
+    "--timeout", "timeout_s", type=options.POSITIVE, metavar="SECONDS",
     help="Longest wait for each job. After it, the job is cancelled and its file counts as failed.",
 )  # fmt: skip
 @click.option(

@@ -1,8 +1,9 @@
 """Options that several commands share, and types of options."""
 
+import re
 from collections.abc import Callable
 from dataclasses import fields
-from functools import wraps
+from functools import reduce, wraps
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -11,10 +12,13 @@ import click
 from kronos_client.core.options import SAMPLE_COUNT
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.missing import Missing
+from kronos_model.devices import DEVICE_PATTERN
 from kronos_model.errors import CandleFileError
+from kronos_model.forecast import Event
 
 PATH: Final = click.Path(path_type=Path)
 COUNT: Final = click.IntRange(min=1)
+POSITIVE: Final = click.FloatRange(min=0, min_open=True)
 PRIORITY: Final = click.Choice(["high", "normal", "low"])
 
 DEFAULT_MAX_CONTEXT: Final = 512
@@ -55,7 +59,90 @@ max_context = click.option(
     help=f"Most bars that the model reads.  [default: as in training, else {DEFAULT_MAX_CONTEXT}]",
 )  # fmt: skip
 pred_len = click.option("--pred-len", default=48, show_default=True, type=COUNT, help="Bars to forecast.")
+missing = click.option(
+    "--missing", type=click.Choice(get_args(Missing)), default="error", show_default=True,
+    help="Rows with blank prices, or prices of zero without volume: refuse them, give them the close "
+    "before (also to bars that are not there), or leave them out.",
+)  # fmt: skip
 priority = click.option("--priority", type=PRIORITY, default="normal", show_default=True)
+
+
+def levels(text: str) -> tuple[float, ...]:
+    """Numbers between 0 and 1, separated by commas. May be empty."""
+    try:
+        found = tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of numbers like 0.1,0.5,0.9") from None
+    if any(not 0 < level < 1 for level in found):
+        raise ValueError(f"{text!r}: quantiles lie between 0 and 1")
+    return found
+
+
+def event(text: str) -> str:
+    """An event, as jobs name it."""
+    try:
+        return Event.parse(text).text
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no event: write {error}") from None
+
+
+def device_name(text: str) -> str:
+    """A device, as jobs name it."""
+    if not re.fullmatch(DEVICE_PATTERN, text):
+        raise ValueError(f"{text!r} is none of auto, cpu, cuda, cuda:N and mps")
+    return text
+
+
+OF_FORECASTS: Final = (
+    pred_len,
+    lookback,
+    samples,
+    click.option("--seed", type=click.IntRange(min=0), help="Seed of the sampling.  [default: a random one]"),
+    click.option(
+        "--temperature", type=POSITIVE, default=1.0, show_default=True, help="Below 1 calmer, above 1 wilder."
+    ),
+    click.option(
+        "--top-k", type=click.IntRange(min=0), default=0, show_default=True,
+        help="Only the k most likely tokens; 0: all.",
+    ),
+    click.option(
+        "--top-p", type=click.FloatRange(0, 1, min_open=True), default=1.0, show_default=True,
+        help="Only the most likely tokens of this total probability. Below 1, intervals are too narrow.",
+    ),
+    click.option(
+        "--quantiles", type=levels, default="0.1,0.5,0.9", show_default=True, help="Quantiles to write."
+    ),
+    click.option("--calibrated", is_flag=True, help="Correct the quantiles by the model's calibration."),
+    click.option(
+        "--event", "events", type=event, multiple=True, metavar="EVENT",
+        help='Print and write the chance of it: "close>last at 24", "close<last-2% at end" or "high>=195 by '
+        '10", which means at bar 10 or before. May be repeated.',
+    ),
+    click.option(
+        "--statistics", is_flag=True,
+        help="Print return, realised volatility and maximum drawdown of the paths.",
+    ),
+    click.option(
+        "--calendar", metavar="NAME",
+        help="Find the future times by an exchange's calendar, such as XNYS, or by 24/7 or weekdays.  "
+        "[default: as in the file]",
+    ),
+    click.option(
+        "--timezone", metavar="ZONE", help="IANA zone of the future times, such as America/New_York."
+    ),
+    click.option("--model", help="A model that the workers serve.  [default: the workers' own]"),
+    click.option(
+        "--device", type=device_name, metavar="DEVICE", default="auto", show_default=True,
+        help="auto, cpu, cuda, cuda:N or mps.",
+    ),
+    click.option("--no-fallback", is_flag=True, help="Fail if there is no GPU, instead of using the CPU."),
+    priority,
+)  # fmt: skip
+
+
+def of_forecast(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of every forecast."""
+    return reduce(lambda function, option: option(function), reversed(OF_FORECASTS), command)
 
 
 def candle_files(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,11 +161,7 @@ def candle_files(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--decimal", type=click.Choice([".", ","]), help="Decimal sign of the numbers.  [default: as found]"
     )
-    @click.option(
-        "--missing", type=click.Choice(get_args(Missing)), default="error", show_default=True,
-        help="Rows with blank prices, or prices of zero without volume: refuse them, give them the close "
-        "before (also to bars that are not there), or leave them out.",
-    )  # fmt: skip
+    @missing
     @click.option(
         "--drop-bad-rows", is_flag=True, help="Leave unusable rows out and count them, instead of failing."
     )

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kronos_cli.commands.feed import feed
+from kronos_cli.commands.feed import create, feed
 from kronos_cli.main import cli
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.manifest import Manifest
+from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.options import OF_ONE_JOB
 from kronos_client.feeds.store import FeedStore
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.feeds.test_forecasts import HandWorker
@@ -74,6 +76,19 @@ def test_the_last_column_of_the_table_has_the_drift_alarm_and_errors(
     assert [line.startswith(("AAA", "BBB")) for line in map(str.strip, lines)].count(True) == 2
     assert any(line.endswith(" drift: too narrow") for line in lines)
     assert any(line.endswith(" MODEL_FAILED") for line in lines)
+
+
+def test_a_feed_has_the_options_of_the_python_client(folder, redis, redis_server):
+    known = {option.name for option in create.params} - {"name", "open_bars", "no_fallback"}
+    left_out = {"repair", "context_policy", "closed_only", "allow_fallback", *OF_ONE_JOB}
+    assert known == FeedOptions.__annotations__.keys() - left_out
+    given = ("--missing", "ffill", "--calibrated", "--device", "cpu", "--temperature", 0.5, "--top-p", 0.9)
+    given += ("--max-bars", 600, "--keep", "close", "--keep", "high", "--open-bars", "--no-fallback")
+    assert run("create", "v", *given).exit_code == 0
+    spec = Feed.open("v", url=redis_server.url).spec.as_given()
+    wanted = {"missing": "ffill", "calibrated": True, "device": "cpu", "temperature": 0.5, "top_p": 0.9}
+    wanted |= {"max_bars": 600, "keep": ["close", "high"], "closed_only": False, "allow_fallback": False}
+    assert spec | wanted == spec
 
 
 def test_lines_of_watch_are_whole_updates(folder, redis, redis_server, monkeypatch):
