@@ -308,15 +308,21 @@ class FakeForecastClient(ForecastClient):
         self.live_workers = [fake_worker(settings.queue_names.on_device("cpu", role)) for role in roles]
         self._settings = settings
         self._dispatcher = self._memory = memory = _Memory(settings, self)
-        self._feeds = MemoryFeedStore(partial(FakeForecastClient._forecast_feed, weakref.proxy(self)))
+        compute = partial(FakeForecastClient._forecast_feed, weakref.proxy(self))
+        self._feeds = MemoryFeedStore(compute, memory.refusals)
         self._thread = LoopThread(lambda: Core(settings, memory, _MemoryStore(memory)))
 
     def _feed_store(self) -> MemoryFeedStore:
         return self._feeds
 
-    def _forecast_feed(self, name: str, uid: str) -> None:
+    def finish_feeds(self) -> None:
+        """Forecast what is due in all feeds, whose jobs are held, too."""
+        for name, uid, _ in self._feeds.all():
+            self._forecast_feed(name, uid, is_held=False)
+
+    def _forecast_feed(self, name: str, uid: str, *, is_held: bool | None = None) -> None:
         """Forecast what is due in a feed, unless the fake holds jobs."""
-        while not self.hold:
+        while not (self.hold if is_held is None else is_held):
             work = FeedJob(self._feeds, {"feed": {"name": name, "uid": uid}}, "feed", "")
             payload, limits = work.take(), self._settings.limits(max_pred_len=MAX_CONTEXT)
             try:
@@ -333,7 +339,7 @@ class FakeForecastClient(ForecastClient):
         return {job_id: accepted.payload for job_id, accepted in list(self._memory.by_id.items())}
 
     def refuse_next(self, error: JobError, *, times: int = 1) -> None:
-        """Refuse the next valid submissions with this error."""
+        """Refuse the next valid submissions, or appends to feeds, with this error."""
         self._memory.refusals.extend([error] * times)
 
     def set_progress(

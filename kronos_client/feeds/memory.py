@@ -2,9 +2,12 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from kronos_client.contract.errors import JobError
 from kronos_client.feeds.adaptive import clipped
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import (
@@ -25,6 +28,7 @@ from kronos_model.evaluation.windows import Array
 
 NOT_KNOWN = Read(0, 0.0, None)
 NONE_MADE = Unscored(0, 0, ())
+DAY_S: Final = 86_400
 
 
 @dataclass
@@ -37,9 +41,11 @@ class _Feed:
     latest: dict[str, FeedUpdate] = field(default_factory=dict)
     unscored: dict[str, Unscored] = field(default_factory=dict)
     kept: dict[tuple[str, int], bytes] = field(default_factory=dict)
-    scores: dict[str, Array] = field(default_factory=dict)
+    scores: dict[tuple[int, str], Array] = field(default_factory=dict)  # by day
     shared: dict[str, Array] = field(default_factory=dict)
     updates: list[FeedUpdate] = field(default_factory=list)
+    appended_at: float = 0.0
+    num_bytes: int = 0
 
 
 class MemoryFeedStore(FeedStore):
@@ -47,10 +53,11 @@ class MemoryFeedStore(FeedStore):
 
     Args:
         compute: Called with a feed's name and uid when series of it are due.
+        refusals: Errors of the next appends.
     """
 
-    def __init__(self, compute: Callable[[str, str], object]) -> None:
-        self.limits = FeedLimits()
+    def __init__(self, compute: Callable[[str, str], object], refusals: deque[JobError]) -> None:
+        self.limits, self._refusals = FeedLimits(), refusals
         self._compute, self._feeds, self._num_made = compute, dict[str, _Feed](), 0
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -61,6 +68,10 @@ class MemoryFeedStore(FeedStore):
     def find(self, name: str) -> tuple[str, str] | None:
         feed = self._feeds.get(name)
         return None if feed is None else (feed.uid, feed.spec.to_json())
+
+    def all(self) -> list[tuple[str, str, float]]:
+        found = [(name, feed.uid, feed.appended_at) for name, feed in self._feeds.items()]
+        return sorted(found, key=lambda feed: feed[2], reverse=True)
 
     def create(self, name: str, spec: FeedSpec, max_series: int) -> tuple[str, str]:
         with self._lock:
@@ -88,6 +99,15 @@ class MemoryFeedStore(FeedStore):
                 raise gone(name)
             if any(feed.reads.get(write.series_id, NOT_KNOWN).version != write.version for write in writes):
                 return False
+            if self._refusals:
+                raise self._refusals.popleft()
+            num_series = len({*feed.reads, *(write.series_id for write in writes)})
+            num_bytes, limits = feed.num_bytes + sum(write.growth for write in writes), self.limits
+            if num_series > limits.max_series:
+                raise exceeds(f"series of feed {name!r}", limits.max_series, num_series)
+            if num_bytes > max(feed.num_bytes, limits.max_bytes):
+                raise exceeds(f"bytes of feed {name!r}", limits.max_bytes, num_bytes)
+            feed.num_bytes, feed.appended_at = num_bytes, time.time()
             for write in writes:
                 feed.blocks |= write.added
                 feed.reads[write.series_id] = Read(
@@ -136,15 +156,19 @@ class MemoryFeedStore(FeedStore):
                 feed.latest[series_id] = end.update
                 feed.updates.append(end.update.model_copy(update={"id": str(len(feed.updates) + 1)}))
             for score, numbers in sums.items():
-                feed.scores[score] = feed.scores.get(score, 0) + numbers
+                key = (int(self.now() // DAY_S), score)
+                feed.scores[key] = feed.scores.get(key, 0) + numbers
             for model, numbers in shared.items():
                 feed.shared[model] = clipped(feed.shared.get(model, 0) + numbers)
             self._changed.notify_all()
             return None
 
     def scores(self, uid: str, days: int | None) -> dict[str, Array]:
-        """All, whatever ``days`` says: they are of now."""
-        return dict(self._of(uid).scores)
+        sums, today = dict[str, Array](), int(self.now() // DAY_S)
+        for (day, name), numbers in self._of(uid).scores.items():
+            if days is None or day > today - days:
+                sums[name] = sums.get(name, 0) + numbers
+        return sums
 
     def latest(self, uid: str, ids: Sequence[str] | None = None) -> dict[str, FeedUpdate]:
         known = self._of(uid).latest

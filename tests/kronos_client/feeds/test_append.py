@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.store import FeedLimits
+from kronos_client.feeds.store import FeedLimits, FeedStore
 from kronos_client.redis.connection import connect
+from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.faults.proxy import FaultyProxy, Rule
 
@@ -193,13 +194,17 @@ def test_after_a_loss_it_is_created_again(feed, redis, redis_server):
         assert is_held(again, WHOLE)
 
 
-def test_what_exceeds_a_limit_is_refused_and_leaves_no_trace(redis, redis_server):
-    limits = FeedLimits(max_feeds=1, max_series=1, max_bytes=5000)
-    with Feed.open("f", url=redis_server.url, limits=limits, **OPTIONS) as feed:
+@pytest.mark.parametrize("is_fake", [False, True])
+def test_what_exceeds_a_limit_is_refused_and_leaves_no_trace(redis, redis_server, is_fake):
+    fake = FakeForecastClient()  # it is alive as long as its feeds are in use
+    store = fake._feed_store() if is_fake else FeedStore(redis_server.url)
+    store.limits = FeedLimits(max_feeds=1, max_series=1, max_bytes=5000)
+    given = OPTIONS | {"store": store, "workers": list}
+    with Feed.open("f", **given) as feed:
         feed.append(WHOLE[:90])
         calls: list[tuple[Callable[[], object], int, int]] = [
             (lambda: feed.append(frame("B")[:9]), 1, 2),
-            (lambda: Feed.open("g", url=redis_server.url, limits=limits, **OPTIONS), 1, 2),
+            (lambda: Feed.open("g", **given), 1, 2),
             (lambda: feed.replace(WHOLE[:160]), 5000, 160 * 36),
         ]
         for call, limit, actual in calls:

@@ -127,6 +127,25 @@ def test_each_series_has_its_newest_forecast(client):
         assert (update.series, update.version) == ("s1", 2)
 
 
+def test_a_fake_refuses_and_holds_feeds_and_lists_them(monkeypatch):
+    client = FakeForecastClient(hold=True)
+    with client.feed("f", **OPTIONS) as feed:
+        client.refuse_next(JobError("FEED_BUSY", "busy"))
+        with pytest.raises(JobError, match="busy"):
+            feed.append(all_bars())
+        feed.append(all_bars())
+        assert feed.latest()["close_mean"].isna().all()
+        client.finish_feeds()
+        assert feed.latest()["close_mean"].notna().all()
+        feed.append(bars("s1", 1, first=20))
+        client.finish_feeds()
+        assert [name for name, _, _ in client._feed_store().all()] == ["f"]
+        assert feed.score_rows(days=1) == feed.score_rows() != []
+        now = client._feeds.now()
+        monkeypatch.setattr(client._feeds, "now", lambda: now + 3 * 86_400)
+        assert feed.score_rows(days=1) == []
+
+
 def test_numbers_are_those_of_a_job_of_one_series(client):
     fake = FakeForecastClient()
     with client.feed("f", keep=COLUMNS, **OPTIONS) as feed, client.feed("g", seed=1, **OPTIONS) as short:
