@@ -131,12 +131,13 @@ def test_workers_are_listed_with_the_fields_that_they_announce(http, redis):
     assert answer["queues"]["cpu"]["ready"] == 1
 
 
-def test_many_requests_read_the_workers_once(http, redis, ready_worker):
+def test_many_requests_read_the_workers_once(http, redis, ready_worker, monkeypatch):
+    monkeypatch.setattr("api_stub.backend.POOL_CACHE_S", 60.0)  # the requests may take long on a busy machine
     http.get("/v1/readyz")
     before = redis.info("commandstats")["cmdstat_zrange"]["calls"]
     for _ in range(20):
         assert http.get("/v1/readyz").status_code == 200
-    assert redis.info("commandstats")["cmdstat_zrange"]["calls"] <= before + 1
+    assert redis.info("commandstats")["cmdstat_zrange"]["calls"] == before
 
 
 def test_without_redis_the_service_lives_and_reports_the_cause(settings):
