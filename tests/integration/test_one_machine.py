@@ -120,95 +120,53 @@ def test_an_interrupted_demo_leaves_nothing_running(environment: dict[str, str],
     assert running(environment) == []
 
 
-def test_up_serves_jobs_the_api_and_flower_until_it_is_ended(
-    environment: dict[str, str], tmp_path: Path
-) -> None:
-    ports = [
-        "--redis-port",
-        str(free_port()),
-        "--api-port",
-        str(free_port()),
-        "--flower-port",
-        str(free_port()),
-    ]
-    log = tmp_path / "up.log"
-    command = [*COMMAND, "up", "--workers", "2", *ports]
-    environment = {**environment, "KRONOS_THREADS": "1"}
-    with log.open("w") as output:
-        up = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output)
-    try:
-        url = await_match(log, r"KRONOS_REDIS_URL=(\S+)")
-        password = await_match(log, r"user kronos, password (\S+)")
-        for name in ("worker-1", "worker-2"):
-            await_match(log, rf"^{name} \| .*(ready\.)")
-        with ForecastClient(url) as client:
-            result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=WAIT_S)
-            assert result.model.id == "kronos-tiny"
-            # Celery's line comes before the announcement.
-            await_true(lambda: all(worker.is_ready for worker in client.workers()), "all workers are ready")
-            workers = [worker for worker in client.workers() if worker.role == "forecast"]
-            assert [worker.state for worker in workers] == ["ready", "ready"]
-            assert len({worker.node for worker in workers}) == 2
-            assert {worker.threads for worker in workers} == {1}
-        api = await_match(log, r"^Page: (\S+)")
-        await_match(log, r"^api +\| .*(Uvicorn running)")
-        with urllib.request.urlopen(f"{api}/v1/readyz", timeout=WAIT_S) as answer:
-            assert json.load(answer)["queues"]["cpu"]["ready"] == 2
-        with urllib.request.urlopen(api, timeout=WAIT_S) as answer:
-            assert "text/html" in answer.headers["Content-Type"]
-        flower = f"http://127.0.0.1:{ports[-1]}/api/workers"
-        await_match(log, r"flower +\| .*(Visit me)")
-        with pytest.raises(urllib.error.HTTPError, match="401"):
-            urllib.request.urlopen(flower)
-        credentials = b64encode(f"kronos:{password}".encode()).decode()
-        request = urllib.request.Request(flower, headers={"Authorization": f"Basic {credentials}"})
-        with urllib.request.urlopen(request) as answer:
-            json.load(answer)
-    finally:
-        up.send_signal(signal.SIGTERM)
-        status = up.wait(WAIT_S)
-    assert status == 0
-    assert running(environment) == []
-
-
-def test_up_starts_a_killed_redis_and_worker_again_and_also_trains(
+def test_up_serves_all_starts_what_is_killed_again_and_leaves_nothing_running(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     """With logs and addresses as JSON, so that what they say can be read; the stack must read them too."""
-    ports = ["--redis-port", str(free_port()), "--flower-port", str(free_port()), "--no-api"]
+    redis_port, api_port, flower_port = (str(free_port()) for _ in range(3))
+    ports = ["--redis-port", redis_port, "--api-port", api_port, "--flower-port", flower_port]
     log, printed = tmp_path / "up.log", tmp_path / "up.json"
     environment = {**environment, "KRONOS_THREADS": "1", "KRONOS_LOG_FORMAT": "json"}
     with log.open("w") as errors, printed.open("w") as output:
-        command = [*COMMAND, "up", "--data", "kept", "--json", *ports]
+        command = [*COMMAND, "up", "--workers", "2", "--data", "kept", "--json", *ports]
         up = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=errors)
     try:
         addresses = json.loads(await_match(printed, r"^(.*)\n"))
-        assert addresses["flower_url"] == f"http://127.0.0.1:{ports[3]}"
-        assert (addresses["flower_user"], addresses["api_url"]) == ("kronos", None)
-        assert addresses["flower_password"]
         assert addresses["model_folder"] == str(tmp_path / "kept" / "models")
         url = addresses["redis_url"]
-        assert url.endswith(f"@127.0.0.1:{ports[1]}/0")
-        with Redis.from_url(url) as redis:
-            redis.set("kept", "yes")
-            redis_pid = redis.info("server")["process_id"]
-        first = await_match(log, r"^worker +\| .*ready: .*\"pid\": (\d+)")
+        assert url.endswith(f"@127.0.0.1:{redis_port}/0")
+        first = await_match(log, r"^worker-1 +\| .*ready: .*\"pid\": (\d+)")
+        await_match(log, r"^worker-2 +\| .*(ready: role=forecast)")
         await_match(log, r"^finetune +\| .*(ready: role=finetune)")
+        with ForecastClient(url) as client:
+            result = client.forecast(candles(seed=1, bars=64).as_dict(), pred_len=2, seed=1, timeout_s=WAIT_S)
+            assert result.model.id == "kronos-tiny"
+            workers = [worker for worker in client.workers() if worker.role == "forecast"]
+            assert [(worker.state, worker.threads) for worker in workers] == [("ready", 1)] * 2
+            (trainer,) = (worker.node for worker in client.workers() if worker.role == "finetune")
+        assert len({worker.node for worker in workers}) == 2
+        assert any(worker.node.startswith(f"forecast-cpu-kronos-tiny-{first}@") for worker in workers)
+        assert trainer.startswith("finetune-cpu-")
+        assert_api_serves(addresses["api_url"])
+        assert addresses["flower_url"] == f"http://127.0.0.1:{flower_port}"
+        assert_flower_asks_for(log, *(addresses[f"flower_{name}"] for name in ("url", "user", "password")))
         variables = Path(f"/proc/{first}/environ").read_bytes().split(b"\0")
         assert f"KRONOS_DRAIN_TIMEOUT_S={DRAIN_TIMEOUT_S}".encode() in variables
-        os.kill(redis_pid, signal.SIGKILL)
+        with Redis.from_url(url) as redis:
+            redis.set("kept", "yes")
+            os.kill(redis.info("server")["process_id"], signal.SIGKILL)
         await_match(log, r"^redis ended with status -9; it is (started again)")
         with Redis.from_url(url, retry=Retry(ConstantBackoff(0.05), 200)) as redis:
             assert redis.get("kept") == b"yes"
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGKILL)
+        for number in (1, 2):
+            await_match(log, rf"^worker-{number} ended with status -9; it is (started again)")
         with ForecastClient(url) as client:
-            nodes = {worker.role: worker.node for worker in client.workers()}
-            assert nodes["forecast"].startswith(f"forecast-cpu-kronos-tiny-{first}@")
-            assert nodes["finetune"].startswith("finetune-cpu-")
-            os.kill(int(first), signal.SIGKILL)
-            await_match(log, r"^worker ended with status -9; it is (started again)")
             handle = client.submit(candles(seed=1, bars=64).as_dict(), pred_len=2, job_id="after-kill")
             assert handle.wait(WAIT_S).worker.startswith("forecast-cpu-kronos-tiny-")
-        line = json.loads(await_match(log, r"^worker +\| (\{.*\"job after-kill: done\".*\})"))
+        line = json.loads(await_match(log, r"^worker-\d +\| (\{.*\"job after-kill: done\".*\})"))
         assert (line["job_id"], line["outcome"], line["device"]) == ("after-kill", "done", "cpu")
         assert line["timings_ms"]["total"] > 0
         assert (tmp_path / "kept" / "data").is_dir()
@@ -217,10 +175,30 @@ def test_up_starts_a_killed_redis_and_worker_again_and_also_trains(
         up.send_signal(signal.SIGTERM)
         status = up.wait(WAIT_S)
     assert status == 0
-    logged = [line.partition("| ")[2] for line in log.read_text().splitlines() if line.startswith("worker ")]
+    logged = [line.partition("| ")[2] for line in log.read_text().splitlines() if line.startswith("worker-")]
     for line in logged:  # but for what Celery writes past all logging as it ends
         assert line in ("", "worker: Warm shutdown (MainProcess)") or json.loads(line)
     assert running(environment) == []
+
+
+def assert_api_serves(url: str) -> None:
+    def num_ready() -> int:
+        with urllib.request.urlopen(f"{url}/v1/readyz", timeout=WAIT_S) as answer:
+            return int(json.load(answer)["queues"]["cpu"]["ready"])
+
+    await_true(lambda: num_ready() == 2, "both workers are ready over HTTP")
+    with urllib.request.urlopen(url, timeout=WAIT_S) as answer:
+        assert "text/html" in answer.headers["Content-Type"]
+
+
+def assert_flower_asks_for(log: Path, url: str, user: str, password: str) -> None:
+    await_match(log, r"flower +\| .*(Visit me)")
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"{url}/api/workers")
+    credentials = b64encode(f"{user}:{password}".encode()).decode()
+    request = urllib.request.Request(f"{url}/api/workers", headers={"Authorization": f"Basic {credentials}"})
+    with urllib.request.urlopen(request) as answer:
+        json.load(answer)
 
 
 def await_match(log: Path, pattern: str, timeout_s: float = WAIT_S) -> str:
