@@ -125,7 +125,7 @@ class Fleet:
         """The last lines of each, for a test that fails."""
         return "\n".join(
             f"--- {worker.log.stem} ({worker.process.poll()})\n"
-            + "\n".join(line[:300] for line in worker.log.read_text().splitlines()[-50:])
+            + "\n".join(line[:300] for line in worker.log.read_text().splitlines()[-100:])
             for worker in self.workers
         )
 

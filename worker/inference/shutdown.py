@@ -5,13 +5,14 @@ jobs. If that hangs, the process ends after ``ENDING_GRACE_S``, and its jobs are
 visibility timeout. ``ShutdownLimit`` ends a process whose shutdown hangs although no job is left.
 """
 
-import faulthandler
 import logging
 import math
 import os
 import signal
+import sys
 import threading
 import time
+import traceback
 from typing import Final, NoReturn
 
 from celery import signals
@@ -50,8 +51,18 @@ class ShutdownLimit:
         has_jobs = bool(current.process and len(current.process.jobs)) or bool(state.active_requests)
         self._idle_since = min(self._idle_since, now) if current.is_draining and not has_jobs else math.inf
         if now > self._idle_since + ENDING_GRACE_S:
-            faulthandler.dump_traceback()  # which thread waits for what
-            end_at_once(f"the shutdown hangs: no job is left for {ENDING_GRACE_S:g} s; the process ends now")
+            end_at_once(
+                f"the shutdown hangs: no job is left for {ENDING_GRACE_S:g} s; the process ends now. "
+                f"Where its threads are:\n{_stacks()}"
+            )
+
+
+def _stacks() -> str:
+    """Where each thread is; the main one comes last."""
+    frames, main = sys._current_frames(), threading.main_thread()
+    threads = [*(thread for thread in threading.enumerate() if thread is not main), main]
+    stacks = {thread.name: frames[thread.ident] for thread in threads if thread.ident in frames}
+    return "\n".join(f"{name}:\n{''.join(traceback.format_stack(at))}" for name, at in stacks.items())
 
 
 def end_at_once(reason: str) -> NoReturn:
