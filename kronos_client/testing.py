@@ -308,7 +308,7 @@ class FakeForecastClient(ForecastClient):
         self.live_workers = [fake_worker(settings.queue_names.on_device("cpu", role)) for role in roles]
         self._settings = settings
         self._dispatcher = self._memory = memory = _Memory(settings, self)
-        compute = partial(FakeForecastClient._forecast_feed, weakref.proxy(self))
+        compute = partial(FakeForecastClient._on_append, weakref.proxy(self))
         self._feeds = MemoryFeedStore(compute, memory.refusals)
         self._thread = LoopThread(lambda: Core(settings, memory, _MemoryStore(memory)))
 
@@ -318,11 +318,16 @@ class FakeForecastClient(ForecastClient):
     def finish_feeds(self) -> None:
         """Forecast what is due in all feeds, whose jobs are held, too."""
         for name, uid, _ in self._feeds.all():
-            self._forecast_feed(name, uid, is_held=False)
+            self._forecast_feed(name, uid)
 
-    def _forecast_feed(self, name: str, uid: str, *, is_held: bool | None = None) -> None:
-        """Forecast what is due in a feed, unless the fake holds jobs."""
-        while not (self.hold if is_held is None else is_held):
+    def _on_append(self, name: str, uid: str) -> None:
+        if not self.hold:
+            self._forecast_feed(name, uid)
+
+    def _forecast_feed(self, name: str, uid: str) -> None:
+        """Forecast what is due in a feed."""
+        is_due = True
+        while is_due:
             work = FeedJob(self._feeds, {"feed": {"name": name, "uid": uid}}, "feed", "")
             payload, limits = work.take(), self._settings.limits(max_pred_len=MAX_CONTEXT)
             try:
@@ -330,8 +335,7 @@ class FakeForecastClient(ForecastClient):
                 work.end(None if job is None else _forecast(job, "feed", limits, CPU_QUEUE))
             except JobError as error:
                 work.end(error)
-            if payload is None:
-                return
+            is_due = payload is not None
 
     @property
     def jobs(self) -> Mapping[str, dict[str, Any]]:
