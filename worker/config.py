@@ -20,6 +20,7 @@ RESULT_BACKENDS: Final = {
 }
 
 AMQP: Final = "worker.broker.connecting:Amqp"
+CONTROL: Final = "worker.broker.connecting:Control"
 
 # Modules of ``worker.tasks`` that a worker imports. Those for forecasts need torch, which a finetuning worker
 # does not have.
@@ -46,7 +47,7 @@ def worker_config(settings: WorkerSettings) -> dict[str, object]:
 
 def make_worker_app(settings: WorkerSettings) -> Celery:
     """Make this process's app, which becomes Celery's current app."""
-    app = Celery("kronos", amqp=AMQP, set_as_current=True)
+    app = Celery("kronos", amqp=AMQP, control=CONTROL, set_as_current=True)
     app.conf.update(worker_config(settings))
     app.loader.override_backends = RESULT_BACKENDS
     return app

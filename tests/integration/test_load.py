@@ -41,7 +41,7 @@ def test_a_full_worker_takes_few_jobs_and_leaves_the_others_to_idle_ones(
     # It takes small jobs for half its slots in addition to the large one, however many wait.
     small = [client.submit(candles[:40], pred_len=3, seed=n) for n in range(20)]
     held = []
-    while not any(handle.state().has_ended for handle in small):
+    while not any(handle.state().has_ended for handle in small[:4]):  # those that it takes first
         held.append(connection.zcard(DELIVERY_KEYS["forecast"].renewed))
         time.sleep(0.01)
     assert max(held[:-1], default=0) <= 1 + 4  # one may have ended during the last look

@@ -1,21 +1,28 @@
 """How a worker connects to the broker: without a limit of tries, at intervals that differ between workers."""
 
+import logging
 import random
 import threading
 import time
 from functools import cache
 from typing import Any, Final
 
+import celery.app.control
 from celery import bootsteps
 from celery.app.amqp import AMQP
 from celery.worker.state import maybe_shutdown
+from kombu import pidbox
+from kombu.exceptions import OperationalError
 from redis import Redis
+from redis.exceptions import RedisError
 
 from kronos_client import celery_app
 from kronos_client.redis.connection import connect
 from kronos_client.redis.url import SentinelUrl
 from worker.celery_types import Consumer
 from worker.settings import get_settings
+
+log = logging.getLogger(__name__)
 
 MIN_PAUSE_S: Final = 0.5
 MAX_PAUSE_S: Final = 2.0
@@ -64,6 +71,25 @@ class Amqp(AMQP):
     """Makes the app connect by our ``Connection``."""
 
     Connection = Connection
+
+
+class Mailbox(pidbox.Mailbox):
+    """Gives up a reply to a control command that Redis does not take after one more try.
+
+    Celery (5.7) tries until Redis takes it, in the event loop, which neither takes jobs nor ends meanwhile.
+    """
+
+    def _publish_reply(self, *reply: Any, **options: Any) -> None:
+        try:
+            super()._publish_reply(*reply, retry_policy={"max_retries": 1, "interval_start": 0}, **options)
+        except (OperationalError, RedisError) as error:
+            log.warning("a control command stays without a reply: %s", error)
+
+
+class Control(celery.app.control.Control):
+    """Makes the app answer control commands by our ``Mailbox``."""
+
+    Mailbox = Mailbox
 
 
 class ConnectionPause(bootsteps.StartStopStep):

@@ -1,0 +1,27 @@
+"""Replies to control commands."""
+
+import threading
+from functools import partial
+
+from kombu import Exchange, Queue
+
+from kronos_cli.stack.local_redis import LocalRedis
+from tests.waiting import WAIT_S
+from worker.config import make_worker_app
+
+
+def test_a_reply_is_given_up_when_redis_is_gone(settings, caplog):
+    """Celery's event loop sends it: a worker that tried for ever would not end when it is asked to."""
+    reply = ({"node": "pong"}, "replies", "asker", "ticket")
+    with LocalRedis() as server, make_worker_app(settings.with_redis_url(server.url)) as app:
+        send = partial(app.control.mailbox._publish_reply, *reply, channel=object())
+        with app.connection_for_write() as connection:
+            Queue("asker", Exchange("replies"), routing_key="asker")(connection).declare()
+        send()
+        assert caplog.records == []
+        server.stop()
+        sending = threading.Thread(target=send, daemon=True)
+        sending.start()
+        sending.join(WAIT_S / 4)
+        assert not sending.is_alive()
+    assert "a control command stays without a reply: Error 111 connecting" in caplog.text
