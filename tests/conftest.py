@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.core import forecast_request
 from kronos_client.redis.connection import connect
 from kronos_model.processes.children import collect_nothing_at_exit
 from tests import fork_server, gpu
@@ -85,6 +86,16 @@ def redis(redis_server: LocalRedis) -> Iterator[Redis]:
     with connect(redis_server.url) as client:
         client.flushall()
         yield client
+
+
+@pytest.fixture(scope="module")
+def one_path() -> Iterator[None]:
+    """Jobs of the tests' own client draw one path unless they say otherwise: more show nothing new."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast_request, "SAMPLE_COUNT", 1)
+        forecast_request.default_sample_count.cache_clear()
+        yield
+    forecast_request.default_sample_count.cache_clear()
 
 
 @pytest.fixture

@@ -38,6 +38,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.timeout(LONG_TEST_S))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def draw_one_path(one_path: None) -> None:
+    """For all tests of the folder."""
+
+
 @pytest.fixture
 def note(record_property: Callable[[str, object], None]) -> Note:
     """Keeps a figure for the run's summary; seconds to a tenth."""

@@ -91,6 +91,11 @@ def submit_long_job(client: ForecastClient, candles: pd.DataFrame, **options: An
     return client.submit([candles[:120]] * 16, pred_len=120, sample_count=256, **options)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def draw_one_path(one_path: None) -> None:
+    """For all tests of the folder."""
+
+
 @pytest.fixture(scope="module")
 def redis() -> Iterator[LocalRedis]:
     with LocalRedis() as server:

@@ -99,6 +99,11 @@ class Reader:
 
 
 @pytest.fixture(scope="module")
+def one_path() -> None:
+    """They draw the default, as users do."""
+
+
+@pytest.fixture(scope="module")
 def reader(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Reader:
     folder = tmp_path_factory.mktemp("checkout")
     settings = {
