@@ -157,6 +157,10 @@ def test_a_report_is_drawn_as_its_page_is(answered: RoutedVisit):
     own = next(iter(RESULT["report"]["models"]))
     scores = RESULT["report"]["models"][own]["scores"]
     inside, places = labels(page, "#reliability")
+    few = sum(scores["coverage"][level] < float(level) for level in ("0.5", "0.8", "0.9"))
+    bars = page.locator("#reliability [role=img]").first.locator(".slot:first-child .bar")
+    assert (bars.count(), bars.and_(page.locator(".below")).count()) == (3, few)
+    assert bars.first.inner_text() == f"{100 * scores['coverage']['0.5']:.1f} %"
     percent = [f"{100 * scores['coverage'][level]:.1f} %" for level in ("0.5", "0.9")]
     assert f"{own}: {percent[0]} to {percent[1]}" in inside
     assert "as it should be: 50.0 % to 90.0 %" in inside

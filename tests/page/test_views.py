@@ -16,10 +16,10 @@ COVERED = """() => [...document.querySelectorAll("header nav a, #readiness, #the
 }).map((one) => one.textContent)"""
 CUT_CHOICES = """() => {
     const context = document.createElement("canvas").getContext("2d")
-    const [arrow, edge] = [20, 2]
+    const edge = 2 // the arrow is in the padding
     const cut = (select) => {
         const { font, paddingLeft, paddingRight } = getComputedStyle(select)
-        const room = select.offsetWidth - parseFloat(paddingLeft) - parseFloat(paddingRight) - arrow - edge
+        const room = select.offsetWidth - parseFloat(paddingLeft) - parseFloat(paddingRight) - edge
         context.font = font
         const texts = [...select.options].map(({ text }) => text)
         return texts.filter((text) => context.measureText(text).width > room)

@@ -1,5 +1,6 @@
 /** The report of a backtest, drawn: its scores, how far its ranges can be trusted, the portfolio, and the worst moments. */
 
+import { barChart } from "../charts/bar_chart.js"
 import { StepChart } from "../charts/step_chart.js"
 import { byId, made, offer, showText } from "../common/elements.js"
 import { bars, count, figure, percent, share, timesOf } from "../common/format.js"
@@ -67,18 +68,24 @@ const linesOf = (models, valuesOf) => Object.entries(models).map(([text, of], in
   { text, colour: COLOURS[index % COLOURS.length], values: valuesOf(of) ?? [] }))
 
 function showReliability(models) {
-  const asked = [50, 60, 70, 80, 90]
   byId("reliability").replaceChildren()
   const inside = linesOf(models, ({ scores: { coverage } }) => LEVELS.map((level) => coverage[level]))
-  draw("reliability", "Closes inside a range, by its size in %", [
-    ...inside.map((line) => ({ ...line, at: [50, 80, 90] })),
-    { text: "as it should be", colour: "soft", at: asked, values: asked.map((size) => size / 100) },
-  ], SHARES)
-  const tenths = Array.from({ length: 10 }, (_, index) => 10 * (index + 1))
-  draw("reliability", "Where closes fell among the paths, from lowest to highest tenth", [
-    ...linesOf(models, ({ scores: { pit } }) => pit).map((line) => ({ ...line, at: tenths })),
-    { text: "10 % in each, as it should be", colour: "soft", at: tenths, values: tenths.map(() => 0.1) },
-  ], SHARES)
+  const asked = { text: "as it should be", values: LEVELS.map(Number) }
+  const gaps = inside.map(({ values, ...line }) => ({
+    ...line, values: values.map((value, index) => value - asked.values[index]),
+    texts: inside.length < 3 ? values.map((value) => share(value ?? null)) : null,
+  }))
+  drawBars("Closes inside each range, more or fewer than its name says", LEVELS.map((level) => `${100 * level} % range`), gaps,
+    { value: 0, text: asked.text }, [...inside, asked])
+  const places = linesOf(models, ({ scores: { pit } }) => pit)
+  drawBars("Where closes fell among the paths, from lowest to highest tenth", places[0].values.map((_, index) => count(index + 1)),
+    places, { value: 0.1, text: "10 % in each, as it should be" }, places)
+}
+
+function drawBars(title, labels, lines, target, said) {
+  const part = made("div")
+  byId("reliability").append(part)
+  barChart(part, title, labels, lines, target).setAttribute("aria-label", inWords(title, said, share))
 }
 
 function showByBar(models, baseline, title) {
@@ -118,7 +125,10 @@ function draw(parent, title, lines, format, text = "") {
   lines.forEach(({ values, at }, index) => chart.series[index].setData(
     values.map((value, place) => ({ time: at?.[place] ?? place + 1, ...(value === null ? {} : { value }) }))))
   chart.describe(text)
-  const written = format?.formatter ?? figure
-  chart.figure.setAttribute("aria-label", `${title}. ${lines.map(({ text: name, values }) => (
-    `${name}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`)).join("; ")}`)
+  chart.figure.setAttribute("aria-label", inWords(title, lines, format?.formatter ?? figure))
+}
+
+function inWords(title, lines, written) {
+  const ends = ({ text, values }) => `${text}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`
+  return `${title}. ${lines.map(ends).join("; ")}`
 }

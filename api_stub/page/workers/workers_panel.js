@@ -72,7 +72,7 @@ function showReadiness(pool) {
   if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
 }
 
-/** A worker: which one it is and what it does, then its load, facts and warnings, and its id at the end. */
+/** A worker: its device and what it does, then its load, facts and warnings. */
 function card(worker, hasLines) {
   const [now, load, facts] = isForecasting(worker) ? forecasting(worker, hasLines) : training(worker)
   const common = [["Jobs", `${count(worker.jobs_done)} done, ${count(worker.jobs_failed)} failed`], ["Running for", duration(worker.uptime_s)]]
@@ -82,14 +82,13 @@ function card(worker, hasLines) {
   const kind = worker.problem ? "away" : isReady(worker) ? "ready" : ""
   const parts = [
     made("div", { class: "row apart" },
-      made("h4", {}, `${worker.node.replace(/^celery@/, "")} · ${deviceName(worker.device, worker.device_description)}`),
+      made("div", {}, made("h4", {}, deviceName(worker.device, worker.device_description)), made("p", { class: "node" }, worker.node)),
       made("span", { class: `pill ${kind}` }, state)),
     ...load,
-    made("dl", {}, ...[...facts, ...common].flatMap(([name, value]) => [made("dt", {}, name), made("dd", {}, value)])),
+    made("dl", {}, ...[...facts, ...common].map(([name, value]) => made("div", {}, made("dt", {}, name), made("dd", {}, value)))),
   ]
   const warnings = [worker.problem, worker.device_warning, ...(worker.models ?? []).map((model) => model.engine_warning)]
   for (const text of new Set(warnings.filter(Boolean))) parts.push(made("p", { class: "warning" }, text))
-  parts.push(made("p", { class: "node" }, worker.node))
   return made("article", { class: "card" }, ...parts)
 }
 
