@@ -17,13 +17,14 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError, refusal
 from kronos_client.contract.manifest import OF_A_SERIES, Manifest
 from kronos_client.core.series import series_payload
+from kronos_client.feeds.adaptive import widened_forecast
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import CandleFileError
 
 ALL_BARS: Final = 10**9
-COMPARED: Final = ("bars", "model", "engine", "device", "version")
+COMPARED: Final = ("bars", "model", "calibration", "engine", "device", "version")
 """What explains that a forecast differs."""
 NO_BARS: Final = (ErrorCode.FEED_NOT_FOUND, ErrorCode.FEED_GONE)
 
@@ -73,7 +74,7 @@ def _manifests(document: Any) -> Iterator[Manifest]:
     """All manifests in a document, at any depth."""
     if isinstance(document, dict) and document.keys() >= {"bars", "options", "forecast"}:
         try:
-            yield Manifest.model_validate(document)
+            yield Manifest.model_validate(document, strict=False)
         except ValidationError as error:
             raise refusal(error) from None
     elif isinstance(document, dict | list):
@@ -86,7 +87,7 @@ def _bars(client: ForecastClient, manifest: Manifest, file: Path | None, reading
     if manifest.feed is not None:
         try:
             with client.feed(manifest.feed) as feed:
-                return _between(feed.bars(manifest.series), manifest)
+                return _between(feed.bars(manifest.series, all_kept=True), manifest)
         except JobError as error:
             if file is None or error.code not in NO_BARS:
                 raise
@@ -123,10 +124,14 @@ def _again(client: ForecastClient, manifest: Manifest, bars: Any) -> Manifest:
     if (model.revision or "").isdecimal():  # a registered model's version
         job["model"] = f"{model.id}@{model.revision}"
     job |= {"device": manifest.device.partition(":")[0], "series": [series]}
-    found = client.submit_job(job).wait().series[0].manifest
-    if found is None:
+    if manifest.widened_by:
+        job["output"] = {**job.get("output", {}), "scoring": True}
+    found = client.submit_job(job).wait().series[0]
+    if manifest.widened_by:
+        found = widened_forecast(found, np.array(manifest.widened_by))
+    if found.manifest is None:
         raise JobError(ErrorCode.UNSUPPORTED_VERSION, "this worker's results have no manifest: update it")
-    return found
+    return found.manifest
 
 
 def _difference(manifest: Manifest, again: Manifest) -> str:

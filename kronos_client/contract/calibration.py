@@ -11,6 +11,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, m
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Sampling
+from kronos_client.contract.manifest import hash_of
 from kronos_client.contract.model_info import CalibrationInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, FloatArray
@@ -51,6 +52,11 @@ class Calibration(BaseModel):
         if self.weights.keys() != self.shifts.keys():
             raise ValueError("weights and shifts must be of the same columns")
         return self
+
+    @property
+    def hash(self) -> str:
+        """As manifests have it."""
+        return hash_of(self.model_dump_json())
 
     def info(self) -> CalibrationInfo:
         """As results and workers' statuses have it."""

@@ -1,7 +1,8 @@
 """Manifest: what a forecast was computed from, so that it can be computed again and compared."""
 
+import zlib
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from pydantic import Field
 
@@ -19,6 +20,13 @@ NOT_OPTIONS: Final[dict[str, Any]] = {
 }
 """Parts of a job that change no number, or have a place of their own."""
 OF_A_SERIES: Final = {"future_timestamps", "calendar", "timezone"}
+NUMBERS: Final = {"mean", "quantiles", "paths", "events", "statistics"}
+
+
+def hash_of(content: bytes | str) -> str:
+    """BLAKE2b, 12 bytes, in hexadecimal."""
+    content = content.encode() if isinstance(content, str) else content
+    return blake2b(content, digest_size=HASH_BYTES).hexdigest()
 
 
 class BarsInfo(ResultModel):
@@ -35,7 +43,7 @@ class BarsInfo(ResultModel):
         parts = [times.wall.astype("<i8"), bars.astype("<f4")]
         if times.offsets_s is not None:
             parts.append(times.offsets_s.astype("<i8"))
-        hashed = blake2b(b"".join(part.tobytes() for part in parts), digest_size=HASH_BYTES).hexdigest()
+        hashed = hash_of(b"".join(part.tobytes() for part in parts))
         return cls(hash=hashed, num_bars=len(times), first=times.texts[0], last=times.texts[-1])
 
 
@@ -51,10 +59,13 @@ class Manifest(ResultModel):
     device: str
     version: str = Field(description="of the service")
     feed: str | None = Field(default=None, description="the feed that it belongs to")
+    calibration: str | None = Field(
+        default=None,
+        description="BLAKE2b, 12 bytes, of the model's calibration, if it corrected the quantiles",
+    )
     widened_by: tuple[tuple[float, ...], ...] | None = Field(
         default=None,
-        description="factors of an adaptive calibration for the intervals of 95, 80 and 50 %, by bars ahead; "
-        "the hash is of numbers without them",
+        description="factors of an adaptive calibration for the intervals of 95, 80 and 50 %, by bars ahead",
     )
     forecast: str = Field(description="BLAKE2b, 12 bytes, of mean, quantiles, paths, chances and statistics")
 
@@ -62,9 +73,21 @@ class Manifest(ResultModel):
     def of(
         cls, job: ForecastJob, given: SeriesInput, bars: BarsInfo, forecast: ResultModel, **facts: Any
     ) -> "Manifest":
-        """The manifest of a series' ``forecast``; ``facts`` are seed, model, engine, device and version."""
+        """The manifest of a series' ``forecast``; ``facts`` are its other fields."""
         options = job.model_dump(mode="json", exclude=NOT_OPTIONS, exclude_defaults=True)
         options |= given.model_dump(mode="json", include=OF_A_SERIES, exclude_defaults=True)
-        numbers = forecast.model_dump_json(include={"mean", "quantiles", "paths", "events", "statistics"})
-        hashed = blake2b(numbers.encode(), digest_size=HASH_BYTES).hexdigest()
-        return cls(series=given.id, bars=bars, options=options, forecast=hashed, **facts)
+        return cls(series=given.id, bars=bars, options=options, forecast="", **facts).with_hash(forecast)
+
+    def to_bytes(self) -> bytes:
+        """As Redis keeps it."""
+        return zlib.compress(self.model_dump_json(exclude_defaults=True).encode(), level=1)
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """The reverse of ``to_bytes``."""
+        return cls.model_validate_json(zlib.decompress(content))
+
+    def with_hash(self, forecast: ResultModel, **changes: Any) -> Self:
+        """With the hash of this ``forecast``."""
+        hashed = hash_of(forecast.model_dump_json(include=NUMBERS))
+        return self.model_copy(update={**changes, "forecast": hashed})

@@ -421,7 +421,7 @@ def series_result(
 def with_manifests(
     forecasts: Iterable[SeriesForecast], job: ForecastJob, series: Iterable[PreparedSeries], **facts: Any
 ) -> tuple[SeriesForecast, ...]:
-    """The forecasts of a job with manifests; ``facts`` are model, engine, device and version."""
+    """The forecasts of a job with manifests; ``facts`` are model, calibration, engine, device and version."""
 
     def made(forecast: SeriesForecast, given: SeriesInput, prepared: PreparedSeries) -> SeriesForecast:
         manifest = Manifest.of(job, given, prepared.given, forecast, seed=prepared.seed, **facts)

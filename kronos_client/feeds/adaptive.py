@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from kronos_client.contract.results import SeriesForecast
+from kronos_client.contract.results import SCORED_LEVELS, SeriesForecast
 from kronos_client.feeds.scores import INTERVALS, STEP_SUMS
 from kronos_model.evaluation.windows import Array
 
@@ -61,15 +61,18 @@ def widened(levels: Sequence[float], quantiles: Array, median: Array, by: Array)
     return np.asarray(np.sort(moved, axis=0)[np.argsort(np.argsort(levels))])
 
 
-def widened_forecast(forecast: SeriesForecast, median: Array, by: Array) -> SeriesForecast:
-    """A forecast with its close's quantiles widened, which its manifest says."""
-    quantiles = {**forecast.quantiles}
+def widened_forecast(forecast: SeriesForecast, by: Array) -> SeriesForecast:
+    """A whole forecast with its close's quantiles widened, which its manifest says."""
+    quantiles, scored = {**forecast.quantiles}, np.array(forecast.scoring)
+    median = scored[SCORED_LEVELS.index(0.5)]
     if quantiles:
         closes = np.array([columns["close"] for columns in quantiles.values()])
         rows = widened([float(level) for level in quantiles], closes, median, by).tolist()
         for (level, columns), row in zip(forecast.quantiles.items(), rows, strict=True):
             quantiles[level] = {**columns, "close": tuple(row)}
+    scoring = widened(SCORED_LEVELS, scored, median, by).tolist()
+    forecast = forecast.model_copy(update={"quantiles": quantiles, "scoring": scoring})
     manifest = forecast.manifest
     if manifest is not None:
-        manifest = manifest.model_copy(update={"widened_by": tuple(map(tuple, by.tolist()))})
-    return forecast.model_copy(update={"quantiles": quantiles, "manifest": manifest})
+        manifest = manifest.with_hash(forecast, widened_by=tuple(map(tuple, by.tolist())))
+    return forecast.model_copy(update={"manifest": manifest})

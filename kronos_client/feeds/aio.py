@@ -64,9 +64,9 @@ class AsyncFeed:
         """As ``Feed.ids``."""
         return await asyncio.to_thread(self._feed.ids)
 
-    async def bars(self, series_id: str) -> dict[str, Any]:
+    async def bars(self, series_id: str, *, all_kept: bool = False) -> dict[str, Any]:
         """As ``Feed.bars``."""
-        return await asyncio.to_thread(self._feed.bars, series_id)
+        return await asyncio.to_thread(self._feed.bars, series_id, all_kept=all_kept)
 
     async def series(self, series_id: str) -> FeedSeries:
         """As ``Feed.series``."""

@@ -156,9 +156,14 @@ class Feed:
         """The ids of all series, sorted."""
         return self._store.series_ids(self._uid)
 
-    def bars(self, series_id: str) -> dict[str, Any]:
-        """The window of a series, as candles that ``submit`` takes. Raises JobError FEED_GONE."""
-        return self._window(series_id)[1].as_columns()
+    def bars(self, series_id: str, *, all_kept: bool = False) -> dict[str, Any]:
+        """The window of a series, as candles that ``submit`` takes. Raises JobError FEED_GONE.
+
+        Args:
+            all_kept: With earlier bars, which forecasts have read whose bars have not all come.
+        """
+        _, bars = self._window(series_id)
+        return (bars if all_kept else bars[-self.spec.max_bars :]).as_columns()
 
     def series(self, series_id: str) -> FeedSeries:
         """A series' window, its newest forecast, and earlier ones whose bars have not all come.
@@ -171,6 +176,7 @@ class Feed:
             text = f"feed {self.name!r} has no series {series_id!r}"
             raise JobError(ErrorCode.FEED_NOT_FOUND, text, "series_id")
         record, bars = self._window(series_id)  # after the forecasts, so that it has the bars that they read
+        bars = bars[-self.spec.max_bars :]
         past = past_forecasts(kept, record.num_restarts, bars, newest) if newest else ()
         return FeedSeries(bars=bars.as_lists(), newest=newest, past=tuple(past))
 
@@ -182,7 +188,7 @@ class Feed:
             found = self._store.blocks(self._uid, [block.name for block in read.record.blocks])
             contents = [content for content in found.values() if content is not None]
             if len(contents) == len(found):
-                return read.record, Bars.from_blocks(read.record.form, contents)[-self.spec.max_bars :]
+                return read.record, Bars.from_blocks(read.record.form, contents)
         raise gone(self.name, series_id)
 
     def latest(self, *, max_age_s: float = math.inf) -> "pd.DataFrame":
@@ -431,7 +437,7 @@ class Feed:
                     "columns and offsets must be those of the bars before: replace() exchanges a series whole"
                 )
                 raise JobError(ErrorCode.FEED_BAR_CHANGED, text, "timestamps")
-            is_cut = known.num_bars >= self.spec.max_bars
+            is_cut = known.num_bars >= self.spec.num_kept
             change = compare(tail[1], tail[0], new, self.spec.corrections, is_cut=is_cut)
             if change is None:
                 return held, None, None
@@ -453,7 +459,7 @@ class Feed:
             (known.num_corrections if known else 0) + change.num_corrected,
             read.record.num_restarts + is_whole if read.record else 0,
         )
-        record = trimmed(record, self.spec.max_bars)
+        record = trimmed(record, self.spec.num_kept)
         listed = {block.name for block in record.blocks}
         before = read.record.blocks if read.record else ()
         gone_now = [block.name for block in before if block.name not in listed]

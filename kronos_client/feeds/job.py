@@ -13,8 +13,8 @@ import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import SCHEMA_VERSION
-from kronos_client.contract.results import SCORED_LEVELS, ForecastResult, SeriesForecast
-from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened, widened_forecast
+from kronos_client.contract.results import ForecastResult, SeriesForecast
+from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened_forecast
 from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.drift import SeriesState
 from kronos_client.feeds.options import FeedSpec
@@ -39,18 +39,13 @@ def is_feed_job(job: object) -> TypeGuard[Mapping[str, Any]]:
 
 @dataclass
 class _Series:
-    """One series of a job. ``made`` and ``scored_quantiles`` are there once it has a forecast.
-
-    Attributes:
-        scored_quantiles: Of the close, at ``SCORED_LEVELS``.
-    """
+    """One series of a job. ``made`` is there once it has a forecast."""
 
     read: Read
     unscored: Unscored
     update: FeedUpdate
     bars: Bars | None = None
     made: PendingForecast | None = None
-    scored_quantiles: Any = None
 
 
 class FeedJob:
@@ -178,18 +173,22 @@ class FeedJob:
         closes = series.bars.table()[:, CLOSE]
         num_restarts = series.read.record.num_restarts
         series.made = PendingForecast.of(forecast, result.model, num_restarts, closes, num_paths)
-        series.scored_quantiles = forecast.scoring
-
-        def kept(columns: Mapping[Any, Any]) -> dict[Any, Any]:
-            return {name: values for name, values in columns.items() if name in spec.keep}
-
-        quantiles = {level: kept(columns) for level, columns in forecast.quantiles.items()}
-        manifest = forecast.manifest and forecast.manifest.model_copy(update={"feed": self.name})
-        shown = {"mean": kept(forecast.mean), "quantiles": quantiles, "scoring": None, "manifest": manifest}
-        forecast = forecast.model_copy(update=shown)
         facts = {name: getattr(result, name) for name in ("model", "device", "engine", "warnings")}
         facts |= {"forecast": forecast, "next_ends_at": _next_ends_at(spec, forecast, series.bars)}
         series.update = series.update.model_copy(update=facts)
+
+    def _shown(self, update: FeedUpdate, columns: Collection[str]) -> FeedUpdate:
+        """An update with only these columns of its forecast."""
+        forecast = update.forecast
+        assert forecast is not None
+
+        def kept(table: Mapping[Any, Any]) -> dict[Any, Any]:
+            return {name: values for name, values in table.items() if name in columns}
+
+        quantiles = {level: kept(table) for level, table in forecast.quantiles.items()}
+        manifest = forecast.manifest and forecast.manifest.model_copy(update={"feed": self.name})
+        shown = {"mean": kept(forecast.mean), "quantiles": quantiles, "scoring": None, "manifest": manifest}
+        return update.model_copy(update={"forecast": forecast.model_copy(update=shown)})
 
     def _ends(self, feed: TakenFeed, put_back: Collection[str]) -> tuple[Ends, ScoreSums]:
         """What becomes of series whose newest outcome is older, and the scores of their earlier forecasts."""
@@ -219,19 +218,18 @@ class FeedJob:
                 self.drifts += [state.drift] if state.drift and state.drift != before else []
                 update = update.model_copy(update={"drift": state.drift})
                 if feed.spec.calibration:
-                    update, made = self._calibrated(feed, series, update, made, state, by_model)
+                    update, made = self._calibrated(feed, update, made, state, by_model)
                 last = int(bars.clock[-1])
                 waiting = {at for at, forecast in current.items() if forecast.times[-1] > last}
                 content = made.to_bytes() if is_kept(update.version, len(made.times)) else b""
-                ends[name] = End(
-                    update, newest, last, state.to_json(), content, sorted({*versions} - waiting)
-                )
+                done = sorted({*versions} - waiting)
+                update = self._shown(update, feed.spec.keep)
+                ends[name] = End(update, newest, last, state.to_json(), content, done)
         return ends, sums
 
     def _calibrated(
         self,
         feed: TakenFeed,
-        series: _Series,
         update: FeedUpdate,
         made: PendingForecast,
         state: SeriesState,
@@ -247,10 +245,9 @@ class FeedJob:
         shared = feed.shared.get(made.model, np.zeros(shape)).reshape(shape)
         by = np.round(factors(own, clipped(shared + shared_change)), 6)
         self._shared[made.model] = self._shared.get(made.model, 0) + shared_change
-        table = np.array(series.scored_quantiles)
-        forecast = widened_forecast(update.forecast, table[SCORED_LEVELS.index(0.5)], by)
-        table = widened(SCORED_LEVELS, table, table[SCORED_LEVELS.index(0.5)], by)
-        made = replace(made, quantiles=np.stack([table, made.quantiles[1]]).astype(np.float32))
+        forecast = widened_forecast(update.forecast, by)
+        quantiles = np.array([forecast.scoring, made.quantiles[1]], np.float32)
+        made = replace(made, quantiles=quantiles)
         return update.model_copy(update={"forecast": forecast}), made
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kronos_client.contract.manifest import Manifest
 from kronos_client.contract.results import SCORED_LEVELS, quantile_key
 from kronos_client.feeds.bars import Bars, shortest
 from kronos_client.feeds.options import FeedSpec
@@ -78,6 +79,7 @@ def past_forecasts(
             model=past.model,
             timestamps=write_like(bars.form.like, wall, offsets_s if offsets else None),
             quantiles={level: {"close": tuple(shortest(values))} for level, values in levels},
+            manifest=Manifest.from_bytes(past.manifest) if past.manifest else None,
         )
 
 

@@ -22,6 +22,7 @@ from kronos_client.feeds.store import (
     Write,
     exceeds,
     gone,
+    packed,
 )
 from kronos_client.feeds.update import FeedUpdate
 from kronos_model.evaluation.windows import Array
@@ -149,7 +150,7 @@ class MemoryFeedStore(FeedStore):
                     continue
                 version = end.update.version
                 kept = {*known[series_id].kept, *([version] if end.forecast else [])} - {*end.done}
-                feed.kept[series_id, version] = end.forecast
+                feed.kept[series_id, version] = end.forecast and end.forecast + packed(end.update)[1]
                 for done in end.done:
                     feed.kept.pop((series_id, done), None)
                 feed.unscored[series_id] = Unscored(version, end.scored, tuple(sorted(kept)), end.state)

@@ -99,6 +99,11 @@ class FeedSpec:
         return max(1, min(JOB_PATHS // num_paths, limits.max_series))
 
     @property
+    def num_kept(self) -> int:
+        """The bars of a series that are kept: with those that forecasts not scored yet have read."""
+        return self.max_bars + int(self.job["pred_len"])
+
+    @property
     def events(self) -> list[str]:
         """The events whose chances each forecast has."""
         return list(self.job["output"]["events"])

@@ -48,6 +48,7 @@ class PendingForecast:
         quantiles: Of the forecast and of the bootstrap, at ``SCORED_LEVELS``: (2, L, H).
         scale: The lookback's mean change from bar to bar; NaN if it has none.
         chances: Of the feed's events, (E,).
+        manifest: A ``Manifest``'s bytes, which Redis has added.
     """
 
     model: str
@@ -57,6 +58,7 @@ class PendingForecast:
     last_close: float
     scale: float
     chances: NDArray[np.float32]
+    manifest: bytes = b""
 
     @classmethod
     def of(
@@ -96,15 +98,16 @@ class PendingForecast:
         """The reverse of ``to_bytes``."""
         header, _, packed = content.partition(b"\n")
         num_restarts, horizon, model = header.decode().split(" ", 2)
-        num_steps = int(horizon)
-        rest = zlib.decompress(packed)
+        num_steps, opened = int(horizon), zlib.decompressobj()
+        rest = opened.decompress(packed)
         times = np.frombuffer(rest, "<i8", num_steps)
         by_place = np.frombuffer(rest, np.uint8, offset=times.nbytes).reshape(4, -1)
         numbers = np.ascontiguousarray(by_place.T).view("<f4").ravel()
         quantiles, chances = np.split(numbers[2:], [2 * NUM_LEVELS * num_steps])
         last_close, scale = map(float, numbers[:2])
         tables = quantiles.reshape(2, NUM_LEVELS, num_steps)
-        return cls(model, int(num_restarts), times, tables, last_close, scale, chances)
+        facts = last_close, scale, chances, opened.unused_data
+        return cls(model, int(num_restarts), times, tables, *facts)
 
 
 def is_kept(version: int, horizon: int) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.manifest import Manifest
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, job_key
 from kronos_client.feeds.adaptive import LIMIT
 from kronos_client.feeds.keys import (
@@ -333,9 +334,9 @@ class FeedStore:
                 args += [field, numbers.astype("<f4").tobytes()]
         for series_id, end in ends.items():
             if end is None:
-                args += [series_id, 0, "", 0, 0, "", "", 0]
+                args += [series_id, 0, "", "", 0, 0, "", "", 0]
                 continue
-            args += [series_id, end.update.version, _packed(end.update), *end[1:5], len(end.done), *end.done]
+            args += [series_id, end.update.version, *packed(end.update), *end[1:5], len(end.done), *end.done]
         answer = self._run("feed_end", keys, args)
         if answer is not None:
             return dict(zip(ends, map(_unscored, answer), strict=True))
@@ -449,12 +450,21 @@ def _unscored(found: bytes) -> Unscored:
     return Unscored(int(version), int(scored), tuple(kept), state.decode())
 
 
-def _packed(update: FeedUpdate) -> bytes:
-    return zlib.compress(update.model_dump_json(exclude_defaults=True).encode(), level=1)
+def packed(update: FeedUpdate) -> tuple[bytes, bytes]:
+    """An update without its forecast's manifest, and the manifest, which Redis adds to what it keeps."""
+    text = update.model_dump_json(exclude_defaults=True, exclude={"forecast": {"manifest"}})
+    manifest = None if update.forecast is None else update.forecast.manifest
+    return zlib.compress(text.encode(), level=1), b"" if manifest is None else manifest.to_bytes()
 
 
 def _update(packed: bytes, update_id: str = "") -> FeedUpdate:
-    return FeedUpdate.model_validate_json(zlib.decompress(packed)).model_copy(update={"id": update_id})
+    opened = zlib.decompressobj()
+    update = FeedUpdate.model_validate_json(opened.decompress(packed)).model_copy(update={"id": update_id})
+    if not (update.forecast and opened.unused_data):
+        return update
+    manifest = Manifest.from_bytes(opened.unused_data)
+    forecast = update.forecast.model_copy(update={"manifest": manifest})
+    return update.model_copy(update={"forecast": forecast})
 
 
 def _message(name: str, uid: str, spec: FeedSpec) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.manifest import Manifest
 from kronos_client.contract.model_info import ModelInfo, ResultModel, Texts
 from kronos_client.contract.results import SeriesForecast, Values
 
@@ -67,6 +68,7 @@ class PastForecast(ResultModel):
     quantiles: dict[str, dict[str, Values]] = Field(
         description="of the close, by level: the median, and the ends of the intervals of 50, 80 and 95 %"
     )
+    manifest: Manifest | None = Field(default=None, description="what `kronos replay` computes it again from")
 
 
 class FeedSeries(ResultModel):

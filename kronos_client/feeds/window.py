@@ -49,7 +49,7 @@ class Record:
 
     @property
     def num_bars(self) -> int:
-        """Bars in all blocks; up to a block more than the feed's ``max_bars``."""
+        """Bars in all blocks; up to a block more than the feed keeps."""
         return sum(block.num_bars for block in self.blocks)
 
     @property
@@ -166,10 +166,10 @@ def cut(series_id: str, bars: Bars, store: Callable[[str, bytes], object]) -> li
     return blocks
 
 
-def trimmed(record: Record, max_bars: int) -> Record:
-    """The record without the oldest blocks that a window of ``max_bars`` does not need."""
+def trimmed(record: Record, num_kept: int) -> Record:
+    """The record without the oldest blocks that its last ``num_kept`` bars do not need."""
     blocks, num_bars = record.blocks, record.num_bars
-    while num_bars - blocks[0].num_bars >= max_bars:
+    while num_bars - blocks[0].num_bars >= num_kept:
         num_bars -= blocks[0].num_bars
         blocks = blocks[1:]
     return replace(record, blocks=blocks)

@@ -108,6 +108,8 @@ def test_a_calibrated_model_corrects_the_quantiles_of_jobs_that_ask(worker, clie
     result = client.forecast(candles[:40], calibrated=True, timeout_s=WAIT_S, **asked)
     assert (plain.calibration, result.calibration.num_windows) == (None, 50)
     assert result.series[0].lookback == 32
+    hashes = [one.series[0].manifest.calibration for one in (plain, result)]
+    assert (hashes[0], len(hashes[1])) == (None, 24)
     assert result.series[0].mean == plain.series[0].mean
     scale = references(to_bars(candles[8:40])[None])[1][0, CLOSE]
     for level, correction in (("0.1", -2), ("0.9", 2)):

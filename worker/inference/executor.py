@@ -130,9 +130,14 @@ class Computation:
             for series, generation in zip(self._series, generations, strict=True)
         )
         facts: Any = {"model": served.info, "engine": served.engine_kind, "device": str(server.device)}
+        corrected_by = self._calibration
+        about = facts | {
+            "version": __version__,
+            "calibration": None if corrected_by is None else corrected_by.hash,
+        }
         return ForecastResult(
-            series=with_manifests(forecasts, job, self._series, version=__version__, **facts),
-            calibration=None if self._calibration is None else self._calibration.info(),
+            series=with_manifests(forecasts, job, self._series, **about),
+            calibration=None if corrected_by is None else corrected_by.info(),
             device_warning=self._device_warning,
             **facts,
             queue=self._queue,

@@ -7,8 +7,8 @@
 local feed, due, taken, latest, updates, list, scores, job, adaptive = unpack(KEYS)
 local uid, job_id, kept_s = ARGV[1], ARGV[2], ARGV[3]
 -- Then the number of sums of scores, and of each its field and float32 numbers to add; the same of the parts of adaptive
--- calibrations that all series share; then of each series its id, version, outcome (or ''), the version whose outcome was
--- newest, the instant up to which its bars are scored now, what jobs note of the series, what is kept of the
+-- calibrations that all series share; then of each series its id, version, outcome (or ''), the forecast's manifest, which
+-- stands after the outcome and what is kept, the version whose outcome was newest, the instant up to which its bars are scored now, what jobs note of the series, what is kept of the
 -- forecast (or ''), the number of forecasts that need not be kept any longer, and their versions.
 local position, limit = 4, tonumber(ARGV[4])
 
@@ -41,8 +41,8 @@ end
 local fields, shared = next_pairs(), next_pairs()
 local series, ids, has_changed = {}, {}, false
 while position < #ARGV do
-    local one = {id = next_value(), version = next_value(), outcome = next_value(), before = next_value(),
-        scored = next_value(), state = next_value(), forecast = next_value(), done = {}}
+    local one = {id = next_value(), version = next_value(), outcome = next_value(), manifest = next_value(),
+        before = next_value(), scored = next_value(), state = next_value(), forecast = next_value(), done = {}}
     for at = 1, tonumber(next_value()) do
         one.done[at] = next_value()
     end
@@ -64,10 +64,11 @@ for _, one in ipairs(series) do
         if one.state ~= '' then
             redis.call('HSET', key, 'state', one.state)
         end
-        redis.call('HSET', latest, one.id, one.version .. ' ' .. one.outcome)
-        redis.call('XADD', updates, 'MAXLEN', '~', max_updates, '*', 'series', one.id, 'outcome', one.outcome)
+        local outcome = one.outcome .. one.manifest
+        redis.call('HSET', latest, one.id, one.version .. ' ' .. outcome)
+        redis.call('XADD', updates, 'MAXLEN', '~', max_updates, '*', 'series', one.id, 'outcome', outcome)
         if one.forecast ~= '' then
-            redis.call('HSET', key, one.version, one.forecast)
+            redis.call('HSET', key, one.version, one.forecast .. one.manifest)
         end
         for _, version in ipairs(one.done) do
             redis.call('HDEL', key, version)

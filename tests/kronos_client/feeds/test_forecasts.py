@@ -240,7 +240,7 @@ def test_a_series_has_its_bars_and_the_forecasts_whose_bars_have_not_all_come(cl
         assert [(one.version, one.model) for one in found.past] == [(3, "stand-in")]  # 1 and 2 are done
         for one in found.past:
             earlier = updates[one.version].forecast
-            assert one.timestamps == earlier.timestamps
+            assert (one.timestamps, one.manifest) == (earlier.timestamps, earlier.manifest)
             for level, columns in earlier.quantiles.items():
                 assert one.quantiles[level]["close"] == pytest.approx(columns["close"], rel=1e-6)
         feed.replace(given[:25])
