@@ -236,3 +236,5 @@ class FaultyProxy:
                     continue
                 far.settimeout(None)
                 self._links.append(Link(self, near, far))
+                if self.is_closed:  # meanwhile
+                    self._links[-1].close()
