@@ -13,7 +13,7 @@ from redis import Redis
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.jobs import Limits, parse_job
-from kronos_client.contract.names import job_key
+from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.feeds.aio import AsyncFeed
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.job import FeedJob, is_feed_job
@@ -24,6 +24,7 @@ from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, _forecast
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
+from worker.broker.service_order import cost_of
 
 OPTIONS = {"pred_len": 3, "sample_count": 16, "events": ["close>last at end"], "quantiles": [0.1, 0.9]}
 LIST = "cpu.feed\x06\x163"
@@ -319,6 +320,20 @@ def test_bars_that_come_while_a_message_waits_are_read(feed, worker, redis):
         (3, feed.bars(one.series)["timestamps"][-1]) for one in updates
     ]
     assert len(updates) == len(NAMES)
+
+
+def test_a_message_counts_the_series_that_come_while_it_waits(feed, redis):
+    redis.lpush(LIST, "another before")
+    feed.append(bars("s1"))
+    redis.lpush(LIST, "another after")
+    feed.append(all_bars())
+    redis.hset("kronos:feed:f", "max_series", 7)
+    feed.append(all_bars(1, first=20))
+    _, message, _ = redis.lrange(LIST, 0, -1)
+    payload = json.loads(json.loads(message)["body"])
+    assert cost_of(FORECAST_TASK, payload) == 7 * OPTIONS["sample_count"] * OPTIONS["pred_len"]
+    feed.delete()
+    assert redis.llen(LIST) == 2
 
 
 def test_series_of_a_job_that_is_delivered_again_are_the_same(feed, worker, redis):
