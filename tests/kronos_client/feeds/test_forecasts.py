@@ -322,6 +322,15 @@ def test_bars_that_come_while_a_message_waits_are_read(feed, worker, redis):
     assert len(updates) == len(NAMES)
 
 
+def test_a_pool_that_is_too_slow_leaves_out_ticks_of_all_series(feed, worker):
+    for tick in range(9):
+        feed.append(all_bars(10 + tick))
+        work = worker.take()
+        worker.finish(work, work.take())  # one job a tick, of 4 of the 9 series
+    seen = [update.series for update in feed.updates(after="0", timeout_s=0.01)]
+    assert {seen.count(name) for name in NAMES} <= {3, 4, 5}  # of series that wait equally long, by id
+
+
 def test_a_message_counts_the_series_that_come_while_it_waits(feed, redis):
     redis.lpush(LIST, "another before")
     feed.append(bars("s1"))
