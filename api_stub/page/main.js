@@ -9,11 +9,10 @@ import { BacktestPanel } from "./backtest/backtest_panel.js"
 import { offerDevices, offerModels } from "./service/choices.js"
 import { offerThemes } from "./charts/colours.js"
 import { Datasets } from "./service/datasets.js"
-import { byId } from "./common/elements.js"
+import { byId, explainTerms } from "./common/elements.js"
 import { FeedsPanel } from "./feeds/feeds_panel.js"
 import { FinetunePanel } from "./finetune/finetune_panel.js"
 import { ForecastPanel } from "./forecast/forecast_panel.js"
-import { explainTerms, fillGlossary } from "./common/glossary.js"
 import { Pool, isForecasting } from "./service/pool.js"
 import { RecentJobs } from "./jobs/recent_jobs.js"
 import { readAddress, showView } from "./common/views.js"
@@ -46,14 +45,13 @@ async function onModel(id, isChosen = true) {
 function openAddress() {
   const { view, query, job } = readAddress(location.hash)
   showView(view)
-  if (job) panels[job.kind].openJob(job.id)
+  if (job?.kind === "forecasts") panels.forecasts.openJob(job.id)
+  else if (job) panels[job.kind].job.open(job.id)
   if (query) settings.find((one) => one.view === view)?.apply(query)
 }
 
 const recent = new RecentJobs()
-const datasets = new Datasets(pool, {
-  selects: ["dataset", "backtest-data"], upload: "dataset-upload", problem: "datasets-problem", views: ["backtest", "finetune"],
-})
+const datasets = new Datasets(pool)
 const backtests = new BacktestPanel(pool, recent, datasets)
 const panels = {
   forecasts: new ForecastPanel(pool, recent, (candles) => backtests.onCandles(candles)),
@@ -78,7 +76,6 @@ askForKey(() => {
   pool.refresh()
   openAddress()
 })
-fillGlossary()
 explainTerms(document)
 settings.forEach((one) => one.restore())
 addEventListener("hashchange", openAddress)

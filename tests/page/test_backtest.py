@@ -157,14 +157,16 @@ def test_a_report_is_drawn_as_its_page_is(answered: RoutedVisit):
     own = next(iter(RESULT["report"]["models"]))
     scores = RESULT["report"]["models"][own]["scores"]
     inside, places = labels(page, "#reliability")
-    few = sum(scores["coverage"][level] < float(level) for level in ("0.5", "0.8", "0.9"))
-    bars = page.locator("#reliability [role=img]").first.locator(".slot:first-child .bar")
-    assert (bars.count(), bars.and_(page.locator(".below")).count()) == (3, few)
-    assert bars.first.inner_text() == f"{100 * scores['coverage']['0.5']:.1f} %"
     percent = [f"{100 * scores['coverage'][level]:.1f} %" for level in ("0.5", "0.9")]
     assert f"{own}: {percent[0]} to {percent[1]}" in inside
     assert "as it should be: 50.0 % to 90.0 %" in inside
     assert f" to {100 * scores['pit'][-1]:.1f} %; crypto" in places
+    gaps = [round(100 * (scores["coverage"][level] - float(level)), 1) for level in ("0.5", "0.8", "0.9")]
+    written = page.locator("#reliability .drawn >> nth=0").locator(".group > .bar:first-child")
+    assert written.all_inner_texts() == [f"{gap:+g}".replace("-", "−") for gap in gaps]
+    sides = written.evaluate_all("all => all.map(bar => bar.classList.contains('under'))")
+    assert sides == [gap < 0 for gap in gaps]
+    assert page.locator("#reliability .drawn >> nth=1").locator(".group").count() == 10
     assert labels(page, "#by-horizon")[0].startswith("Error, by bar ahead")
     page.select_option("#horizon-score", "direction")
     right = RESULT["report"]["models"][own]["by_horizon"]["direction_accuracy"]

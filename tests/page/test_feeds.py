@@ -117,6 +117,17 @@ def test_the_open_symbol_is_marked_and_the_ranking_is_above_its_chart_on_small_s
     assert (tops[0] < tops[1]) is is_table_first
 
 
+def test_on_a_phone_the_ranking_needs_no_scrolling_aside(routed: RoutedVisit):
+    routed.page.set_viewport_size(PHONE)
+    page = opened(routed)
+    scroll = "document.querySelector('#feed-box .scroll')"
+    assert page.evaluate(f"{scroll}.scrollWidth - {scroll}.clientWidth") == 0
+    page.click(f"#feed-rows thead button >> text={HIGH}")
+    chances = page.locator("#feed-rows .chance").filter(visible=True)
+    assert chances.count() == len(symbols(page)), "each row has the chance that sorts the rows"
+    assert chances.first.inner_text().endswith(" %")
+
+
 def test_each_symbol_has_a_line_of_its_closes_which_moves_with_its_row(routed: RoutedVisit):
     page = opened(routed)
     (request,) = [request.url for request in routed.requests if "/latest" in request.url]

@@ -52,7 +52,7 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     assert waiting.value.suggested_filename == "forecast-sample.png"
 
 
-def test_a_phone_shows_the_chart_how_far_and_the_button_at_once(routed: RoutedVisit):
+def test_a_phone_shows_the_chart_the_model_how_far_and_the_button_at_once(routed: RoutedVisit):
     routed.page.set_viewport_size({"width": 390, "height": 844})
     page = routed.open()
     page.wait_for_selector("#figure")
@@ -60,7 +60,7 @@ def test_a_phone_shows_the_chart_how_far_and_the_button_at_once(routed: RoutedVi
         const { top, bottom } = one.getBoundingClientRect()
         return [top >= 0, bottom <= innerHeight]
     }"""
-    for shown in ("#open-own", "#answer", "#horizon", "#run"):
+    for shown in ("#open-own", "#answer", "#model", "#horizon", "#run"):
         assert page.locator(shown).evaluate(seen) == [True, True], shown
     chart, ask = (page.locator(part).bounding_box() for part in ("#chart", ".ask"))
     assert ask["y"] - chart["y"] > 250

@@ -49,6 +49,7 @@ def list_of_jobs(routed: RoutedVisit) -> "Page":
 def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit):
     routed.answers["jobs/two/explanation"] = FACTS
     page = list_of_jobs(routed)
+    assert page.locator("#job-counts dd").all_inner_texts() == ["0", "1", "0", "0"]
     page.click("#recent-jobs button[aria-expanded]")
     page.wait_for_selector(".explanation p")
     text = page.inner_text(".explanation")

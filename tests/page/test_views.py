@@ -16,7 +16,7 @@ COVERED = """() => [...document.querySelectorAll("header nav a, #readiness, #the
 }).map((one) => one.textContent)"""
 CUT_CHOICES = """() => {
     const context = document.createElement("canvas").getContext("2d")
-    const edge = 2 // the arrow is in the padding
+    const edge = 2 // the arrow stands in the padding
     const cut = (select) => {
         const { font, paddingLeft, paddingRight } = getComputedStyle(select)
         const room = select.offsetWidth - parseFloat(paddingLeft) - parseFloat(paddingRight) - edge

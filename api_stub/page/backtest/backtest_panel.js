@@ -16,13 +16,11 @@ import { showReport, together } from "./report.js"
 const AT_HAND = "file:" // no data set can have this name
 const TITLE = "Backtest on "
 const STAGES = { reading: "Reading the candles", waiting: "Waiting for a worker", scoring: "Comparing with what followed" }
-const SETTINGS = {
-  model: "backtest-model", other: "backtest-other", windows: "backtest-windows", horizon: "backtest-horizon",
-  lookback: "backtest-lookback", stride: "backtest-stride",
-  from: "backtest-from", to: "backtest-to", paths: "backtest-samples", seed: "backtest-seed", top: "backtest-top", costs: "backtest-costs",
-}
-const FIELDS = { ...SETTINGS, start: "backtest-from", end: "backtest-to", samples: "backtest-samples", cost_bps: "backtest-costs" } // of a job
 const NUMBERS = ["windows", "horizon", "stride", "samples", "seed", "top", "cost_bps"]
+const FIELDS = { // of a job
+  ...Object.fromEntries([...NUMBERS, "model", "lookback"].map((name) => [name, `backtest-${name}`])),
+  start: "backtest-from", end: "backtest-to", cost_bps: "backtest-costs",
+}
 
 export class BacktestPanel {
   #candles = null
@@ -33,16 +31,13 @@ export class BacktestPanel {
     this.pool = pool
     this.recent = recent
     this.datasets = datasets
-    this.job = new SectionJob("backtests", {
-      button: "test", box: "testing", state: "testing-state", progress: "testing-progress", share: "testing-share",
-      cancel: "stop-testing", problem: "testing-problem",
-    }, pool, recent, {
+    this.job = new SectionJob("backtests", "test", "testing", pool, recent, {
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: ({ report }) => this.#report(report),
       fields: { ...FIELDS, ...this.reading.idsBy("reading.") },
     })
-    this.settings = new Settings("backtest", { ...SETTINGS, ...this.reading.ids }, () => showChanged("backtest-advanced", "backtest-file-form"))
+    this.settings = new Settings("backtest", () => showChanged("backtest-advanced", "backtest-file-form"))
     this.onCandles(null)
     byId("backtest-form").addEventListener("submit", (event) => this.#submit(event))
     byId("other-backtest").addEventListener("change", () => this.#compare())
@@ -86,12 +81,6 @@ export class BacktestPanel {
       ...Object.fromEntries(NUMBERS.map((name) => [name, numberIn(FIELDS[name])])),
     }
     return path === AT_HAND ? job : { ...job, reading: this.reading.options }
-  }
-
-  /** Shows a backtest by its id: its progress, and then its report. */
-  async openJob(id) {
-    if (id === this.job.id) return
-    await this.job.open(id)
   }
 
   #forget() {

@@ -2,14 +2,15 @@
 
 import { barChart } from "../charts/bar_chart.js"
 import { StepChart } from "../charts/step_chart.js"
+import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { byId, made, offer, showText } from "../common/elements.js"
-import { bars, count, figure, percent, share, timesOf } from "../common/format.js"
-import { comparison, scoresTable } from "../common/scores.js"
-import { verdictLines } from "../common/verdict.js"
+import { bars, count, figure, percent, share, signed, timesOf } from "../common/format.js"
+import { comparison, scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 import { showWorstWindows } from "./worst_windows.js"
 
 const COLOURS = ["accent", "mean", "up", "down"] // of models; the lines that they must beat are "soft" and "warning-line"
+const MAX_MARKED = 12 // points of a line; more would hide it
 const LEVELS = ["0.5", "0.8", "0.9"]
 const SHARES = { type: "custom", formatter: share, minMove: 0.001 }
 const BY_BAR = {
@@ -68,24 +69,16 @@ const linesOf = (models, valuesOf) => Object.entries(models).map(([text, of], in
   { text, colour: COLOURS[index % COLOURS.length], values: valuesOf(of) ?? [] }))
 
 function showReliability(models) {
-  byId("reliability").replaceChildren()
+  const box = byId("reliability")
+  box.replaceChildren()
   const inside = linesOf(models, ({ scores: { coverage } }) => LEVELS.map((level) => coverage[level]))
-  const asked = { text: "as it should be", values: LEVELS.map(Number) }
-  const gaps = inside.map(({ values, ...line }) => ({
-    ...line, values: values.map((value, index) => value - asked.values[index]),
-    texts: inside.length < 3 ? values.map((value) => share(value ?? null)) : null,
-  }))
-  drawBars("Closes inside each range, more or fewer than its name says", LEVELS.map((level) => `${100 * level} % range`), gaps,
-    { value: 0, text: asked.text }, [...inside, asked])
-  const places = linesOf(models, ({ scores: { pit } }) => pit)
-  drawBars("Where closes fell among the paths, from lowest to highest tenth", places[0].values.map((_, index) => count(index + 1)),
-    places, { value: 0.1, text: "10 % in each, as it should be" }, places)
-}
-
-function drawBars(title, labels, lines, target, said) {
-  const part = made("div")
-  byId("reliability").append(part)
-  barChart(part, title, labels, lines, target).setAttribute("aria-label", inWords(title, said, share))
+  const gaps = inside.map((line) => ({ ...line, values: line.values.map((part, place) => Math.round(1000 * (part - LEVELS[place])) / 10) }))
+  const [title, places] = ["Closes inside each range: points more or less than it says", "Closes in each tenth of the paths, in %, from the lowest"]
+  barChart(box, title, LEVELS.map((level) => `${percent(level)} range`), gaps, { text: "as it should be", value: 0 }, signed,
+    inWords(title, [...inside, { text: "as it should be", values: LEVELS.map(Number) }], share))
+  const pit = linesOf(models, ({ scores }) => scores.pit)
+  barChart(box, places, pit[0].values.map((_, tenth) => count(tenth + 1)), pit, { text: "10 % in each, as it should be", value: 0.1 },
+    (part) => count(100 * part), inWords(places, pit, share))
 }
 
 function showByBar(models, baseline, title) {
@@ -118,17 +111,17 @@ function showPortfolio(portfolio) {
 
 /** Draws one chart with a line for each forecaster; `at` has the places of its values, else they count from 1. */
 function draw(parent, title, lines, format, text = "") {
-  const part = made("div")
-  byId(parent).append(part)
-  const drawn = lines.map(({ text: name, colour }) => ({ text: name, colour, pointMarkersVisible: true }))
-  const chart = new StepChart(part, title, drawn, format)
+  const drawn = lines.map(({ text: name, colour, values }) => ({ text: name, colour, ...(colour === "soft" ? { lineStyle: LineStyle.Dashed }
+    : { pointMarkersVisible: values.length <= MAX_MARKED }) }))
+  const chart = new StepChart(byId(parent), title, drawn, format)
   lines.forEach(({ values, at }, index) => chart.series[index].setData(
     values.map((value, place) => ({ time: at?.[place] ?? place + 1, ...(value === null ? {} : { value }) }))))
   chart.describe(text)
   chart.figure.setAttribute("aria-label", inWords(title, lines, format?.formatter ?? figure))
 }
 
+/** A chart for screen readers: where each line begins and ends. */
 function inWords(title, lines, written) {
-  const ends = ({ text, values }) => `${text}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`
-  return `${title}. ${lines.map(ends).join("; ")}`
+  return `${title}. ${lines.map(({ text, values }) => (
+    `${text}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`)).join("; ")}`
 }

@@ -34,7 +34,7 @@ class WindowChart {
       class: "chart loss", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": model,
     })
     this.text = made("p", { class: "values" })
-    this.part = made("div", {}, made("h4", {}, model), this.element, this.text)
+    this.part = made("div", { class: "drawn" }, made("h4", {}, model), this.element, this.text)
     this.chart = new ForecastChart(this.element, ({ text, bar, actual, mean }) => {
       const median = mean ? `, forecast ${this.chart.price(mean.close)}` : ""
       this.text.textContent = `${this.chart.time(text)}: close ${this.chart.price((bar ?? actual).close)}${median}`

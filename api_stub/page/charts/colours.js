@@ -44,6 +44,6 @@ export function chartOptions() {
     },
     grid: { vertLines: { color: colour("grid") }, horzLines: { color: colour("grid") } },
     rightPriceScale: { borderColor: colour("line"), entireTextOnly: true },
-    timeScale: { borderColor: colour("line") },
+    timeScale: { borderColor: colour("line"), allowBoldLabels: false },
   }
 }

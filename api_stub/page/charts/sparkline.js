@@ -12,7 +12,10 @@ export function sparkline(values, text, least, most) {
   const svg = document.createElementNS(SVG, "svg")
   const given = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": text, class: "sparkline" }
   for (const [name, value] of Object.entries(given)) svg.setAttribute(name, value)
-  svg.append(document.createElementNS(SVG, "polyline"))
-  svg.firstChild.setAttribute("points", line.join(" "))
+  const area = [`0,${HEIGHT}`, ...line, `${WIDTH},${HEIGHT}`]
+  for (const [tag, points] of [["polyline", line], ["polygon", area]]) {
+    svg.append(document.createElementNS(SVG, tag))
+    svg.lastChild.setAttribute("points", points.join(" "))
+  }
   return svg
 }

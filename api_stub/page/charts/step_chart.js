@@ -1,11 +1,19 @@
 /** A chart of lines over steps or bars, all of them in view. */
 
 import { LineSeries, createOptionsChart } from "../vendor/lightweight-charts/lightweight-charts.js"
-import { keyOf } from "./bar_chart.js"
 import { followSize } from "./chart_size.js"
 import { chartOptions, colour, withColours } from "./colours.js"
 import { made } from "../common/elements.js"
 import { figure } from "../common/format.js"
+
+/** The key of `{text, colour}` of a chart's lines. */
+export function keyOf(lines) {
+  return made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name }) => {
+    const swatch = made("span", { class: "swatch swatch-line", "aria-hidden": "true" })
+    swatch.style.background = `var(--${name})`
+    return made("li", {}, swatch, text)
+  }))
+}
 
 const NUMBERS = { type: "custom", formatter: figure, minMove: 0.0001 }
 
@@ -19,7 +27,7 @@ export class StepChart {
   constructor(parent, title, lines, priceFormat = NUMBERS) {
     this.figure = made("div", { class: "chart loss", role: "img" })
     this.text = made("p", { class: "values" })
-    parent.append(made("h3", {}, title), this.figure, keyOf(lines), this.text)
+    parent.append(made("div", { class: "drawn" }, made("h3", {}, title), keyOf(lines), this.figure, this.text))
     // The library treats the horizontal axis as prices; here it holds steps.
     this.chart = createOptionsChart(this.figure, {
       ...chartOptions(),

@@ -35,6 +35,18 @@ export function showFacts(list, facts) {
   list.replaceChildren(...facts.map(([name, value, kind, term, meaning]) => made("div", {},
     made("dt", term ? { "data-term": term } : {}, name), made("dd", kind ? { class: kind } : {}, value),
     ...(meaning ? [made("dd", { class: "meaning" }, meaning)] : []))))
+  explainTerms(list)
+}
+
+/** Explains every label with `data-term` in a part of the page: on hover, and to screen readers by the list at its end. */
+export function explainTerms(part) {
+  for (const label of part.querySelectorAll("[data-term]")) {
+    const { id, textContent: text } = byId(`term-${label.dataset.term}`)
+    label.title = text
+    const field = label.control ?? label
+    field.title = text
+    field.setAttribute("aria-describedby", `${field.getAttribute("aria-describedby") ?? ""} ${id}`.trim())
+  }
 }
 
 /** Offers choices of `[value, text]` and keeps the chosen one. Returns whether that one is gone. */

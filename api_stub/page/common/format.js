@@ -52,6 +52,11 @@ export function figure(value) {
   return value === null ? NONE : written(value, { maximumSignificantDigits: 3 })
 }
 
+/** A difference with its sign. */
+export function signed(value) {
+  return `${value < 0 ? "−" : "+"}${figure(Math.abs(value))}`
+}
+
 /** A large number in few characters, such as "1.24M". */
 export function compact(value) {
   return written(value, { maximumSignificantDigits: 3, notation: "compact" })

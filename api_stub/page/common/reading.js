@@ -2,8 +2,6 @@
 
 import { byId, reveal } from "./elements.js"
 
-const NAMES = ["columns", "id_column", "date_format", "decimal", "missing", "drop_bad_rows"]
-
 export class Reading {
   /** Adds the fields to the part of a form with the id `file-form` after this prefix, which their ids have, too. */
   constructor(prefix = "") {
@@ -11,20 +9,19 @@ export class Reading {
     for (const each of copy.querySelectorAll("[id], [for]")) each[each.id ? "id" : "htmlFor"] = prefix + (each.id || each.htmlFor)
     this.part = byId(`${prefix}file-form`)
     this.part.append(copy)
-    this.ids = this.idsBy("")
+    this.fields = [...this.part.querySelectorAll("[name]")]
   }
 
   /** The fields' ids by what a job, or the address, calls the options. */
   idsBy(before) {
-    const prefix = this.part.id.replace("file-form", "")
-    return Object.fromEntries(NAMES.map((name) => [before + name, prefix + name.replaceAll("_", "-")]))
+    return Object.fromEntries(this.fields.map(({ name, id }) => [before + name, id]))
   }
 
   /** The options, as a job has them. What is not given is left out. */
   get options() {
     const value = ({ type, checked, value: text }) => (type === "checkbox" ? checked : text)
     const { columns = "", ...options } = Object.fromEntries(
-      NAMES.map((name) => [name, value(byId(this.ids[name]))]).filter(([, given]) => given))
+      this.fields.map((field) => [field.name, value(field)]).filter(([, given]) => given))
     const titles = columns.split(",").filter((text) => text.trim()).map((text) => text.split(/=(.*)/s, 2).map((part) => part.trim()))
     return titles.length ? { ...options, columns: Object.fromEntries(titles) } : options
   }
@@ -39,6 +36,6 @@ export class Reading {
 
   /** Opens the part if it has what decides how a refused file is read. */
   onRefusal({ field, details }) {
-    if (details?.line ?? details?.row ?? ["column", ...NAMES].includes(field)) reveal(this.part)
+    if (details?.line ?? details?.row ?? ["column", ...this.fields.map(({ name }) => name)].includes(field)) reveal(this.part)
   }
 }

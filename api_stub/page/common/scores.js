@@ -1,8 +1,8 @@
-/** Tables that compare forecasters: a row for each, with scores of the contract. */
+/** How good forecasters are: tables that compare them, a row for each, and verdicts. */
 
-import { made } from "./elements.js"
+import { explainTerms, made } from "./elements.js"
 import { figure, share } from "./format.js"
-import { explainTerms } from "./glossary.js"
+import { inWords } from "./texts.js"
 
 const CAPTION = "Error: in usual moves of one bar, lower is better. Ranges: the share of closes inside, which should be what " +
   "their name says."
@@ -29,4 +29,26 @@ export function comparison(title, caption, columns, rows) {
 /** The table of scores of `[name, scores]`. */
 export function scoresTable(rows) {
   return comparison("Scores", CAPTION, COLUMNS, rows)
+}
+
+const SHORT = {
+  good: "Better than all simple forecasts", bad: "Worse than a simple forecast", "": "No clear advantage over simple forecasts",
+}
+
+/** What a verdict comes to, in colour where it is good or bad; what its ranges do wrong; and the other sentences, folded. */
+export function verdictLines(sentences) {
+  if (!sentences.length) return []
+  const kind = kindOf(sentences[0])
+  const lines = sentences.map((line) => made("p", { class: kindOf(line) }, inWords(line)))
+  const ranges = lines.filter((line, index) => line.className && /too (narrow|wide)/.test(sentences[index]))
+  const others = lines.filter((line) => !ranges.includes(line))
+  return [made("p", {}, made("strong", { class: kind }, SHORT[kind])), ...ranges,
+    made("details", {}, made("summary", {}, "In detail"), ...others)]
+}
+
+/** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */
+function kindOf(sentence) {
+  if (/no clear difference|too few|perhaps/.test(sentence)) return ""
+  if (/WORSE|% worse than|too (narrow|wide)/.test(sentence)) return "bad"
+  return /^Better|% better than/.test(sentence) ? "good" : ""
 }

@@ -13,24 +13,21 @@ export class Settings {
   #line
 
   /**
-   * Its line, with the number of changed settings, stands at the end of the form's Advanced part, whose summary has the
-   * number too; without such a part, before the form's buttons.
+   * Its line, with the number of changed settings, stands at the end of the form's Advanced part, whose summary has it too.
    *
-   * @param view The view's name, as in the address `#/forecast?horizon=24`.
-   * @param ids The ids of the fields by their names in the address.
+   * @param view The view's name, as in the address `#/forecast?horizon=24`. Its form's fields have the settings' names.
    * @param onApply Called after fields were set by code, which calls no listeners.
    */
-  constructor(view, ids, onApply = () => {}) {
+  constructor(view, onApply = () => {}) {
     this.view = view
-    this.#fields = Object.entries(ids).map(([name, id]) => [name, byId(id)])
+    const form = byId(`${view}-form`)
+    this.#fields = [...form.elements].filter(({ name }) => name).map((field) => [field.name, field])
     this.#onApply = onApply
     const reset = made("button", { type: "button", class: "quiet" }, "Back to defaults")
     reset.addEventListener("click", () => this.#reset())
     this.#line = made("p", { class: "settings help", hidden: "" }, this.#changed, " ", this.#link, " ", reset)
-    const form = byId(`${view}-form`)
     this.#advanced = form.querySelector("details.advanced")
-    if (this.#advanced) this.#advanced.append(this.#line)
-    else form.querySelector(".actions").before(this.#line)
+    this.#advanced.append(this.#line)
     for (const [, field] of this.#fields) {
       field.addEventListener("input", () => {
         delete field.dataset.proposed
@@ -92,9 +89,8 @@ export class Settings {
     this.#line.hidden = !number
     this.#changed.textContent = number === 1 ? "1 setting is not the default." : `${count(number)} settings are not the defaults.`
     this.#link.href = this.#address
-    const badge = this.#advanced?.querySelector(".changed")
-    const inside = this.#fields.filter(([name, field]) => name in values && this.#advanced?.contains(field)).length
-    if (badge) badge.textContent = inside ? `${count(inside)} changed` : ""
+    const inside = this.#fields.filter(([name, field]) => name in values && this.#advanced.contains(field)).length
+    this.#advanced.querySelector(".changed").textContent = inside ? `${count(inside)} changed` : ""
   }
 }
 

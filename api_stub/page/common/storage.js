@@ -1,30 +1,18 @@
-/** What this browser remembers of the page. Without storage, or if it is full, nothing is remembered. */
+/** What this browser remembers of the page. Without storage, or if it is full, nothing is remembered: the page works without. */
 
 const PREFIX = "kronos."
 
-export function recall(name, otherwise) {
+function tried(action) {
   try {
-    return JSON.parse(localStorage.getItem(PREFIX + name)) ?? otherwise
+    return action()
   } catch {
-    return otherwise
+    return null
   }
 }
 
-export function remember(name, value) {
-  try {
-    localStorage.setItem(PREFIX + name, JSON.stringify(value))
-  } catch {
-    // The page works without.
-  }
-}
-
-export function forget(name) {
-  try {
-    localStorage.removeItem(PREFIX + name)
-  } catch {
-    // The page works without.
-  }
-}
+export const recall = (name, otherwise) => tried(() => JSON.parse(localStorage.getItem(PREFIX + name))) ?? otherwise
+export const remember = (name, value) => tried(() => localStorage.setItem(PREFIX + name, JSON.stringify(value)))
+export const forget = (name) => tried(() => localStorage.removeItem(PREFIX + name))
 
 /** Calls `listener` when another tab has changed a value. */
 export function onOtherTab(name, listener) {

@@ -4,7 +4,6 @@ import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
 import { NEAR, bars, count, digitsFor, duration, figure, price, share, timesOf } from "../common/format.js"
-import { explainTerms } from "../common/glossary.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
 import { HIGHER } from "../forecast/answer.js"
@@ -66,7 +65,7 @@ export class FeedsPanel {
     const drifting = this.#rows.filter((row) => row.drift).length
     const facts = [
       ["Up to date", `${count(current)} of ${count(this.#rows.length)}`, current < this.#rows.length ? "bad" : "", null, "symbols"],
-      ["Off their ranges", count(drifting), drifting ? "bad" : "", null, "symbols whose past 80 % ranges held far too little or too much"],
+      ["Off their ranges", count(drifting), drifting ? "bad" : "", null, "symbols: 80 % ranges held too little or too much"],
     ]
     for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
       if (id === null && scored) {
@@ -75,7 +74,6 @@ export class FeedsPanel {
       }
     }
     showFacts(byId("feed-scores"), facts)
-    explainTerms(byId("feed-scores"))
   }
 
   #showRows() {
@@ -108,14 +106,21 @@ export class FeedsPanel {
       : row.overdue_s ? `next bar is late by ${duration(row.overdue_s)}` : "being forecast"
     const badge = drift ? [" ", made("span", { class: "badge" }, DRIFTS[drift])] : []
     const [first, newest] = [closes[0], closes.at(-1)].map((close) => price(close, digits))
+    const kind = error ? "away" : row.is_current ? "ready" : row.overdue_s ? "late" : ""
     const cells = [
-      sparkline(closes, `${bars(closes.length)}, close from ${first} to ${newest}`, Math.min(...closes), Math.max(...closes)) ?? "",
-      last ? time(last) : "none yet", made("span", {}, state, ...badge), mean === null ? "" : price(mean, digits),
-      low === undefined || low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`,
-      ...events.map((event) => (row[event] === null || row[event] === undefined ? "" : share(row[event]))),
-    ]
+      ["closes", sparkline(closes, `${bars(closes.length)}, close from ${first} to ${newest}`, Math.min(...closes), Math.max(...closes)) ?? ""],
+      ["last", last ? time(last) : "none yet"], ["state", made("span", { class: `dot ${kind}` }, state), ...badge],
+      ["close", mean === null ? "" : price(mean, digits)],
+      ["range", low === undefined || low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`],
+    ].map(([name, ...parts]) => made("td", { class: name }, ...parts))
+    for (const event of events) {
+      const chance = row[event] ?? null
+      const cell = made("td", { class: `chance ${event === (this.#sortedBy ?? events[0]) ? "chosen" : ""}` }, chance === null ? "" : share(chance))
+      cell.style.setProperty("--share", `${100 * chance}%`)
+      cells.push(cell)
+    }
     return made("tr", id === this.#opened ? { "aria-current": "true" } : {},
-      made("th", { scope: "row" }, this.#button(id, () => this.#open(id))), ...cells.map((cell) => made("td", {}, cell)))
+      made("th", { scope: "row" }, this.#button(id, () => this.#open(id))), ...cells)
   }
 
   #button(name, onClick) {

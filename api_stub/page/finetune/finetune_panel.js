@@ -10,14 +10,9 @@ import { SectionJob } from "../jobs/section_job.js"
 import { Reading } from "../common/reading.js"
 import { Settings, showChanged } from "../common/settings.js"
 import { deviceName, inWords, reason } from "../common/texts.js"
-import { verdictLines } from "../common/verdict.js"
-import { scoresTable } from "../common/scores.js"
+import { scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 
-const SETTINGS = {
-  name: "finetune-name", start: "start", epochs: "epochs", device: "finetune-device", lookback: "train-lookback",
-  horizon: "train-horizon", learning_rate: "learning-rate", tokenizer_epochs: "tokenizer-epochs",
-}
 const STAGES = {
   evaluation: "Trying it on bars that it has not seen", predictor: "Training the model", tokenizer: "Training its tokenizer",
 }
@@ -31,16 +26,13 @@ export class FinetunePanel {
     this.pool = pool
     this.datasets = datasets
     this.onModel = onModel
-    this.job = new SectionJob("finetunes", {
-      button: "train", box: "training", state: "training-state", progress: "training-progress", share: "training-share",
-      cancel: "stop-training", problem: "training-problem",
-    }, pool, recent, {
+    this.job = new SectionJob("finetunes", "train", "training", pool, recent, {
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: (result) => this.#report(result),
       fields: this.reading.idsBy("config.data."),
     })
-    this.settings = new Settings("finetune", { ...SETTINGS, ...this.reading.ids }, () => {
+    this.settings = new Settings("finetune", () => {
       this.onModels()
       showChanged("finetune-advanced", "dataset-file-form")
     })
@@ -98,7 +90,6 @@ export class FinetunePanel {
 
   #jobOf() {
     const tokenizerEpochs = numberIn("tokenizer-epochs")
-    const rate = { learning_rate: numberIn("learning-rate") }
     const { lookback, shortest, horizon } = this.#window
     const data = this.reading.options // what is not known is left out: then the service has defaults
     if (lookback) data.lookback = { min: shortest, max: lookback }
@@ -107,7 +98,7 @@ export class FinetunePanel {
       data,
       start: { model: byId("start").value },
       stages: tokenizerEpochs ? ["tokenizer", "predictor"] : ["predictor"],
-      predictor: { epochs: numberIn("epochs"), optimiser: rate },
+      predictor: { epochs: numberIn("epochs"), optimiser: { learning_rate: numberIn("learning-rate") } },
     }
     if (tokenizerEpochs) config.tokenizer = { epochs: tokenizerEpochs }
     const [name, path, device] = ["finetune-name", "dataset", "finetune-device"].map((id) => byId(id).value)
@@ -124,12 +115,6 @@ export class FinetunePanel {
     if (bad) return
     const job = this.#jobOf()
     await this.job.send(job, `Training of ${job.name} on ${job.data.path}`)
-  }
-
-  /** Shows a job by its id: its losses while it runs, and then its result. */
-  async openJob(id) {
-    if (id === this.job.id) return
-    await this.job.open(id)
   }
 
   #forget() {
@@ -160,7 +145,7 @@ export class FinetunePanel {
 
   #report({ model, parent, evaluation, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
     showText(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean).map(inWords))].join(" "))
-    const use = made("button", { type: "button" }, "Forecast with it")
+    const use = made("button", { type: "button", class: "primary" }, "Forecast with it")
     use.addEventListener("click", () => this.onModel(model.id))
     byId("trained").replaceChildren(
       made("div", { class: "notice" },

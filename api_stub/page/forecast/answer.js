@@ -2,7 +2,6 @@
 
 import { byId, made, showFacts } from "../common/elements.js"
 import { count, share } from "../common/format.js"
-import { explainTerms } from "../common/glossary.js"
 
 /** The chance that every forecast of the page asks for. */
 export const HIGHER = "close>last at end"
@@ -27,7 +26,6 @@ export function showAnswer(series, lastClose, chart) {
   byId("answer-box").hidden = !series
   byId("answer").replaceChildren(...(series ? sentence(series, lastClose, chart) : []))
   showFacts(byId("chances"), series ? cards(series, (value) => chart.price(value)) : [])
-  explainTerms(byId("chances"))
 }
 
 /** What moves, how far and by when; then how sure that is, between which prices, and from where. */

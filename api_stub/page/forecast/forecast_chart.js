@@ -19,7 +19,11 @@ const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoo
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
 const PAST_RANGE = ["0.1", "0.9"]
 const NO_PANE = 0.001 // of a series without volume
-const UNMARKED = { priceLineVisible: false, lastValueVisible: false }
+const COLOURS = {
+  widest: "widest-band", outer: "outer-band", inner: "inner-band", paths: "path", pastRange: "past-range", past: "past", mean: "mean",
+  volume: "volume", meanVolume: "mean",
+}
+const UNMARKED = { priceLineVisible: false, lastValueVisible: false, lineWidth: 2 }
 const UNFITTED = { ...UNMARKED, autoscaleInfoProvider: () => null } // a few far paths would make all candles small
 
 export class ForecastChart {
@@ -56,8 +60,7 @@ export class ForecastChart {
         ? this.chart.addCustomSeries(kind(), name === "widest" ? UNFITTED : UNMARKED, pane)
         : this.chart.addSeries(kind, UNMARKED, pane)
     }
-    for (const name of ["widest", "outer"]) add(name, () => new BandView())
-    for (const name of ["inner", "pastRange"]) add(name, () => new BandView())
+    for (const name of ["widest", "outer", "inner", "pastRange"]) add(name, () => new BandView())
     for (const name of ["paths", "past"]) add(name, () => new LinesView())
     add("meanCandles", CandlestickSeries)
     add("candles", CandlestickSeries)
@@ -191,14 +194,8 @@ export class ForecastChart {
       upColor: colour("ground"), downColor: violet, borderUpColor: violet, borderDownColor: violet,
       wickUpColor: violet, wickDownColor: violet,
     })
-    for (const name of ["widest", "outer", "inner"]) this.#series[name].applyOptions({ color: colour(`${name}-band`) })
-    paths.applyOptions({ color: colour("path") })
-    pastRange.applyOptions({ color: colour("past-range") })
-    past.applyOptions({ color: colour("past") })
-    mean.applyOptions({ color: violet, lineWidth: 2 })
+    for (const [name, of] of Object.entries(COLOURS)) this.#series[name].applyOptions({ color: colour(of) })
     this.#line?.applyOptions({ color: colour("accent") })
-    volume.applyOptions({ color: colour("volume") })
-    meanVolume.applyOptions({ color: violet, lineWidth: 2 })
     if (!this.#drawn) return
 
     const points = [...this.#points].sort(([one], [other]) => one - other)

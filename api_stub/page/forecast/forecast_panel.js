@@ -12,11 +12,6 @@ import { SectionJob } from "../jobs/section_job.js"
 import { hashOf } from "../common/skill.js"
 import { Settings, isFree, propose, showChanged } from "../common/settings.js"
 
-const SETTINGS = {
-  model: "model", horizon: "horizon", lookback: "lookback", held_out: "held-out", samples: "samples",
-  temperature: "temperature", top_p: "top-p", seed: "seed", chances: "events", device: "device", fallback: "fallback",
-  timezone: "timezone", calibrated: "calibrated", as_candles: "candles", paths: "paths",
-}
 const FIELDS = { // of a job, by what the service calls them
   pred_len: "horizon", lookback: "lookback", model: "model", device: "device", "output.events": "events",
   "series.0.timezone": "timezone", "sampling.sample_count": "samples", "sampling.temperature": "temperature", "sampling.top_p": "top-p", "sampling.seed": "seed",
@@ -36,10 +31,7 @@ export class ForecastPanel {
     pool.onChange((state) => {
       if (state) this.form.onPool(state)
     })
-    this.job = new SectionJob("forecasts", {
-      button: "run", box: "job", state: "job-state", progress: "job-progress", share: "job-share", cancel: "cancel",
-      problem: "job-problem",
-    }, pool, recent, {
+    this.job = new SectionJob("forecasts", "run", "job", pool, recent, {
       forget: () => ["form-problem", "device-warning", "job-warning"].forEach((id) => showText(byId(id), null)),
       describe: (...now) => this.#describe(...now),
       show: (result, known) => this.#report(result, known),
@@ -49,7 +41,7 @@ export class ForecastPanel {
     })
     for (const id of ["held-out", "lookback", "timezone"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))
-    this.settings = new Settings("forecast", { ...SETTINGS, ...this.file.reading.ids }, () => this.#onSettings())
+    this.settings = new Settings("forecast", () => this.#onSettings())
     byId("sample").addEventListener("click", () => this.#openSample())
     byId("forecast-form").addEventListener("submit", (event) => this.#submit(event))
   }

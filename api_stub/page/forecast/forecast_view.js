@@ -1,7 +1,6 @@
 /** The outcome of a forecast: its chart, values, key, score, table and downloads. */
 
 import { showAnswer } from "./answer.js"
-import { offerSeries, offerTools } from "./chart_tools.js"
 import { caution } from "../service/choices.js"
 import { asCsv, save } from "../common/downloads.js"
 import { byId, fillRows, made, showText } from "../common/elements.js"
@@ -20,11 +19,16 @@ const isCaution = (text) => text.endsWith("for trying the service, not for tradi
 export class ForecastView {
   #shown = null
   #given = null
+  #names = [] // of the series
 
   constructor() {
     this.chart = new ForecastChart(byId("chart"), showValues)
     this.line = new PriceLine(this.chart)
-    offerTools(this.chart, (place) => place >= 0 && this.show({ ...this.#given, place }))
+    for (const button of byId("ranges").querySelectorAll("button")) {
+      button.addEventListener("click", () => this.chart.fit(Number(button.dataset.range) || button.dataset.range))
+    }
+    byId("log").addEventListener("change", () => this.chart.setLog(byId("log").checked))
+    byId("series").addEventListener("change", () => this.#choose(byId("series").value))
     for (const id of ["paths", "candles"]) byId(id).addEventListener("change", () => this.redraw())
     byId("numbers").querySelector("summary").addEventListener("click", () => this.#fillNumbers())
     this.#offerDownloads()
@@ -50,7 +54,7 @@ export class ForecastView {
     this.#given = given
     this.#shown = { lookback, actual, samples, series: first && withOrderedLevels(first), result, isExample }
     byId("invite").hidden = !isExample
-    offerSeries(result?.series ?? [], place)
+    this.#offerSeries(result?.series ?? [], place)
     const skill = result && noSkill(hash, result.model)
     showText(byId("no-skill"), skill && `A backtest of this model on this file found no skill: ${inWords(skill)}`)
     showText(byId("device-warning"), result?.device_warning && inWords(result.device_warning))
@@ -70,6 +74,19 @@ export class ForecastView {
       : [`${ahead}${lookback.name}, by `, made("strong", {}, model.id), " on the ", made("strong", {}, deviceName(device)),
         ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. Worker ${worker}${engine ? `, ${engine} engine` : ""}. `]
     byId("made-by").replaceChildren(...origin, ...(note ? [made("span", { class: "badge" }, note)] : []))
+  }
+
+  /** Offers the series of a result, by a list that is searched as one types; one series needs no list. */
+  #offerSeries(series, chosen) {
+    this.#names = series.map(({ id }, place) => id ?? `series ${count(place + 1)}`)
+    byId("series-box").hidden = series.length < 2
+    byId("series-names").replaceChildren(...this.#names.map((value) => made("option", { value })))
+    byId("series").value = this.#names[chosen] ?? ""
+  }
+
+  #choose(name) {
+    const place = this.#names.indexOf(name)
+    if (place >= 0) this.show({ ...this.#given, place })
   }
 
   get hasShown() {

@@ -42,7 +42,8 @@ function factsOf({ where, num_before: before, left_s: left, bars, attempts }, id
   const moment = (seconds) => (seconds ? ownTime(new Date(seconds * 1000)) : "?")
   return [
     before > 0 && ["Comes first", `${count(before)} ${before === 1 ? "job" : "jobs"}`],
-    bars && ["Bars done", `${count(bars[0])} of ${count(bars[1])}`],
+    bars && ["Bars done", made("span", { class: "with-line" }, `${count(bars[0])} of ${count(bars[1])}`,
+      made("progress", { value: bars[0], max: bars[1], "aria-label": "Bars done" }))],
     left > 0 && where !== "ended" && [where === "waiting" ? "Starts in about" : "Done in about", duration(left)],
     ...attempts.map(({ begun_at: begun, ended_at: ended, worker, how }, place) => [`Attempt ${count(place + 1)}`,
       how ?? (ended ? "ended" : "under way"), "", null, `${moment(begun)} to ${ended ? moment(ended) : "now"}, by ${worker}`]),

@@ -12,11 +12,12 @@ export class JobLine {
   #place = null
 
   /**
-   * @param ids Those of the elements `box`, `state`, `progress`, `share`, `cancel` and `problem`.
+   * @param name The id of its box; those of its other elements begin with it.
    * @param recent The list of jobs that keeps their states.
    */
-  constructor(ids, recent) {
-    this.elements = Object.fromEntries(Object.entries(ids).map(([name, id]) => [name, byId(id)]))
+  constructor(name, recent) {
+    const parts = ["state", "progress", "share", "problem"].map((part) => [part, byId(`${name}-${part}`)])
+    this.elements = { ...Object.fromEntries(parts), box: byId(name), cancel: byId(name).querySelector("button") }
     this.elements.cancel.addEventListener("click", () => this.#cancel())
     this.recent = recent
   }

@@ -3,13 +3,14 @@
 import { explanationRow } from "./explanation.js"
 import { get, hasEnded } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
-import { byId, made } from "../common/elements.js"
-import { ownTime } from "../common/format.js"
+import { byId, made, showFacts } from "../common/elements.js"
+import { count, ownTime } from "../common/format.js"
 import { forget, onOtherTab, recall, remember } from "../common/storage.js"
 import { stateName } from "../common/texts.js"
 
 const MAX_JOBS = 12
-const COLUMNS = 4
+const COLUMNS = 5
+const KINDS = { forecasts: "Forecast", backtests: "Backtest", finetunes: "Training" }
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
 
 export class RecentJobs {
@@ -102,7 +103,9 @@ export class RecentJobs {
 
   #show(jobs = recall("jobs", [])) {
     this.#jobs = jobs
-    byId("recent").hidden = !jobs.length
+    byId("recent").hidden = byId("forget-jobs").hidden = !jobs.length
+    const counted = [["Running", "running"], ["Waiting", "queued"], ["Done", "done"], ["Failed", "failed"]]
+    showFacts(byId("job-counts"), counted.map(([name, state]) => [name, count(jobs.filter((job) => job.state === state).length)]))
     byId("no-jobs").hidden = jobs.length > 0
     const rows = jobs.flatMap((job) => (
       job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]
@@ -138,8 +141,8 @@ export class RecentJobs {
     }, "Explain")
     why.addEventListener("click", () => this.#explain(address))
     const time = new Date(at)
-    return made("tr", { "data-address": address },
-      made("td", {}, link), made("td", {}, made("time", { datetime: time.toISOString() }, ownTime(time))),
+    return made("tr", { "data-address": address }, made("td", {}, link), made("td", {}, KINDS[address.split("/")[0]]),
+      made("td", {}, made("time", { datetime: time.toISOString() }, ownTime(time))),
       made("td", {}, made("span", { class: "state" })), made("td", {}, why, drop))
   }
 }

@@ -11,18 +11,15 @@ export class SectionJob {
   #button
   #problem
   #line
-  #forget
-  #describe
-  #show
-  #showBars
-  #fields
+  #hooks
   #silence = new Silence()
   /** The id of the job that is followed; null if there is none. */
   id = null
 
   /**
    * @param kind The jobs' path below v1/, such as "forecasts".
-   * @param ids Those of the `button` that sends a job, and of the elements of a JobLine.
+   * @param button The id of the button that sends a job.
+   * @param line The name of its JobLine.
    * @param forget Hides what earlier jobs have left in the section.
    * @param describe Returns `{text, share, rest}`, as a JobLine takes it, for a state, a place in the queue, and whether
    *   the job has been silent for long.
@@ -31,22 +28,16 @@ export class SectionJob {
    * @param worksOn Whether a worker may have the job of an id in hand.
    * @param fields The ids of the form's fields, by the fields of a job, to mark what the service refuses.
    */
-  constructor(kind, { button, ...ids }, pool, recent, {
-    forget, describe, show, showBars = () => {}, fields = {}, worksOn = ({ training }, id) => training?.job_id === id,
-  }) {
+  constructor(kind, button, line, pool, recent, hooks) {
     this.#kind = kind
     this.#button = byId(button)
-    this.#problem = byId(ids.problem)
-    this.#line = new JobLine(ids, recent)
-    this.#forget = forget
-    this.#describe = describe
-    this.#show = show
-    this.#showBars = showBars
-    this.#fields = fields
+    this.#problem = byId(`${line}-problem`)
+    this.#line = new JobLine(line, recent)
+    this.#hooks = { showBars: () => {}, fields: {}, worksOn: ({ training }, id) => training?.job_id === id, ...hooks }
     this.pool = pool
     this.recent = recent
     pool.onChange((state) => {
-      if (state) this.#silence.onWorkers(state.workers.some((worker) => worksOn(worker, this.id)))
+      if (state) this.#silence.onWorkers(state.workers.some((worker) => this.#hooks.worksOn(worker, this.id)))
       this.#line.refresh()
       this.#line.estimate()
     })
@@ -82,8 +73,9 @@ export class SectionJob {
     })
   }
 
-  /** Shows a job by its id: its progress, and then its result. */
+  /** Shows a job by its id, unless it is shown: its progress, and then its result. */
   async open(id, known = null) {
+    if (id === this.id) return
     await this.#busy(() => this.#follow(id, known), (error) => {
       if (error instanceof ApiError) this.recent.onRefusal(`${this.#kind}/${id}`, error)
       return error.status === 401 ? () => this.open(id, known) : null
@@ -92,14 +84,14 @@ export class SectionJob {
 
   /** Works with the button disabled, and shows an error with the repetition that `onError` returns. */
   async #busy(work, onError) {
-    this.#forget()
+    this.#hooks.forget()
     showText(this.#problem, null)
     this.isBusy = true
     try {
       await work()
     } catch (error) {
       showText(this.#problem, reason(error), onError(error))
-      const field = this.#fields[error.field?.replace(/\.\d+$|(?<=columns)\..*/, "")]
+      const field = this.#hooks.fields[error.field?.replace(/\.\d+$|(?<=columns)\..*/, "")]
       if (field) mark(byId(field), words(error))
       const isAtForm = this.#button.form.contains(document.activeElement) // otherwise the page would jump
       if (isAtForm) this.#problem.scrollIntoView({ block: "nearest" })
@@ -113,11 +105,11 @@ export class SectionJob {
     try {
       const describe = (state, place) => {
         this.#silence.onJob([id, state])
-        return this.#describe(state, place, this.#silence.isLong)
+        return this.#hooks.describe(state, place, this.#silence.isLong)
       }
-      const onBars = (series) => this.#showBars(series, known)
+      const onBars = (series) => this.#hooks.showBars(series, known)
       const result = await this.#line.follow(`${this.#kind}/${id}`, describe, onBars)
-      if (result) this.#show(result, known) // otherwise another job is followed now
+      if (result) this.#hooks.show(result, known) // otherwise another job is followed now
     } finally {
       if (this.id === id) this.id = null
     }

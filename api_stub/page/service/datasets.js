@@ -16,23 +16,15 @@ export class Datasets {
   /** Why the service stores no files, in words; null if it does. */
   whyNone = null
 
-  /**
-   * @param selects The ids of the lists that offer the files.
-   * @param upload The id of the fieldset that uploads one, which is disabled if the service stores none.
-   * @param problem The id of the element that shows why there are none.
-   * @param views The views that need the files. They are read once the user has come to one of these.
-   */
-  constructor(pool, { selects, upload, problem, views }) {
-    this.selects = selects
-    this.upload = upload
-    this.problem = problem
+  /** Reads the list once the user has come to a view that needs it. */
+  constructor(pool) {
     this.further = new Map() // by the id of a list, its other choices
     pool.onChange((state) => state && this.#read())
     const need = () => {
       this.#isNeeded = true
       if (pool.last) this.#read()
     }
-    for (const view of views) onView(view, need)
+    for (const view of ["backtest", "finetune"]) onView(view, need)
   }
 
   /** Offers a file that was uploaded here, which an earlier list lacks. */
@@ -43,7 +35,7 @@ export class Datasets {
 
   show() {
     const names = [...new Set([...(this.#listed ?? []), ...this.#uploaded])].map((name) => [name, name])
-    for (const id of this.selects) offer(byId(id), [...(this.further.get(id) ?? (names.length || !this.#listed ? [] : [["", "none yet"]])), ...names])
+    for (const id of ["dataset", "backtest-data"]) offer(byId(id), [...(this.further.get(id) ?? (names.length || !this.#listed ? [] : [["", "none yet"]])), ...names])
   }
 
   /** Reads the list once. After a failure it is read again with the next update of the pool. */
@@ -54,12 +46,12 @@ export class Datasets {
       const { datasets } = await get("datasets")
       this.#listed = datasets.map(({ name }) => name)
       this.show()
-      showText(byId(this.problem), null)
+      showText(byId("datasets-problem"), null)
     } catch (error) {
       this.#isRead = error.status >= 400 && error.status < 500 && error.status !== 429
       this.whyNone = error.code === "DATA_NOT_ALLOWED" ? NO_FILES : null
-      byId(this.upload).disabled = this.whyNone !== null
-      showText(byId(this.problem), this.whyNone ?? reason(error))
+      byId("dataset-upload").disabled = this.whyNone !== null
+      showText(byId("datasets-problem"), this.whyNone ?? reason(error))
     }
   }
 }

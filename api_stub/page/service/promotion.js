@@ -2,7 +2,7 @@
 
 import { newRepeatKey, post } from "./api.js"
 import { made } from "../common/elements.js"
-import { figure } from "../common/format.js"
+import { figure, signed } from "../common/format.js"
 import { reason } from "../common/texts.js"
 
 /**
@@ -47,8 +47,4 @@ function inFigures(verdict) {
   const clear = kind === "unclear" ? ", which is no clear difference" : ""
   const range = low === null ? "" : ` (95 % range ${signed(low)} to ${signed(high)} %${clear})`
   return [made("p", {}, `By the backtest it is ${figure(Math.abs(difference))} % ${difference < 0 ? "worse" : "better"}${range}.`)]
-}
-
-function signed(value) {
-  return `${value < 0 ? "−" : "+"}${figure(Math.abs(value))}`
 }

@@ -1,12 +1,16 @@
 /** The state of the service: its workers by pool, the number of jobs in each queue, and whether it answers. */
 
-import { byId, made, showFacts, showText } from "../common/elements.js"
-import { count, duration, percent } from "../common/format.js"
+import { get, key } from "../service/api.js"
+import { sparkline } from "../charts/sparkline.js"
+import { byId, fillRows, made, showFacts, showText } from "../common/elements.js"
+import { count, duration, ownTime, percent } from "../common/format.js"
 import { isForecasting, isGpu, isReady } from "../service/pool.js"
 import { deviceName, reason } from "../common/texts.js"
-import { lineOf, note } from "./history.js"
-import { showDeadMessages } from "./dead_messages.js"
 
+const MAX_POINTS = 150 // of a line: ten minutes
+const MAX_SHOWN = 20 // messages
+const histories = new Map() // of the load and speed of each worker and pool since the page was opened
+let refused = null // the last key that may not see messages
 const STATES = { ready: "Ready", loading: "Loading its model", draining: "Finishing its jobs, then it stops" }
 
 /** Shows the pool, or the error of reading it with a button that calls `onRetry`. */
@@ -47,7 +51,7 @@ function handOf(workers) {
 function poolPart({ queue, ready, high, normal, low, workers }) {
   const { running, room, load, speed } = handOf(workers)
   const isTraining = queue.endsWith(".finetune")
-  const facts = made("dl", { class: "facts" })
+  const facts = made("dl", { class: "facts stats" })
   showFacts(facts, [
     ["Waiting jobs", count(high + normal + low), "", null, `${count(high)} urgent, ${count(normal)} normal, ${count(low)} can wait`],
     ["Workers ready", `${count(ready)} of ${count(workers.length)}`],
@@ -72,7 +76,7 @@ function showReadiness(pool) {
   if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
 }
 
-/** A worker: its device and what it does, then its load, facts and warnings. */
+/** A worker: which one it is and what it does, then its load, facts and warnings, and its id at the end. */
 function card(worker, hasLines) {
   const [now, load, facts] = isForecasting(worker) ? forecasting(worker, hasLines) : training(worker)
   const common = [["Jobs", `${count(worker.jobs_done)} done, ${count(worker.jobs_failed)} failed`], ["Running for", duration(worker.uptime_s)]]
@@ -80,15 +84,17 @@ function card(worker, hasLines) {
   const busy = isReady(worker) && room ? (share ? `Busy ${Math.ceil(100 * share)} %` : "Idle") : null
   const state = worker.problem ? "Not ready" : now ?? busy ?? STATES[worker.state] ?? worker.state
   const kind = worker.problem ? "away" : isReady(worker) ? "ready" : ""
+  const details = made("dl", { class: "details" })
+  showFacts(details, [...facts, ...common])
   const parts = [
-    made("div", { class: "row apart" },
-      made("div", {}, made("h4", {}, deviceName(worker.device, worker.device_description)), made("p", { class: "node" }, worker.node)),
+    made("div", { class: "head" },
+      made("h4", {}, `${worker.node.replace(/^celery@/, "")} · ${deviceName(worker.device, worker.device_description)}`),
       made("span", { class: `pill ${kind}` }, state)),
-    ...load,
-    made("dl", {}, ...[...facts, ...common].map(([name, value]) => made("div", {}, made("dt", {}, name), made("dd", {}, value)))),
+    ...load, details,
   ]
   const warnings = [worker.problem, worker.device_warning, ...(worker.models ?? []).map((model) => model.engine_warning)]
   for (const text of new Set(warnings.filter(Boolean))) parts.push(made("p", { class: "warning" }, text))
+  parts.push(made("p", { class: "node" }, worker.node))
   return made("article", { class: "card" }, ...parts)
 }
 
@@ -96,12 +102,15 @@ function card(worker, hasLines) {
 function forecasting(worker, hasLines) {
   const { slots = 0, sequences_running: running = 0, sequences_waiting: waiting = 0 } = worker
   const models = (worker.models ?? []).map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id))
-  const load = hasLines && lineOf(worker.node, "load")
   const speed = `${count(worker.bars_per_s ?? 0)} bars/s`
+  const stats = made("dl", { class: "stats" })
+  showFacts(stats, hasLines ? [
+    ["Load", withLine(`${count(slots && 100 * running / slots)} %`, worker.node, "load")], ["Speed", withLine(speed, worker.node, "speed")],
+  ] : [])
   const bar = slots ? loadBar("Load", running, slots, `${count(running)} of ${count(slots)} paths at once`) : []
-  return [null, load ? [...bar, load] : bar, [
+  return [null, [stats, ...bar], [
     ["Waiting", `${count(waiting)} paths`],
-    ["Speed", hasLines ? withLine(speed, worker.node, "speed") : speed],
+    ...(hasLines ? [] : [["Speed", speed]]),
     ["Models", (models.length ? models : [worker.model?.id ?? "loading"]).join(", ")],
   ]]
 }
@@ -116,8 +125,7 @@ function training({ training: job }) {
 }
 
 function withLine(text, name, of) {
-  const line = lineOf(name, of)
-  return made("span", { class: "with-line" }, text, ...(line ? [line] : []))
+  return made("span", { class: "with-line" }, text, lineOf(name, of) ?? "")
 }
 
 function loadBar(name, value, max, text) {
@@ -128,4 +136,38 @@ function queueName(queue) {
   const isTraining = queue.endsWith(".finetune")
   const device = queue.replace(/\.finetune$/, "").endsWith("gpu") ? "graphics card" : "processor"
   return `${isTraining ? "Training and backtests" : "Forecasts"}, ${device}`
+}
+
+/** Notes readings, `{load, speed}`, by the name of a worker or a pool; those that are gone are forgotten. */
+function note(readings) {
+  for (const name of histories.keys()) if (!readings.has(name)) histories.delete(name)
+  for (const [name, reading] of readings) {
+    histories.set(name, [...(histories.get(name) ?? []), reading].slice(-MAX_POINTS))
+  }
+}
+
+/** A line of the `load` or `speed` of a name; null before there are two readings. */
+function lineOf(name, of) {
+  const values = (histories.get(name) ?? []).map((point) => point[of])
+  return sparkline(values, `${of} since this page was opened`, 0, of === "load" ? 1 : Math.max(...values, 1e-9))
+}
+
+/** Reads the newest messages that no worker could read. A key without the right to is asked for nothing again. */
+async function showDeadMessages() {
+  const asked = key.get()
+  if (asked === refused || byId("workers").hidden) return
+  let [found, problem] = [{ messages: [], total: 0 }, null]
+  try {
+    found = await get(`dead-messages?limit=${MAX_SHOWN}`)
+  } catch (error) {
+    if ([401, 403].includes(error.status)) refused = asked
+    else problem = `The messages that no worker could read are not known: ${reason(error)}`
+  }
+  const { messages, total } = found
+  showText(byId("dead-problem"), problem)
+  byId("dead").hidden = !total
+  byId("dead-title").textContent = `${count(total)} ${total === 1 ? "message" : "messages"} that no worker could read`
+  fillRows(byId("dead-messages").tBodies[0], messages.map(({ at, reason: why, queue, id, num_bytes: size }) => (
+    [at ? ownTime(new Date(at * 1000)) : "?", why ?? "?", id ?? "?", queue ?? "?", size === null ? "?" : count(size)]
+  )))
 }
