@@ -30,7 +30,7 @@ NO_BARS: Final = (ErrorCode.FEED_NOT_FOUND, ErrorCode.FEED_GONE)
 
 
 @click.command()
-@click.argument("manifest", type=click.Path(allow_dash=True))
+@click.argument("manifest", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
 @click.option("--candles", type=click.Path(path_type=Path), help="A file with bars that no feed holds.")
 @options.candle_files
 def replay(manifest: str, candles: Path | None, reading: ReadOptions) -> None:

@@ -437,7 +437,7 @@ class Feed:
                     "columns and offsets must be those of the bars before: replace() exchanges a series whole"
                 )
                 raise JobError(ErrorCode.FEED_BAR_CHANGED, text, "timestamps")
-            is_cut = known.num_bars >= self.spec.num_kept
+            is_cut = known.num_bars >= self.spec.max_bars  # who sends whole windows may send older bars
             change = compare(tail[1], tail[0], new, self.spec.corrections, is_cut=is_cut)
             if change is None:
                 return held, None, None

@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from celery import Celery
 
+from kronos_cli.commands import replay
 from kronos_cli.stack.local_redis import find_redis_server
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -271,10 +272,9 @@ class Universe:
             update = feed.forecast(name)
             assert update.failure is None
             assert update.last_time == bars["ds"][end - 1]
-            given = {name: feed.bars(name)}
-            alone = client.forecast(given, seed=update.forecast.seed, timeout_s=WAIT_S, **FORECAST)
-            ours, theirs = update.forecast.manifest, alone.series[0].manifest
-            assert (ours.bars, ours.forecast) == (theirs.bars, theirs.forecast)
+            ours = update.forecast.manifest
+            alone = replay._again(client, ours, feed.bars(name))
+            assert (alone.bars, alone.forecast) == (ours.bars, ours.forecast)
         seen = self.seen[feed._uid]
         while missed := feed.next_updates(seen[-1].id if seen else "0", 0.01):
             seen += missed  # that came after the reader ended

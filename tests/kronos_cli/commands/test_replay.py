@@ -38,3 +38,8 @@ def test_all_forecasts_that_wait_for_their_bars_are_computed_again(monkeypatch, 
         if calibration:
             other = manifests[0].model_copy(update={"widened_by": manifests[1].widened_by})
             assert replayed(other.model_dump_json()).exit_code == 1
+
+
+def test_a_file_that_is_not_there_is_named():
+    done = CliRunner().invoke(cli, ["replay", "nosuch.json"], prog_name="kronos")
+    assert (done.exit_code, "'nosuch.json' does not exist" in done.output) == (2, True)
