@@ -23,7 +23,7 @@ export function showPool(pool, error, onRetry) {
     ...pools.map(({ queue, workers }) => [queue, handOf(workers)])]))
   showDeadMessages()
   byId("pools").replaceChildren(...pools.map(poolPart), ...(pool.workers.length ? [] : [
-    made("p", { class: "placeholder" }, "No worker is running. Jobs wait until one is ready. The service's operator can start one: ",
+    made("p", { class: "placeholder" }, made("strong", {}, "No worker is running"), "Jobs wait until one is ready. The service's operator can start one: ",
       made("code", {}, "kronos worker"), "."),
   ]))
 }
@@ -129,7 +129,7 @@ function withLine(text, name, of) {
 }
 
 function loadBar(name, value, max, text) {
-  return [made("div", { class: "load" }, made("progress", { value, max, "aria-label": name }), made("span", {}, text))]
+  return [made("div", { class: "load" }, made("progress", { value, max, "aria-label": name }), made("span", { class: "help" }, text))]
 }
 
 function queueName(queue) {
