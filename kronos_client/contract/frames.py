@@ -82,7 +82,7 @@ def _has_numbers_as_times(candles: Any) -> bool:
     """Whether it is a mapping of columns with times such as seconds."""
     columns = candles.items() if isinstance(candles, Mapping) else ()
     times = [np.asarray(values) for title, values in columns if str(title).lower() in TIME_COLUMNS]
-    return any(each.ndim == 1 and each.dtype.kind in "iuf" for each in times)
+    return any(each.ndim == 1 and each.size and each.dtype.kind in "iuf" for each in times)
 
 
 def _is_table(candles: Any) -> bool:

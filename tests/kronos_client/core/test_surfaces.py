@@ -12,7 +12,10 @@ from kronos_client.core.handle import JobHandle
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 
-STEERING = {"fail", "fake", "finish", "hold", "jobs", "live_workers", "lose", "refuse_next", "set_progress"}
+STEERING = {
+    "fail", "fake", "finish", "finish_feeds", "hold", "jobs", "live_workers", "lose",
+    "refuse_next", "set_progress",
+}  # fmt: skip
 """What only an app's test needs."""
 
 OTHER_NAMES = {"aclose": "close"}
