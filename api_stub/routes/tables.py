@@ -10,7 +10,7 @@ from fastapi import Depends, Request
 from fastapi.responses import Response
 
 from kronos_client.contract.results import SeriesForecast, forecast_columns
-from kronos_model.checkpoints.names import FOR_TRYING
+from kronos_model.checkpoints.names import caution_in
 
 TEXTS: Final = ("series", "timestamp", "caution")
 JSON: Final = ("application/json", "application/*", "*/*")
@@ -80,8 +80,7 @@ async def table_response(
     ``warnings`` are in a header. That the model is only for trying is also a column, which stays in a file.
     """
     each = list(dict.fromkeys(warnings))
-    caution = next((text for text in each if FOR_TRYING in text), None)
-    body = await asyncio.to_thread(_written, media_type, series, caution)
+    body = await asyncio.to_thread(_written, media_type, series, caution_in(each))
     headers = {**headers, "Vary": "Accept"} | ({"X-Warnings": json.dumps(each)} if each else {})
     return Response(body, headers=headers, media_type=media_type)
 

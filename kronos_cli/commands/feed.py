@@ -21,6 +21,7 @@ from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import FeedStore
+from kronos_client.feeds.window import TAIL_BARS
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.errors import CandleFileError, InputError
@@ -69,9 +70,13 @@ def list_feeds(as_json: bool) -> None:
 )  # fmt: skip
 @click.option("--open-bars", is_flag=True, help="Also take bars that have not ended.")
 @click.option(
-    "--corrections", type=click.IntRange(0), help="Last bars that an append may change.  [default: 3]"
+    "--corrections",
+    type=click.IntRange(0, TAIL_BARS),
+    help="Last bars that an append may change.  [default: 3]",
 )
-@click.option("--max-bars", type=options.COUNT, help="Bars that are kept of each series.  [default: 512]")
+@click.option(
+    "--max-bars", type=click.IntRange(TAIL_BARS), help="Bars that are kept of each series.  [default: 512]"
+)
 @click.option(
     "--keep", type=click.Choice(COLUMNS), multiple=True,
     help="A column whose mean and quantiles are kept. May be repeated.  [default: close]",

@@ -29,7 +29,6 @@ from kronos_model.bars.columns import COLUMNS, Instrument, as_columns
 from kronos_model.bars.files.options import NO_OPTIONS, VALUE, ReadOptions
 from kronos_model.bars.timestamps import write_times
 from kronos_model.checkpoints.names import (
-    FOR_TRYING,
     REGISTERED_HERE,
     bundled_names,
     did_you_mean,
@@ -151,7 +150,7 @@ class BacktestRun:
             return
         result = outcome.unwrap()
         self._check_model(model, result.model)
-        about_model = [text for text in result.warnings if FOR_TRYING in text or REGISTERED_HERE in text]
+        about_model = [text for text in result.warnings if text == result.caution or REGISTERED_HERE in text]
         if about_model:
             self.store.about(f"caution {model}", " ".join(about_model))
         paths = [

@@ -2,9 +2,10 @@
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import lru_cache
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -81,8 +82,8 @@ def _framed(candles: Any) -> Any:
 def _has_numbers_as_times(candles: Any) -> bool:
     """Whether it is a mapping of columns with times such as seconds."""
     columns = candles.items() if isinstance(candles, Mapping) else ()
-    times = [np.asarray(values) for title, values in columns if str(title).lower() in TIME_COLUMNS]
-    return any(each.ndim == 1 and each.size and each.dtype.kind in "iuf" for each in times)
+    times = [values for title, values in columns if str(title).lower() in TIME_COLUMNS]
+    return any(isinstance(each, Iterable) and isinstance(next(iter(each), None), Real) for each in times)
 
 
 def _is_table(candles: Any) -> bool:

@@ -16,7 +16,7 @@ from kronos_client.contract.jobs import PreparedSeries
 from kronos_client.contract.manifest import Manifest
 from kronos_client.contract.model_info import CalibrationInfo, EngineKind, ModelInfo, ResultModel, Texts
 from kronos_model.bars.columns import CLOSE, COLUMNS
-from kronos_model.checkpoints.names import FOR_TRYING
+from kronos_model.checkpoints.names import FOR_TRYING, caution_in
 from kronos_model.forecast import (
     Event,
     Forecast,
@@ -323,7 +323,7 @@ class ForecastResult(ResultModel):
     @property
     def caution(self) -> str | None:
         """The warning that the model is only for trying the service."""
-        return next((text for text in self.warnings if FOR_TRYING in text), None)
+        return caution_in(self.warnings)
 
     def all_warnings(self) -> list[str]:
         """The job's warnings, then those of each series; with several series, each with its id."""

@@ -39,6 +39,11 @@ def short_name_taken(name: str | None, reference: str | None) -> list[str]:
     return [f"{name} {REGISTERED_HERE} {reference} here, not {full}."] if full and reference else []
 
 
+def caution_in(warnings: Iterable[str]) -> str | None:
+    """The warning that a model is only for trying, if there is one."""
+    return next((text for text in warnings if FOR_TRYING in text), None)
+
+
 def did_you_mean(name: str, known: Iterable[str] | None = None) -> str:
     """The end of a message about an unknown name: the one most like it, if any is.
 
