@@ -81,10 +81,12 @@ class WaitingThreadsPool(ThreadsPool):
     def _done(self, future: Future[object], report: Callable[[ExceptionInfo], object] | None) -> None:
         """Report an error outside of Celery's tracer, so that it ends the job. Celery would drop it."""
         error = None if future.cancelled() else future.exception()
-        if error is not None and report is not None:
-            log.error("a task failed outside of Celery's tracer", exc_info=error)
-            report(ExceptionInfo((type(error), error, error.__traceback__)))
-        self._results.discard(future)
+        try:
+            if error is not None and report is not None:
+                log.error("a task failed outside of Celery's tracer", exc_info=error)
+                report(ExceptionInfo((type(error), error, error.__traceback__)))
+        finally:  # a shutdown waits for those that are left
+            self._results.discard(future)
 
 
 def is_given(parameter: str) -> bool:

@@ -58,11 +58,10 @@ class ShutdownLimit:
 
 
 def _stacks() -> str:
-    """Where each thread is; the main one comes last."""
-    frames, main = sys._current_frames(), threading.main_thread()
-    threads = [*(thread for thread in threading.enumerate() if thread is not main), main]
-    stacks = {thread.name: frames[thread.ident] for thread in threads if thread.ident in frames}
-    return "\n".join(f"{name}:\n{''.join(traceback.format_stack(at))}" for name, at in stacks.items())
+    """Where each thread is; the newest comes last."""
+    frames = sys._current_frames()
+    stacks = {at.name: frames[at.ident] for at in threading.enumerate() if at.ident in frames}
+    return "\n".join(f"{name}:\n{''.join(traceback.format_stack(frame))}" for name, frame in stacks.items())
 
 
 def end_at_once(reason: str) -> NoReturn:

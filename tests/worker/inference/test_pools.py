@@ -71,6 +71,25 @@ def test_a_task_that_fails_outside_of_the_tracer_is_reported():
     assert isinstance(info.exception.exc, UnicodeDecodeError)
 
 
+def test_a_report_that_fails_too_does_not_hold_the_shutdown(monkeypatch):
+    """Redis may refuse the acknowledgement again."""
+    monkeypatch.setattr(current, "process", SimpleNamespace(jobs=[], run_jobs=lambda: None))
+    pool = WaitingThreadsPool(1)
+
+    def refuse(error: ExceptionInfo) -> None:
+        raise ConnectionError
+
+    def fail() -> None:
+        raise ConnectionError
+
+    callbacks = {"accept_callback": FakeRequest().on_accepted, "error_callback": refuse}
+    pool.on_apply(fail, (), {}, callback=lambda result: None, **callbacks)
+    stopping = threading.Thread(target=pool.on_stop, daemon=True)
+    stopping.start()
+    stopping.join(WAIT_S)
+    assert not stopping.is_alive()
+
+
 @pytest.mark.parametrize("command", ["grow", "shrink"])
 def test_threads_are_not_added_or_removed_by_control_commands(command):
     with pytest.raises(ValueError, match="start more workers instead"):
