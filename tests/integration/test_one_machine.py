@@ -208,4 +208,5 @@ def await_match(log: Path, pattern: str, timeout_s: float = WAIT_S) -> str:
         if found := re.search(pattern, log.read_text(), re.MULTILINE):
             return found[1]
         time.sleep(0.05)
-    raise AssertionError(f"no {pattern} in:\n{log.read_text()}")
+    last = "\n".join(line[:200] for line in log.read_text().splitlines()[-25:])
+    raise AssertionError(f"no {pattern} in:\n{last}")
