@@ -115,6 +115,8 @@ def test_the_open_symbol_is_marked_and_the_ranking_is_above_its_chart_on_small_s
     top = "selector => document.querySelector(selector).getBoundingClientRect().top"
     tops = [page.evaluate(top, selector) for selector in ("#feed-rows", "#feed-figure")]
     assert (tops[0] < tops[1]) is is_table_first
+    place = "document.querySelector('#feed-figure').getBoundingClientRect()"
+    wait_until(page, f"() => {place}.top >= 0 && {place}.bottom <= innerHeight")
 
 
 def test_on_a_phone_the_ranking_needs_no_scrolling_aside(routed: RoutedVisit):

@@ -52,21 +52,39 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     assert waiting.value.suggested_filename == "forecast-sample.png"
 
 
-def test_a_phone_shows_the_chart_the_model_how_far_and_the_button_at_once(routed: RoutedVisit):
-    routed.page.set_viewport_size({"width": 390, "height": 844})
+def test_a_phone_has_the_button_at_hand_once_there_is_a_file(routed: RoutedVisit):
+    height = 844
+    routed.page.set_viewport_size({"width": 390, "height": height})
     page = routed.open()
     page.wait_for_selector("#figure")
-    seen = """one => {
-        const { top, bottom } = one.getBoundingClientRect()
-        return [top >= 0, bottom <= innerHeight]
-    }"""
-    for shown in ("#open-own", "#answer", "#model", "#horizon", "#run"):
-        assert page.locator(shown).evaluate(seen) == [True, True], shown
-    chart, ask = (page.locator(part).bounding_box() for part in ("#chart", ".ask"))
-    assert ask["y"] - chart["y"] > 250
     assert page.locator("#drop").bounding_box()["height"] < 72  # one row
+    assert page.locator("#chart").bounding_box()["y"] < height / 2
+    assert page.locator("#run").bounding_box()["y"] > height  # nothing to forecast from covers nothing
+    page.click("#sample")
+    page.wait_for_selector("#run:enabled")
+    bar = page.locator(".go").bounding_box()
+    assert bar["y"] + bar["height"] == height
+    assert bar["height"] < 72
     page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-    assert page.locator("footer a").last.bounding_box()["y"] < ask["y"] - 16  # nothing stays covered
+    assert page.locator("footer a").last.bounding_box()["y"] < bar["y"] - 16  # nothing stays covered
+
+
+def test_the_scale_holds_the_whole_of_the_widest_range(routed: RoutedVisit):
+    page = routed.open()
+    low, high, least, most = page.evaluate("""async () => {
+        const { ForecastChart } = await import("./forecast/forecast_chart.js")
+        const { Candles } = await import("./forecast/candle_file.js")
+        const { series: [forecast] } = await (await fetch("forecast/example.json")).json()
+        const known = new Candles("known", ["2024-01-01"], { open: [52], high: [52], low: [52], close: [52] })
+        const chart = new ForecastChart(document.querySelector("#chart"), () => {})
+        chart.show(known, known.slice(1), { ...forecast, paths: null }, false)
+        await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))
+        const [under, over] = ["0.025", "0.975"].map((level) => forecast.quantiles[level].close)
+        const { from, to } = chart.chart.priceScale("right", 0).getVisibleRange()
+        return [from, to, Math.min(...under), Math.max(...over)]
+    }""")
+    assert low <= least
+    assert most <= high
 
 
 def test_two_actions_lead_to_a_forecast_of_ones_own(routed: RoutedVisit):

@@ -417,7 +417,7 @@ def test_texts_of_times_and_prices(routed: RoutedVisit):
         const { axisText } = await import("./common/format.js")
         return [0, 1, 2, 3].map((type) => axisText(1718703300, type))
     }"""
-    assert page.evaluate(labels) == ["2024", "Jun 2024", "Jun 18", "Jun 18, 09:35 AM"]
+    assert page.evaluate(labels) == ["2024", "Jun 2024", "Jun 18", "09:35 AM"]
     numbers = """async () => {
         const { count, duration, figure, price, share, timesOf } = await import("./common/format.js")
         const hours = ["2024-06-18T09:30:00", "2024-06-18T10:30:00"]

@@ -43,7 +43,7 @@ export function chartOptions() {
       attributionLogo: false,
     },
     grid: { vertLines: { color: colour("grid") }, horzLines: { color: colour("grid") } },
-    rightPriceScale: { borderColor: colour("line"), entireTextOnly: true },
+    rightPriceScale: { borderColor: colour("line"), entireTextOnly: true, scaleMargins: { top: 0.1, bottom: 0.06 } },
     timeScale: { borderColor: colour("line"), allowBoldLabels: false },
   }
 }

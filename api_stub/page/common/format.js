@@ -106,11 +106,11 @@ const AXIS = [ // by the chart library's TickMarkType, from years to seconds
   { year: "numeric" },
   { month: "short", year: "numeric" },
   { day: "numeric", month: "short" },
-  { day: "numeric", month: "short", ...CLOCK },
-  { day: "numeric", month: "short", ...CLOCK },
+  CLOCK,
+  CLOCK,
 ].map((parts) => new Intl.DateTimeFormat(LOCALE, { ...parts, timeZone: "UTC" }))
 
-/** A label of a chart's time axis. Each names its day, because the axis may begin at any. */
+/** A label of a chart's time axis. */
 export function axisText(time, tickMarkType) {
   return AXIS[tickMarkType].format(time * 1000)
 }

@@ -120,7 +120,10 @@ export class FeedsPanel {
       cells.push(cell)
     }
     return made("tr", id === this.#opened ? { "aria-current": "true" } : {},
-      made("th", { scope: "row" }, this.#button(id, () => this.#open(id))), ...cells)
+      made("th", { scope: "row" }, this.#button(id, async () => {
+        await this.#open(id)
+        byId("feed-figure").scrollIntoView({ block: "nearest" })
+      })), ...cells)
   }
 
   #button(name, onClick) {

@@ -24,7 +24,6 @@ const COLOURS = {
   volume: "volume", meanVolume: "mean",
 }
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false, lineWidth: 2 }
-const UNFITTED = { ...UNMARKED, autoscaleInfoProvider: () => null } // a few far paths would make all candles small
 
 export class ForecastChart {
   #series = {}
@@ -51,14 +50,13 @@ export class ForecastChart {
       handleScroll: { vertTouchDrag: false }, // a vertical drag on a touch screen scrolls the page
       handleScale: { axisDoubleClickReset: { time: false, price: true } },
       timeScale: {
-        fixLeftEdge: true, tickMarkFormatter: axisText, tickMarkMaxCharacterLength: 16, minBarSpacing: MIN_BAR_PX,
+        fixLeftEdge: true, fixRightEdge: true, tickMarkFormatter: axisText, tickMarkMaxCharacterLength: 10, minBarSpacing: MIN_BAR_PX,
       },
     })
     this.onValues = onValues
     const add = (name, kind, pane = 0) => {
       this.#series[name] = typeof kind === "function"
-        ? this.chart.addCustomSeries(kind(), name === "widest" ? UNFITTED : UNMARKED, pane)
-        : this.chart.addSeries(kind, UNMARKED, pane)
+        ? this.chart.addCustomSeries(kind(), UNMARKED, pane) : this.chart.addSeries(kind, UNMARKED, pane)
     }
     for (const name of ["widest", "outer", "inner", "pastRange"]) add(name, () => new BandView())
     for (const name of ["paths", "past"]) add(name, () => new LinesView())
@@ -123,6 +121,7 @@ export class ForecastChart {
     const [now, horizon] = [lookback.length, forecast?.timestamps.length ?? 0]
     const end = Math.min(this.#times.length, now + (horizon ? 2 * horizon : Infinity))
     const before = what === "start" ? BARS_BEFORE * horizon : what
+    if (what === "start" && now < 2 * before) return // nearly all of it
     this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - before), to: end + 1 })
   }
 

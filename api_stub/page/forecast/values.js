@@ -48,10 +48,7 @@ export function showKey(list, { hasBars, followed, levels, hasPaths = false, asC
   const middle = levels.includes("0.5") ? "forecast, median of the paths" : "forecast"
   if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, levels.includes("0.5") ? "median" : null])
   const bands = bandsOf(levels)
-  for (const name of ["widest", "outer", "inner"]) {
-    const beyond = name === "widest" ? ", may leave the view" : ""
-    if (bands[name]) entries.push([name, `${rangeName(...bands[name])}${beyond}`, "range"])
-  }
+  for (const name of ["widest", "outer", "inner"]) if (bands[name]) entries.push([name, rangeName(...bands[name]), "range"])
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
   if (numPast) entries.push(["past", numPast > 1 ? `the ${count(numPast)} forecasts before` : "the forecast before"],
     ["past-range", `80 % range${numPast > 1 ? " of the oldest of these" : " of that one"}`, "range"])
