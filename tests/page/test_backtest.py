@@ -69,9 +69,8 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
         "%", " %"
     )
     assert page.locator("#by-horizon [role=img]").count() == 2
-    assert page.locator("#verdicts strong").all_inner_texts() == 2 * [
-        "No clear advantage over simple forecasts"
-    ]
+    said = page.locator("#verdicts strong").all_inner_texts()
+    assert said == ["No clear advantage over simple forecasts"]  # once for both models
     assert page.get_attribute("#whole-report", "href") == "v1/backtests/one/report"
     assert page.text_content("#recent-jobs tbody td:first-child") == "Backtest on bars.csv"
     assert axe_problems(page, "#backtest") == []
@@ -163,7 +162,14 @@ def test_a_report_is_drawn_as_its_page_is(answered: RoutedVisit):
     assert f" to {100 * scores['pit'][-1]:.1f} %; crypto" in places
     gaps = [round(100 * (scores["coverage"][level] - float(level)), 1) for level in ("0.5", "0.8", "0.9")]
     written = page.locator("#reliability .drawn >> nth=0").locator(".group > .bar:first-child")
-    assert written.all_inner_texts() == [f"{gap:+g}".replace("-", "−") for gap in gaps]
+    assert written.all_inner_texts() == [f"{gap:+.1f}".replace("-", "−") for gap in gaps]
+    ends = "bar => 100 - parseFloat(getComputedStyle(bar, '::before').top) / bar.clientHeight * 100"
+    place = page.locator("#reliability .drawn >> nth=0")
+    lowest, *_, highest = (tick.replace("−", "-") for tick in place.locator(".tick").all_inner_texts())
+    for bar, gap in zip(written.all(), gaps, strict=True):
+        if gap > 0:
+            above = (gap - float(lowest)) / (float(highest) - float(lowest))
+            assert bar.evaluate(ends) == pytest.approx(100 * above, abs=0.5)
     sides = written.evaluate_all("all => all.map(bar => bar.classList.contains('under'))")
     assert sides == [gap < 0 for gap in gaps]
     assert page.locator("#reliability .drawn >> nth=1").locator(".group").count() == 10

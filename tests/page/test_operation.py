@@ -1,10 +1,12 @@
 """What becomes of jobs and workers: a job's explanation, messages that nobody could read, load over time."""
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kronos_client.core.job_facts import NEXT
 from tests.page.conftest import RoutedVisit, go_to, wait_until
 from tests.page.test_routed import WORKER, problem
 
@@ -53,17 +55,40 @@ def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit)
     page.click("#recent-jobs button[aria-expanded]")
     page.wait_for_selector(".explanation p")
     text = page.inner_text(".explanation")
-    assert text.startswith("It waits in a queue. Wait, or start another")
-    terms, values = (page.locator(f".explanation {tag}").all_inner_texts() for tag in ("dt", "dd"))
-    assert terms == ["Comes first", "Starts in about", "Attempt 1", "Id"]
-    assert values[:3] == ["3 jobs", "2 min", "process died"]
-    assert values[3].endswith(", by w@desk")
-    assert values[4] == "two"
+    assert text.startswith("Waiting: 3 jobs come first, starts in about 2 min.")
+    assert "another worker" not in text
+    attempt, when = page.locator(".timeline li > *").all_inner_texts()
+    assert attempt == "Attempt 1: process died"
+    assert when.endswith(", by w@desk")
+    assert text.endswith("Id two")
     assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
     assert axe_problems(page, "#jobs") == []
     page.keyboard.press("Enter")
     assert page.locator(".explanation").count() == 0
     assert page.evaluate("document.activeElement.textContent") == "Explain"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"where": "held", "bars": [14, 24], "left_s": 7, "next": NEXT["held"]},
+         "A worker is computing it, 14 of 24 bars are done, about 7 s left."),
+        ({"where": "held", "next": NEXT["vanished"]}, f"A worker is computing it. {NEXT['vanished']}"),
+        ({"where": "ended", "error": ["LOST", "Gone."], "next": NEXT["failed"]}, "It has ended. It failed: "),
+        ({"where": "gone", "next": NEXT["gone"]}, f"No worker will get it any more. {NEXT['gone']}"),
+    ],
+    ids=["held", "vanished", "failed", "gone"],
+)  # fmt: skip
+def test_an_explanation_is_a_paragraph_without_commands(
+    routed: RoutedVisit, facts: dict[str, Any], words: str
+):
+    routed.answers["jobs/two/explanation"] = FACTS | {"num_before": None, "left_s": None} | facts
+    page = list_of_jobs(routed)
+    page.click("#recent-jobs button[aria-expanded]")
+    page.wait_for_selector(".explanation p")
+    text = page.inner_text(".explanation p >> nth=0")
+    assert text.startswith(words)
+    assert "kronos " not in text
 
 
 def test_an_explanation_stays_as_it_is_when_the_list_changes(routed: RoutedVisit):
@@ -166,6 +191,7 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
         "1,203", "1 urgent, 2 normal, 1,200 can wait", "2 of 2", "37.5 %", "1,500 bars/s",
     ]  # fmt: skip
     assert pools.last.locator(".facts dd").all_inner_texts()[-1] == "0 of 1 at work"
+    assert page.inner_text("#readiness") == "3 of 3 workers ready: processor"
     assert page.locator(".pool .pill").all_inner_texts() == ["Busy 25 %", "Busy 50 %", "Idle"]
     cards = page.locator(".card:visible").evaluate_all("all => all.map(card => card.offsetWidth)")
     assert len(cards) == 3
@@ -179,6 +205,9 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
     )
     assert labels == 3 * ["load since this page was opened", "speed since this page was opened"]
     points = page.get_attribute(".sparkline polyline", "points").split()
+    notes = pools.first.locator(".with-line small").all_inner_texts()
+    assert re.fullmatch(r"last [\d.]+ m?s, peak 75 %", notes[0]), notes
+    assert re.fullmatch(r"last [\d.]+ m?s, peak 1,500 bars/s", notes[1]), notes
     heights = [float(point.split(",")[1]) for point in points]
     assert heights[-1] < heights[0]  # more load is higher
     assert axe_problems(page, "#workers") == []

@@ -3,8 +3,8 @@
 import { barChart } from "../charts/bar_chart.js"
 import { StepChart } from "../charts/step_chart.js"
 import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
-import { byId, made, offer, showText } from "../common/elements.js"
-import { bars, count, figure, percent, share, signed, timesOf } from "../common/format.js"
+import { byId, made, offer, showText, whole } from "../common/elements.js"
+import { bars, count, figure, percent, price, share, signed, timesOf } from "../common/format.js"
 import { comparison, scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 import { showWorstWindows } from "./worst_windows.js"
@@ -34,11 +34,14 @@ export function showReport(report, id, file) {
   const { models, naive, asked, num_windows: windows, instruments, left_out: leftOut, model_info: info = {} } = report
   const names = Object.keys(models)
   const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
-  showText(byId("tested-title"), `${names.join(" and ")} on ${file ?? of}`)
+  byId("tested-title").replaceChildren(...whole(`${names.join(" and ")} on ${file ?? of}`))
   showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +
     `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""))
-  byId("verdicts").replaceChildren(...names.map((name) => made(
-    "div", {}, made("h3", {}, name), ...verdictLines(models[name].verdict),
+  const lines = names.map((name) => verdictLines(models[name].verdict))
+  const isSame = names.length > 1 && new Set(lines.map(([head]) => head?.textContent)).size === 1
+  const [both] = isSame ? lines.map((own) => own.shift()) : []
+  byId("verdicts").replaceChildren(both ?? "", ...names.map((name, place) => made(
+    "div", {}, made("h3", {}, ...whole(name)), ...lines[place],
     ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : []))))
   const [baseline, title] = naive.bootstrap ? [naive.bootstrap, "a drift-free bootstrap"]
     : [naive.last_value, "repeating the last close"] // of a worker of 0.1.0
@@ -74,11 +77,11 @@ function showReliability(models) {
   const inside = linesOf(models, ({ scores: { coverage } }) => LEVELS.map((level) => coverage[level]))
   const gaps = inside.map((line) => ({ ...line, values: line.values.map((part, place) => Math.round(1000 * (part - LEVELS[place])) / 10) }))
   const [title, places] = ["Closes inside each range: points more or less than it says", "Closes in each tenth of the paths, in %, from the lowest"]
-  barChart(box, title, LEVELS.map((level) => `${percent(level)} range`), gaps, { text: "as it should be", value: 0 }, signed,
+  barChart(box, title, LEVELS.map((level) => `${percent(level)} range`), gaps, { text: "as it should be", value: 0 }, (gap) => signed(gap, (points) => price(points, 1)),
     inWords(title, [...inside, { text: "as it should be", values: LEVELS.map(Number) }], share))
-  const pit = linesOf(models, ({ scores }) => scores.pit)
-  barChart(box, places, pit[0].values.map((_, tenth) => count(tenth + 1)), pit, { text: "10 % in each, as it should be", value: 0.1 },
-    (part) => count(100 * part), inWords(places, pit, share))
+  const pit = linesOf(models, ({ scores }) => scores.pit.map((part) => 100 * part))
+  barChart(box, places, pit[0].values.map((_, tenth) => count(tenth + 1)), pit, { text: "10 % in each, as it should be", value: 10 },
+    (part) => price(part, 1), inWords(places, pit, (part) => share(part / 100)))
 }
 
 function showByBar(models, baseline, title) {

@@ -49,7 +49,7 @@ class WindowChart {
       quantiles: Object.fromEntries(Object.entries(levels).map(([level, values]) => [level, { close: values }])),
     }
     this.chart.show(candles.slice(0, -horizon), candles.slice(-horizon), forecast, false)
-    this.chart.fit("all")
+    this.chart.fit(Math.max(24, 3 * horizon)) // as many bars before, so that the fan of a short one has room
     this.element.setAttribute("aria-label", `${this.model} on ${instrument}: ${timestamps.length - horizon} bars, ` +
       `the forecast of ${horizon}, and what followed`)
   }

@@ -36,7 +36,7 @@ export class StepChart {
       handleScale: false,
     })
     this.series = lines.map(({ text, colour: _, ...options }) => this.chart.addSeries(
-      LineSeries, { priceLineVisible: false, lastValueVisible: lines.length < 3, lineWidth: 2, priceFormat, ...options }))
+      LineSeries, { priceLineVisible: false, lastValueVisible: false, lineWidth: 2, priceFormat, ...options }))
     this.fit = followSize(this.figure, this.chart, () => this.chart.timeScale().fitContent())
     withColours(() => {
       this.chart.applyOptions(chartOptions())

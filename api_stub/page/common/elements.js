@@ -12,6 +12,11 @@ export function made(tag, attributes = {}, ...children) {
   return element
 }
 
+/** A text in parts, whose names, such as "crypto-hourly.parquet", break at no hyphen if there is room in a line. */
+export function whole(text) {
+  return text.split(/(\S*-\S+)/).map((part, place) => (place % 2 ? made("span", { class: "whole" }, part) : part))
+}
+
 /** Shows a text in an element, with a button if there is something to try again; no text hides the element. */
 export function showText(element, text, onRetry = null) {
   element.textContent = text || ""

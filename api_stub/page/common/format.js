@@ -53,8 +53,8 @@ export function figure(value) {
 }
 
 /** A difference with its sign. */
-export function signed(value) {
-  return `${value < 0 ? "−" : "+"}${figure(Math.abs(value))}`
+export function signed(value, textOf = figure) {
+  return `${value < 0 ? "−" : "+"}${textOf(Math.abs(value))}`
 }
 
 /** A large number in few characters, such as "1.24M". */
@@ -73,7 +73,7 @@ export function duration(seconds) {
   for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) {
     if (seconds >= size) return `${Math.floor(seconds / size)} ${unit}`
   }
-  return seconds < 10 ? `${written(seconds, fixed(1))} s` : `${Math.round(seconds)} s`
+  return `${written(seconds, { maximumFractionDigits: seconds < 10 ? 1 : 0 })} s`
 }
 
 /** How long something still takes; "" for null. */
@@ -102,13 +102,8 @@ const DAY = { year: "numeric", month: "short", day: "numeric" }
 /** A date in few words, for times that are near each other. */
 export const NEAR = { month: "short", day: "numeric" }
 const CLOCK = { hour: "2-digit", minute: "2-digit" }
-const AXIS = [ // by the chart library's TickMarkType, from years to seconds
-  { year: "numeric" },
-  { month: "short", year: "numeric" },
-  { day: "numeric", month: "short" },
-  CLOCK,
-  CLOCK,
-].map((parts) => new Intl.DateTimeFormat(LOCALE, { ...parts, timeZone: "UTC" }))
+// By the chart library's TickMarkType, from years to seconds.
+const AXIS = [{ year: "numeric" }, { month: "short", year: "numeric" }, NEAR, CLOCK, CLOCK].map((parts) => new Intl.DateTimeFormat(LOCALE, { ...parts, timeZone: "UTC" }))
 
 /** A label of a chart's time axis. */
 export function axisText(time, tickMarkType) {
@@ -135,14 +130,10 @@ export function timesOf(stamps, timezone = null, day = DAY) {
   }
 }
 
-/** The zone of a timestamp, such as "America/New_York" or "UTC+2"; "" if it is not known. */
+/** The zone of a timestamp, such as "America/New_York" or "UTC+5:30"; "" if it is not known. */
 export function zoneOf(stamp, timezone) {
-  return timezone ?? zoneName(offsetOf(stamp))
-}
-
-/** A zone by its offset in seconds, such as "UTC+5:30"; "" for null. */
-function zoneName(offset) {
-  if (offset === null) return ""
+  const offset = offsetOf(stamp)
+  if (timezone !== null || offset === null) return timezone ?? ""
   const minutes = Math.abs(offset) / 60
   const rest = minutes % 60 ? `:${String(Math.floor(minutes % 60)).padStart(2, "0")}` : ""
   return offset ? `UTC${offset < 0 ? "−" : "+"}${Math.floor(minutes / 60)}${rest}` : "UTC"

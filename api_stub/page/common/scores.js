@@ -1,6 +1,6 @@
 /** How good forecasters are: tables that compare them, a row for each, and verdicts. */
 
-import { explainTerms, made } from "./elements.js"
+import { explainTerms, made, whole } from "./elements.js"
 import { figure, share } from "./format.js"
 import { inWords } from "./texts.js"
 
@@ -19,7 +19,7 @@ export function comparison(title, caption, columns, rows) {
   const heads = columns.map(([name, , term]) => made("th", { scope: "col", ...(term ? { "data-term": term } : {}) }, name))
   const table = made("table", {},
     made("thead", {}, made("tr", {}, made("th", { scope: "col" }, "Forecast by"), ...heads)),
-    made("tbody", {}, ...rows.map(([name, values]) => made("tr", {}, made("th", { scope: "row" }, name),
+    made("tbody", {}, ...rows.map(([name, values]) => made("tr", {}, made("th", { scope: "row" }, ...whole(name)),
       ...columns.map(([, textOf]) => made("td", {}, textOf(values)))))))
   explainTerms(table)
   const scroll = made("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table)

@@ -9,9 +9,8 @@ import { currentView, onView } from "../common/views.js"
 import { HIGHER } from "../forecast/answer.js"
 import { Candles } from "../forecast/candle_file.js"
 import { ForecastChart } from "../forecast/forecast_chart.js"
-import { showKey } from "../forecast/values.js"
+import { COLUMNS, showKey } from "../forecast/values.js"
 
-const PRICES = ["open", "high", "low", "close"]
 const RANGE = ["close_q0.1", "close_q0.9"]
 const CLOSES = 60 // of each symbol's small line
 const UNCHANGED_MS = 30_000 // so long rows are not read again if there is no new forecast
@@ -146,7 +145,7 @@ export class FeedsPanel {
     if (!series) return
     const { newest = {}, past } = series
     const { timestamps, ...columns } = series.bars
-    const whole = timestamps.flatMap((_, index) => (PRICES.every((name) => columns[name][index]) ? index : []))
+    const whole = timestamps.flatMap((_, index) => (COLUMNS.every((name) => columns[name][index]) ? index : []))
     const only = (values) => whole.map((index) => values[index])
     const candles = new Candles(id, only(timestamps), Object.fromEntries(Object.entries(columns).map(([name, of]) => [name, only(of)])))
     const numRead = candles.timestamps.indexOf(newest.last_time) + 1 || candles.length

@@ -170,11 +170,8 @@ export class ForecastChart {
     this.zone = isIntraday(this.#times) ? zoneOf(recent[0], lookback.timezone) : ""
     this.digits = digitsOf(lookback.slice(-LOOKED_AT).columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
     const priceFormat = { type: "custom", formatter: (value) => this.price(value), minMove: 10 ** -this.digits }
-    for (const name of ["candles", "meanCandles", "mean", "widest", "outer", "inner", "paths", "pastRange", "past"]) {
-      this.#series[name].applyOptions({ priceFormat })
-    }
-    for (const name of ["volume", "meanVolume"]) {
-      this.#series[name].applyOptions({ priceFormat: { type: "custom", formatter: compact, minMove: 0.01 } })
+    for (const [name, one] of Object.entries(this.#series)) {
+      one.applyOptions({ priceFormat: /volume/i.test(name) ? { ...priceFormat, formatter: compact, minMove: 0.01 } : priceFormat })
     }
     this.chart.panes()[1].setStretchFactor(lookback.columns.volume ? 1 : NO_PANE)
     this.chart.applyOptions({ timeScale: { timeVisible: isIntraday(this.#times), secondsVisible: false } })

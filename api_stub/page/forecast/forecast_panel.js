@@ -70,9 +70,9 @@ export class ForecastPanel {
 
   /** Shows the example of the first screen, unless there is something else to show by now. */
   async showExample() {
-    if (this.#candles || this.view.hasShown) return
+    if (!byId("figure").hidden) return
     const example = await readExample()
-    if (!this.#candles && !this.view.hasShown) this.view.show(example)
+    if (byId("figure").hidden) this.view.show(example)
   }
 
   #preview() {

@@ -89,10 +89,6 @@ export class ForecastView {
     if (place >= 0) this.show({ ...this.#given, place })
   }
 
-  get hasShown() {
-    return this.#shown !== null
-  }
-
   /** Shows the same again, as the boxes below the chart say. */
   redraw() {
     if (!this.#shown) return

@@ -4,7 +4,7 @@ import { byId, explainTerms, made } from "../common/elements.js"
 import { compact, count, percent, rangeName } from "../common/format.js"
 import { levelsInWords } from "./answer.js"
 
-const COLUMNS = ["open", "high", "low", "close"]
+export const COLUMNS = ["open", "high", "low", "close"]
 
 const row = (name, ...cells) => made("tr", {}, made("th", { scope: "row" }, name), ...cells.map((cell) => made("td", {}, cell)))
 

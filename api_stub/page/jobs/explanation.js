@@ -1,14 +1,16 @@
 /** Why a job is where it is, in words; below its row in the list. */
 
 import { get } from "../service/api.js"
-import { made, showFacts } from "../common/elements.js"
-import { count, duration, ownTime } from "../common/format.js"
+import { made, whole } from "../common/elements.js"
+import { count, ownTime, timeLeft } from "../common/format.js"
+import { waiting } from "../service/pool.js"
 import { reason } from "../common/texts.js"
 
 const PLACES = {
-  waiting: "It waits in a queue.", delayed: "It waits for its time.", held: "A worker has it.", ended: "It has ended.",
-  gone: "No worker will get it any more.", unknown: "Nothing is known about it.",
+  delayed: "It waits for its time, and starts by itself", held: "A worker is computing it", ended: "It has ended",
+  gone: "No worker will get it any more", unknown: "Nothing is known about it",
 }
+const NO_ADVICE = /^(Wait[.,]|The error says)/
 
 /** A table row of `width` cells that explains the job of an address; it fills when the service has answered. */
 export function explanationRow(address, width) {
@@ -20,33 +22,31 @@ export function explanationRow(address, width) {
 async function fill(cell, id) {
   try {
     const found = await get(`jobs/${id}/explanation`)
-    const facts = made("dl", { class: "facts" })
-    showFacts(facts, factsOf(found, id))
-    cell.replaceChildren(made("p", {}, sentences(found).join(" ")), facts)
+    cell.replaceChildren(made("p", {}, sentences(found).join(" ")), ...history(found), made("p", { class: "help" }, ...whole(`Id ${id}`)))
   } catch (error) {
     cell.textContent = reason(error)
   }
 }
 
-function sentences({ where, error, is_cancel_requested: isCancelled, dead_reason: dead, next }) {
+function sentences({ where, num_before: before, left_s: left, bars, error, is_cancel_requested: isCancelled, dead_reason: dead, next }) {
+  const { text, rest } = waiting({ waiting: next }, { before, left })
+  const now = where === "waiting" ? [text, rest] : where === "held"
+    ? [PLACES.held, bars && `${count(bars[0])} of ${count(bars[1])} bars are done`, left > 0 && timeLeft(left)] : [PLACES[where]]
   return [
-    PLACES[where],
+    `${now.filter(Boolean).join(", ")}.`,
     isCancelled && "It is to be cancelled.",
-    error && `It failed: ${error[1]} (${error[0]}).`,
+    error && `It failed: ${reason({ code: error[0], message: error[1] })}.`,
     dead && `No worker could read its message: ${dead}.`,
-    next,
+    where !== "waiting" && !NO_ADVICE.test(next) && next,
   ].filter(Boolean)
 }
 
-function factsOf({ where, num_before: before, left_s: left, bars, attempts }, id) {
+/** How far it is, and what became of each attempt to compute it. */
+function history({ where, bars, attempts }) {
   const moment = (seconds) => (seconds ? ownTime(new Date(seconds * 1000)) : "?")
-  return [
-    before > 0 && ["Comes first", `${count(before)} ${before === 1 ? "job" : "jobs"}`],
-    bars && ["Bars done", made("span", { class: "with-line" }, `${count(bars[0])} of ${count(bars[1])}`,
-      made("progress", { value: bars[0], max: bars[1], "aria-label": "Bars done" }))],
-    left > 0 && where !== "ended" && [where === "waiting" ? "Starts in about" : "Done in about", duration(left)],
-    ...attempts.map(({ begun_at: begun, ended_at: ended, worker, how }, place) => [`Attempt ${count(place + 1)}`,
-      how ?? (ended ? "ended" : "under way"), "", null, `${moment(begun)} to ${ended ? moment(ended) : "now"}, by ${worker}`]),
-    ["Id", id],
-  ].filter(Boolean)
+  const lines = attempts.map(({ begun_at: begun, ended_at: ended, worker, how }, place) => made("li", {},
+    made("strong", {}, `Attempt ${count(place + 1)}: ${how ?? (ended ? "ended" : "under way")}`),
+    made("p", { class: "help" }, `${moment(begun)} to ${ended ? moment(ended) : "now"}, by `, ...whole(worker.replace(/^celery@/, "")))))
+  return [...(bars && where === "held" ? [made("progress", { value: bars[0], max: bars[1], "aria-label": "Bars done" })] : []),
+    ...(lines.length ? [made("ol", { class: "timeline" }, ...lines)] : [])]
 }

@@ -3,7 +3,7 @@
 import { explanationRow } from "./explanation.js"
 import { get, hasEnded } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
-import { byId, made, showFacts } from "../common/elements.js"
+import { byId, made, showFacts, whole } from "../common/elements.js"
 import { count, ownTime } from "../common/format.js"
 import { forget, onOtherTab, recall, remember } from "../common/storage.js"
 import { stateName } from "../common/texts.js"
@@ -133,7 +133,7 @@ export class RecentJobs {
   }
 
   #newRow({ address, title, at }) {
-    const link = made("a", { href: `#${address}` }, title)
+    const link = made("a", { href: `#${address}` }, ...whole(title))
     const drop = made("button", { type: "button", class: "quiet", "aria-label": `Remove ${title} from the list` }, "×")
     drop.addEventListener("click", () => this.#keep(this.#others(address)))
     const why = made("button", {

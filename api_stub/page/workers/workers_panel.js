@@ -2,14 +2,14 @@
 
 import { get, key } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
-import { byId, fillRows, made, showFacts, showText } from "../common/elements.js"
+import { byId, fillRows, made, showFacts, showText, whole } from "../common/elements.js"
 import { count, duration, ownTime, percent } from "../common/format.js"
 import { isForecasting, isGpu, isReady } from "../service/pool.js"
 import { deviceName, reason } from "../common/texts.js"
 
 const MAX_POINTS = 150 // of a line: ten minutes
 const MAX_SHOWN = 20 // messages
-const histories = new Map() // of the load and speed of each worker and pool since the page was opened
+const histories = new Map() // of the load and speed of each worker and pool since the page was opened, and when they were read
 let refused = null // the last key that may not see messages
 const STATES = { ready: "Ready", loading: "Loading its model", draining: "Finishing its jobs, then it stops" }
 
@@ -66,13 +66,14 @@ function poolPart({ queue, ready, high, normal, low, workers }) {
 /** The line at the top of the page. */
 function showReadiness(pool) {
   const line = byId("readiness")
-  const ready = pool?.workers.filter((worker) => isReady(worker) && isForecasting(worker)) ?? []
+  const ready = pool?.workers.filter(isReady) ?? []
+  const canForecast = ready.some(isForecasting)
   const devices = [...new Set(ready.map((worker) => (isGpu(worker) ? "graphics card" : "processor")))].sort().join(", ")
   const text = !pool ? "The service does not answer"
-    : ready.length ? `${count(ready.length)} ${ready.length === 1 ? "worker" : "workers"} ready`
-    : pool.workers.some(isForecasting) ? "No worker is ready yet" : "No worker is running"
-  line.className = `readiness ${!pool ? "away" : ready.length ? "ready" : ""}`
-  const where = made("span", { class: "devices" }, ready.length ? `: ${devices}` : "")
+    : canForecast ? `${count(ready.length)} of ${count(pool.workers.length)} ${pool.workers.length === 1 ? "worker" : "workers"} ready`
+    : pool.workers.some(isForecasting) ? "No worker is ready to forecast yet" : `No worker${pool.workers.length ? " for forecasts" : ""} is running`
+  line.className = `readiness ${!pool ? "away" : canForecast ? "ready" : ""}`
+  const where = made("span", { class: "devices" }, canForecast ? `: ${devices}` : "")
   if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
 }
 
@@ -88,7 +89,7 @@ function card(worker, hasLines) {
   showFacts(details, [...facts, ...common])
   const parts = [
     made("div", { class: "head" },
-      made("h4", {}, `${worker.node.replace(/^celery@/, "")} · ${deviceName(worker.device, worker.device_description)}`),
+      made("h4", {}, ...whole(`${worker.node.replace(/^celery@/, "")} · ${deviceName(worker.device, worker.device_description)}`)),
       made("span", { class: `pill ${kind}` }, state)),
     ...load, details,
   ]
@@ -103,15 +104,17 @@ function forecasting(worker, hasLines) {
   const { slots = 0, sequences_running: running = 0, sequences_waiting: waiting = 0 } = worker
   const models = (worker.models ?? []).map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id))
   const speed = `${count(worker.bars_per_s ?? 0)} bars/s`
+  const paths = `${count(running)} of ${count(slots)} paths at once`
   const stats = made("dl", { class: "stats" })
   showFacts(stats, hasLines ? [
-    ["Load", withLine(`${count(slots && 100 * running / slots)} %`, worker.node, "load")], ["Speed", withLine(speed, worker.node, "speed")],
+    ["Load", withLine(`${count(slots && 100 * running / slots)} %`, worker.node, "load"), "", null, paths],
+    ["Speed", withLine(speed, worker.node, "speed")],
   ] : [])
-  const bar = slots ? loadBar("Load", running, slots, `${count(running)} of ${count(slots)} paths at once`) : []
+  const bar = slots && !hasLines ? loadBar("Load", running, slots, paths) : []
   return [null, [stats, ...bar], [
     ["Waiting", `${count(waiting)} paths`],
     ...(hasLines ? [] : [["Speed", speed]]),
-    ["Models", (models.length ? models : [worker.model?.id ?? "loading"]).join(", ")],
+    ["Models", made("span", {}, ...whole((models.length ? models : [worker.model?.id ?? "loading"]).join(", ")))],
   ]]
 }
 
@@ -124,8 +127,14 @@ function training({ training: job }) {
     [["Name", job.name], ...(isBacktest || !job.stage ? [] : [["Part", job.stage]])]]
 }
 
+/** A text, and below it a line of the `load` or `speed` of a name, with its span and peak, once there are two readings. */
 function withLine(text, name, of) {
-  return made("span", { class: "with-line" }, text, lineOf(name, of) ?? "")
+  const points = histories.get(name) ?? []
+  const peak = Math.max(0, ...points.map((point) => point[of]))
+  const line = sparkline(points.map((point) => point[of]), `${of} since this page was opened`, 0, of === "load" ? 1 : peak)
+  const span = duration((points.at(-1)?.at - points[0]?.at) / 1000)
+  return made("span", { class: "with-line" }, text, ...(line ? [line, made("small", {},
+    `last ${span}, peak ${of === "load" ? percent(peak) : `${count(peak)} bars/s`}`)] : []))
 }
 
 function loadBar(name, value, max, text) {
@@ -142,14 +151,8 @@ function queueName(queue) {
 function note(readings) {
   for (const name of histories.keys()) if (!readings.has(name)) histories.delete(name)
   for (const [name, reading] of readings) {
-    histories.set(name, [...(histories.get(name) ?? []), reading].slice(-MAX_POINTS))
+    histories.set(name, [...(histories.get(name) ?? []), { ...reading, at: Date.now() }].slice(-MAX_POINTS))
   }
-}
-
-/** A line of the `load` or `speed` of a name; null before there are two readings. */
-function lineOf(name, of) {
-  const values = (histories.get(name) ?? []).map((point) => point[of])
-  return sparkline(values, `${of} since this page was opened`, 0, of === "load" ? 1 : Math.max(...values, 1e-9))
 }
 
 /** Reads the newest messages that no worker could read. A key without the right to is asked for nothing again. */
