@@ -453,7 +453,7 @@ class Feed:
             rest = old[: change.num_kept - sum(block.num_bars for block in kept)] + rest
         record = Record(
             known.form if known else new.form,
-            (*kept, *cut(name, rest, lambda block, content: added.update({block: content}))),
+            (*kept, *cut(rest, lambda block, content: added.update({block: content}))),
             int(change.bars.clock[-1]),
             zone,
             (known.num_corrections if known else 0) + change.num_corrected,

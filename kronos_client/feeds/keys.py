@@ -65,6 +65,11 @@ def day_keys(uid: str, today: int, days: int) -> list[str]:
     return [f"{scores_key(uid)}:{day}" for day in range(today, today - days, -1)]
 
 
+def unlisted_key(uid: str) -> str:
+    """The key of the names of blocks that no record lists, yet or any longer."""
+    return f"{KEY_PREFIX}feed_unlisted:{uid}"
+
+
 def block_key(uid: str, block: str) -> str:
     """The key of a block."""
     return f"{KEY_PREFIX}feed_block:{uid}:{block}"

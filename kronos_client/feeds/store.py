@@ -1,7 +1,7 @@
 """What Redis holds of feeds. Each step that others see is one atomic script.
 
-Blocks are immutable and named by their content. They expire until a script makes a record visible that lists
-them, and again once no record does, so that nothing stays of an append that was cut off.
+Blocks are immutable, and no name is used twice. While no record lists them, yet or any longer, their names
+are noted by time, so that later appends remove them and nothing stays of one that was cut off.
 """
 
 import json
@@ -32,6 +32,7 @@ from kronos_client.feeds.keys import (
     scores_key,
     series_key,
     taken_key,
+    unlisted_key,
     updates_key,
     versions_key,
 )
@@ -243,23 +244,22 @@ class FeedStore:
         Raises:
             JobError: FEED_GONE, LIMIT_EXCEEDED, BROKER_UNREACHABLE.
         """
-        with reachable():
-            pipe: Any = self.redis.pipeline(transaction=False)
-            for write in writes:
-                for block, content in write.added.items():
-                    # Never over a visible one, which would then expire.
-                    pipe.set(block_key(uid, block), content, ex=UNSEEN_S, nx=True)
-            pipe.execute()
+        added = {block: content for write in writes for block, content in write.added.items()}
+        uploads, old = _lines(added), _lines(block for write in writes for block in write.old)
+        for names in uploads:
+            contents = [added[block] for block in names.split()]
+            keys = [feed_key(name), unlisted_key(uid)]
+            if not self._run("feed_upload", keys, [uid, UNSEEN_S, names, *contents]):
+                raise gone(name)
         limits = self.limits
         args: list[Any] = [name, uid, limits.max_series, limits.max_bytes, sum(w.growth for w in writes)]
-        args.append(UNSEEN_S)
+        args += [len(writes), len(uploads)]
         for write in writes:
             known = "" if write.appended_at is None else f" {write.appended_at:.6f}"
-            args += [write.series_id, f"{write.version}{known}", write.record.to_json()]
-            for blocks in (list(write.added), write.old):
-                args += [len(blocks), *(block_key(uid, block) for block in blocks)]
+            args += [write.series_id, write.record.to_json(), f"{write.version}{known}"]
+        args += uploads + old
         keys = [feed_key(name), FEEDS_KEY, series_key(uid), versions_key(uid), due_key(uid)]
-        keys.append(list_key(f"{queue}{FEED}", CELERY_PRIORITIES[spec.job["priority"]]))
+        keys += [list_key(f"{queue}{FEED}", CELERY_PRIORITIES[spec.job["priority"]]), unlisted_key(uid)]
         answer, *number = self._run("feed_append", keys, args)
         if answer == b"gone":
             raise gone(name)
@@ -268,8 +268,7 @@ class FeedStore:
             most = limits.max_series if what == "series" else limits.max_bytes
             raise exceeds(f"{what} of feed {name!r}", most, int(number[0]))
         if answer == b"done":
-            for write in writes:
-                self._remember(write.added)
+            self._remember(added)
         return bool(answer == b"done")
 
     def take(self, delivery: Delivery) -> TakenFeed | None:
@@ -412,8 +411,11 @@ class FeedStore:
                     blocks = Record.from_json(record).blocks
                     pending = pending_key(uid, name.decode())
                     self.redis.unlink(pending, *(block_key(uid, block.name) for block in blocks))
+                unlisted: Any = self.redis.zrange(unlisted_key(uid), 0, -1)
+                for names in unlisted:
+                    self.redis.unlink(*(block_key(uid, block) for block in names.decode().split()))
                 others = [series_key, versions_key, due_key, taken_key, latest_key, updates_key]
-                others += [scores_key, adaptive_key]
+                others += [scores_key, adaptive_key, unlisted_key]
                 days = day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
                 self.redis.unlink(*(key(uid) for key in others), *days)
                 self.redis.srem(GONE_KEY, uid)
@@ -436,6 +438,12 @@ def gone(name: str, series_id: str | None = None) -> JobError:
     what = f"feed {name!r}" if series_id is None else f"bars of series {series_id!r} of feed {name!r}"
     text = f"Redis no longer has {what}: create it again and append whole windows"
     return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name})
+
+
+def _lines(names: Iterable[str]) -> list[str]:
+    """Names of blocks, some on each line."""
+    known = list(names)
+    return [" ".join(known[first : first + CHUNK]) for first in range(0, len(known), CHUNK)]
 
 
 def _read(record: bytes | None, version: bytes | None) -> Read:

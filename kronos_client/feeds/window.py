@@ -22,7 +22,7 @@ TAIL_BARS: Final = 8
 
 
 class Block(NamedTuple):
-    """A block's hash, its number of bars, and the instant of its first one in µs."""
+    """A block's name, its number of bars, and the instant of its first one in µs."""
 
     name: str
     num_bars: int
@@ -155,12 +155,12 @@ def _level(num_bars: int) -> int:
     return (min(num_bars, BLOCK_BARS).bit_length() - 1) // 2  # log to the base of GROWTH, which is 4
 
 
-def cut(series_id: str, bars: Bars, store: Callable[[str, bytes], object]) -> list[Block]:
+def cut(bars: Bars, store: Callable[[str, bytes], object]) -> list[Block]:
     """Bars as blocks, which ``store`` receives."""
     blocks = []
     for start in range(0, len(bars), BLOCK_BARS):
         part = bars[start : start + BLOCK_BARS]
-        name, content = part.block(series_id)
+        name, content = part.block()
         store(name, content)
         blocks.append(Block(name, len(part), int(part.clock[0])))
     return blocks

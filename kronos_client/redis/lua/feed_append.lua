@@ -1,54 +1,43 @@
--- Makes the new records of series visible, all or none, after their blocks were stored. Then these series are due.
+-- Makes the new records of series visible, all or none, after feed_upload has stored their blocks. Then these series are due.
 -- Returns 'done'; 'gone' if the feed no longer exists; 'changed' if a series has another version than it had when it was
--- read, or a block is no longer there; 'series' or 'bytes' with the number that would exceed its limit.
+-- read, or blocks are no longer there; 'series' or 'bytes' with the number that would exceed its limit.
 -- include: now
 -- include: feed_send
-local feed, feeds, series, versions, due, list = unpack(KEYS)
+local feed, feeds, series, versions, due, list, unlisted = unpack(KEYS)
 local name, uid, max_series, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local growth, keep_s = tonumber(ARGV[5]), ARGV[6]
--- Then for each series: id, version that was read ('0': none) and, if its newest bar was known, the moment when that came, record, number of new blocks, their keys, number of old
--- blocks, their keys.
-local chunk = 1000
+local growth, num_series, num_uploads = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+-- Then for each series: id, record, version that was read ('0': none) and, if its newest bar was known, the moment when that
+-- came. Then the names of blocks, as each upload had them; then names of blocks that no record lists now, some together.
+local first_upload, chunk = 8 + 3 * num_series, 1000
 
 local known_uid, num_bytes = unpack(redis.call('HMGET', feed, 'uid', 'num_bytes'))
 if known_uid ~= uid then
     return {'gone'}
 end
-local ids, expected, records, added, old = {}, {}, {}, {}, {}
-local at = 7
-while at <= #ARGV do
-    ids[#ids + 1], expected[#expected + 1], records[#records + 1] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-    at = at + 3
-    for _, keys in ipairs({added, old}) do
-        local last = at + tonumber(ARGV[at])
-        for position = at + 1, last do
-            keys[#keys + 1] = ARGV[position]
-        end
-        at = last + 1
-    end
-end
-
-local num_new, changes = 0, {}
-for first = 1, #ids, chunk do
-    local last = math.min(first + chunk - 1, #ids)
-    for offset, known in ipairs(redis.call('HMGET', versions, unpack(ids, first, last))) do
-        local position = first + offset - 1
-        local version = known and string.match(known, '^%d+') or '0'
-        local expected_version, moment = string.match(expected[position], '^(%d+) ?(.*)$')
-        if version ~= expected_version then
-            return {'changed'}
-        end
-        if version == '0' then
-            num_new = num_new + 1
-        end
-        changes[position] = string.format('%d %s', version + 1, moment == '' and now_text or moment)
-    end
-end
-for first = 1, #added, chunk do
-    local last = math.min(first + chunk - 1, #added)
-    if redis.call('EXISTS', unpack(added, first, last)) < last - first + 1 then
+for at = first_upload, first_upload + num_uploads - 1 do
+    if not redis.call('ZSCORE', unlisted, ARGV[at]) then
         return {'changed'}
     end
+end
+local num_new, chunks = 0, {}
+for first = 8, first_upload - 1, 3 * chunk do
+    local ids, records, changes, dues = {}, {}, {}, {}
+    for at = first, math.min(first + 3 * chunk, first_upload) - 3, 3 do
+        local id, place = ARGV[at], #records
+        ids[#ids + 1] = id
+        records[place + 1], records[place + 2] = id, ARGV[at + 1]
+        changes[place + 1], changes[place + 2] = id, ARGV[at + 2]
+        dues[place + 1], dues[place + 2] = now_text, id
+    end
+    for position, known in ipairs(redis.call('HMGET', versions, unpack(ids))) do
+        local expected, moment = string.match(changes[2 * position], '^(%d+)(.*)$')
+        if (known and string.match(known, '^%d+') or '0') ~= expected then
+            return {'changed'}
+        end
+        num_new = num_new + (expected == '0' and 1 or 0)
+        changes[2 * position] = string.format('%d%s', expected + 1, moment == '' and ' ' .. now_text or moment)
+    end
+    chunks[#chunks + 1] = {records, changes, dues}
 end
 if redis.call('HLEN', series) + num_new > max_series then
     return {'series', redis.call('HLEN', series) + num_new}
@@ -60,25 +49,17 @@ end
 -- The first command that writes may be refused by a full Redis; those after it are not.
 redis.call('HINCRBY', feed, 'num_bytes', growth)
 redis.call('ZADD', feeds, now_text, name)
-for first = 1, #ids, chunk do
-    local pairs_of_records, pairs_of_versions, dues = {}, {}, {}
-    for position = first, math.min(first + chunk - 1, #ids) do
-        dues[#dues + 1] = now_text
-        dues[#dues + 1] = ids[position]
-        for _, pair in ipairs({{pairs_of_records, records}, {pairs_of_versions, changes}}) do
-            table.insert(pair[1], ids[position])
-            table.insert(pair[1], pair[2][position])
-        end
+for _, each in ipairs(chunks) do
+    redis.call('HSET', series, unpack(each[1]))
+    redis.call('HSET', versions, unpack(each[2]))
+    redis.call('ZADD', due, 'NX', unpack(each[3]))
+end
+for at = first_upload, #ARGV do
+    if at < first_upload + num_uploads then
+        redis.call('ZREM', unlisted, ARGV[at])
+    else
+        redis.call('ZADD', unlisted, now_text, ARGV[at]) -- who has just read the record still reads them
     end
-    redis.call('HSET', series, unpack(pairs_of_records))
-    redis.call('HSET', versions, unpack(pairs_of_versions))
-    redis.call('ZADD', due, 'NX', unpack(dues))
-end
-for _, key in ipairs(added) do
-    redis.call('PERSIST', key)
-end
-for _, key in ipairs(old) do
-    redis.call('EXPIRE', key, keep_s) -- who has just read the record still reads them
 end
 send_if_due(feed, due, list, uid)
 return {'done'}

@@ -1,5 +1,6 @@
 """Appends to a feed: whole, once, and the same in any overlap."""
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,9 +11,11 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from redis import Redis
 
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.keys import feed_key, unlisted_key
 from kronos_client.feeds.store import FeedLimits, FeedStore
 from kronos_client.redis.connection import connect
 from kronos_client.testing import FakeForecastClient
@@ -47,6 +50,17 @@ def is_held(feed: Feed, expected: pd.DataFrame, name="A") -> bool:
     )
 
 
+def listed_blocks(redis: Redis, feed: Feed) -> set[str]:
+    """The keys of blocks that records list; all others are noted to be removed."""
+    prefix, unlisted = f"kronos:feed_block:{feed._uid}:", unlisted_key(feed._uid)
+    old = {prefix + name for names in redis.zrange(unlisted, 0, -1) for name in names.split()}
+    records = map(json.loads, redis.hvals(f"kronos:feed_series:{feed._uid}"))
+    listed = {prefix + block[0] for record in records for block in record["blocks"]}
+    assert not listed & old
+    assert listed <= {*redis.scan_iter(f"{prefix}*")} <= listed | old
+    return listed
+
+
 def code_of(call, *arguments, **options) -> str:
     with pytest.raises(JobError) as refused:
         call(*arguments, **options)
@@ -66,14 +80,14 @@ def test_appends_in_any_overlap_leave_what_one_of_all_leaves(redis, redis_server
     with Feed.open("f", url=redis_server.url, **OPTIONS) as feed:
         end = num_new = 0
         for overlap, length in edits:
-            start = max(end - overlap, 0)
+            start = min(max(end - overlap, 0), NUM_BARS - 1)
             stop = min(start + length, NUM_BARS)
             num_new += feed.append(WHOLE[start:stop]).num_new
             end = max(end, stop)
             assert is_held(feed, WHOLE[:end])
         assert num_new == end
         with connect(redis_server.url) as raw:
-            blocks = [key for key in raw.scan_iter("kronos:feed_block:*") if raw.ttl(key) == -1]
+            blocks = listed_blocks(raw, feed)
             assert len(blocks) <= 14
             assert raw.hget("kronos:feed:f", "num_bytes") == str(
                 sum(map(raw.strlen, blocks))
@@ -264,7 +278,9 @@ def test_a_long_id_is_refused(feed):
 
 
 @pytest.mark.parametrize("is_after", [False, True])
-@pytest.mark.parametrize(("command", "script"), [("SET", ""), ("ZRANGE", ""), ("EVALSHA", "feed_append")])
+@pytest.mark.parametrize(
+    ("command", "script"), [("EVALSHA", "feed_upload"), ("ZRANGE", ""), ("EVALSHA", "feed_append")]
+)
 def test_an_error_reply_leaves_all_or_nothing_and_the_append_can_be_repeated(
     redis, redis_server, command, script, is_after
 ):
@@ -277,13 +293,38 @@ def test_an_error_reply_leaves_all_or_nothing_and_the_append_can_be_repeated(
         assert code_of(feed.append, changes) == "BROKER_UNREACHABLE"
         assert rule.num_hits
         proxy.rules = []
-        is_visible = bool(script) and is_after
+        is_visible = script == "feed_append" and is_after
         assert feed.ids() == (["A", "B"] if is_visible else ["A"])
         assert is_held(feed, WHOLE[: 70 if is_visible else 60])
         assert feed.append(changes).num_new == (0 if is_visible else 80)
         assert is_held(feed, WHOLE[:70])
-        listed = {key for key in redis.scan_iter("kronos:feed_block:*") if redis.ttl(key) == -1}
+        listed = listed_blocks(redis, feed)
         assert sum(map(redis.strlen, listed)) == int(redis.hget("kronos:feed:f", "num_bytes"))
+
+
+def test_blocks_that_no_record_lists_go_by_later_appends(feed, redis):
+    keys = [feed_key("f"), unlisted_key(feed._uid)]
+
+    def upload(names: str) -> None:
+        contents = [b"x" for _ in names.split()]
+        assert feed._store._run("feed_upload", keys, [feed._uid, 600, names, *contents])
+
+    upload("cut off")
+    for end in range(60, 66):
+        feed.append(WHOLE[:end])
+    names = " ".join(key.rpartition(":")[2] for key in listed_blocks(redis, feed))
+    upload(names)  # a command that was sent twice, and came late
+    old = redis.zrange(keys[1], 0, -1)
+    assert {"cut off"} < {*old}
+    assert names not in old
+    assert redis.exists(f"kronos:feed_block:{feed._uid}:off")
+    redis.zadd(keys[1], dict.fromkeys(old, 0))
+    for end in range(66, 72):
+        feed.append(WHOLE[:end])
+    assert not {*old} & {*redis.zrange(keys[1], 0, -1)}
+    assert len(listed_blocks(redis, feed)) < 10
+    assert not redis.exists(f"kronos:feed_block:{feed._uid}:off")
+    assert is_held(feed, WHOLE[:71])
 
 
 def test_ids_that_could_be_confused_are_refused(feed):

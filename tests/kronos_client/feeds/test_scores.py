@@ -10,6 +10,7 @@ from hypothesis import given, settings
 
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.keys import feed_key, unlisted_key
 from kronos_client.feeds.update import FeedUpdate
 from kronos_client.redis.connection import connect
 from kronos_model.bars.synthetic import candles
@@ -163,22 +164,33 @@ def test_replaced_series_are_scored_anew_and_a_deleted_feed_leaves_no_scores(cli
         assert error.value.code == "FEED_GONE"
 
 
-def test_a_deleted_feed_leaves_nothing_but_blocks_that_expire(redis, redis_server, worker):  # noqa: F811
+def test_a_deleted_feed_leaves_nothing(redis, redis_server, worker):  # noqa: F811
     with Feed.open("f", url=redis_server.url, calibration="adaptive", **OPTIONS) as feed:
         for first in (0, 30, 31):
             feed.append(some_bars(max(1, 30 - first), first))
             worker.run()
         # An append that is cut off, and a job that is not over.
-        redis.set(f"kronos:feed_block:{feed._uid}:cut", b"", ex=600)
+        feed._store._run(
+            "feed_upload", [feed_key("f"), unlisted_key(feed._uid)], [feed._uid, 600, "cut", b"x"]
+        )
         feed.append(some_bars(1, 32))
         worker.take().take()
         assert {key.split(":")[1] for key in redis.scan_iter(f"*{feed._uid}*")} >= {
             f"feed_{kind}"
-            for kind in ("series", "pending", "scores", "adaptive", "taken", "latest", "updates")
+            for kind in (
+                "series",
+                "block",
+                "unlisted",
+                "pending",
+                "scores",
+                "adaptive",
+                "taken",
+                "latest",
+                "updates",
+            )
         }
         feed.delete()
-        left = [key for key in redis.scan_iter("*feed*") if redis.ttl(key) < 0]
-        assert left == []
+        assert list(redis.scan_iter("*feed*")) == []
 
 
 @given(STEPS)
