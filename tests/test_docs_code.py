@@ -230,9 +230,11 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     client.live_workers = [fake_worker(models=models), fake_worker("cpu.finetune")]
     df = pd.DataFrame(candles(seed=1, bars=120).as_dict())
     times = pd.Series(pd.date_range("2024-01-01", periods=168, freq="D"))
+    bars = df.rename(columns={"timestamps": "ds"}).assign(unique_id="AAPL")
     return {
-        "client": client, "df": df, "df_a": df, "df_b": df, "values": [1.0, 2.0], "config": "finetune.yaml",
-        "x_timestamp": times[:120], "y_timestamp": times[120:].reset_index(drop=True),
+        "client": client, "df": df, "df_a": df, "df_b": df, "bars": bars, "values": [1.0, 2.0],
+        "config": "finetune.yaml", "x_timestamp": times[:120],
+        "y_timestamp": times[120:].reset_index(drop=True),
     }  # fmt: skip
 
 
