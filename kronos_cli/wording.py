@@ -29,7 +29,12 @@ _OPTIONS: Final = {
     r"\bgive timezone,": "give --timezone,",
     r"(?<!column )\btimestamps\b(?!=|, (timestamp|open)\b)": "times",  # the name of a column stays
 }
-_FIELDS: Final = {"date_format": "--date-format", "decimal": "--decimal", "instrument": "--id-column"}
+_FIELDS: Final = {
+    "columns": "--columns",
+    "date_format": "--date-format",
+    "decimal": "--decimal",
+    "instrument": "--id-column",
+}
 
 
 def in_own_words(text: str) -> str:

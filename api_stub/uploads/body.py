@@ -111,4 +111,4 @@ def query_field(field: str | None) -> str:
     """The parameter that a reader's error is about, or the body."""
     if field in ("date_format", "decimal"):
         return field
-    return "column" if field in MAPPED else {"instrument": "id_column"}.get(str(field), "body")
+    return "column" if field in (*MAPPED, "columns") else {"instrument": "id_column"}.get(str(field), "body")

@@ -15,8 +15,8 @@ import numpy as np
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
 from kronos_model.bars.files.header import UNNAMED_INDEX
-from kronos_model.bars.files.options import TIMES, VALUE, ReadOptions
-from kronos_model.bars.files.vendors import PLAIN, TIME_OF_DAY, TIME_TITLES, VALUES, recognise
+from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, VALUE, ReadOptions
+from kronos_model.bars.files.vendors import PLAIN, TIME_TITLES, VALUES, recognise
 from kronos_model.bars.missing import Missing
 from kronos_model.bars.timestamps import ISO_8601
 from kronos_model.errors import CandleFileError

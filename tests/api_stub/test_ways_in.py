@@ -121,6 +121,28 @@ def test_a_cut_file_is_named(ways: WaysIn, way: str, tmp_path: Path) -> None:
         assert any(text in found for text in ("was not written or downloaded", "cut before its end")), found
 
 
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("num_bars", [30, 9])
+def test_a_bad_row_of_a_file_without_titles_is_named(
+    ways: WaysIn, way: str, num_bars: int, tmp_path: Path
+) -> None:
+    rows = [f"2024.06.18;10:{n:02};{n + 10};{n + 12}.5;{n + 9}.5;{n + 11};{n + 500}" for n in range(num_bars)]
+    rows[5] = rows[5].replace(";15;", ";15 EUR;")
+    (tmp_path / "a.csv").write_text("\n".join(rows) + "\n")
+    try:
+        found = getattr(ways, way)(tmp_path / "a.csv")
+    except (KronosError, JobError) as error:
+        found = error.message
+    assert "line 6, " in found
+    assert (
+        "'15 EUR' where a number" in found
+        if num_bars == 30
+        else "by its number: timestamps=1, time=2" in found
+    )
+    if way == "command":
+        assert ("--drop-bad-rows" if num_bars == 30 else "(--columns)") in found
+
+
 def test_a_backtest_leaves_out_by_name_what_is_too_short(ways: WaysIn, tmp_path: Path) -> None:
     times = pd.date_range("2024-06-18", periods=30).strftime("%Y%m%d")
     bars = pd.DataFrame({"ts_code": "LONG", "trade_date": times, "close": 1.5}).assign(open=1, high=2, low=1)

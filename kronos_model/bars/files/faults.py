@@ -22,9 +22,9 @@ from kronos_model.bars.columns import (
 from kronos_model.bars.files.arrangement import blank_cells
 from kronos_model.bars.files.content import CUT
 from kronos_model.bars.files.header import Cells, shown
-from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, ReadOptions
 from kronos_model.bars.files.table import CandleTable
-from kronos_model.bars.files.vendors import INSTRUMENT, TIME_OF_DAY
+from kronos_model.bars.files.vendors import INSTRUMENT
 from kronos_model.bars.missing import is_missing
 from kronos_model.errors import BadRow, NoPrices
 

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
-from kronos_model.bars.files.options import TIMES, VALUE, ReadOptions
+from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, VALUE, ReadOptions
 from kronos_model.bars.files.vendors import (
     INSTRUMENT,
     PLAIN,
     SIDE_BY_SIDE,
     SYMBOL,
-    TIME_OF_DAY,
     TIME_TITLES,
     VALUES,
     VENDORS,
@@ -193,7 +192,19 @@ def unproved(path: Path) -> CandleFileError:
     """The error about a file without titles, whose values do not prove which column is which."""
     text = f"{path} has no header, line 1 holds numbers, and the values do not prove the order of the "
     text += "columns: add a line with the titles, or name each column by its number, timestamps=1, open=2"
-    return CandleFileError(text, field=TIMES)
+    return CandleFileError(text, field="columns")
+
+
+def misfit(path: Path, vendor: Vendor, line: int, cells: Sequence[str]) -> CandleFileError:
+    """The same, about the first row in which the file differs from what its likeliest vendor writes."""
+    order = ", ".join(f"{name}={place}" for place, name in enumerate(vendor.order, 1) if name)
+    text = f"{path} has no header, and the values do not prove the order of the columns; line {line}, "
+    text += (
+        f"'{shown(', '.join(cells))}', does not fit the order of {vendor.name}: correct that line, or name "
+    )
+    return CandleFileError(
+        f"{text}each column by its number: {order}", field="columns", details={"line": line}
+    )
 
 
 def _plain(title: str) -> str:

@@ -11,7 +11,9 @@ from kronos_model.errors import CandleFileError
 TIMES: Final = "timestamps"
 VALUE: Final = "value"
 """The column of a file with one value a bar, which is open, high, low and close."""
-MAPPED: Final = (TIMES, *COLUMNS, VALUE)
+TIME_OF_DAY: Final = "time"
+"""The column of times of day, if ``TIMES`` has only dates."""
+MAPPED: Final = (TIMES, TIME_OF_DAY, *COLUMNS, VALUE)
 """Columns whose title in the file may be given."""
 
 

@@ -7,19 +7,25 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.bars.files.clock import read_clock
-from kronos_model.bars.files.header import Cells, Header, unproved
-from kronos_model.bars.files.vendors import TIME_OF_DAY, VENDORS, Vendor
+from kronos_model.bars.files.header import Cells, Header, misfit, unproved
+from kronos_model.bars.files.options import TIME_OF_DAY
+from kronos_model.bars.files.vendors import VENDORS, Vendor
 
 NUM_ROWS: Final = 8_192
 """Rows that are looked at, from the first."""
 MAX_RANGE: Final = 2.0
 """The usual high of bars, as a multiple of their low, above which a column is no price of the same bars."""
+MAX_MISFITS: Final = 0.05
+"""Rows with mistakes, as a share of the others, with which the order is still proved."""
+MIN_LIKELY: Final = 0.8
+"""The share of rows that fit a vendor's order from which the first other one is named as a mistake."""
 MIN_GAPS: Final = 16
 """From so many bars, openings near the closes before them prove which is which; below they must be equal."""
 
@@ -31,40 +37,62 @@ def ordered(path: Path, cells: Cells) -> Cells:
     """The columns by our names. Raises CandleFileError if the values do not prove which is which."""
     columns = list(cells.columns.values())
     first = [column.slice(0, NUM_ROWS).cast(pa.string()) for column in columns]
-    proved = [vendor for vendor in VENDORS if _proves(vendor, first)]
+    vendors = [vendor for vendor in VENDORS if len(vendor.order) == len(columns)]
+    fits = [_fits(vendor, first) for vendor in vendors]
+    proved = [vendor for vendor, some in zip(vendors, fits, strict=True) if _proves(vendor, first, some)]
     if len(proved) != 1:
-        raise unproved(path)
+        likeliest = max(range(len(vendors)), key=lambda number: fits[number].sum(), default=None)
+        if likeliest is None or not MIN_LIKELY <= fits[likeliest].mean() < 1:
+            raise unproved(path)
+        row = int(np.argmin(fits[likeliest]))
+        cells_of_row = [column[row].as_py() for column in first]
+        raise misfit(path, vendors[likeliest], int(cells.numbers[row]), cells_of_row)
     places = {name: place for place, name in enumerate(proved[0].order) if name}
     titles = [name or title for name, title in zip(proved[0].order, cells.header.titles, strict=True)]
     header = Header(titles, places, cells.header.num_rows, proved[0])
     return replace(cells, header=header, columns={name: columns[place] for name, place in places.items()})
 
 
-def _proves(vendor: Vendor, columns: Sequence[Any]) -> bool:
-    """Whether the file has the vendor's columns, and its values fit no other order of them."""
-    if len(vendor.order) != len(columns):
+def _fits(vendor: Vendor, columns: Sequence[Any]) -> NDArray[np.bool_]:
+    """Which rows have times in the vendor's form, and possible numbers in its order."""
+    times, numbers = _parts(vendor, columns)
+    opens, highs, lows, closes = (numbers[vendor.order.index(name)] for name in PRICE_COLUMNS)
+    fits: NDArray[np.bool_] = (
+        (lows > 0) & (lows <= np.minimum(opens, closes)) & (np.maximum(opens, closes) <= highs)
+    )
+    for each in numbers.values():
+        fits &= np.isfinite(each) & (each >= 0)
+    return fits & _are_times(vendor, times)
+
+
+def _parts(vendor: Vendor, columns: Sequence[Any]) -> tuple[Any, Numbers]:
+    """The times, and the columns of numbers, NaN where a cell is none."""
+    first = 2 if TIME_OF_DAY in vendor.order else 0  # a time of one column is a number
+    floats = [pd.to_numeric(column.to_pandas(), errors="coerce") for column in columns[first:]]
+    numbers = dict(enumerate((each.to_numpy(np.float64) for each in floats), first))
+    return pc.binary_join_element_wise(*columns[: first or 1], " "), numbers
+
+
+def _are_times(vendor: Vendor, texts: Any) -> NDArray[np.bool_]:
+    return np.asarray(pc.match_substring_regex(texts, f"^({vendor.times})$").to_numpy())
+
+
+def _proves(vendor: Vendor, columns: Sequence[Any], fits: NDArray[np.bool_]) -> bool:
+    """Whether the file has the vendor's columns, and its values fit no other order of them.
+
+    A few rows need not fit. Bars without a range fit in any order.
+    """
+    times, numbers = _parts(vendor, [column.filter(fits) for column in columns])
+    low, high = (numbers[vendor.order.index(name)] for name in ("low", "high"))
+    if not fits.any() or (~fits).sum() > MAX_MISFITS * (low < high).sum():
         return False
-    num_times = 2 if TIME_OF_DAY in vendor.order else 1
-    times = pc.binary_join_element_wise(*columns[:num_times], " ")
-    are_times = [
-        pc.all(pc.match_substring_regex(each, f"^({vendor.times})$")).as_py() for each in (times, *columns)
-    ]
-    if not are_times[0]:
-        return False
-    instants = read_clock(times).instants.astype(np.int64)
-    forward = slice(None, None, -1 if instants[0] > instants[-1] else 1)
-    first = num_times if num_times > 1 else 0
-    try:
-        floats = [column.cast(pa.float64()).to_numpy()[forward] for column in columns[first:]]
-    except pa.ArrowInvalid:
-        return False
-    numbers = dict(enumerate(map(np.asarray, floats), first))
-    if (np.diff(instants[forward]) < 0).any() or not np.isfinite(floats).all():
-        return False
-    ends = [place for place in numbers if place and are_times[1 + place]]  # of bars, such as Binance's
+    order = np.argsort(read_clock(times).instants, kind="stable")
+    numbers = {place: each[order] for place, each in numbers.items()}
+    # Ends of bars, such as Binance's, are times too.
+    ends = [place for place in numbers if place and _are_times(vendor, columns[place].filter(fits)).all()]
     if any(vendor.order[place] or (numbers[place] < numbers[0]).any() for place in ends):
         return False
-    values = {place: each for place, each in numbers.items() if place >= num_times and place not in ends}
+    values = {place: each for place, each in numbers.items() if place and place not in ends}
     opens, highs, lows, closes = (values[vendor.order.index(name)] for name in PRICE_COLUMNS)
     own = np.stack([lows, highs, np.minimum(opens, closes), np.maximum(opens, closes)])
     orders = list(_price_orders(values))

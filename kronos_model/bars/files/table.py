@@ -19,10 +19,10 @@ from kronos_model.bars.files.csv_cells import read_csv
 from kronos_model.bars.files.find import PARQUET_SUFFIXES
 from kronos_model.bars.files.header import Cells, Header, ReadHeader, read_header, shown
 from kronos_model.bars.files.numbers import read_numbers
-from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, ReadOptions
 from kronos_model.bars.files.order import ordered
 from kronos_model.bars.files.parquet_cells import read_parquet
-from kronos_model.bars.files.vendors import INSTRUMENT, SYMBOL, TIME_OF_DAY
+from kronos_model.bars.files.vendors import INSTRUMENT, SYMBOL
 from kronos_model.errors import CandleFileError
 from kronos_model.text import one_line
 

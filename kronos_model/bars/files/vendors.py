@@ -15,8 +15,6 @@ from kronos_model.bars.columns import AMOUNT, COLUMNS, PRICE_COLUMNS, TIME_COLUM
 from kronos_model.bars.files.options import TIMES, VALUE
 from kronos_model.errors import CandleFileError
 
-TIME_OF_DAY: Final = "time"
-"""The column of times of day, if ``TIMES`` has only dates."""
 INSTRUMENT: Final = "instrument"
 SYMBOL: Final = "symbol"
 """A column that may name each row's instrument, if the options do not say which one does."""

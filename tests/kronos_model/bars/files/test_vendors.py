@@ -15,7 +15,7 @@ from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.files.vendors import SIDE_BY_SIDE, VENDORS
-from kronos_model.errors import CandleFileError
+from kronos_model.errors import BadRow, CandleFileError
 from tests.kronos_model.bars.files.candle_files import FOLDER, READABLE, file_of, options_of
 
 CUT = ["ccxt.csv", "fred.csv", "german_broker.csv"]
@@ -118,6 +118,7 @@ def test_columns_without_titles_in_any_order_are_read_right_or_refused(
 )
 def test_two_swapped_columns_are_refused(tmp_path: Path, order: str, unit: int) -> None:
     bars = walk(1, 60, 60_000.0, 10.0)
+    bars.loc[30, "high"] /= 2
     first, *names = order.split()
     swapped = []
     for one, other in combinations(range(len(names)), 2):
@@ -127,10 +128,53 @@ def test_two_swapped_columns_are_refused(tmp_path: Path, order: str, unit: int) 
         frame = bars.assign(time=bars["time"] * unit)[[first, *some]]
         frame.to_csv(tmp_path / "a.csv", header=False, index=False)
         if some == names:
-            assert read(tmp_path / "a.csv").candles["close"].tolist() == bars["close"].tolist()
+            found = read(tmp_path / "a.csv", drop_bad_rows=True).candles
+            assert found["close"].tolist() == bars["close"].drop(30).tolist()
         else:
             with pytest.raises(CandleFileError, match="do not prove the order"):
                 read(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"open": "n/a"}, "column open: there is 'n/a' where a number is needed"),
+        ({"high": "0.5"}, "column high: '0.5' is below the low of the same bar"),
+        ({"time": "25:77"}, "there is '2024.06.18 25:77' where a time"),
+    ],
+)
+def test_a_bad_row_of_a_file_without_titles_is_named(
+    tmp_path: Path, change: dict[str, str], words: str
+) -> None:
+    bars, path = walk(1, 60, 1.1, 900.0), tmp_path / "a.csv"
+    times = pd.to_datetime(bars["time"], unit="s").dt
+    bars.insert(0, "date", times.strftime("%Y.%m.%d"))
+    bars["time"] = times.strftime("%H:%M")
+    bars = bars.drop(columns=["amount", "trades"]).astype(object)
+    bars.loc[40, list(change)] = list(change.values())
+    bars.to_csv(path, sep=";", header=False, index=False)
+    with pytest.raises(BadRow, match=rf"a.csv, line 41, .*{words}"):
+        read(path)
+    assert len(read(path, drop_bad_rows=True).candles) == 59
+    # Of so few bars it proves too much.
+    bars[36:46].to_csv(path, sep=";", header=False, index=False)
+    with pytest.raises(
+        CandleFileError, match=r"line 5, '2024.06.18, .* of MetaTrader 4: .* timestamps=1, time=2, o"
+    ):
+        read(path)
+    columns = {name: str(place) for place, name in enumerate(["timestamps", *bars.columns[1:]], 1)}
+    assert len(read(path, columns=columns, drop_bad_rows=True).candles) == 9
+
+
+def test_bars_without_a_range_do_not_prove_an_order(tmp_path: Path) -> None:
+    """As few rows tell apart high and open as there may be mistakes."""
+    bars, path = walk(1, 60, 60_000.0, 10.0), tmp_path / "a.csv"
+    for name in ("open", "high", "low"):
+        bars[name] = np.where(np.arange(60) % 20 == 1, bars[name], bars["close"])
+    bars["time"] *= 1000
+    bars[["time", "high", "open", "low", "close", "volume"]].to_csv(path, header=False, index=False)
+    with pytest.raises(CandleFileError, match="do not prove the order"):
+        read(path)
 
 
 def test_a_long_file_without_titles_is_proved_by_its_head(
