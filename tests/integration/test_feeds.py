@@ -37,7 +37,7 @@ def versions(feed: Feed) -> dict[str, int]:
 @pytest.fixture
 def start(redis, tmp_path, request):
     def start(name: str, command: list[str]) -> WorkerUnderTest:
-        settings = {"KRONOS_VISIBILITY_TIMEOUT_S": "3", "PACE_S": "0.02"}
+        settings = {"KRONOS_VISIBILITY_TIMEOUT_S": f"{TIMEOUT_S}", "PACE_S": "1"}
         worker = WorkerUnderTest(redis, tmp_path / f"{name}.log", command, settings)
         request.addfinalizer(worker.stop)
         return worker.wait_until_ready()
@@ -45,6 +45,7 @@ def start(redis, tmp_path, request):
     return start
 
 
+TIMEOUT_S = 3
 WORKER = ["celery", "-A", "worker.app", "worker", "--loglevel", "INFO"]
 
 
@@ -118,16 +119,21 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
         assert feed.ids() == ["A"]
 
 
-def test_a_killed_worker_leaves_no_series_behind(redis, start):
+def test_a_killed_workers_series_are_forecast_within_two_visibility_timeouts(redis, start):
     killed = start("killed", [*WORKER, *PACED])
     with Feed.open("g", url=redis.url, **OPTIONS) as feed:
         after = feed.last_update_id()
         feed.append(bars(0, 50))
         await_true(lambda: feed._store.redis.hlen(taken_key(feed._uid)), "it computes some of them")
+        held = feed._store.redis.hgetall(taken_key(feed._uid))
+        start("other", WORKER)
+        await_true(lambda: len(versions(feed)) == 2, "it computes the other series")
+        assert feed._store.redis.hgetall(taken_key(feed._uid)) == held
         killed.process.kill()
         killed.process.wait(WAIT_S)
+        waited_s = await_true(lambda: len(versions(feed)) == len(NAMES), "all are forecast")
+        assert waited_s < 2 * TIMEOUT_S
         feed.append(bars(50, 51))
-        start("other", WORKER)
         await_true(lambda: versions(feed) == dict.fromkeys(NAMES, 2), "all newest bars are forecast")
         seen = [(update.series, update.version) for update in feed.updates(after=after, timeout_s=0.1)]
         assert sorted(seen) == sorted({*seen})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.registry.model_registry import ModelRegistry
+from kronos_client.registry.model_registry import ModelRegistry, promote
 from kronos_model.bars.columns import CLOSE, to_bars
 from kronos_model.checkpoints.names import BUNDLED_FOLDER
 from kronos_model.evaluation.calibration import references
@@ -93,6 +93,22 @@ def test_a_model_is_used_as_soon_as_it_is_registered_and_so_is_its_next_version(
     np.testing.assert_allclose(closes(second), closes(tiny), rtol=1e-5)
     assert not np.allclose(closes(second), closes(own), rtol=1e-3)
     assert worker.process.poll() is None
+
+
+def test_a_promoted_version_is_used_at_a_feeds_next_bar(worker, client, candles, registry):
+    bars = candles.rename(columns={"timestamps": "ds"}).assign(unique_id="s1")
+    first, second = (
+        register(registry, source, "fed", str(source)) for source in (PARITY, BUNDLED_FOLDER / TINY)
+    )
+    promote(first, forced=True)
+    after = "0"
+    with client.feed("f", pred_len=2, model="fed") as feed:
+        for version, promoted, revision in ((1, first, "1"), (2, first, "1"), (3, second, "2")):
+            promote(promoted, forced=True)
+            feed.append(bars[: 40 + version])
+            (update,) = feed.next_updates(after, WAIT_S)
+            after = update.id
+            assert (update.version, update.model.id, update.model.revision) == (version, "fed", revision)
 
 
 def test_a_calibrated_model_corrects_the_quantiles_of_jobs_that_ask(worker, client, candles, registry):

@@ -21,6 +21,7 @@ from kronos_client.feeds.keys import taken_key
 from kronos_client.feeds.store import FeedStore
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueState, queue_states
+from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, _forecast
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
@@ -444,6 +445,22 @@ def test_bars_wait_for_a_gpu_worker(redis, redis_server):
     with Feed.open("f", url=redis_server.url, device="cuda", allow_fallback=False, pred_len=3) as feed:
         assert feed.append(bars("s1")).changed == ("s1",)
     assert redis.llen("gpu.feed\x06\x163") == 1
+
+
+def test_full_queues_refuse_jobs_but_no_bars(redis, redis_server, worker):
+    settings = ClientSettings(redis_url=redis_server.url, max_queue_jobs=1)
+    redis.lpush("cpu.feed\x06\x166", *["another"] * 3)
+    with ForecastClient(settings=settings) as client, client.feed("f", **OPTIONS) as feed:
+        job = {"candles": candles(1, 60).as_dict(), "pred_len": 2}
+        client.submit(**job)
+        with pytest.raises(JobError, match="QUEUE_FULL"):
+            client.submit(**job)
+        for first in (0, 20, 21):
+            assert feed.append(all_bars(20 if first == 0 else 1, first)).changed == tuple(NAMES)
+        with pytest.raises(JobError, match="QUEUE_FULL"):
+            client.submit(**job)
+        worker.run()
+        assert {feed.forecast(name).version for name in NAMES} == {3}
 
 
 def test_a_name_may_look_like_a_place_of_the_message(redis_server, worker):
