@@ -187,7 +187,7 @@ def test_a_report_is_drawn_as_its_page_is(answered: RoutedVisit):
         f"{own} on SOL-USD: 48 bars, the forecast of 3, and what followed"
     )
     pressed = page.locator("#worst button[aria-pressed=true]").all_inner_texts()
-    assert pressed == ["SOL-USD, Tue, Jan 9, 2024, 05:00 AM: missed by 2 usual moves"]
+    assert pressed == ["SOL-USD, Tue, Jan 9, 2024, 05:00 AM: 2 usual moves"]
     assert page.inner_text("#worst .values >> nth=0").endswith("close 35.16, forecast 35.87")
     page.evaluate("document.querySelectorAll('#tested details').forEach(part => { part.open = true })")
     assert axe_problems(page, "#backtest") == []

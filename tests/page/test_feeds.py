@@ -119,6 +119,21 @@ def test_the_open_symbol_is_marked_and_the_ranking_is_above_its_chart_on_small_s
     wait_until(page, f"() => {place}.top >= 0 && {place}.bottom <= innerHeight")
 
 
+@pytest.mark.parametrize(("width", "is_open"), [(1440, True), (390, False)])
+def test_a_large_screen_shows_the_first_symbol_at_once(routed: RoutedVisit, width: int, is_open: bool):
+    routed.page.set_viewport_size({"width": width, "height": 800})
+    answer(routed)
+    routed.answers["feeds/us%205%2Fmin/series/MSFT"] = {"bars": BARS, "newest": NEWEST, "past": [OLDEST]}
+    page = routed.open("#/feeds")
+    page.wait_for_selector("#feed-rows tbody tr")
+    asked = [request.url for request in routed.requests if "/series/" in request.url]
+    assert len(asked) == is_open
+    if is_open:
+        page.wait_for_selector("#feed-figure")
+        assert page.inner_text("#feed-caption").startswith("MSFT")
+        assert page.evaluate("scrollY") == 0
+
+
 def test_on_a_phone_the_ranking_needs_no_scrolling_aside(routed: RoutedVisit):
     routed.page.set_viewport_size(PHONE)
     page = opened(routed)

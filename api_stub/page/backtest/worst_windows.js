@@ -14,7 +14,7 @@ export function showWorstWindows(windows = [], horizon) {
   const buttons = windows.map((window, index) => {
     const cut = window.timestamps.length - horizon
     const text = `${window.instrument}, ${timesOf(window.timestamps)(window.timestamps[cut])}`
-    const button = made("button", { type: "button", "aria-pressed": "false" }, `${text}: missed by ${figure(window.error)} usual moves`)
+    const button = made("button", { type: "button", "aria-pressed": "false" }, `${text}: ${figure(window.error)} usual moves`)
     button.addEventListener("click", () => choose(index))
     return button
   })
@@ -33,7 +33,7 @@ class WindowChart {
     this.element = made("div", {
       class: "chart loss", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": model,
     })
-    this.text = made("p", { class: "values" })
+    this.text = made("p", { class: "values help" })
     this.part = made("div", { class: "drawn" }, made("h4", {}, model), this.element, this.text)
     this.chart = new ForecastChart(this.element, ({ text, bar, actual, mean }) => {
       const median = mean ? `, forecast ${this.chart.price(mean.close)}` : ""

@@ -26,7 +26,7 @@ export class StepChart {
    */
   constructor(parent, title, lines, priceFormat = NUMBERS) {
     this.figure = made("div", { class: "chart loss", role: "img" })
-    this.text = made("p", { class: "values" })
+    this.text = made("p", { class: "values help" })
     parent.append(made("div", { class: "drawn" }, made("h3", {}, title), keyOf(lines), this.figure, this.text))
     // The library treats the horizontal axis as prices; here it holds steps.
     this.chart = createOptionsChart(this.figure, {

@@ -3,7 +3,7 @@
 import { clockOf, isIntraday, offsetOf } from "./times.js"
 
 const MAX_DIGITS = 8 // numbers with more have been computed, for example for dividends
-const NONE = "–"
+export const NONE = "–" // where there is no number
 
 /** The page's language with the region of the browser's, such as "en-DE": words in English, signs and order as there. */
 const LOCALE = `en-${new Intl.Locale(navigator.language || "en-US").maximize().region ?? "US"}`

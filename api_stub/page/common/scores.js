@@ -1,7 +1,7 @@
 /** How good forecasters are: tables that compare them, a row for each, and verdicts. */
 
 import { explainTerms, made, whole } from "./elements.js"
-import { figure, share } from "./format.js"
+import { NONE, figure, share } from "./format.js"
 import { inWords } from "./texts.js"
 
 const CAPTION = "Error: in usual moves of one bar, lower is better. Ranges: the share of closes inside, which should be what " +
@@ -16,11 +16,12 @@ const COLUMNS = [
 
 /** A table of `rows` of `[name, values]`; a column is `[title, its text of the values, term of the glossary]`. */
 export function comparison(title, caption, columns, rows) {
-  const heads = columns.map(([name, , term]) => made("th", { scope: "col", ...(term ? { "data-term": term } : {}) }, name))
+  const known = columns.filter(([, textOf]) => rows.some(([, values]) => textOf(values) !== NONE))
+  const heads = known.map(([name, , term]) => made("th", { scope: "col", ...(term ? { "data-term": term } : {}) }, name))
   const table = made("table", {},
     made("thead", {}, made("tr", {}, made("th", { scope: "col" }, "Forecast by"), ...heads)),
     made("tbody", {}, ...rows.map(([name, values]) => made("tr", {}, made("th", { scope: "row" }, ...whole(name)),
-      ...columns.map(([, textOf]) => made("td", {}, textOf(values)))))))
+      ...known.map(([, textOf]) => made("td", {}, textOf(values)))))))
   explainTerms(table)
   const scroll = made("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table)
   return made("div", { class: "outcome" }, scroll, made("p", { class: "help" }, caption))

@@ -51,8 +51,8 @@ export class FeedsPanel {
       this.#rows = latest.rows
       showText(byId("feeds-problem"), "")
       this.#showScores(scores.rows)
-      this.#showRows()
-      if (this.#opened) await this.#open(this.#opened)
+      this.#opened ??= matchMedia("(min-width: 64rem)").matches ? this.#sorted[0]?.id : null // a small screen has no room for both
+      await this.#open(this.#opened)
     } catch (error) {
       showText(byId("feeds-problem"), reason(error), () => this.#read())
     }
@@ -75,10 +75,14 @@ export class FeedsPanel {
     showFacts(byId("feed-scores"), facts)
   }
 
+  get #sorted() {
+    const by = this.#sortedBy
+    return by ? this.#rows.toSorted((one, other) => (other[by] ?? -1) - (one[by] ?? -1)) : this.#rows
+  }
+
   #showRows() {
     const events = this.#feed.options.events ?? []
-    const by = this.#sortedBy
-    const rows = by ? this.#rows.toSorted((one, other) => (other[by] ?? -1) - (one[by] ?? -1)) : this.#rows
+    const [by, rows] = [this.#sortedBy, this.#sorted]
     const head = ["Symbol", "Last closes", "Last bar", "State", "Close at the end", "80 % range"]
       .map((text, place) => made("th", { scope: "col", ...(by || place ? {} : { "aria-sort": "ascending" }) }, text))
     const time = timesOf([...new Set(rows.flatMap(({ last_time: last }) => last ?? []))], null, NEAR)
@@ -131,13 +135,13 @@ export class FeedsPanel {
     return button
   }
 
-  /** Shows a symbol's candles, the fan of its newest forecast, and earlier forecasts whose bars have not all come. */
+  /** Shows the rows, and a symbol's candles, the fan of its newest forecast, and earlier forecasts whose bars have not all come. */
   async #open(id) {
     this.#opened = id
     this.#showRows()
     let series = null
     try {
-      series = await get(`feeds/${encodeURIComponent(this.#feed.name)}/series/${encodeURIComponent(id)}`)
+      series = id && await get(`feeds/${encodeURIComponent(this.#feed.name)}/series/${encodeURIComponent(id)}`)
     } catch (error) {
       showText(byId("feeds-problem"), reason(error))
     }
