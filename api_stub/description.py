@@ -22,10 +22,10 @@ from api_stub.routes.predictions import SingleRequest
 from api_stub.scopes import SCHEME
 from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode
+from kronos_client.contract.feed import FeedSeries, FeedUpdate, PastForecast
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.schemas import JOB_ID, example
 from kronos_client.core.stored import Stored
-from kronos_client.feeds.update import FeedSeries, FeedUpdate, PastForecast
 
 TEMPLATE: Final = "#/components/schemas/{model}"
 TAGS: Final = {

@@ -18,14 +18,13 @@ from api_stub.routes.candles import BarColumns
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.scopes import needs, own_name
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.feed import Appended
+from kronos_client.contract.feed import Appended, FeedSeries
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.options import OF_ONE_JOB
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import SCORES_KEPT_DAYS
-from kronos_client.feeds.update import FeedSeries
 
 router = APIRouter(
     prefix="/v1/feeds",

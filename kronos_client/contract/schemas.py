@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult
-from kronos_client.contract.feed import Appended, FeedAppendJob
+from kronos_client.contract.feed import Appended, FeedAppendJob, FeedUpdate
 from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, FinetuneResult
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.results import ErrorReport, ForecastProgress, ForecastResult
@@ -40,6 +40,7 @@ def documents() -> dict[str, dict[str, Any]]:
         "backtest-result": BacktestResult.model_json_schema(mode="serialization"),
         "feed-append-job": FeedAppendJob.model_json_schema(),
         "feed-append-result": Appended.model_json_schema(mode="serialization"),
+        "feed-update": FeedUpdate.model_json_schema(mode="serialization"),
         "worker-status": WORKER_STATUS.json_schema(),
         "error": ErrorReport.model_json_schema(mode="serialization"),
     }

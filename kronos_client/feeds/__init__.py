@@ -2,5 +2,5 @@
 
 In the order in which bars meet them: ``feed`` (what callers have), ``options``, ``bars`` (bars as blocks),
 ``window`` (what an append changes), ``keys``, ``store`` (keys and scripts), ``job`` (a worker's part),
-``scores``, ``adaptive`` and ``drift`` (of earlier forecasts), ``update`` and ``latest`` (what comes back).
+``scores``, ``adaptive`` and ``drift`` (of earlier forecasts), and ``latest`` (what comes back).
 """

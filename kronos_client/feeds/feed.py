@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.feed import Appended
+from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
 from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN, LongFrame
 from kronos_client.core.options import FeedOptions
@@ -23,7 +23,6 @@ from kronos_client.feeds.latest import latest_columns, latest_rows, past_forecas
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By, score_rows
 from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, Read, Write, gone
-from kronos_client.feeds.update import FeedSeries, FeedUpdate
 from kronos_client.feeds.window import Block, Change, Record, compare, cut, num_kept_blocks, trimmed
 from kronos_client.redis.connection import reachable
 from kronos_client.redis.routing import choose_queue, live_workers

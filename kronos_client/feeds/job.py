@@ -12,6 +12,7 @@ from typing import Any, Final, TypeGuard
 import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened_forecast
@@ -20,7 +21,6 @@ from kronos_client.feeds.drift import SeriesState
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
 from kronos_client.feeds.store import Delivery, End, Ends, FeedStore, Read, TakenFeed, Unscored, gone
-from kronos_client.feeds.update import FeedUpdate
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.columns import CLOSE
 from kronos_model.bars.timestamps import parse_timestamps

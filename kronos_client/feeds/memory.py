@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.feed import FeedUpdate
 from kronos_client.feeds.adaptive import clipped
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import (
@@ -24,7 +25,6 @@ from kronos_client.feeds.store import (
     gone,
     packed,
 )
-from kronos_client.feeds.update import FeedUpdate
 from kronos_model.evaluation.windows import Array
 
 NOT_KNOWN = Read(0, 0.0, None)

@@ -16,6 +16,7 @@ import numpy as np
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.manifest import Manifest
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, job_key
 from kronos_client.feeds.adaptive import LIMIT
@@ -37,7 +38,6 @@ from kronos_client.feeds.keys import (
     versions_key,
 )
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.update import FeedUpdate
 from kronos_client.feeds.window import Record
 from kronos_client.redis.connection import connect, reachable, run_script
 from kronos_client.redis.message import CONTENT, NO_TIMES, NOT_USED

@@ -12,9 +12,9 @@ from api_stub.main import create_app
 from api_stub.problems import STATUSES, Problem
 from api_stub.routes.job_views import FinetuneView, ForecastView
 from api_stub.routes.predictions import Prediction
+from kronos_client.contract.feed import FeedSeries
 from kronos_client.contract.finetune import parse_finetune_job
 from kronos_client.contract.jobs import Limits, parse_job, prepare
-from kronos_client.feeds.update import FeedSeries
 
 JSON = "application/json"
 OPEN = ("/v1/healthz", "/v1/readyz")

@@ -23,10 +23,10 @@ from kronos_cli.commands import replay
 from kronos_cli.stack.local_redis import find_redis_server
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.names import FEED_APPEND_TASK
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.keys import due_key, feed_key, taken_key
-from kronos_client.feeds.update import FeedUpdate
 from kronos_client.redis.queues import FEED, list_key
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles

@@ -7,8 +7,8 @@ from collections import Counter
 import pandas as pd
 import pytest
 
+from kronos_client.contract.feed import FeedUpdate
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.update import FeedUpdate
 from kronos_model.bars.synthetic import candles
 from tests.faults.conftest import Note
 from tests.faults.fleet import Fleet, Worker

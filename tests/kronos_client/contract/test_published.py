@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from kronos_client.contract.backtest import BacktestJob, BacktestProgress, BacktestResult, parse_backtest_job
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.finetune import FinetuneJob, FinetuneProgress, FinetuneResult, parse_finetune_job
 from kronos_client.contract.jobs import ForecastJob, Limits, parse_job, prepare
 from kronos_client.contract.results import ErrorReport, ForecastResult
@@ -83,7 +84,7 @@ def test_the_example_error_is_the_one_that_the_defect_gives() -> None:
     "model",
     [
         *(ForecastJob, FinetuneJob, FinetuneProgress, FinetuneResult),
-        *(BacktestJob, BacktestProgress, BacktestResult),
+        *(BacktestJob, BacktestProgress, BacktestResult, FeedUpdate),
     ],
 )
 def test_the_contract_page_names_every_field(model: type[BaseModel]) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 
+import jsonschema
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -29,6 +31,7 @@ from worker.broker.service_order import cost_of
 
 OPTIONS = {"pred_len": 3, "sample_count": 16, "events": ["close>last at end"], "quantiles": [0.1, 0.9]}
 LIST = "cpu.feed\x06\x163"
+DOCS = Path(__file__).parents[3] / "docs"
 NAMES = [f"s{number}" for number in range(9)]
 
 
@@ -389,7 +392,7 @@ def test_a_late_outcome_leaves_newer_bars_to_the_later_delivery(feed, worker, re
     assert not redis.exists(taken_key(feed._uid))
 
 
-def test_an_error_of_one_series_is_its_own(feed, worker):
+def test_an_error_of_one_series_is_its_own_and_all_updates_follow_their_schema(feed, worker):
     feed.append(all_bars())
     work = worker.take()
     payload = work.take()
@@ -401,6 +404,9 @@ def test_an_error_of_one_series_is_its_own(feed, worker):
     assert all(feed.forecast(name).forecast for name in others)
     row = feed.latest().set_index("id").loc[at_fault]
     assert (row["error"], row["is_current"]) == ("BAD_VALUE", False)
+    schema = json.loads((DOCS / "schemas" / "feed-update.json").read_text())
+    for update in feed.updates(after="0", timeout_s=0.01):
+        jsonschema.validate(json.loads(update.model_dump_json()), schema | {"additionalProperties": False})
 
 
 def test_lost_bars_fail_their_series_alone(feed, worker, redis):

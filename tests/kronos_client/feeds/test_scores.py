@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from kronos_client.contract.errors import JobError
+from kronos_client.contract.feed import FeedUpdate
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.keys import feed_key, unlisted_key
-from kronos_client.feeds.update import FeedUpdate
 from kronos_client.redis.connection import connect
 from kronos_model.bars.synthetic import candles
 from kronos_model.evaluation.naive import bootstrap_draws
