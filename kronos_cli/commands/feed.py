@@ -266,6 +266,8 @@ def _in_words(outcome: dict[str, Any]) -> str:
     counts = {"new": outcome["num_new"], "corrected": outcome["num_corrected"]}
     counts["held back"] = outcome["num_held_back"]
     shown = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "nothing new"
+    if until := outcome["held_until"]:
+        shown += f" until {until}"
     return f"{outcome['file']}: {shown} ({len(outcome['changed'])} series)"
 
 

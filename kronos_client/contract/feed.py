@@ -40,6 +40,9 @@ class Appended(ResultModel):
     num_new: int = Field(description="bars that were not known")
     num_corrected: int = Field(description="bars that were known with other values")
     num_held_back: int = Field(description="bars that have not ended yet: append them again later")
+    held_until: str | None = Field(
+        default=None, description="when the last of these ends, as ISO 8601 in UTC; null without one"
+    )
     changed: Texts = Field(description="the ids of the series with new or corrected bars")
 
 

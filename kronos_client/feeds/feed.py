@@ -5,12 +5,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from random import uniform
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
@@ -351,6 +353,7 @@ class Feed:
         now = self._store.now()
         for _ in range(MAX_TRIES):
             writes, counts = list[Write](), dict.fromkeys(("num_new", "num_corrected", "num_held_back"), 0)
+            held_until = 0
             reads = dict(zip(given, self._store.read(self._uid, list(given)), strict=True))
             tails = self._tails(reads, given)
             for name, (new, zone) in given.items():
@@ -358,7 +361,8 @@ class Feed:
                     held, write, change = self._plan(
                         name, new, zone, reads[name], tails.get(name), now, is_whole
                     )
-                counts["num_held_back"] += held
+                counts["num_held_back"] += len(held)
+                held_until = max([held_until, *held.tolist()])
                 if write is not None:
                     writes.append(write)
                     counts["num_new"] += change.num_new
@@ -366,7 +370,9 @@ class Feed:
             if not writes:
                 self._check_exists()
             if not writes or self._store.write(self.name, self._uid, writes, self._queue(), self.spec):
-                return Appended(changed=tuple(write.series_id for write in writes), **counts)
+                until = datetime.fromtimestamp(held_until / 1e6, UTC).isoformat() if held_until else None
+                changed = tuple(write.series_id for write in writes)
+                return Appended(changed=changed, held_until=until, **counts)
             sleep(uniform(0, 0.02))
         text = f"other appends changed the same series of feed {self.name!r} {MAX_TRIES} times: repeat it"
         raise JobError(ErrorCode.FEED_BUSY, text, None, {"feed": self.name})
@@ -423,11 +429,10 @@ class Feed:
 
     def _plan(
         self, name: str, new: Bars, zone: str | None, read: Read, tail: Any, now: float, is_whole: bool
-    ) -> tuple[int, Write | None, Any]:
-        """How many bars are held back, and what is to be written."""
-        num_given, known = len(new), read.record
-        new = new[: self._num_ended(new, tail[1] if tail else None, zone, now)]
-        held = num_given - len(new)
+    ) -> tuple[NDArray[np.int64], Write | None, Any]:
+        """When bars that are held back end, and what is to be written."""
+        held, known = self._held_back(new, tail[1] if tail else None, zone, now), read.record
+        new = new[: len(new) - len(held)]
         if not len(new):
             return held, None, None
         if known is not None and not is_whole:
@@ -467,14 +472,12 @@ class Feed:
         appended_at = read.appended_at if known and known.last == record.last else None
         return held, Write(name, read.version, appended_at, record, visible, gone_now, growth), change
 
-    def _num_ended(self, new: Bars, tail: Bars | None, zone: str | None, now: float) -> int:
-        """How many of the bars have ended by now; all if their times are not known in UTC."""
-        clock = self.spec.instants(new.timestamps(), zone) if self.spec.closed_only else None
-        if clock is None:
-            return len(new)
+    def _held_back(self, new: Bars, tail: Bars | None, zone: str | None, now: float) -> NDArray[np.int64]:
+        """The ends of the bars that have not ended by now; none if their times are not known in UTC."""
         both = new.clock if tail is None else np.unique(np.concatenate([tail.clock, new.clock]))
-        spacing = common_spacing(both) if len(both) > 1 and self.spec.bar_time == "start" else 0
-        return int(np.searchsorted(clock + spacing, now * 1e6, side="right"))
+        spacing = common_spacing(both) if len(both) > 1 else 0
+        ends = self.spec.ends(new.timestamps(), zone, spacing) if self.spec.closed_only else None
+        return np.empty(0, np.int64) if ends is None else ends[ends > now * 1e6]
 
 
 def _columns(bars: Bars) -> dict[str, Any]:

@@ -255,11 +255,10 @@ def _next_ends_at(spec: FeedSpec, forecast: SeriesForecast, bars: Bars) -> float
     """Unix time at which the first forecast bar ends: after the spacing, or when the next one begins."""
     times = parse_timestamps(forecast.timestamps)
     instants = spec.instants(times, forecast.timezone)
-    if instants is None:
+    found = spec.ends(times, forecast.timezone, common_spacing(bars.clock) if len(bars) > 1 else 0)
+    if instants is None or found is None:
         return None
     if spec.bar_time == "end":
-        return float(instants[0] / 1e6)
-    ends = [int(instants[1])] if len(instants) > 1 else []
-    if len(bars) > 1:
-        ends.append(int(instants[0]) + common_spacing(bars.clock))
-    return min(ends) / 1e6 if ends else None
+        return float(found[0] / 1e6)
+    ends = [*instants[1:2], *(found[:1] if len(bars) > 1 else [])]
+    return float(min(ends) / 1e6) if ends else None

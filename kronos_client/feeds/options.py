@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import Any, Final, Unpack
@@ -18,10 +19,11 @@ from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.window import TAIL_BARS
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.calendar.exchange import load_exchange
+from kronos_model.bars.calendar.sessions import DAY
 from kronos_model.bars.calendar.spacing import instants_of
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 from kronos_model.bars.timestamps import Timestamps, load_timezone
-from kronos_model.errors import KronosError
+from kronos_model.errors import KronosError, TimestampError
 
 OF_ONE_JOB: Final = ("series_ids", "timestamps", "future_timestamps", "stream", "paths", "deadline_s")
 
@@ -110,11 +112,28 @@ class FeedSpec:
 
     def instants(self, times: Timestamps, zone: str | None) -> NDArray[np.int64] | None:
         """µs since 1970 in UTC of a series' times, by its zone; None if they are not known in UTC."""
-        exchange = None if self.calendar in NAMED_CALENDARS else self.calendar
         clock: tzinfo | None = load_timezone(zone) if zone else None
-        if clock is None and exchange is not None and not times.is_aware:
-            clock = load_exchange(exchange, EXCHANGE_YEAR, EXCHANGE_YEAR).zone
+        if clock is None and self._exchange is not None and not times.is_aware:
+            clock = load_exchange(self._exchange, EXCHANGE_YEAR, EXCHANGE_YEAR).zone
         return instants_of(times, clock) if times.is_aware or clock else None
+
+    def ends(self, times: Timestamps, zone: str | None, spacing: int) -> NDArray[np.int64] | None:
+        """When bars with these times end, as ``instants``: at the latest as the exchange closes."""
+        clock = self.instants(times, zone)
+        if clock is None or self.bar_time == "end":
+            return clock
+        ends = clock + spacing
+        if self._exchange is not None and spacing <= DAY:
+            year = int(times.wall[-1].astype("datetime64[Y]").astype(int)) + 1970
+            with suppress(TimestampError):  # a year that the calendar does not have
+                closes = load_exchange(self._exchange, year - 1, year).closes
+                following = np.searchsorted(closes, clock, side="right")
+                ends = np.minimum(ends, np.append(closes, ends[-1])[following])
+        return ends
+
+    @property
+    def _exchange(self) -> str | None:
+        return None if self.calendar in NAMED_CALENDARS else self.calendar
 
     def as_given(self) -> dict[str, Any]:
         """The options by the names that callers give them."""

@@ -413,7 +413,7 @@ def test_the_append_of_a_plain_client_is_delivered_again(
             time.sleep(1)
             redis.start()
         proxy.rules = []
-        counts = {"num_corrected": 0, "num_held_back": 0}
+        counts = {"num_corrected": 0, "num_held_back": 0, "held_until": None}
         new = {"num_new": 0, "changed": []} if is_after else {"num_new": WINDOW - 20, "changed": ["s0"]}
         assert sent.get(timeout=WAIT_S) == new | counts
         (read,) = feed._store.read(feed._uid, ["s0"])

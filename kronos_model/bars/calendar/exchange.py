@@ -22,12 +22,14 @@ class Exchange:
         days: the date of each session, in days since 1970.
         starts, ends: of the spans within which it trades, in µs since 1970 in UTC; two for a session with a
             lunch break.
+        closes: of the sessions, in µs since 1970 in UTC.
     """
 
     zone: tzinfo
     days: NDArray[np.int64]
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
+    closes: NDArray[np.int64]
 
 
 @lru_cache(maxsize=64)
@@ -68,7 +70,8 @@ def _read(calendar: Any) -> Exchange:
     starts = np.sort(np.concatenate([opens, resumes[has_break]]))
     ends = np.sort(np.concatenate([np.where(has_break, pauses, closes), closes[has_break]]))
     days = schedule.index.to_numpy().astype("datetime64[D]").astype(np.int64)
-    return Exchange(calendar.tz, days, starts.astype(np.int64), ends.astype(np.int64))
+    spans = (starts, ends, closes)
+    return Exchange(calendar.tz, days, *(each.astype(np.int64) for each in spans))
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,7 +41,7 @@ def test_appended_bars_become_a_ranked_table(http, worker):
     assert (made["name"], made["options"]["pred_len"], made["series"]) == ("us", 3, [])
     bars = {"series": [series("A"), series(PAIR)]}
     assert http.post("/v1/feeds/us/bars", json=bars).json() == {
-        "num_new": 40, "num_corrected": 0, "num_held_back": 0, "changed": ["A", PAIR],
+        "num_new": 40, "num_corrected": 0, "num_held_back": 0, "held_until": None, "changed": ["A", PAIR],
     }  # fmt: skip
     assert http.post("/v1/feeds/us/bars", json=bars).json()["num_new"] == 0
     worker.run()

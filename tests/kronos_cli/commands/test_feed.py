@@ -186,10 +186,10 @@ def test_an_append_that_failed_is_tried_again_and_reported_once(follow, monkeypa
 def test_a_bar_that_was_held_back_is_appended_once_it_has_ended(folder, follow, monkeypatch):
     assert run("create", "utc", "--pred-len", 3, "--timezone", "UTC").exit_code == 0
     last = datetime.fromisoformat(candles(bars=60).timestamps[-1]).replace(tzinfo=UTC).timestamp()
-    clock = [last + 60]
+    clock, until = [last + 60], datetime.fromtimestamp(last + 300, UTC).isoformat()
     monkeypatch.setattr(FeedStore, "now", lambda _: clock[0])
     lines = follow(lambda: None, lambda: clock.append(clock.pop() + 3600), lambda: None, name="utc")[1]
-    assert lines[0] == "AAA.csv: 59 new, 1 held back (1 series)"
+    assert lines[0] == f"AAA.csv: 59 new, 1 held back until {until} (1 series)"
     assert lines[-2:] == ["AAA.csv: 1 new (1 series)", "BBB.csv: 1 new (1 series)"]
 
 

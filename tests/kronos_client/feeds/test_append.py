@@ -149,6 +149,37 @@ def test_an_exchange_says_when_times_without_an_offset_are(redis, redis_server):
         assert feed.append(bars).num_held_back == 1
 
 
+@pytest.mark.parametrize(
+    ("calendar", "days", "closes_at"),
+    [
+        ("XNYS", ["2024-06-13", "2024-06-14", "2024-06-17", "2024-06-18"], "2024-06-18T20:00:00+00:00"),
+        ("XNYS", ["2024-07-01", "2024-07-02", "2024-07-03"], "2024-07-03T17:00:00+00:00"),  # half a day
+        ("XTKS", ["2024-06-13", "2024-06-14", "2024-06-17"], "2024-06-17T06:00:00+00:00"),  # a lunch break
+        # Starts of Tokyo's days, in UTC.
+        (
+            "XTKS",
+            ["2024-06-12T15:00Z", "2024-06-13T15:00Z", "2024-06-16T15:00Z"],
+            "2024-06-17T06:00:00+00:00",
+        ),
+        ("24/7", ["2024-06-13Z", "2024-06-14Z", "2024-06-15Z"], "2024-06-16T00:00:00+00:00"),
+    ],
+)
+def test_a_daily_bar_has_ended_as_the_exchange_closes(
+    redis, redis_server, monkeypatch, calendar, days, closes_at
+):
+    times = [day.replace("Z", "T00:00Z") if "T" not in day else day for day in days]
+    bars = WHOLE[: len(days)].assign(ds=times)
+    close, clock = datetime.fromisoformat(closes_at).timestamp(), [0.0]
+    monkeypatch.setattr(FeedStore, "now", lambda _: clock[0])
+    with Feed.open("f", url=redis_server.url, calendar=calendar, **OPTIONS) as feed:
+        clock[0] = close - 1
+        found = feed.append(bars)
+        assert (found.num_new, found.num_held_back, found.held_until) == (len(days) - 1, 1, closes_at)
+        clock[0] = close
+        found = feed.append(bars[-1:])
+        assert (found.num_new, found.num_held_back, found.held_until) == (1, 0, None)
+
+
 def test_times_without_an_offset_hold_nothing_back(feed):
     bars = WHOLE[:50].assign(ds=pd.date_range("2100-01-01", periods=50, freq="min"))
     assert feed.append(bars).num_new == 50

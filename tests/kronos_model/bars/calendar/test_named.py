@@ -150,7 +150,7 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 
 # The second span follows the first without a break; no span is a whole number of bars of 7.
 STARTS, ENDS = np.array([100, 150, 300, 500]), np.array([150, 181, 340, 503])
-EXCHANGE = Exchange(UTC, np.arange(4), STARTS, ENDS)
+EXCHANGE = Exchange(UTC, np.arange(4), STARTS, ENDS, ENDS)
 
 
 @pytest.mark.parametrize(
