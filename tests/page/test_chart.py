@@ -46,6 +46,15 @@ def test_the_answer_is_one_sentence_and_its_numbers(routed: RoutedVisit):
     assert page.locator("#chances .meaning").first.inner_text() == "± 20.0 %: 3 of 4 simulated paths"
 
 
+def test_on_a_phone_nothing_covers_an_answer(routed: RoutedVisit):
+    routed.page.set_viewport_size({"width": 390, "height": 844})
+    page = with_file(routed)
+    place = "getComputedStyle(document.querySelector('.go')).position"
+    assert page.evaluate(place) == "fixed"
+    forecast(routed, series=[SERIES])
+    assert page.evaluate(place) == "static"
+
+
 def test_the_zone_stands_with_the_times_and_not_in_the_headline(routed: RoutedVisit):
     hours = [f"2024-03-04T0{hour}:00:00-05:00" for hour in range(1, 7)]
     series = {**CONTENT["series"], "timestamps": hours, "timezone": "America/New_York"}  # type: ignore[dict-item]
@@ -95,6 +104,10 @@ def test_ranges_and_the_scale_of_prices(routed: RoutedVisit):
         page.click(f"#ranges button:text-is('{name}')")
         first, last = seen(page)
         assert last - first == pytest.approx(bars + 48 if bars < 512 else bars, abs=3)
+        assert page.locator("#ranges [aria-pressed=true]").all_inner_texts() == [name]
+    page.focus("#chart")
+    page.keyboard.press("+")
+    wait_until(page, "() => !document.querySelector('#ranges [aria-pressed=true]')")
     page.check("#log")
     assert page.get_attribute("#chart", "data-scale") == "log"
     page.uncheck("#log")

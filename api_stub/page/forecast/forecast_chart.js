@@ -17,7 +17,6 @@ const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at o
 const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
-const PAST_RANGE = ["0.1", "0.9"]
 const NO_PANE = 0.001 // of a series without volume
 const COLOURS = {
   widest: "widest-band", outer: "outer-band", inner: "inner-band", paths: "path", pastRange: "past-range", past: "past", mean: "mean",
@@ -36,6 +35,8 @@ export class ForecastChart {
   #line = null
   /** Called with the price at which the chart is clicked. */
   onClick = () => {}
+  /** Called with what is fitted to the width, as `fit` takes it, whenever that changes. */
+  onFit = () => {}
   #touchedAt = -Infinity
 
   /**
@@ -75,6 +76,7 @@ export class ForecastChart {
     // The visible range in bars, counted from the first. Tests read these attributes.
     this.chart.timeScale().subscribeVisibleLogicalRangeChange((range) => {
       if (performance.now() - this.#touchedAt < BY_HAND_MS) this.#shows = null
+      this.onFit(this.#shows)
       Object.assign(element.dataset, { from: range?.from ?? "", to: range?.to ?? "" })
     })
     element.addEventListener("keydown", (event) => this.#onKey(event))
@@ -113,6 +115,7 @@ export class ForecastChart {
    */
   fit(what) {
     this.#shows = what
+    this.onFit(what)
     if (!this.#drawn || !what) return
     this.#touchedAt = -Infinity // what follows is not the user's
     const { lookback, forecast } = this.#drawn
@@ -225,7 +228,7 @@ export class ForecastChart {
     const drawn = from(({ paths }) => paths ? { values: paths } : undefined)
     paths.setData(begun(drawn, { values: (drawn[0]?.values ?? []).map(() => close) }))
     past.setData(from((point) => point.past && { values: point.past.map((quantiles) => quantiles?.["0.5"] ?? NaN) }))
-    pastRange.setData(from((point) => point.past?.[0] && { values: PAST_RANGE.map((level) => point.past[0][level]) }))
+    pastRange.setData(from((point) => point.past?.[0] && { values: ["0.1", "0.9"].map((level) => point.past[0][level]) }))
     const now = this.#drawn.forecast ? lookback.length - 1 : null
     const style = { ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
     this.#ahead.forEach((one) => one.show(now, style))

@@ -28,9 +28,7 @@ export class ForecastPanel {
     this.onCandles = onCandles
     this.form = new ForecastForm()
     this.view = new ForecastView()
-    pool.onChange((state) => {
-      if (state) this.form.onPool(state)
-    })
+    pool.onChange((state) => state && this.form.onPool(state))
     this.job = new SectionJob("forecasts", "run", "job", pool, recent, {
       forget: () => ["form-problem", "device-warning", "job-warning"].forEach((id) => showText(byId(id), null)),
       describe: (...now) => this.#describe(...now),

@@ -24,9 +24,9 @@ export class ForecastView {
   constructor() {
     this.chart = new ForecastChart(byId("chart"), showValues)
     this.line = new PriceLine(this.chart)
-    for (const button of byId("ranges").querySelectorAll("button")) {
-      button.addEventListener("click", () => this.chart.fit(Number(button.dataset.range) || button.dataset.range))
-    }
+    const ranges = [...byId("ranges").children]
+    for (const button of ranges) button.addEventListener("click", () => this.chart.fit(Number(button.dataset.range) || button.dataset.range))
+    this.chart.onFit = (what) => ranges.forEach((button) => { button.ariaPressed = String(button.dataset.range === String(what)) })
     byId("log").addEventListener("change", () => this.chart.setLog(byId("log").checked))
     byId("series").addEventListener("change", () => this.#choose(byId("series").value))
     for (const id of ["paths", "candles"]) byId(id).addEventListener("change", () => this.redraw())
