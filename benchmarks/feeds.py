@@ -3,9 +3,11 @@
 A tick is a new bar of each series. The feed gets the new bars; ``forecast_many`` sends each series' whole
 window. Both take turns on one Redis and one worker. Per tick: series a second, milliseconds from the append
 to an update (or from the call to an outcome), CPU of the client, bytes into and out of Redis; then bytes
-in Redis a series.
+in Redis a series. Then bars that come every so many seconds, whether or not earlier ones are forecast: the
+share that was, and milliseconds from the append to an update. Last, round trips to Redis a tick, by a model
+that costs nothing, since a proxy counts them.
 
-    python -m benchmarks.feeds [--series 200] [--ticks 5] [--models null tiny small] [--samples 1]
+    python -m benchmarks.feeds [--series 200] [--ticks 5] [--models null tiny small] [--every-s 10]
 """
 
 import argparse
@@ -13,14 +15,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pandas as pd
 from redis import Redis
 
-from benchmarks.support.harness import Table, in_turn, options
+from benchmarks.support.harness import Table, in_turn, medians, options
+from benchmarks.support.round_trips import RoundTrips
 from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.workers import NULL, REAL, TINY, Workers
 from kronos_client.client import ForecastClient
@@ -71,6 +74,23 @@ class Loop:
 
         return self._measured(run)
 
+    def paced(self, num_ticks: int, every_s: float) -> tuple[float, float, float]:
+        """The share of bars that were forecast, and p50 and p95 of milliseconds from their append."""
+        after, begun_at = self._feed.last_update_id(), dict[str, float]()
+        elapsed_ms: list[float] = []
+        for _ in range(num_ticks):
+            bars = self._bars(self._ends["feed"], self._ends["feed"] + 1)
+            self._ends["feed"] += 1
+            begun = begun_at[str(bars["ds"].iloc[0])] = time.perf_counter()
+            self._feed.append(bars)
+            while (left_s := begun + every_s - time.perf_counter()) > 0:
+                for update in self._feed.next_updates(after, left_s):
+                    after = update.id
+                    since = begun_at[str(pd.Timestamp(update.last_time))]
+                    elapsed_ms.append(1e3 * (time.perf_counter() - since))
+        share = len(elapsed_ms) / (num_ticks * len(self._series))
+        return share, statistics.median(elapsed_ms), statistics.quantiles(elapsed_ms, n=20)[-1]
+
     def many(self) -> Tick:
         """A tick of ``forecast_many``."""
         end = self._ends["many"] = self._ends["many"] + 1
@@ -116,39 +136,54 @@ class Loop:
         return found["total_net_input_bytes"], found["total_net_output_bytes"]
 
 
-def measure(model: str, given: argparse.Namespace) -> Iterator[tuple[str, list[Tick], float]]:
-    """The ticks of both ways, and the feed's memory."""
-    with ExitStack() as exits:
-        settings: dict[str, str] = dict(TINY)
+@contextmanager
+def loop_of(
+    model: str, given: argparse.Namespace, *, counts: bool = False
+) -> Iterator[tuple[Loop, Workers, RoundTrips]]:
+    """Both ways, on a worker with this model. ``counts``: all through proxies that count round trips."""
+    settings: dict[str, str] = dict(TINY)
+    asked: Any = {"pred_len": given.horizon, "sample_count": given.samples, "quantiles": LEVELS, "seed": 1}
+    with tempfile.TemporaryDirectory() as folder:
         if model == "small":
-            folder = exits.enter_context(tempfile.TemporaryDirectory())
             settings = save_random_pair("small", Path(folder)) | {"KRONOS_MAX_CONTEXT": "512"}
-        workers = exits.enter_context(Workers(NULL if model == "null" else REAL, settings))
-        client, redis = ForecastClient(workers.url), exits.enter_context(Redis.from_url(workers.url))
-        exits.callback(client.close)
-        asked: Any = {
-            "pred_len": given.horizon,
-            "sample_count": given.samples,
-            "quantiles": LEVELS,
-            "seed": 1,
-        }
-        feed = exits.enter_context(client.feed("benchmark", **asked, closed_only=False))
-        loop = Loop(client, redis, feed, given.series, asked)
-        loop.fill()
-        ticks = in_turn({"feed": loop.feed, "many": loop.many}, given.ticks + 1)
-        for way, (_, *measured) in ticks.items():  # the first tick warms up
-            yield way, measured, loop.kb_a_series() if way == "feed" else 0.0
+        with (
+            Workers(NULL if model == "null" else REAL, settings, counts=counts) as workers,
+            RoundTrips(workers.url) as of_client,
+            ForecastClient(of_client.url if counts else workers.url) as client,
+            Redis.from_url(workers.url) as redis,
+            client.feed("benchmark", **asked, closed_only=False) as feed,
+        ):
+            loop = Loop(client, redis, feed, given.series, asked)
+            loop.fill()
+            yield loop, workers, of_client
 
 
 def main() -> None:
-    given = options(__doc__, series=200, ticks=5, models=["null", "tiny", "small"], samples=1, horizon=12)
+    given = options(
+        __doc__, series=200, ticks=5, models=["null", "tiny", "small"], samples=1, horizon=12, every_s=0.0
+    )
     table = Table(
         "model:<6", "way:<5", "series/s:>9.1f", "p50 ms:>8.0f", "p95 ms:>8.0f", "client CPU ms:>14.0f",
         "kB in:>8.0f", "kB out:>8.0f", "kB a series:>12.1f",
     )  # fmt: skip
+    paced = dict[str, tuple[float, float, float]]()
     for model in given.models:
-        for way, ticks, memory in measure(model, given):
-            table.row(model, way, *(statistics.median(column) for column in zip(*ticks, strict=True)), memory)
+        with loop_of(model, given) as (loop, *_):
+            ticks = in_turn({"feed": loop.feed, "many": loop.many}, given.ticks + 1)
+            for way, (_, *measured) in ticks.items():  # the first tick warms up
+                table.row(model, way, *medians(measured), loop.kb_a_series() if way == "feed" else 0.0)
+            if given.every_s:
+                paced[model] = loop.paced(given.ticks, given.every_s)
+    table = Table("every s:>8.1f", "model:<6", "forecast:>9.1%", "p50 ms:>8.0f", "p95 ms:>8.0f")
+    for model, figures in paced.items():
+        table.row(given.every_s, model, *figures)
+    table = Table("way:<5", "of client:>10.0f", "of worker:>10.0f")
+    with loop_of("null", given, counts=True) as (loop, workers, of_client):
+        idle_per_s = workers.round_trips.idle_per_s(3.0)
+        for tick in (loop.feed, loop.many):
+            tick()
+            ours, theirs = of_client.during(tick)[0], workers.round_trips.during(tick, idle_per_s)[0]
+            table.row(tick.__name__, ours, theirs)
 
 
 if __name__ == "__main__":
