@@ -15,6 +15,7 @@ from kronos_cli.files.inputs import FileReader, find_inputs
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, show, simple_table
 from kronos_cli.wording import file_error, in_own_words
+from kronos_client.backtesting.run import model_names
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
@@ -22,8 +23,10 @@ from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import FeedStore
 from kronos_client.feeds.window import TAIL_BARS
+from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.checkpoints.names import did_you_mean, full_name
 from kronos_model.errors import CandleFileError, InputError
 
 NOTHING: Final = Path("/dev/null")
@@ -88,7 +91,19 @@ def create(name: str, no_fallback: bool, open_bars: bool, **given: Any) -> None:
     """Create a feed. With equal options, an existing one stays as it is."""
     given |= {"allow_fallback": not no_fallback, "closed_only": not open_bars}
     wanted: Any = {option: value for option, value in given.items() if value not in (None, ())}
-    with ForecastClient(settings=get_settings()) as client, client.feed(name, **wanted):
+    settings, model = get_settings(), given["model"]
+    with ForecastClient(settings=settings) as client, client.feed(name, **wanted):
+        if model is not None:
+            registry = ModelRegistry(settings.model_folder) if settings.model_folder else None
+            known = model_names(model, client.workers(), registry)
+            if not {full_name(model), model.partition("@")[0]} & {*known}:
+                text = (
+                    f"Warning: {model} is no model of a live worker, and neither bundled nor registered here"
+                )
+                text += did_you_mean(model, known) or "."
+                click.echo(
+                    f"{text} Unless a worker's KRONOS_MODELS names it, all forecasts will fail.", err=True
+                )
         click.echo(f"Feed {name} is there. Append bars with: kronos feed append {name} FILE")
 
 

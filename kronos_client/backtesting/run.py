@@ -384,13 +384,19 @@ def find_lookback(
             remedy = f"{spelling}{start}, or give the workers' model folder or the lookback"
             message = f"{holds}, so its lookback is unknown: {remedy}"
             if name:
-                announced = [model.id for worker in workers for model in getattr(worker, "models", ())]
-                registered = registry.names(name) if registry is not None else ()
-                message += did_you_mean(name, [*announced, *bundled_names(), *registered])
+                message += did_you_mean(name, model_names(name, workers, registry))
             raise JobError(ErrorCode.MISSING_FIELD, message, "lookback")
         trained, least = known.get("lookback"), known.get("min_lookback")
         found.append(auto_lookback(trained, known["max_context"], horizon, least))
     return min(found)
+
+
+def model_names(
+    name: str, workers: Sequence[AnyWorkerStatus], registry: "ModelRegistry | None" = None
+) -> Sequence[str]:
+    """The models that are known here: of live workers, bundled, and registered if ``name`` may be one."""
+    announced = [model.id for worker in workers for model in getattr(worker, "models", ())]
+    return [*announced, *bundled_names(), *(registry.names(name) if registry is not None else ())]
 
 
 def _announced(workers: Sequence[AnyWorkerStatus], name: str | None) -> dict[str, Any]:

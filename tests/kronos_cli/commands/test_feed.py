@@ -11,12 +11,14 @@ from click.testing import CliRunner, Result
 
 from kronos_cli.commands.feed import create, feed
 from kronos_cli.main import cli
+from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.manifest import Manifest
 from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.options import OF_ONE_JOB
 from kronos_client.feeds.store import FeedStore
+from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
 from tests.kronos_client.feeds.test_forecasts import HandWorker
 
@@ -89,6 +91,24 @@ def test_a_feed_has_the_options_of_the_python_client(folder, redis, redis_server
     wanted = {"missing": "ffill", "calibrated": True, "device": "cpu", "temperature": 0.5, "top_p": 0.9}
     wanted |= {"max_bars": 600, "keep": ["close", "high"], "closed_only": False, "allow_fallback": False}
     assert spec | wanted == spec
+
+
+def test_a_model_that_nobody_has_is_warned_of(redis, redis_server, monkeypatch):
+    def warning(model: str) -> str:
+        redis.flushall()
+        made = run("create", "v", "--pred-len", 3, "--model", model)
+        assert made.exit_code == 0
+        return made.stderr
+
+    assert "kronos-tinny is no model of a live worker" in (found := warning("kronos-tinny"))
+    assert "; did you mean kronos-tiny? Unless a worker's KRONOS_MODELS names it" in found
+    assert warning("kronos-tiny") == warning("tiny") == ""
+    assert "small is no model" in warning("small")
+    counts = {"jobs": 0, "slots": 0, "running": 0, "waiting": 0}
+    held = {"id": "NeoQuasar/Kronos-small", "revision": None, "state": "loading", **counts}
+    small = fake_worker(models=[held])
+    monkeypatch.setattr(ForecastClient, "workers", lambda _: [small])
+    assert warning("small") == warning("NeoQuasar/Kronos-small") == ""
 
 
 def test_lines_of_watch_are_whole_updates(folder, redis, redis_server, monkeypatch):
