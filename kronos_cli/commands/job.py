@@ -7,6 +7,7 @@ from rich.text import Text
 
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, moment, show, simple_table
+from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.names import is_job_id
 from kronos_client.core.job_facts import Attempt, JobFacts, next_step, read_job
 from kronos_client.redis.connection import connect
@@ -43,13 +44,17 @@ def _rows(facts: JobFacts) -> list[tuple[str, str]]:
     }
     left = "unknown" if facts.left_s is None else f"about {duration(facts.left_s)}"
     bars = f", bar {facts.bars[0]:,} of {facts.bars[1]:,}" if facts.bars else ""
+    stored = f"{facts.state}{bars}, until {moment(facts.kept_until)}" if facts.state else "nothing"
+    code = facts.error[0] if facts.error else None
+    if facts.where == "ended" and (code == ErrorCode.RESULT_EXPIRED or not facts.state):
+        stored = "nothing: the job ended, and its result has expired"
     rows = [
         ("Job", facts.id),
         ("Where", where.get(facts.where, facts.where)),
         ("Dead", f"a message is in kronos:dead: {facts.dead_reason}" if facts.dead_reason else ""),
         ("Cancel", "requested" if facts.is_cancel_requested else ""),
         *[("Attempt", _attempt(facts, attempt)) for attempt in facts.attempts],
-        ("Stored", f"{facts.state}{bars}, until {moment(facts.kept_until)}" if facts.state else "nothing"),
+        ("Stored", stored),
         ("Error", ": ".join(facts.error or ())),
         ("Time left", left if facts.where in ("waiting", "delayed", "held") else ""),
         *[("Not read", f"{key}: no permission, or another app's key") for key in facts.unreadable],

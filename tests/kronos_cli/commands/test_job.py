@@ -10,7 +10,7 @@ from redis import Redis
 from kronos_cli.main import cli
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import DEAD_KEY, job_key, result_key
-from kronos_client.core.stored import encode_failure
+from kronos_client.core.stored import FORGOTTEN, encode_failure
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
@@ -175,6 +175,9 @@ def test_an_ended_job(redis, store, deliveries):
     assert "ended the job" in shown()
     redis.delete(result_key("a"))
     assert "no longer kept" in shown()
+    assert "Stored nothing: the job ended, and its result has expired Next" in shown()
+    redis.set(result_key("a"), encode_failure("a", FORGOTTEN))
+    assert "Stored nothing: the job ended, and its result has expired Error RESULT_EXPIRED: " in shown()
     tag = begin(store, deliveries, "b")
     store.end([Ending("b", encode_failure("b", JobError(ErrorCode.DEADLINE, "too [bold]late\x1b[0m")), tag)])
     assert "DEADLINE: too [bold]late�[0m" in shown("b")
