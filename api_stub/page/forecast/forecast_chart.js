@@ -12,7 +12,7 @@ import { isIntraday } from "../common/times.js"
 import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
 
-const BARS_BEFORE = 3 // candles shown at first for each bar of the forecast
+const BARS_BEFORE = 2 // candles shown at first for each bar of the forecast
 const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once
 const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart

@@ -3,7 +3,7 @@
 import { HIGHER } from "./answer.js"
 import { Candles, idOf } from "./candle_file.js"
 import { autoLookback, caution, chosenModel } from "../service/choices.js"
-import { badField, byId, limit, made, numberIn, showText } from "../common/elements.js"
+import { byId, limit, made, numberIn, showText } from "../common/elements.js"
 import { bars, count, lengthOf, timesOf } from "../common/format.js"
 
 const SAMPLES = 64 // as all clients
@@ -37,11 +37,6 @@ export class ForecastForm {
     this.#workers = workers
     this.#limits = { ...LIMITS, ...limits }
     this.explain()
-  }
-
-  /** One line about the first field that cannot be used; null if all can. */
-  get problem() {
-    return badField(byId("forecast-form"))
   }
 
   /** The known bars and the held-out bars of a file, as the form divides them. */

@@ -2,7 +2,7 @@
 
 import { CandleFile, Candles } from "./candle_file.js"
 import { readExample, readSample } from "./example.js"
-import { byId, showText } from "../common/elements.js"
+import { badField, byId, showText } from "../common/elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
 import { bars, timeLeft } from "../common/format.js"
@@ -81,7 +81,7 @@ export class ForecastPanel {
     event.preventDefault()
     if (this.job.isBusy) return
     showText(byId("job-problem"), null)
-    const bad = this.form.problem
+    const bad = badField(byId("forecast-form"))
     showText(byId("form-problem"), bad)
     if (bad) return
     this.#preview()
