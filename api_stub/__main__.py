@@ -13,7 +13,7 @@ from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import JobError
 from kronos_client.logs import uvicorn_config
 from kronos_client.otel.setup import export_metrics, export_traces
-from kronos_client.redis.connection import connect, refuse_cluster
+from kronos_client.redis.connection import connect, refuse_unusable
 from kronos_client.settings import SettingsError
 
 SERVICE = "kronos-api"
@@ -43,7 +43,7 @@ def main() -> None:
     try:
         settings = ApiSettings.load()
         with connect(settings.redis_url.get_secret_value()) as redis:
-            refuse_cluster(redis)
+            refuse_unusable(redis)
         export_traces(SERVICE)
         app = create_app(settings)
         export_metrics(SERVICE, app.state.metrics.registry)

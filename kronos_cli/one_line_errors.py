@@ -71,7 +71,7 @@ def error_as_json(error: Exception) -> dict[str, str]:
         case KronosError() | JobError():
             code, message = error.code, in_own_words(error.message)
         case AuthenticationError():
-            code, message = ErrorCode.BROKER_UNREACHABLE, f"{REFUSED} (KRONOS_REDIS_URL); it says: {error}"
+            code, message = ErrorCode.BROKER_UNREACHABLE, f"{REFUSED}; it says: {error}"
         case RedisError() if isinstance(error, OF_A_CLUSTER):
             code, message = ErrorCode.REDIS_CLUSTER, CLUSTER_REFUSED
         case RedisError():

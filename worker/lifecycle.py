@@ -17,7 +17,7 @@ from celery.utils.nodenames import gethostname
 
 from kronos_client.contract.errors import JobError
 from kronos_client.logs import PER_JOB, log_json, use_json
-from kronos_client.redis.connection import refuse_cluster
+from kronos_client.redis.connection import refuse_unusable
 from kronos_client.settings import SettingsError
 from kronos_model.errors import KronosError
 from kronos_model.processes.children import collect_nothing_at_exit
@@ -82,7 +82,7 @@ def or_exit(handler: Callable[P, None]) -> Callable[P, None]:
 def _start(node: str) -> WorkerProcess:
     """Start this process, and load its models."""
     settings = get_settings()
-    refuse_cluster(redis_of(settings.redis_url.get_secret_value()))
+    refuse_unusable(redis_of(settings.redis_url.get_secret_value()))
     if settings.role == "finetune":
         from worker.training.finetune_process import FinetuneProcess
 

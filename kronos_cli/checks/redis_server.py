@@ -14,7 +14,7 @@ from kronos_cli.settings import CliSettings
 from kronos_cli.stack.local_redis import MIN_VERSION
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import DEAD_KEY
-from kronos_client.redis.connection import connect, refuse_cluster
+from kronos_client.redis.connection import connect, refuse_unusable
 from kronos_client.redis.url import VERIFY, has_tls, hosts_of, place_of
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -48,7 +48,7 @@ def _reach(redis: Redis, url: str) -> Finding:
     started = time.perf_counter()
     try:
         redis.ping()
-        refuse_cluster(redis)
+        refuse_unusable(redis)
     except JobError as error:
         return Finding("redis", "failed", f"{place}: {error.message}", "use one with cluster mode disabled")
     except AuthenticationError as error:

@@ -17,7 +17,7 @@ from kronos_client.core.job import Job
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
 from kronos_client.otel.spans import SendSpan
 from kronos_client.redis.admission import Admission
-from kronos_client.redis.connection import NotConfirmed, connect, reachable, unreachable
+from kronos_client.redis.connection import NotConfirmed, connect, is_refused, reachable, unreachable
 from kronos_client.redis.message import Sending
 from kronos_client.redis.routing import choose_queue, jobs_per_s, live_workers
 from kronos_client.settings import ClientSettings
@@ -69,7 +69,7 @@ class Retries:
         """
         if error.code == ErrorCode.ENQUEUE_UNCERTAIN:
             self._uncertain = error
-        if error.code not in WORTH_ANOTHER_TRY:
+        if error.code not in WORTH_ANOTHER_TRY or is_refused(error):
             raise error
         if self._ends_at is None:
             self._ends_at = self._clock() + self._retry_for_s

@@ -233,6 +233,7 @@ class ResultEvents:
                 for waiter in self._waiters.get(job_id, ()):
                     if is_refused(error) or time.monotonic() > waiter.reached_at + self._away_for_s:
                         waiter.error = unreachable(error, job_id)
+                        waiter.error.__cause__ = error
                         waiter.changed.set()
             return
         for job_id, stored in zip(job_ids, found, strict=True):

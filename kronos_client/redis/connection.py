@@ -32,7 +32,10 @@ MAX_CONNECTIONS: Final = 32
 """Connections of one client: a GPU worker's threads exceed redis-py's default of 100."""
 MAX_CHARS: Final = 200
 """Of an error that is shown."""
-REFUSED = "Redis refuses the user or password, or requires one: write redis://USER:PASSWORD@HOST:6379/0"
+REFUSED = (
+    "Redis refuses the user or password, or requires one: correct KRONOS_REDIS_URL or its file, such as "
+    "redis://USER:PASSWORD@HOST:6379/0"
+)
 
 
 REPLICATED_KEY: Final = f"{KEY_PREFIX}replicated"
@@ -242,14 +245,13 @@ def refusal(error: BaseException) -> tuple[str, str]:
     return escaped(text, MAX_CHARS), remedy
 
 
-def refuse_cluster(redis: Redis) -> None:
-    """Raise JobError REDIS_CLUSTER if this Redis is part of a cluster; nothing if it does not answer."""
+def refuse_unusable(redis: Redis) -> None:
+    """Raise JobError if this Redis is part of a cluster or refuses the password; not if it is away."""
     try:
         redis.exists(DEAD_KEY, SHARED_KEY)  # of different slots; INFO may be forbidden
-    except OF_A_CLUSTER as error:
-        raise unreachable(error) from error
-    except NOT_REACHED:
-        return
+    except NOT_REACHED as error:
+        if isinstance(error, OF_A_CLUSTER) or is_refused(error):
+            raise unreachable(error) from error
 
 
 def unreachable(error: BaseException, job_id: str | None = None) -> JobError:

@@ -370,12 +370,14 @@ def test_the_one_machine_stack_shows_no_password_that_it_was_given(secured, tmp_
     assert_no_secret(shown)
 
 
-def test_a_worker_with_the_wrong_password_says_so_without_it(secured, tmp_path):
+def test_a_worker_with_the_wrong_password_ends_and_says_so_without_it(secured, tmp_path):
     settings = settings_of(secured, "kronos-worker", tmp_path) | PARITY_SETTINGS
     url = tmp_path / "kronos-worker.url"
     url.write_text(url.read_text().replace("-s3cretword@", "-s3cretword-not@"))
-    shown = output_until("Cannot connect to kronos://kronos-worker:**@", settings, tmp_path / "log", "worker")
-    assert "invalid username-password" in shown
+    ended = kronos(settings, "worker")
+    shown = ended.stdout + ended.stderr
+    assert ended.returncode == 1
+    assert "Redis refuses the user or password, or requires one: correct KRONOS_REDIS_URL" in shown
     assert "Traceback" not in shown
     assert_no_secret(shown)
 

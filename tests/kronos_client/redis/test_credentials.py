@@ -1,9 +1,15 @@
 """Passwords: from the URL, or from its file as it is now."""
 
+import threading
+import time
+
 import pytest
 
-from kronos_client.redis.connection import connect
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import JobError
+from kronos_client.redis.connection import connect, refuse_unusable
 from kronos_client.redis.url import URL_FILE, UrlCredentials, split_credentials
+from kronos_model.bars.synthetic import candles
 
 URL = "rediss://app:s3cret%2Fword@redis.example:6390/2?ssl_cert_reqs=none"
 
@@ -34,6 +40,37 @@ def test_a_url_without_them_may_get_them_from_its_file(file):
 
 def test_a_broker_that_is_not_redis_has_no_provider():
     assert split_credentials("memory://a:b@") == ("memory://a:b@", {})
+
+
+def test_a_refused_password_is_not_tried_again(redis, redis_server):
+    password = redis.config_get("requirepass")["requirepass"]
+    for url in (redis_server.url.replace(password, "another"), split_credentials(redis_server.url)[0]):
+        with ForecastClient(url) as client:
+            begun = time.monotonic()
+            (outcome,) = client.forecast_many([candles(bars=400).as_dict()], pred_len=3)
+            assert time.monotonic() - begun < 5
+            assert outcome.error.code == "BROKER_UNREACHABLE"
+            assert "correct KRONOS_REDIS_URL or its file, such as redis://USER:" in outcome.error.message
+        with connect(url) as refused, pytest.raises(JobError, match="correct KRONOS_REDIS_URL or its file"):
+            refuse_unusable(refused)  # a worker ends with this line
+
+
+def test_a_password_that_is_refused_later_ends_waiting(redis, redis_server):
+    password = redis.config_get("requirepass")["requirepass"]
+    with ForecastClient(redis_server.url) as client:
+        outcomes = client.forecast_many([candles(bars=400).as_dict()], pred_len=3)
+        threading.Timer(0.5, lambda: (redis.config_set("requirepass", "another"), close_all(redis))).start()
+        try:
+            (outcome,) = outcomes
+        finally:
+            redis.config_set("requirepass", password)
+        assert "correct KRONOS_REDIS_URL" in outcome.error.message
+
+
+def close_all(redis):
+    for connection in redis.client_list():
+        if connection["id"] != str(redis.client_id()):
+            redis.client_kill_filter(_id=connection["id"])
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
