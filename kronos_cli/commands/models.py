@@ -222,8 +222,8 @@ def _quality(metadata: Metadata) -> list[str]:
     judged = _at(metadata.evaluation, "models")
     ours = next(iter(judged.values()), None) if isinstance(judged, Mapping) else None
     percents = [_at(ours, "against", over, "difference") for over in ("start", "bootstrap")]
-    held, forms = _at(ours, "scores", "coverage", "0.8"), ["{:.4g}"] * 2 + ["{:+.1f} %"] * 2 + ["{:.0%}"]
-    shown = zip([*losses, *percents, held], forms, strict=True)
+    forms = ["{:.4g}"] * 2 + ["{:+.1f} %"] * 2 + ["{:.0%}"]
+    shown = zip([*losses, *percents, metadata.coverage], forms, strict=True)
     return [form.format(value) if isinstance(value, int | float) else "" for value, form in shown]
 
 

@@ -1,6 +1,7 @@
 """The drift alarm: whether a series' 80 % intervals hold much less or more than they should. No Redis.
 
-The null hypothesis is that an interval holds each close with a probability of 75 to 85 %, given all before. A
+The null hypothesis is that an interval holds each close with the expected probability, 5 points more or less,
+given all before. That is 80 %, or what the model's recorded backtest found if nothing corrects the model. A
 bet against it multiplies evidence by a factor whose mean is then at most 1 (an e-value: Arnold, Henzi and
 Ziegel, Sequentially valid tests for forecast calibration, Annals of Applied Statistics 17, 2023). So that
 drift is found whenever it begins, a little evidence is added with time (Shin, Ramdas and Rinaldo,
@@ -28,12 +29,10 @@ ALARM: Final = 100.0
 MOST: Final = 10 * ALARM
 """Evidence grows no further, so that an alarm ends soon after its reason."""
 YEAR_US: Final = 365.25 * 86_400e6
-NARROW, WIDE = 0.75, 0.85
+NOMINAL: Final = 0.8
+TOLERANCE: Final = 0.05
 BETS: Final = (1.0, 0.8)
-"""Near those that gain most if intervals hold 55 % or 95 %."""
-FACTORS: Final = np.array(
-    [[1 + BETS[0] * (NARROW - held), 1 + BETS[1] * (held - WIDE)] for held in (0, 1)]
-)  # by whether it held
+"""Near those that gain most if intervals hold 55 % or 95 % where 80 % are expected."""
 
 
 @dataclass
@@ -65,9 +64,18 @@ class SeriesState:
         return json.dumps(asdict(self), separators=(",", ":"))
 
     def test(
-        self, forecasts: Sequence[Due], clock: NDArray[np.int64], closes: Array, num_series: int
+        self,
+        forecasts: Sequence[Due],
+        clock: NDArray[np.int64],
+        closes: Array,
+        num_series: int,
+        expected: float = NOMINAL,
     ) -> None:
-        """Test forecasts of this model, in their order, by the bars that have come."""
+        """Test forecasts of this model, in their order, by the bars that have come.
+
+        Args:
+            expected: The share of closes that intervals should hold.
+        """
         evidence = []
         for at, (*known, until) in enumerate(self.tests):
             now = np.array(known)
@@ -80,7 +88,7 @@ class SeriesState:
                     continue
                 low, high = forecast.quantiles[0, [INTERVALS.index("80"), -1 - INTERVALS.index("80")], step]
                 elapsed = (forecast.times[step] - until) / YEAR_US if until else 0.0
-                now = grown(now, low <= closes[place] <= high, elapsed, num_series)
+                now = grown(now, low <= closes[place] <= high, elapsed, num_series, expected)
                 until = int(forecast.times[step])
             evidence.append((*(float(f"{each:.6g}") for each in now), until))
         self.tests = evidence
@@ -92,7 +100,11 @@ class SeriesState:
             self.drift = None
 
 
-def grown(evidence: Array, has_held: ArrayLike, elapsed_years: float, num_series: int) -> Array:
+def grown(
+    evidence: Array, has_held: ArrayLike, elapsed_years: float, num_series: int, expected: float = NOMINAL
+) -> Array:
     """Evidence (…, 2) that intervals are too narrow, and too wide, after one more outcome (…,)."""
     added = min(elapsed_years, 1.0) / (num_series * len(KINDS) * 2)
-    return np.asarray(np.minimum((evidence + added) * FACTORS[np.asarray(has_held).astype(int)], MOST))
+    held = np.asarray(has_held, float)
+    gains = [BETS[0] * (expected - TOLERANCE - held), BETS[1] * (held - expected - TOLERANCE)]
+    return np.asarray(np.minimum((evidence + added) * (1 + np.stack(gains, axis=-1)), MOST))

@@ -5,7 +5,7 @@ leaves out ticks of a series instead of falling behind.
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeGuard
 
@@ -13,11 +13,12 @@ import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import FeedUpdate
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened_forecast
 from kronos_client.feeds.bars import Bars
-from kronos_client.feeds.drift import SeriesState
+from kronos_client.feeds.drift import NOMINAL, SeriesState
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
 from kronos_client.feeds.store import Delivery, End, Ends, FeedStore, Read, TakenFeed, Unscored, gone
@@ -53,12 +54,21 @@ class FeedJob:
 
     Args:
         source: The list that the job's message was taken from.
+        recorded_coverage: What a model's recorded backtest found its 80 % intervals to hold, if it has one.
     """
 
-    def __init__(self, store: FeedStore, job: Mapping[str, Any], job_id: str, source: str) -> None:
+    def __init__(
+        self,
+        store: FeedStore,
+        job: Mapping[str, Any],
+        job_id: str,
+        source: str,
+        recorded_coverage: Callable[[ModelInfo], float | None] = lambda _: None,
+    ) -> None:
         self.name, uid = str(job["feed"].get("name")), str(job["feed"].get("uid"))
         self._store, self._delivery = store, Delivery(self.name, uid, job_id, source)
         self._submitted_at = job.get("submitted_at")
+        self._recorded_coverage, self._expected = recorded_coverage, NOMINAL
         self._feed: TakenFeed | None = None
         self._series: dict[str, _Series] = {}
         self._computed: list[str] = []  # the ids of the series that can be forecast, in the job's order
@@ -169,6 +179,8 @@ class FeedJob:
         """Note the forecast of a series, and what is kept of it."""
         assert series.bars is not None
         assert series.read.record is not None
+        if result.calibration is None and spec.calibration is None:
+            self._expected = self._recorded_coverage(result.model) or NOMINAL
         num_paths: int = spec.job["sampling"]["sample_count"]
         closes = series.bars.table()[:, CLOSE]
         num_restarts = series.read.record.num_restarts
@@ -214,7 +226,8 @@ class FeedJob:
                 state = SeriesState.read(own, made)
                 before = state.drift
                 of_model = [each for each in scored_now if each.forecast.model == made.model]
-                state.test(of_model, bars.clock, bars.table()[:, CLOSE], feed.num_series)
+                closes = bars.table()[:, CLOSE]
+                state.test(of_model, bars.clock, closes, feed.num_series, self._expected)
                 self.drifts += [state.drift] if state.drift and state.drift != before else []
                 update = update.model_copy(update={"drift": state.drift})
                 if feed.spec.calibration:

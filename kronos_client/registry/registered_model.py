@@ -108,6 +108,15 @@ class Metadata(BaseModel):
     calibration: Calibration | None = None
     sha256: dict[str, str]
 
+    @property
+    def coverage(self) -> float | None:
+        """The share of closes that its 80 % intervals held in the backtest that is recorded with it."""
+        try:
+            (scores, *_) = self.evaluation["models"].values()
+            return float(scores["scores"]["coverage"]["0.8"])
+        except (KeyError, TypeError, ValueError):
+            return None
+
 
 @dataclass(frozen=True)
 class RegisteredModel:

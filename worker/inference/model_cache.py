@@ -13,6 +13,7 @@ from kronos_client.contract.calibration import Calibration, check_calibrated
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_limits import Limits
+from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.names import did_you_mean, full_name
@@ -162,6 +163,13 @@ class ModelCache:
         """
         name = self._own.name if wanted is None else name_of(wanted)
         return check_calibrated(job, name, calibration_of(self.own.registered if wanted is None else wanted))
+
+    def recorded_coverage(self, model: ModelInfo) -> float | None:
+        """What the backtest that is recorded with a loaded model found its 80 % intervals to hold."""
+        with self._lock:
+            loaded = [entry.loaded for entry in (self._own, *self._further.values())]
+        found = [each.registered for each in loaded if each is not None and each.info == model]
+        return found[0].metadata.coverage if found and found[0] is not None else None
 
     def status(self) -> tuple[ModelStatus, ...]:
         with self._lock:

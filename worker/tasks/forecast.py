@@ -87,7 +87,8 @@ class ForecastAttempt(Attempt):
         self._feed: FeedJob | None = None
         if is_feed_job(job := kwargs.get("job")):
             source = list_key(self._queue, CELERY_PRIORITIES[self._priority])
-            self._feed = FeedJob(jobs.process.feeds, job, self.job_id, source)
+            recorded = jobs.process.server.models.recorded_coverage
+            self._feed = FeedJob(jobs.process.feeds, job, self.job_id, source, recorded)
         self._claim: Claim | None = None
         self._work: Computation | IsolatedRun | None = None  # while the job is computed
         self._began_at = time.monotonic()

@@ -51,6 +51,7 @@ class HandWorker:
     def __init__(self, redis: Redis, url: str) -> None:
         self._redis, self.store = redis, FeedStore(url)
         self.held: list[FeedJob] = []
+        self.recorded_coverage: float | None = None
 
     def take(self) -> FeedJob | None:
         """Take the next message, without its series."""
@@ -61,7 +62,7 @@ class HandWorker:
         """A delivery of this message."""
         job = json.loads(message["body"])[1]["job"]
         assert is_feed_job(job)
-        work = FeedJob(self.store, job, message["headers"]["id"], LIST)
+        work = FeedJob(self.store, job, message["headers"]["id"], LIST, lambda _: self.recorded_coverage)
         work.message = message
         return work
 

@@ -353,6 +353,19 @@ def test_a_calibration_is_announced_and_is_that_of_the_version_that_a_job_names(
     assert calibrations["desk@1"].num_windows == FIELDS["num_windows"]
 
 
+def test_what_a_recorded_backtest_held_is_that_of_the_version(registering, register):
+    for job_id, held in (("job-1", 0.71), ("job-2", 0.84)):
+        scores = {"coverage": {"0.8": held}}
+        register("desk", job_id, evaluation={"models": {"any": {"scores": scores}, "start": {}}})
+    register("bare", "job-3", evaluation=None)
+    held = {}
+    for name in (None, "desk@1", "desk@2", "bare"):
+        with use(registering, name) as entry:
+            assert settles(entry)
+            held[name] = registering.recorded_coverage(entry.served.info)
+    assert held == {None: None, "desk@1": 0.71, "desk@2": 0.84, "bare": None}
+
+
 def test_the_refusal_says_where_the_registered_models_are_listed(registering, pool):
     error = refusal(registering, "e")
     assert error.details == {"allowed": ["own", "b", "d"]}
