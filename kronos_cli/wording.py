@@ -10,6 +10,11 @@ if TYPE_CHECKING:
     from kronos_model.bars.files.lookback import Lookback
 
 
+def _with_option(match: "re.Match[str]") -> str:
+    how, _, option = match[1].partition(" ")
+    return f"a {how} --{option} than"
+
+
 _OPTIONS: Final = {
     r"give (the future times|them,) or a longer lookback": "use a longer file, or a longer --lookback",
     r"\bseries(\.0)?\.": "",
@@ -18,7 +23,8 @@ _OPTIONS: Final = {
     r"\boutput\.events\.\d+ asks": "--event asks",
     r"ask for more bars": "ask for more with --pred-len",
     r"\bor fresh=True\b": "or --fresh",
-    r"\brepeat the backtest with more\b": "repeat the backtest with more --windows",
+    r"\brepeat the backtest with more$": "repeat the backtest with more --windows",
+    r"\ba (smaller stride|shorter lookback) than\b": _with_option,
     r"^lookback: ": "--lookback: ",
     r'\bmissing "ffill"': "--missing ffill",
     r"\b(?:sampling|output)\.(\w+)": lambda match: f"--{match[1].replace('_', '-')}",

@@ -1,6 +1,7 @@
 """A calibration from a backtest's folder, and what it would have held on the latest of its windows."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from kronos_client.backtesting.plan import DEFAULT_WINDOWS
 from kronos_client.backtesting.store import LEVELS, PARTS
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
@@ -96,8 +98,13 @@ def fit_calibration(folder: Path, model: str | None = None) -> CalibrationFit:
         raise _refusal(text) from None
     close = columns["close"]
     if len(close) < MIN_WINDOWS:
-        few = f"a calibration needs {MIN_WINDOWS} windows, not {len(close)}"
-        raise _refusal(f"{few}: repeat the backtest with more")
+        few, remedy = f"a calibration needs {MIN_WINDOWS} windows, not {len(close)}", "more"
+        most = asked["windows"] or (DEFAULT_WINDOWS if asked["stride"] is None else math.inf)
+        if all(instrument["windows"] < most for instrument in report["instruments"]):
+            few += ", and the candles have no more"
+            stride = "" if asked["stride"] in (None, 1) else f"a smaller stride than {asked['stride']}, "
+            remedy = f"{stride}a shorter lookback than {asked['lookback']}, or more candles"
+        raise _refusal(f"{few}: repeat the backtest with {remedy}")
     fits = {column: windows.fit() for column, windows in columns.items() if len(windows) >= MIN_WINDOWS}
     bars = {name: asked[name] for name in ("lookback", "horizon")}
     return CalibrationFit(

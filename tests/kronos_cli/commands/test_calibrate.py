@@ -79,13 +79,20 @@ def test_it_is_compared_with_the_bootstrap_first_unless_the_backtest_is_of_0_1_0
 
 def test_what_cannot_be_calibrated_is_refused_with_one_line(registry, tmp_path):
     several = backtest(tmp_path / "several", models=["one", "two"], windows=2)
+    short = backtest(tmp_path / "short", windows=None, stride=40)
+    long = backtest(tmp_path / "long", lookback=290)
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "report.json").write_text('{"rows": 3}')
     for arguments, reason in (
         ([several], "choose one of one, two with --model"),
         ([several, "--model", "three"], "has no model three"),
-        ([several, "--model", "two"], "needs 30 windows, not 4"),
+        ([several, "--model", "two"], "needs 30 windows, not 4: repeat the backtest with more --windows\n"),
+        (
+            [short],
+            "no more: repeat the backtest with a smaller --stride than 40, a shorter --lookback than 40",
+        ),
+        ([long], "no more: repeat the backtest with a shorter --lookback than 290, or more candles\n"),
         ([tmp_path / "empty"], "run `kronos backtest` first"),
         ([tmp_path / "other"], "run `kronos backtest` first"),
     ):
