@@ -124,7 +124,7 @@ export class ForecastChart {
     const [now, horizon] = [lookback.length, forecast?.timestamps.length ?? 0]
     const end = Math.min(this.#times.length, now + (horizon ? 2 * horizon : Infinity))
     const before = what === "start" ? BARS_BEFORE * horizon : what
-    if (what === "start" && now < 2 * before) return // nearly all of it
+    if (what === "start" && now < 3 * before) return // nearly all of it
     this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - before), to: end + 1 })
   }
 
