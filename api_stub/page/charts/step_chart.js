@@ -3,7 +3,7 @@
 import { LineSeries, createOptionsChart } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { followSize } from "./chart_size.js"
 import { chartOptions, colour, withColours } from "./colours.js"
-import { made } from "../common/elements.js"
+import { made, whole } from "../common/elements.js"
 import { figure } from "../common/format.js"
 
 /** The key of `{text, colour}` of a chart's lines. */
@@ -11,7 +11,7 @@ export function keyOf(lines) {
   return made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name }) => {
     const swatch = made("span", { class: "swatch swatch-line", "aria-hidden": "true" })
     swatch.style.background = `var(--${name})`
-    return made("li", {}, swatch, text)
+    return made("li", {}, swatch, ...whole(text))
   }))
 }
 

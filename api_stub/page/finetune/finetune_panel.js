@@ -2,7 +2,7 @@
 
 import { Unreachable, upload } from "../service/api.js"
 import { modelOf } from "../service/choices.js"
-import { badField, byId, made, numberIn, showText } from "../common/elements.js"
+import { badField, byId, made, numberIn, showText, whole } from "../common/elements.js"
 import { bars, count, duration, timeLeft } from "../common/format.js"
 import { LossChart } from "./loss_chart.js"
 import { waiting } from "../service/pool.js"
@@ -149,7 +149,7 @@ export class FinetunePanel {
     use.addEventListener("click", () => this.onModel(model.id))
     byId("trained").replaceChildren(
       made("div", { class: "notice" },
-        made("p", {}, made("strong", {}, model.id), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),
+        made("p", {}, made("strong", {}, ...whole(model.id)), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),
         ...verdictLines(verdict), made("div", { class: "row" }, use, promotion(model.id))),
       ...(evaluation?.models ? [scoresTable(rowsOf(model.id, parent.model, evaluation)),
         made("p", { class: "help" }, `On ${count(evaluation.num_windows)} moments that training has not seen: ${bars(evaluation.lookback)} read, ` +

@@ -70,8 +70,8 @@ export class ForecastView {
     const { lookback, series, isExample } = this.#shown
     const note = warnings.find(isCaution) ?? caution(model.id, model.revision)
     const ahead = `The next ${lengthOf(series.timestamps.length, series.timestamps)} of `
-    const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", {}, model.id), `. ${ahead}${lookback.name}. `]
-      : [`${ahead}${lookback.name}, by `, made("strong", {}, model.id), " on the ", made("strong", {}, deviceName(device)),
+    const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", { class: "whole" }, model.id), `. ${ahead}${lookback.name}. `]
+      : [`${ahead}${lookback.name}, by `, made("strong", { class: "whole" }, model.id), " on the ", made("strong", {}, deviceName(device)),
         ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. Worker ${worker}${engine ? `, ${engine} engine` : ""}. `]
     byId("made-by").replaceChildren(...origin, ...(note ? [made("span", { class: "badge" }, note)] : []))
   }
