@@ -15,7 +15,16 @@ def _with_option(match: "re.Match[str]") -> str:
     return f"a {how} --{option} than"
 
 
+def _conflict(match: "re.Match[str]") -> str:
+    own = {"events": "event", "closed_only": "open_bars", "allow_fallback": "no_fallback"}
+    option = own.get(match[1], match[1]).replace("_", "-").replace("sample-count", "samples")
+    return f"another --{option}: give the same, or remove the feed with `kronos feed delete`"
+
+
 _OPTIONS: Final = {
+    r"another (\w+): open it without options, or delete it first": _conflict,
+    r"create it by giving pred_len and other options": "make it with `kronos feed create`",
+    r"\bevent must be one of the feed's": "--rank must be one of the feed's",
     r"give (the future times|them,) or a longer lookback": "use a longer file, or a longer --lookback",
     r"\bseries(\.0)?\.": "",
     r"\bdata\.instruments\b": "--inline",

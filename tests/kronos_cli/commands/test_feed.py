@@ -93,6 +93,24 @@ def test_a_feed_has_the_options_of_the_python_client(folder, redis, redis_server
     assert spec | wanted == spec
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("create", "u", "--pred-len", 3),
+            "another --event: give the same, or remove the feed with `kronos feed",
+        ),
+        (("create", "u", "--pred-len", 3, "--event", UP, "--samples", 9), "has another --samples: give the"),
+        (("scores", "v"), "there is no feed 'v': make it with `kronos feed create`"),
+        (("latest", "u", "--rank", "low<last at end"), f"--rank must be one of the feed's events ({UP})"),
+    ],
+)
+def test_errors_name_options_of_the_command_line(folder, words, message):
+    refused = run(*words)
+    assert refused.exit_code == 1
+    assert message in refused.stderr
+
+
 def test_a_model_that_nobody_has_is_warned_of(redis, redis_server, monkeypatch):
     def warning(model: str) -> str:
         redis.flushall()
