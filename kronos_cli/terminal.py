@@ -7,10 +7,12 @@ from typing import Any, Final
 
 import click
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+MAX_CHARS: Final = 1000
+"""Of a table's line."""
 UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -19,7 +21,7 @@ def show(data: Any, view: RenderableType, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(data, indent=2))
     else:
-        Console().print(view)
+        Console().print(view, crop=False)
 
 
 def progress_bar(console: Console, title: str, unit: str) -> Progress:
@@ -29,14 +31,24 @@ def progress_bar(console: Console, title: str, unit: str) -> Progress:
     return Progress(TextColumn(title), *columns, console=console, transient=True, disable=not is_shown)
 
 
+class NamedTable(Table):
+    """A table that keeps its names whole: if it has titles, its lines may be longer than the terminal's."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self.show_header and not console.is_alt_screen:  # a full screen has no longer lines
+            longest = self.__rich_measure__(console, options.update(width=MAX_CHARS)).maximum
+            options = options.update(width=max(options.max_width, longest))
+        yield from super().__rich_console__(console, options)
+
+
 def simple_table(
     *columns: str, names: Collection[str] = (), texts: Collection[str] = (), show_header: bool = True
 ) -> Table:
     """An empty table. Its columns hold numbers, except for ``names`` and ``texts``.
 
-    Names are folded and never cut, since long names differ at the end. Numbers and texts stay on one line.
+    Names are never cut, since long names differ at the end. Numbers and texts stay on one line.
     """
-    table = Table(box=box.SIMPLE, show_header=show_header, pad_edge=False, padding=(0, 1, 0, 0))
+    table = NamedTable(box=box.SIMPLE, show_header=show_header, pad_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         if column in names:
             table.add_column(column, overflow="fold")

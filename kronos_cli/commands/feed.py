@@ -32,7 +32,7 @@ from kronos_model.errors import CandleFileError, InputError
 NOTHING: Final = Path("/dev/null")
 """``find_inputs`` leaves out what lies where the output goes; a feed has none."""
 MAX_ROWS: Final = 20
-"""Rows that the table shows."""
+"""Series that the table of ``latest`` shows."""
 BREAKS: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.FEED_GONE)
 """After these, bars that were appended may be gone: a followed folder is appended whole."""
 
@@ -204,11 +204,9 @@ def scores(name: str, by: By, days: int | None, as_json: bool) -> None:
         return
     titles = [title.removeprefix("num_").replace("coverage_", "in ").replace("_", " ") for title in rows[0]]
     table = simple_table(*titles, names=("id", "model"))
-    for row in rows[:MAX_ROWS]:
+    for row in rows:
         shown = (f"{value:.3f}" if isinstance(value, float) else value for value in row.values())
         table.add_row(*("–" if value is None else str(value) for value in shown))
-    if len(rows) > MAX_ROWS:
-        table.caption = f"{MAX_ROWS} of {len(rows)} rows; --json has all"
     show(rows, table, as_json=False)
 
 
@@ -304,7 +302,7 @@ def _table(rows: pd.DataFrame) -> Table:
         notes.append(row["drift"] and f"drift: {row['drift'].replace('_', ' ')}")
         table.add_row(*cells, ", ".join(filter(None, notes)))
     if len(rows) > MAX_ROWS:
-        table.caption = f"{MAX_ROWS} of {len(rows)} series; --csv and --json have all"
+        table.caption = f"{len(rows) - MAX_ROWS} more series are not shown; --csv and --json have all"
     return table
 
 

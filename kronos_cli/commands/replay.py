@@ -54,7 +54,7 @@ def replay(manifest: str, candles: Path | None, reading: ReadOptions) -> None:
             else:
                 is_equal = again.forecast == one.forecast
                 outcome = "equal" if is_equal else _difference(one, again)
-            click.echo(f"{one.series}: {outcome}")
+            click.echo(f"{one.series}, {one.bars.last}: {outcome}")
             are_equal &= is_equal
     raise SystemExit(not are_equal)
 

@@ -72,7 +72,7 @@ def _watch(redis: Redis, interval_s: float, *, as_json: bool) -> None:
             elif as_json:
                 click.echo(json.dumps(data))
             else:
-                console.print(view, soft_wrap=isinstance(view, Text))
+                console.print(view, soft_wrap=isinstance(view, Text), crop=False)
             time.sleep(interval_s)
 
 

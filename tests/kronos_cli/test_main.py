@@ -145,6 +145,14 @@ def test_the_table_fits_a_terminal_of_80_columns(redis: Redis, monkeypatch: pyte
     assert [name, "12345", "1", "64", "448", "64", "12.3", "s", "12,346"] in rows
 
 
+def test_names_stay_whole_on_a_narrow_terminal(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    name = "kronos-4711@build-1.of-a-company.example"
+    announce(redis, status(name, device="cuda:0", queue="gpu"))
+    rows = [line.split() for line in run("status").output.splitlines()]
+    assert [name, "ready", "cuda:0", "torch", "gpu", "kronos-tiny", "2", "min"] in rows
+
+
 def test_status_shows_how_busy_a_gpu_is(redis: Redis) -> None:
     memory = {"memory_total_bytes": 80 * 2**30, "memory_free_bytes": 19 * 2**30}
     gpu = {"name": "AMD Instinct (ROCm)", "kind": "cuda", "index": 0, "utilisation_percent": 87, **memory}

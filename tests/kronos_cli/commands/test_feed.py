@@ -44,7 +44,7 @@ def folder(tmp_path, redis):
     return tmp_path
 
 
-def test_files_become_a_table_of_forecasts(folder, redis, redis_server):
+def test_files_become_a_table_of_forecasts(folder, redis, redis_server, monkeypatch):
     assert "BBB.csv: 60 new (1 series)" in run("append", "u", folder).output
     HandWorker(redis, redis_server.url).run()
     rows = json.loads(run("latest", "u", "--json").output)
@@ -59,6 +59,9 @@ def test_files_become_a_table_of_forecasts(folder, redis, redis_server):
     HandWorker(redis, redis_server.url).run()
     assert len(json.loads(run("scores", "u", "--by", "horizon", "--json").output)) == 3
     assert "AAA" in run("scores", "u").output
+    rows = [{"id": f"s{number}", "num_bars": 1} for number in range(21)]
+    monkeypatch.setattr(Feed, "score_rows", lambda *_, **__: rows)
+    assert all(f" {row['id']} " in run("scores", "u").output for row in rows)
     assert [one["series"] for one in json.loads(run("list", "--json").output)] == [2]
 
 
@@ -252,7 +255,7 @@ def test_a_feed_that_is_gone_ends_the_command(folder, follow, redis):
 
     code, lines = follow(lose)
     assert code == 1
-    assert "there is no feed 'u': create it" in lines[-1]
+    assert "there is no feed 'u': make it with" in lines[-1]
 
 
 def test_a_feed_is_deleted_once_it_was_confirmed(folder):
