@@ -30,6 +30,11 @@ def due_key(uid: str) -> str:
     return f"{KEY_PREFIX}feed_due:{uid}"
 
 
+def turns_key(uid: str) -> str:
+    """The key of all series, by when a job last took them."""
+    return f"{KEY_PREFIX}feed_turns:{uid}"
+
+
 def taken_key(uid: str) -> str:
     """The key of the series that jobs compute, by job."""
     return f"{KEY_PREFIX}feed_taken:{uid}"

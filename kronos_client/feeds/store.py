@@ -33,6 +33,7 @@ from kronos_client.feeds.keys import (
     scores_key,
     series_key,
     taken_key,
+    turns_key,
     unlisted_key,
     updates_key,
     versions_key,
@@ -258,7 +259,8 @@ class FeedStore:
             known = "" if write.appended_at is None else f" {write.appended_at:.6f}"
             args += [write.series_id, write.record.to_json(), f"{write.version}{known}"]
         args += uploads + old
-        keys = [feed_key(name), FEEDS_KEY, series_key(uid), versions_key(uid), due_key(uid)]
+        keys = [feed_key(name), FEEDS_KEY]
+        keys += [key(uid) for key in (series_key, versions_key, due_key, turns_key)]
         keys += [list_key(f"{queue}{FEED}", CELERY_PRIORITIES[spec.job["priority"]]), unlisted_key(uid)]
         answer, *number = self._run("feed_append", keys, args)
         if answer == b"gone":
@@ -274,8 +276,9 @@ class FeedStore:
     def take(self, delivery: Delivery) -> TakenFeed | None:
         """The due series of a feed, for a job; None if the feed is gone."""
         name, uid, job_id, source = delivery
-        keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, series_key, versions_key)), source]
-        keys += [job_key(job_id), adaptive_key(uid)]
+        keys = [feed_key(name)]
+        keys += [key(uid) for key in (due_key, taken_key, series_key, versions_key, turns_key)]
+        keys += [source, job_key(job_id), adaptive_key(uid)]
         answer = self._run("feed_take", keys, [uid, job_id])
         if not answer:
             return None
@@ -415,7 +418,7 @@ class FeedStore:
                 for names in unlisted:
                     self.redis.unlink(*(block_key(uid, block) for block in names.decode().split()))
                 others = [series_key, versions_key, due_key, taken_key, latest_key, updates_key]
-                others += [scores_key, adaptive_key, unlisted_key]
+                others += [scores_key, adaptive_key, unlisted_key, turns_key]
                 days = day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
                 self.redis.unlink(*(key(uid) for key in others), *days)
                 self.redis.srem(GONE_KEY, uid)

@@ -3,7 +3,7 @@
 -- read, or blocks are no longer there; 'series' or 'bytes' with the number that would exceed its limit.
 -- include: now
 -- include: feed_send
-local feed, feeds, series, versions, due, list, unlisted = unpack(KEYS)
+local feed, feeds, series, versions, due, turns, list, unlisted = unpack(KEYS)
 local name, uid, max_series, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local growth, num_series, num_uploads = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 -- Then for each series: id, record, version that was read ('0': none) and, if its newest bar was known, the moment when that
@@ -21,7 +21,7 @@ for at = first_upload, first_upload + num_uploads - 1 do
 end
 local num_new, chunks = 0, {}
 for first = 8, first_upload - 1, 3 * chunk do
-    local ids, records, changes, dues = {}, {}, {}, {}
+    local ids, records, changes, dues, new_turns = {}, {}, {}, {}, {}
     for at = first, math.min(first + 3 * chunk, first_upload) - 3, 3 do
         local id, place = ARGV[at], #records
         ids[#ids + 1] = id
@@ -34,13 +34,17 @@ for first = 8, first_upload - 1, 3 * chunk do
         if (known and string.match(known, '^%d+') or '0') ~= expected then
             return {'changed'}
         end
-        num_new = num_new + (expected == '0' and 1 or 0)
+        if expected == '0' then
+            num_new = num_new + 1
+            new_turns[#new_turns + 1], new_turns[#new_turns + 2] = 0, ids[position]
+        end
         changes[2 * position] = string.format('%d%s', expected + 1, moment == '' and ' ' .. now_text or moment)
     end
-    chunks[#chunks + 1] = {records, changes, dues}
+    chunks[#chunks + 1] = {records, changes, dues, new_turns}
 end
-if redis.call('HLEN', series) + num_new > max_series then
-    return {'series', redis.call('HLEN', series) + num_new}
+local num_then = redis.call('HLEN', series) + num_new
+if num_then > max_series then
+    return {'series', num_then}
 end
 if growth > 0 and num_bytes + growth > max_bytes then
     return {'bytes', num_bytes + growth}
@@ -53,6 +57,9 @@ for _, each in ipairs(chunks) do
     redis.call('HSET', series, unpack(each[1]))
     redis.call('HSET', versions, unpack(each[2]))
     redis.call('ZADD', due, 'NX', unpack(each[3]))
+    if each[4][1] then
+        redis.call('ZADD', turns, unpack(each[4]))
+    end
 end
 for at = first_upload, #ARGV do
     if at < first_upload + num_uploads then

@@ -327,13 +327,19 @@ def test_bars_that_come_while_a_message_waits_are_read(feed, worker, redis):
     assert len(updates) == len(NAMES)
 
 
-def test_a_pool_that_is_too_slow_leaves_out_ticks_of_all_series(feed, worker):
-    for tick in range(9):
-        feed.append(all_bars(10 + tick))
+@pytest.mark.parametrize("is_together", [True, False])
+def test_a_pool_that_is_too_slow_leaves_out_ticks_of_all_series_evenly(feed, worker, is_together):
+    feed.append(all_bars())
+    counts = dict.fromkeys(NAMES, 0)
+    for tick in range(30):
+        for names in [NAMES] if is_together else [[name] for name in NAMES]:
+            feed.append(pd.concat([bars(name, 1, 20 + tick) for name in names]))
         work = worker.take()
-        worker.finish(work, work.take())  # one job a tick, of 4 of the 9 series
-    seen = [update.series for update in feed.updates(after="0", timeout_s=0.01)]
-    assert {seen.count(name) for name in NAMES} <= {3, 4, 5}  # of series that wait equally long, by id
+        for series in work.take()["series"]:  # one job a tick, of 4 of the 9 series
+            counts[series["id"]] += 1
+        work.end(JobError(ErrorCode.DEADLINE, "late", "deadline_s"))
+        assert max(counts.values()) - min(counts.values()) <= 1
+    assert sum(counts.values()) == 30 * 4
 
 
 def test_a_message_counts_the_series_that_come_while_it_waits(feed, redis):
@@ -438,7 +444,7 @@ def test_a_pools_waiting_work_includes_what_its_feeds_series_make(feed, worker, 
 
     assert state() == QueueState({"high": 0, "normal": 0, "low": 0}, 0, 0, 0.0, 0)
     feed.append(all_bars())
-    redis.zadd(f"kronos:feed_due:{feed._uid}", {"s5": 1.0})
+    redis.zadd(f"kronos:feed_due:{feed._uid}", {"s0": 1.0})
     assert (state().lengths["normal"], state().of_feeds) == (3, 3)  # 9 series of 16 paths, 64 in a job
     assert state().oldest_s > 1e9
     assert worker.take().take() is not None
