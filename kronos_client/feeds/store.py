@@ -207,14 +207,16 @@ class FeedStore:
 
     def read(self, uid: str, ids: Sequence[str]) -> list[Read]:
         """The series, in the order of ``ids``."""
-        read = []
+        read: list[Read] = []
         with reachable():
             for first in range(0, len(ids), CHUNK):
                 part = list(ids[first : first + CHUNK])
-                pipe: Any = self.redis.pipeline(transaction=True)  # both of one moment
-                pipe.hmget(series_key(uid), part)
+                # A full Redis refuses transactions. An append between both is found: the version is old then.
+                pipe: Any = self.redis.pipeline(transaction=False)
                 pipe.hmget(versions_key(uid), part)
-                read += [_read(*both) for both in zip(*pipe.execute(), strict=True)]
+                pipe.hmget(series_key(uid), part)
+                versions, records = pipe.execute()
+                read += map(_read, records, versions)
         return read
 
     def series_ids(self, uid: str) -> list[str]:

@@ -358,6 +358,23 @@ def test_blocks_that_no_record_lists_go_by_later_appends(feed, redis):
     assert is_held(feed, WHOLE[:71])
 
 
+def test_a_full_redis_is_read_and_makes_room_when_it_refuses_an_append(feed, redis):
+    for end in range(60, 70):
+        feed.append(WHOLE[:end])
+    old = redis.zrange(unlisted_key(feed._uid), 0, -1)
+    redis.zadd(unlisted_key(feed._uid), dict.fromkeys(old, 0))
+    redis.config_set("maxmemory", 1)
+    try:
+        assert code_of(feed.append, WHOLE[:71]) == "BROKER_UNREACHABLE"
+        assert [row["id"] for row in feed.rows()] == ["A"]
+        assert is_held(feed, WHOLE[:69])
+    finally:
+        redis.config_set("maxmemory", 0)
+    assert old
+    assert redis.zrange(unlisted_key(feed._uid), 0, -1) == []
+    assert feed.append(WHOLE[:71]).num_new == 2
+
+
 def test_ids_that_could_be_confused_are_refused(feed):
     same = pd.concat(
         [WHOLE.assign(unique_id=pd.Series(["1"] * NUM_BARS, dtype=object)), WHOLE.assign(unique_id=1)]
