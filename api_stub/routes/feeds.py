@@ -25,6 +25,7 @@ from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.options import OF_ONE_JOB
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import SCORES_KEPT_DAYS
+from kronos_model.checkpoints.names import did_you_mean
 
 router = APIRouter(
     prefix="/v1/feeds",
@@ -123,6 +124,7 @@ async def create_feed(
     """Create a feed. With equal options, an existing one stays as it is; with others, it is FEED_CONFLICT."""
     if unknown := sorted(options.keys() - OPTIONS.keys()):
         text = f"{unknown[0]} is no option of a feed: it has {', '.join(sorted(OPTIONS))}"
+        text += did_you_mean(unknown[0][:MAX_NAME_CHARS], OPTIONS)
         raise JobError(ErrorCode.UNKNOWN_FIELD, text, unknown[0])
     if not options:
         raise JobError(

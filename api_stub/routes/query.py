@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.checkpoints.names import did_you_mean
 
 MAX_LIMIT: Final = 1000
 
@@ -49,7 +50,8 @@ async def _check(request: Request) -> None:
     if unknown := [name for name in request.query_params if name not in known]:
         has = f"those of this address are {', '.join(sorted(known))}" if known else "this address has none"
         name = unknown[0][:MAX_SHOWN_CHARS]
-        raise JobError(ErrorCode.UNKNOWN_FIELD, f"{name!r} is no query parameter: {has}", name)
+        text = f"{name!r} is no query parameter: {has}{did_you_mean(name, known)}"
+        raise JobError(ErrorCode.UNKNOWN_FIELD, text, name)
 
 
 def _names(dependant: Dependant) -> Iterator[str]:

@@ -12,6 +12,7 @@ from api_stub.backend import Backend
 from api_stub.problems import HttpCode, HttpError
 from api_stub.scopes import key_of
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.bars.files.content import SAVE_AS_CSV
 from kronos_model.bars.files.find import PARQUET_SUFFIXES, SUFFIXES
 from kronos_model.bars.files.options import MAPPED, ReadOptions
 from kronos_model.bars.missing import Missing
@@ -50,7 +51,8 @@ async def receiving(request: Request, backend: Backend, name: str) -> AsyncItera
             "the Content-Type does not fit the file: send a .csv as text/csv, a .csv.gz as application/gzip"
         )
         others = "a .parquet or .pq as application/vnd.apache.parquet, or any as application/octet-stream"
-        raise HttpError(HttpCode.UNSUPPORTED_MEDIA_TYPE, f"{text}, {others}; not as a form")
+        others += f"; not as a form. {SAVE_AS_CSV}"
+        raise HttpError(HttpCode.UNSUPPORTED_MEDIA_TYPE, f"{text}, {others}")
     sender = key_of(request.scope) or (request.client.host if request.client else "")
     if backend.uploads[sender] >= MAX_UPLOADS_OF_ONE:
         text = f"{MAX_UPLOADS_OF_ONE} of your uploads are under way; send the file when one is done"

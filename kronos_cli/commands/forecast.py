@@ -183,7 +183,7 @@ def _print_summary(tally: Tally, output: Path, *, as_json: bool) -> None:
             click.echo(f"{name}: {text}")
     if len(tally.answers) > MAX_ANSWERS_SHOWN:
         click.echo(f"… and {len(tally.answers) - MAX_ANSWERS_SHOWN} more; the output and --json have all")
-    counts = [f"{tally.num_forecast} forecast"]
+    counts = ["1 forecast" if tally.num_forecast == 1 else f"{tally.num_forecast} forecasts"]
     counts += [f"{tally.num_unchanged} unchanged"] if tally.num_unchanged else []
     counts += [f"{len(tally.failed)} failed"] if tally.failed else []
     if tally.is_interrupted:

@@ -144,7 +144,7 @@ def address_lines(addresses: Mapping[str, str | None], *, finetune: bool, has_ke
     lines = []
     if addresses["redis_url"] is not None:
         lines += [
-            f"Redis: {addresses['redis_url']} has the jobs. For apps, kronos status and kronos models:",
+            f"Redis: {addresses['redis_url']} holds the jobs. Apps and other commands find it by:",
             *(f"  export {line}" for line in address_variables(addresses)[:2]),
         ]
     if finetune:

@@ -156,13 +156,15 @@ def _check(columns: Mapping[ColumnName, _Windows]) -> str:
         return "The windows are too few to check the calibration on the latest of them."
     by = compared(NAIVE_TITLES[BOOTSTRAP], close.against.as_dict())
     first = f"the close's quantiles are {by}. The" if np.isfinite(close.against.mean) else "the"
-    others = [f"{column} {100 * shares.after:.0f} %" for column, shares in held.items() if shares is not None]
+    others = [
+        f"{100 * each.after:.0f} % of the {column}s" for column, each in held.items() if each is not None
+    ]
     return (
         f"Fitted to the {len(columns['close']) - num_late} earlier windows and tried on the {num_late} later "
         f"ones, {first} 80 % interval held {100 * close.after:.0f} % of the closes, instead of "
         f"{100 * close.before:.0f} %, and was {100 * abs(close.widening - 1):.0f} % "
         f"{'wider' if close.widening >= 1 else 'narrower'}. Of the model's own quantiles it keeps "
-        f"{100 * close.weight:.0f} %." + (f" It held of the {', '.join(others)}." if others else "")
+        f"{100 * close.weight:.0f} %." + (f" It held {', '.join(others)}." if others else "")
     )
 
 

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final, Self
 
 from pydantic import ValidationError
 
+from kronos_model.checkpoints.names import did_you_mean
 from kronos_model.errors import KronosError
-from kronos_model.text import dotted, excerpt, without_paths
+from kronos_model.text import MAX_EXCERPT_CHARS, dotted, excerpt, without_paths
 
 
 class Code(StrEnum):
@@ -190,7 +192,8 @@ def refusal(error: ValidationError) -> JobError:
     code = ErrorCode.INVALID_DEVICE if kind == "string_pattern_mismatch" else code_of(kind)
     field = dotted(first["loc"]) or "job"
     if code == ErrorCode.UNKNOWN_FIELD:
-        return JobError(code, f"{field} is not a field of the job: remove it or check its spelling", field)
+        text = f"{field} is not a field of the job: remove it or check its spelling"
+        return JobError(code, text + nearest_field(str(first["loc"][-1])), field)
     if kind == "missing":
         return JobError(code, f"{field} is missing: add it", field)
     if kind in _EXPECTED:
@@ -209,6 +212,22 @@ def refusal(error: ValidationError) -> JobError:
         *place, row = first["loc"]
         field, expected, details = dotted(place), f"{expected} in row {row}", {"row": row}
     return JobError(code, f"{field} must be {expected}, not {excerpt(value)}", field, details)
+
+
+def nearest_field(name: str) -> str:
+    """The end of a message about an unknown field: the forecast job's field most like it, if any is."""
+    known = _field_names()
+    return "" if name in known else did_you_mean(name[:MAX_EXCERPT_CHARS], known)
+
+
+@cache
+def _field_names() -> frozenset[str]:
+    from kronos_client.contract.forecast import ForecastJob
+
+    schema = ForecastJob.model_json_schema()
+    return frozenset(
+        name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", ())
+    )
 
 
 def first_reason(error: ValidationError) -> str:

@@ -42,6 +42,7 @@ def test_a_problem_has_the_fields_of_rfc_9457(code):
     [
         ("/v1/forecasts?limt=2", "limt"), ("/v1/forecasts?limit=2", None),
         ("/v1/forecasts/file?pred_len=3&drop_bad_row=true&webhook=", "drop_bad_row"),
+        ("/v1/forecasts/file?predlen=3", "predlen"),
         ("/v1/workers?x=", "x"), ("/?utm_source=mail", None),
     ],
 )  # fmt: skip
@@ -55,3 +56,7 @@ def test_a_query_parameter_that_an_address_does_not_have_is_refused(http, addres
         "UNKNOWN_FIELD",
         unknown,
     )
+    if unknown == "predlen":
+        assert answer.json()["detail"].endswith("; did you mean pred_len?")
+    answer = http.put("/v1/feeds/us", json={"predlen": 3}).json()
+    assert answer["detail"].endswith("; did you mean pred_len?")

@@ -107,5 +107,5 @@ def test_a_job_that_is_not_done_in_time_fails_its_file_alone(redis: LocalRedis, 
     assert status == 1
     assert "No worker serves the queue cpu, so the job waits; start one with: kronos worker" in errors
     assert "TIMEOUT: in/1/file-01.csv" in errors
-    assert "2 files: 0 forecast, 2 failed" in output
+    assert "2 files: 0 forecasts, 2 failed" in output
     assert [path.name for path in (folder / "out").iterdir()] == [".kronos-forecasts.jsonl"]

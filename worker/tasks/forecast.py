@@ -114,7 +114,7 @@ class ForecastAttempt(Attempt):
         if self._claim.is_taken_away:
             raise Ignore
         if time.monotonic() > self._process.hand_back_at:
-            raise RetryLater("the worker shuts down, and the job was not done within KRONOS_DRAIN_TIMEOUT_S")
+            raise RetryLater("the worker shuts down, and the job was not done in time")
         if is_cancelled:
             self._work.cancel()
         self.advance()  # a model that loads, or an engine that died

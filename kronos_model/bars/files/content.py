@@ -21,6 +21,9 @@ MAX_FOOTER_BYTES: Final = 2**24
 """Largest footer of a Parquet file. 1,000 row groups of 20 columns take about 3 MiB."""
 CUT: Final = "it was not written or downloaded to its end: get it again"
 GZIP: Final = b"\x1f\x8b"
+WORKBOOKS: Final = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""The first bytes of ZIP archives, which new workbooks of Excel are too, and of old ones."""
+SAVE_AS_CSV: Final = "Save an Excel workbook as CSV, and unpack a ZIP archive"
 PIECE_BYTES: Final = 2**14
 """Packed bytes that are unpacked at once: gzip makes up to 1,032 bytes of one."""
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -68,6 +71,8 @@ def read_text(path: Path) -> bytes:
         else:
             content = file.read()
             packed_bytes = len(content)
+    if content.startswith(WORKBOOKS):
+        raise CandleFileError(f"{path} is an Excel workbook or a ZIP archive, not CSV. {SAVE_AS_CSV}")
     if content.startswith(_UTF_16):
         content = content.decode("utf-16", "replace").encode()
     elif content.endswith(b"\0"):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from kronos_model.bars.files.content import SAVE_AS_CSV
 from kronos_model.errors import CandleFileError
 
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
@@ -32,9 +33,8 @@ def find_files(paths: Sequence[str]) -> dict[Path, Path | None]:
         elif not path.exists():
             raise CandleFileError(f"{path} does not exist")
         elif not path.name.lower().endswith(SUFFIXES):
-            raise CandleFileError(
-                f"{path} is neither CSV nor Parquet: its name must end in {', '.join(SUFFIXES)}"
-            )
+            text = f"{path} is neither CSV nor Parquet: its name must end in {', '.join(SUFFIXES)}"
+            raise CandleFileError(f"{text}. {SAVE_AS_CSV}")
         else:
             files[path.absolute()] = path, None
     if not files:

@@ -107,22 +107,22 @@ def test_the_first_help_lists_at_most_24_options_and_the_others_have_headings() 
 def test_every_file_is_forecast_once(played: PlayedClient, files: list[Path]) -> None:
     outcome = forecast("in", "--output", "out", "--in-flight", "5", "--pred-len", "2", "--timeout", "9")
     assert outcome.exit_code == 0, outcome.output
-    assert outcome.stdout == "3 files: 3 forecast. out\n"
+    assert outcome.stdout == "3 files: 3 forecasts. out\n"
     assert outcome.stderr.count("a warning") == 1
     assert (
         played.options.items() >= {"max_in_flight": 5, "pred_len": 2, "timeout_s": 9, "forget": True}.items()
     )
     assert pd.read_csv("out/b.csv")["close"].tolist() == [10.0, 11.0]
     again = forecast("in", "--output", "out", "--pred-len", "2")
-    assert again.stdout == "3 files: 0 forecast, 3 unchanged. out\n"
+    assert again.stdout == "3 files: 0 forecasts, 3 unchanged. out\n"
     assert played.asked == [20, 21, 22]
 
 
 def test_another_version_of_the_workers_own_model_repeats_a_forecast(
     played: PlayedClient, files: list[Path]
 ) -> None:
-    assert "3 forecast" in forecast("in", "--output", "out").stdout
-    for revision, said in (("1", "3 unchanged"), ("2", "3 forecast"), ("2", "3 unchanged")):
+    assert "3 forecasts" in forecast("in", "--output", "out").stdout
+    for revision, said in (("1", "3 unchanged"), ("2", "3 forecasts"), ("2", "3 unchanged")):
         played.model = played.model | {"revision": revision}
         played.live_workers = [fake_worker(model=played.model)]
         assert said in forecast("in", "--output", "out").stdout
@@ -145,7 +145,7 @@ def test_another_version_that_a_name_means_repeats_a_forecast(
             metadata={"max_context": 64},
         )
         played.model = played.model | {"id": "mine", "revision": version}
-        assert "3 forecast" in forecast("in", "--output", "out.csv", "--model", "mine").stdout
+        assert "3 forecasts" in forecast("in", "--output", "out.csv", "--model", "mine").stdout
         assert "3 unchanged" in forecast("in", "--output", "out.csv", "--model", "mine").stdout
 
 
@@ -196,12 +196,12 @@ def test_a_flat_file_of_many_tickers_is_a_job_for_each(played: PlayedClient, fil
     Path("in/flat.csv").write_text("\n".join([header, *lines, ""]))
     outcome = forecast("in", "--output", "out", "--pred-len", "2")
     assert outcome.exit_code == 0, outcome.output
-    assert outcome.stdout == "303 files: 303 forecast. out\n"
+    assert outcome.stdout == "303 files: 303 forecasts. out\n"
     assert played.asked == [20, 21, 22, *[30] * 300]
     assert Path("out/flat/T299.csv").exists()
     Path("in/flat.csv").write_text("\n".join([header, *lines[:300], ""]))
     outcome = forecast("in/flat.csv", "--output", "other")
-    assert "1 file: 0 forecast, 1 failed" in outcome.stdout
+    assert "1 file: 0 forecasts, 1 failed" in outcome.stdout
     assert "has one bar of each of its 300 instruments" in outcome.stderr
 
 
@@ -406,7 +406,7 @@ def test_each_instrument_of_a_file_is_forecast(played: PlayedClient, files: list
     assert played.asked == [20, 22, 21]
     assert {path.name for path in Path("out/market").iterdir()} == {"_._A.csv", "B.csv", "b-2.csv"}
     assert "INVALID_INPUT: in/a.csv has no column 'id' for instrument; it has timestamps" in outcome.stderr
-    assert outcome.stdout == "4 files: 3 forecast, 1 failed. out\n"
+    assert outcome.stdout == "4 files: 3 forecasts, 1 failed. out\n"
 
 
 def test_warnings_name_their_files(played: PlayedClient, files: list[Path]) -> None:

@@ -78,6 +78,13 @@ def test_a_version_is_an_integer(version: object) -> None:
     assert refusal_of(job(schema_version=version)).code == "BAD_TYPE"
 
 
+def test_the_field_that_was_meant_is_named() -> None:
+    assert refusal_of(job(predlen=3)).message.endswith("check its spelling; did you mean pred_len?")
+    assert refusal_of(job(series(Close=[1.0] * 30))).message.endswith("; did you mean close?")
+    for field in ("sample_count", "vwap"):  # in another place, and like none
+        assert refusal_of(job(**{field: 3})).message.endswith("check its spelling")
+
+
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "UNKNOWN_FIELD": [
         (job(colour="red"), "colour"),

@@ -3,6 +3,7 @@
 import gzip
 from itertools import combinations
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kronos_model.bars.files import csv_cells
+from kronos_model.bars.files.find import find_files
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
@@ -216,6 +218,24 @@ def test_cut_archives_and_parquet_are_named(tmp_path: Path) -> None:
     for name, words in (("a.csv.gz", "cut before its end"), ("a.parquet", "is cut")):
         with pytest.raises(CandleFileError, match=words):
             read(tmp_path / name)
+
+
+def test_a_workbook_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with ZipFile(tmp_path / "a.xlsx", "w") as archive:
+        archive.writestr("xl/workbook.xml", "<workbook/>")
+    content = (tmp_path / "a.xlsx").read_bytes()
+    (tmp_path / "a.csv").write_bytes(content)
+    (tmp_path / "b.csv").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(600))
+    (tmp_path / "c.csv.gz").write_bytes(gzip.compress(content))
+    for name in ("a.csv", "b.csv", "c.csv.gz"):
+        with pytest.raises(
+            CandleFileError, match=r"Excel workbook or a ZIP archive, not CSV\. Save an Excel"
+        ):
+            read(tmp_path / name)
+    with pytest.raises(
+        CandleFileError, match=r"its name must end in .*\. Save an Excel workbook as CSV, and"
+    ):
+        find_files([str(tmp_path / "a.xlsx")])
 
 
 def test_training_reads_forms_and_reports_what_is_odd(tmp_path: Path) -> None:
