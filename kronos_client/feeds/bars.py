@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from secrets import token_urlsafe
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,6 @@ from numpy.typing import NDArray
 from kronos_client.contract.columns import decode_column, encode_column
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.timestamps import Timestamps, parse_timestamps, write_like
-
-NAME_BYTES: Final = 12
 
 
 def shortest(values: NDArray[np.float32]) -> list[Any]:
@@ -125,7 +122,3 @@ class Bars:
         table = np.full((len(self), len(COLUMNS)), np.nan)
         table[:, [COLUMNS.index(name) for name in self.form.columns]] = self.rows["values"]
         return table
-
-    def block(self) -> tuple[str, bytes]:
-        """These bars as a block, and its name, which no other block ever has."""
-        return token_urlsafe(NAME_BYTES), self.rows.tobytes()

@@ -447,7 +447,6 @@ class Feed:
                 return held, None, None
         else:
             change, known = Change(0, new, len(new), 0), None
-        added: dict[str, bytes] = {}
         kept: tuple[Block, ...] = known.blocks[: num_kept_blocks(known.blocks, change)] if known else ()
         rest = change.bars
         if known and (between := known.blocks[len(kept) :]):
@@ -455,19 +454,19 @@ class Feed:
             old = Bars.from_blocks(known.form, self._contents(name, between, found))
             rest = replace(change.bars, form=known.form)
             rest = old[: change.num_kept - sum(block.num_bars for block in kept)] + rest
+        added = cut(rest)
         record = Record(
             known.form if known else new.form,
-            (*kept, *cut(rest, lambda block, content: added.update({block: content}))),
+            (*kept, *added),
             int(change.bars.clock[-1]),
             zone,
             (known.num_corrections if known else 0) + change.num_corrected,
             read.record.num_restarts + is_whole if read.record else 0,
         )
         record = trimmed(record, self.spec.num_kept)
-        listed = {block.name for block in record.blocks}
         before = read.record.blocks if read.record else ()
-        gone_now = [block.name for block in before if block.name not in listed]
-        visible = {block: content for block, content in added.items() if block in listed}
+        gone_now = [block.name for block in before if block not in record.blocks]
+        visible = {block.name: content for block, content in added.items() if block in record.blocks}
         growth = record.num_bytes - (read.record.num_bytes if read.record else 0)
         appended_at = read.appended_at if known and known.last == record.last else None
         return held, Write(name, read.version, appended_at, record, visible, gone_now, growth), change

@@ -6,8 +6,9 @@ has at most 18 blocks.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from secrets import token_urlsafe
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.feeds.bars import Bars, Form
 
 BLOCK_BARS: Final = 64
+NAME_BYTES: Final = 12
 GROWTH: Final = 4
 TAIL_BARS: Final = 8
 """The last known bars that each append reads: for corrections, and to find the spacing."""
@@ -155,15 +157,12 @@ def _level(num_bars: int) -> int:
     return (min(num_bars, BLOCK_BARS).bit_length() - 1) // 2  # log to the base of GROWTH, which is 4
 
 
-def cut(bars: Bars, store: Callable[[str, bytes], object]) -> list[Block]:
-    """Bars as blocks, which ``store`` receives."""
-    blocks = []
-    for start in range(0, len(bars), BLOCK_BARS):
-        part = bars[start : start + BLOCK_BARS]
-        name, content = part.block()
-        store(name, content)
-        blocks.append(Block(name, len(part), int(part.clock[0])))
-    return blocks
+def cut(bars: Bars) -> dict[Block, bytes]:
+    """Bars as blocks, with their contents. No other block ever has the same name."""
+    parts = [bars[start : start + BLOCK_BARS] for start in range(0, len(bars), BLOCK_BARS)]
+    return {
+        Block(token_urlsafe(NAME_BYTES), len(part), int(part.clock[0])): part.rows.tobytes() for part in parts
+    }
 
 
 def trimmed(record: Record, num_kept: int) -> Record:
