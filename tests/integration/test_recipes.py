@@ -10,6 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -252,6 +253,7 @@ def test_an_apps_tests_pass(reader):
 
 def test_the_notebook_runs_from_its_first_cell_to_its_last(worker, reader, monkeypatch):
     monkeypatch.setattr(reporting, "write_page", lambda *_: None)  # its charts take seconds
+    monkeypatch.setattr(tempfile, "tempdir", str(reader.folder))
     notebook = json.loads((FOLDER / "first-hour.ipynb").read_text())
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all((cell["outputs"], cell["execution_count"]) == ([], None) for cell in cells)
@@ -260,7 +262,9 @@ def test_the_notebook_runs_from_its_first_cell_to_its_last(worker, reader, monke
     printed = reader.python("first_hour.py")
     for expected in ("'cpu', 'cpu', 'ready'", "<b>kronos-tiny</b>", "<svg", " paths"):
         assert expected in printed
-    assert (reader.folder / "output" / "first-hour" / "report.json").exists()
+    (report,) = reader.folder.glob("first-hour-*/report.json")
+    assert f"['{report.parent}', " in printed
+    assert not (reader.folder / "output" / "first-hour").exists()
 
 
 SHOW = 'def show(value): print(value._repr_html_() if hasattr(value, "_repr_html_") else repr(value))'
