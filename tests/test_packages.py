@@ -201,6 +201,23 @@ def test_a_job_is_built_checked_and_enqueued_without_torch_pandas_and_celery():
             assert redis.llen(f"{CPU_QUEUE}\x06\x163") == 1
 
 
+BACKTEST = """
+from kronos_client.client import ForecastClient
+from kronos_client.contract.errors import JobError
+
+try:
+    ForecastClient("redis://127.0.0.1:1").backtest(["prices.csv"], "bt", windows=2, horizon=4)
+except JobError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("package", ["httpx2", "pandas"])
+def test_without_the_packages_of_a_backtest_it_says_what_to_install_first(package):
+    done = run_without((package,), BACKTEST)
+    assert done.stdout == f"NOT_INSTALLED: a backtest needs the package {package}: install kronos-worker[cli]\n"
+
+
 @functools.cache
 def brought_by_no_more_than(extra: str) -> tuple[str, ...]:
     """The packages here that an installation with this extra would lack."""

@@ -22,7 +22,7 @@ from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorker
 from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.forecast_request import plain
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
-from kronos_client.core.options import BacktestArguments, ForecastOptions, check_options
+from kronos_client.core.options import BacktestArguments, ForecastOptions
 from kronos_client.core.series import named_sources, readable
 from kronos_client.redis.routing import choose_queue, why_waiting
 from kronos_model.bars.columns import COLUMNS, Instrument, as_columns
@@ -228,9 +228,14 @@ def begin_backtest(
 
     Yields None, and logs why, while the lookback is unknown and no worker is ready; then the run.
     """
-    from kronos_client.registry.model_registry import ModelRegistry  # httpx2
-
-    check_options(options, BacktestArguments)
+    try:
+        # What a run imports later, so that it does not end after its forecasts for want of a package.
+        from kronos_client.backtesting import reporting  # noqa: F401
+        from kronos_client.registry.model_registry import ModelRegistry
+        from kronos_model.bars.files import instruments  # noqa: F401
+    except ImportError as error:
+        text = f"a backtest needs the package {error.name}: install kronos-worker[cli]"
+        raise JobError(ErrorCode.NOT_INSTALLED, text) from None
     given = plain(**options)
     read = partial(read_candles, candles, given.pop("reading", NO_OPTIONS))
     folder = given.pop("model_folder", None)

@@ -38,7 +38,7 @@ def forecast_payload(
         JobError: Candles, timestamps or ids cannot be read.
         TypeError: An option does not exist.
     """
-    check_options(options, ForecastOptions)
+    check_options(options, ForecastOptions.__annotations__)
     given: dict[str, Any] = {**options}
     own = {name: given.pop(name, None) for name in SERIES_OPTIONS}
     limits = limits or Limits()

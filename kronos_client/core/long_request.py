@@ -32,7 +32,7 @@ def finetune_payload(
         JobError: The config cannot be used, or the data cannot be read.
         TypeError: An option does not exist.
     """
-    check_options(options, FinetuneOptions)
+    check_options(options, FinetuneOptions.__annotations__)
     given: dict[str, Any] = {"device": "auto", "allow_fallback": True, "priority": "normal", **options}
     data = given.pop("data", None)
     content = _content(config, needs_path=data is None)
@@ -92,7 +92,7 @@ def backtest_payload(data: DataSource, **options: Unpack[BacktestJobOptions]) ->
         JobError: The data cannot be read.
         TypeError: An option does not exist.
     """
-    check_options(options, BacktestJobOptions)
+    check_options(options, BacktestJobOptions.__annotations__)
     given: dict[str, Any] = {**options}
     for name in ("start", "end"):
         if isinstance(given.get(name), date):

@@ -90,7 +90,7 @@ class ManyForecasts:
         self._forget = options.pop("forget", False)
         self._prefix = options.pop("job_id_prefix", None)
         self._options: ForecastOptions = options
-        check_options(options, ForecastOptions)
+        check_options(options, ForecastOptions.__annotations__)
         if self._max_in_flight < 1:
             raise JobError(ErrorCode.BAD_VALUE, "max_in_flight must be at least 1", "max_in_flight")
         self._tasks: list[asyncio.Task[ForecastOutcome]] = []
@@ -258,7 +258,7 @@ def split_item(item: Any, index: int, prefix: str | None) -> tuple[ForecastOutco
             if prefix is not None:
                 begun = replace(begun, job_id=checked_job_id(f"{prefix}-{key}"))
         with readable("an item's options", "options"):
-            check_options(options, ForecastOptions)
+            check_options(options, ForecastOptions.__annotations__)
     except JobError as error:
         return replace(begun, error=error), None, {}
     return begun, candles, options

@@ -1,17 +1,19 @@
 """The options of the clients' methods: their names and types, and what ``help`` and editors show of them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
-from inspect import Parameter, cleandoc, signature
+from functools import wraps
+from inspect import Parameter, cleandoc, iscoroutinefunction, signature
 from pathlib import Path
 from types import NoneType
-from typing import Any, Final, Literal, TypedDict, TypeVar, get_args, is_typeddict
+from typing import Any, Final, Literal, TypedDict, TypeVar, cast, get_args, is_typeddict
 
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
 from kronos_client.contract.names import ContextPolicy, Priority
 from kronos_client.core.series import CandleSource
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.missing import Missing
+from kronos_model.checkpoints.names import did_you_mean
 
 SAMPLE_COUNT: Final = 64
 """Paths for each series by default: the outer quantiles of 30 change much from seed to seed."""
@@ -257,7 +259,10 @@ _DEFAULTS: Final = {
 
 
 def with_options(options: type) -> Callable[[Method], Method]:
-    """Show each option of a TypedDict in the signature and the docstring of a method with ``**options``."""
+    """Show each option of a TypedDict in the signature and the docstring of a method with ``**options``.
+
+    Other options are TypeErrors.
+    """
     names = options.__annotations__
     parts = [kind for kind in globals().values() if is_typeddict(kind)]
     parts = [part for part in parts if part.__annotations__.keys() <= names.keys()]
@@ -270,15 +275,32 @@ def with_options(options: type) -> Callable[[Method], Method]:
             Parameter(name, Parameter.KEYWORD_ONLY, default=_default_of(name, kind), annotation=kind)
             for name, kind in names.items()
         ]
-        method.__signature__ = shown.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-        method.__doc__ = "\n".join([cleandoc(method.__doc__ or ""), "", "Options:", *filter(None, texts)])
-        return method
+        known = [one.name for one in (*own, *added) if one.kind is Parameter.KEYWORD_ONLY]
+
+        def check(given: Mapping[str, Any]) -> None:
+            check_options(given.keys() - shown.parameters.keys(), known)
+
+        @wraps(method)
+        def checked(*args: Any, **given: Any) -> Any:
+            check(given)
+            return method(*args, **given)
+
+        @wraps(method)
+        async def awaited(*args: Any, **given: Any) -> Any:
+            check(given)
+            return await method(*args, **given)
+
+        final: Any = awaited if iscoroutinefunction(method) else checked
+        final.__signature__ = shown.replace(parameters=[*own, *added])
+        final.__doc__ = "\n".join([cleandoc(method.__doc__ or ""), "", "Options:", *filter(None, texts)])
+        return cast("Method", final)
 
     return show
 
 
-def check_options(options: Mapping[str, object], kind: type) -> None:
-    """Raises TypeError for an option that ``kind``, a TypedDict, does not have."""
-    if unknown := options.keys() - kind.__annotations__.keys():
-        known = ", ".join(sorted(kind.__annotations__))
-        raise TypeError(f"unknown option {', '.join(sorted(unknown))}: {kind.__name__} has {known}")
+def check_options(options: Iterable[str], known: Collection[str]) -> None:
+    """Raises TypeError for an option that is none of the ``known`` ones."""
+    for name in options:
+        if name not in known:
+            nearest = did_you_mean(name, known) or "."
+            raise TypeError(f"unknown option {name}{nearest} The options are {', '.join(sorted(known))}")

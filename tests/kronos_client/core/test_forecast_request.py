@@ -1,7 +1,11 @@
 """From what apps ask for to a job of the contract."""
 
+import asyncio
+
 import pytest
 
+from kronos_client.aio import AsyncForecastClient
+from kronos_client.client import ForecastClient
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling, SeriesInput
 from kronos_client.contract.job_limits import Limits
 from kronos_client.core.forecast_request import forecast_payload
@@ -13,10 +17,30 @@ CANDLES = candles(seed=1, bars=60).as_dict()
 
 
 def test_an_unknown_option_is_refused_by_name():
-    with pytest.raises(TypeError, match=r"unknown option horizon: ForecastOptions has .*, pred_len, "):
+    with pytest.raises(TypeError, match=r"unknown option horizon. The options are .*, pred_len, "):
         forecast_payload(CANDLES, horizon=5)
-    with pytest.raises(TypeError, match="unknown option pred_len: FinetuneOptions has "):
+    with pytest.raises(TypeError, match=r"unknown option pred_len. The options are .*processes"):
         finetune_payload({}, name="mine", data="a.csv", pred_len=5)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "wanted"),
+    [
+        ("forecast", {"sample_cuont": 5}, "sample_count"),
+        ("forecast", {"timeot_s": 5}, "timeout_s"),
+        ("submit", {"jobid": "a"}, "job_id"),
+        ("forecast_many", {"max_inflight": 5}, "max_in_flight"),
+        ("backtest", {"windws": 5}, "windows"),
+    ],
+)
+@pytest.mark.parametrize("client", [ForecastClient, AsyncForecastClient])
+def test_a_misspelt_option_of_a_method_names_the_one_that_was_meant(client, method, given, wanted):
+    with pytest.raises(
+        TypeError,
+        match=f"unknown option {next(iter(given))}; did you mean {wanted}. The options are .*{wanted}",
+    ):
+        made = getattr(client, method)(client, CANDLES, pred_len=5, **given)
+        asyncio.run(made)
 
 
 def test_every_option_is_one_of_the_contract():
