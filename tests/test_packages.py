@@ -215,7 +215,8 @@ except JobError as error:
 @pytest.mark.parametrize("package", ["httpx2", "pandas"])
 def test_without_the_packages_of_a_backtest_it_says_what_to_install_first(package):
     done = run_without((package,), BACKTEST)
-    assert done.stdout == f"NOT_INSTALLED: a backtest needs the package {package}: install kronos-worker[cli]\n"
+    text = f"NOT_INSTALLED: a backtest needs the package {package}: install kronos-worker[cli]\n"
+    assert done.stdout == text, done.stderr
 
 
 @functools.cache

@@ -278,7 +278,7 @@ def with_options(options: type) -> Callable[[Method], Method]:
         known = [one.name for one in (*own, *added) if one.kind is Parameter.KEYWORD_ONLY]
 
         def check(given: Mapping[str, Any]) -> None:
-            check_options(given.keys() - shown.parameters.keys(), known)
+            check_options([name for name in given if name not in shown.parameters], known)
 
         @wraps(method)
         def checked(*args: Any, **given: Any) -> Any:
