@@ -85,7 +85,7 @@ class PredictorShape(_Shape):
 PathText = Annotated[str, Field(min_length=1)]
 # YAML converts texts that look like dates.
 Moment = Annotated[str, BeforeValidator(lambda text: text.isoformat() if isinstance(text, date) else text)]
-ColumnName = Literal["timestamps", "open", "high", "low", "close", "volume", "amount", "value"]
+ColumnName = Literal["timestamps", "time", "open", "high", "low", "close", "volume", "amount", "value"]
 
 
 class LookbackRange(ConfigModel):

@@ -2,7 +2,7 @@
 
 import gzip
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 import pytest
@@ -16,8 +16,9 @@ from kronos_client.backtesting.run import read_candles
 from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import JobError
 from kronos_client.testing import FakeForecastClient
+from kronos_model.bars.files.options import MAPPED
 from kronos_model.errors import KronosError
-from kronos_model.finetuning.config_parts import ReadConfig
+from kronos_model.finetuning.config_parts import ColumnName, ReadConfig
 from kronos_model.finetuning.data import read_files
 from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER, READABLE
 
@@ -139,8 +140,13 @@ def test_a_bad_row_of_a_file_without_titles_is_named(
         if num_bars == 30
         else "by its number: timestamps=1, time=2" in found
     )
+    assert get_args(ColumnName) == MAPPED  # finetuning and backtests take the same names
     if way == "command":
         assert ("--drop-bad-rows" if num_bars == 30 else "(--columns)") in found
+
+
+def test_jobs_that_read_files_name_the_same_columns() -> None:
+    assert get_args(ColumnName) == MAPPED
 
 
 def test_a_backtest_leaves_out_by_name_what_is_too_short(ways: WaysIn, tmp_path: Path) -> None:
