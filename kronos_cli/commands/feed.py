@@ -25,7 +25,7 @@ from kronos_client.feeds.store import FeedStore
 from kronos_client.feeds.window import TAIL_BARS
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.columns import COLUMNS
-from kronos_model.bars.files.options import TIMES, ReadOptions
+from kronos_model.bars.files.options import TIMES, OfGrowingFiles, ReadOptions
 from kronos_model.checkpoints.names import did_you_mean, full_name
 from kronos_model.errors import CandleFileError, InputError
 
@@ -128,7 +128,7 @@ def append(name: str, paths: tuple[str, ...], replace: bool, reading: ReadOption
         for title, file in files.items():
             outcomes.append(_append(feed, title, file, reading, is_whole=replace))
             if not as_json:
-                click.echo(_in_words(outcomes[-1]), err="error" in outcomes[-1])
+                _print(outcomes[-1])
     if as_json:
         click.echo(json.dumps(outcomes, indent=2))
     raise SystemExit(any("error" in outcome for outcome in outcomes))
@@ -144,18 +144,18 @@ def append(name: str, paths: tuple[str, ...], replace: bool, reading: ReadOption
 def follow(name: str, folder: Path, every_s: float, reading: ReadOptions) -> None:
     """Append the bars of a folder's files whenever one of them grows or is replaced, until Ctrl-C.
 
-    What fails is reported and tried again, as are bars that have not ended yet. It ends when the feed is
-    deleted.
+    What fails is reported and tried again, as are bars that have not ended yet. A last line without a line
+    end is left out until it has one. It ends when the feed is deleted.
     """
     seen: dict[Path, Version] = {}
     said: dict[Path, tuple[Version, str]] = {}
-    feed = _opened(name)
+    feed, reading = _opened(name), OfGrowingFiles(**vars(reading))
     while True:
         for title, file, version in _changed(folder, seen):
             outcome = _append(feed, title, file, reading)
             words = version, _in_words(outcome)
             if outcome.get("changed") or said.get(file) != words:
-                click.echo(words[1], err="error" in outcome)
+                _print(outcome)
             said[file] = words
             if outcome.get("num_held_back") == 0:
                 seen[file] = version
@@ -255,22 +255,29 @@ def _changed(folder: Path, seen: dict[Path, Version]) -> Iterator[tuple[str, Pat
 def _append(
     feed: Feed, title: str, file: Path, reading: ReadOptions, *, is_whole: bool = False
 ) -> dict[str, Any]:
-    """Append a file's bars. Returns what an append returns, or the error, for people."""
+    """Append a file's bars. Returns what an append returns, or the error, for people; and all warnings."""
+    warnings: list[str] = []
     try:
-        candles = FileReader(reading).open(file)
-        parts = [
-            candles.last(feed.spec.max_bars, instrument or None).candles.assign(
-                **{ID_COLUMN: instrument or title}
-            )
-            for instrument in candles.instruments
-        ]
+        candles, parts = FileReader(reading).open(file), []
+        for instrument in candles.instruments:
+            found = candles.last(feed.spec.max_bars, instrument or None)
+            warnings += map(in_own_words, found.warnings)
+            parts.append(found.candles.assign(**{ID_COLUMN: instrument or title}))
         bars = pd.concat(parts).rename(columns={TIMES: TIMESTAMP_COLUMN})
-        return {"file": str(file)} | vars(feed.replace(bars) if is_whole else feed.append(bars))
+        done = feed.replace(bars) if is_whole else feed.append(bars)
+        return {"file": str(file)} | vars(done) | {"warnings": [*dict.fromkeys([*warnings, *done.warnings])]}
     except CandleFileError as error:
-        found = file_error(error)
+        failure = file_error(error)
     except JobError as error:
-        found = error
-    return {"file": str(file), "error": {"code": found.code, "message": in_own_words(found.message)}}
+        failure = error
+    told = {"code": failure.code, "message": in_own_words(failure.message)}
+    return {"file": str(file), "error": told, "warnings": [*dict.fromkeys(warnings)]}
+
+
+def _print(outcome: dict[str, Any]) -> None:
+    click.echo(_in_words(outcome), err="error" in outcome)
+    for text in outcome["warnings"]:
+        click.echo(f"Warning: {outcome['file']}: {text}", err=True)
 
 
 def _in_words(outcome: dict[str, Any]) -> str:

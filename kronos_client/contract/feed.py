@@ -44,6 +44,7 @@ class Appended(ResultModel):
         default=None, description="when the last of these ends, as ISO 8601 in UTC; null without one"
     )
     changed: Texts = Field(description="the ids of the series with new or corrected bars")
+    warnings: Texts = Field(default=(), description="for people, about these bars")
 
 
 class FeedFailure(ResultModel):

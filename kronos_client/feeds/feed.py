@@ -30,7 +30,7 @@ from kronos_client.redis.connection import reachable
 from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
 from kronos_model.bars.calendar.sessions import common_spacing
-from kronos_model.bars.columns import check_candles, check_price_columns
+from kronos_model.bars.columns import check_candles, check_price_columns, impossible_warning
 from kronos_model.bars.missing import Filled, is_missing
 from kronos_model.errors import KronosError
 
@@ -353,7 +353,7 @@ class Feed:
         now = self._store.now()
         for _ in range(MAX_TRIES):
             writes, counts = list[Write](), dict.fromkeys(("num_new", "num_corrected", "num_held_back"), 0)
-            held_until = 0
+            held_until, warnings = 0, list[str]()
             reads = dict(zip(given, self._store.read(self._uid, list(given)), strict=True))
             tails = self._tails(reads, given)
             for name, (new, zone) in given.items():
@@ -367,12 +367,14 @@ class Feed:
                     writes.append(write)
                     counts["num_new"] += change.num_new
                     counts["num_corrected"] += change.num_corrected
+                    if odd := impossible_warning(_columns(change.bars), change.bars.texts()):
+                        warnings.append(f"series {name!r}: {odd}")
             if not writes:
                 self._check_exists()
             if not writes or self._store.write(self.name, self._uid, writes, self._queue(), self.spec):
                 until = datetime.fromtimestamp(held_until / 1e6, UTC).isoformat() if held_until else None
                 changed = tuple(write.series_id for write in writes)
-                return Appended(changed=changed, held_until=until, **counts)
+                return Appended(changed=changed, held_until=until, warnings=tuple(warnings), **counts)
             sleep(uniform(0, 0.02))
         text = f"other appends changed the same series of feed {self.name!r} {MAX_TRIES} times: repeat it"
         raise JobError(ErrorCode.FEED_BUSY, text, None, {"feed": self.name})

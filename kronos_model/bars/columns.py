@@ -75,7 +75,7 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
         if at_fault.any():
             row = int(np.argmax(at_fault))
             defect += f": {RATES}" if code == "NON_POSITIVE_PRICE" and has_one_value(columns) else ""
-            raise column_error(code, name, f", row {row}: {float(columns[name][row])!r} {defect}", row=row)
+            raise column_error(code, name, f", row {row}: {_as_given(columns[name][row])} {defect}", row=row)
 
 
 def defects_of(columns: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, str, NDArray[np.bool_], str]]:
@@ -109,6 +109,13 @@ def impossible_prices(
         yield IMPOSSIBLE, name, columns[name] < columns["low"], "is below the low of the same bar"
 
 
+def _as_given(value: float) -> str:
+    """The shortest text of a number, which the wire may have as float32."""
+    with np.errstate(over="ignore"):
+        short = np.float32(value)
+    return repr(float(str(short)) if short == value else float(value))
+
+
 def has_one_value(columns: Mapping[str, NDArray[Any]]) -> bool:
     """Whether open, high, low and close are equal in every bar of two or more: a series of closes."""
     close = columns["close"]
@@ -126,7 +133,7 @@ def impossible_warning(columns: Mapping[str, NDArray[Any]], times: Sequence[str]
     found = [(np.flatnonzero(at_fault), name, text) for _, name, at_fault, text in impossible_prices(columns)]
     row, name, text = min((rows[0], name, text) for rows, name, text in found if len(rows))
     count = "1 bar has" if num_odd == 1 else f"{num_odd:,} bars have"
-    first = f"at {times[row]}, {name} {columns[name][row]} {text}"
+    first = f"at {times[row]}, {name} {_as_given(columns[name][row])} {text}"
     return f"{count} an open or close outside low to high: {first}"
 
 

@@ -33,6 +33,7 @@ REPLACED: Final = "\ufffd"
 """Python's replacement for bytes that are not UTF-8."""
 CHUNK_ROWS: Final = 65_536
 NO_LINE_END: Final = "the last line has no line end: the file may be cut, and its last number too short"
+NOT_YET: Final = "the last line has no line end yet, so it is left out"
 HEAD_BYTES: Final = 2**20
 """From so much of a longer file without titles the order of its columns is proved."""
 
@@ -40,8 +41,8 @@ Row = tuple[int, list[str]]
 """The line on which a row begins, and its cells."""
 
 
-def read_csv(path: Path, read_header: ReadHeader) -> Cells:
-    """All rows.
+def read_csv(path: Path, read_header: ReadHeader, *, whole_lines: bool = False) -> Cells:
+    """All rows; if only ``whole_lines``, without a last line that has no line end.
 
     Blank rows do not count. Cells that a row lacks are empty. If columns share a title, the first is read.
 
@@ -51,7 +52,9 @@ def read_csv(path: Path, read_header: ReadHeader) -> Cells:
         OSError, csv.Error: it cannot be read.
     """
     content = read_text(path)
-    notes = [] if content.endswith((b"\n", b"\r")) else [NO_LINE_END]
+    notes = [] if content.endswith((b"\n", b"\r")) else [NOT_YET if whole_lines else NO_LINE_END]
+    if whole_lines:
+        content = content[: max(content.rfind(b"\n"), content.rfind(b"\r")) + 1]
     first = re.match(rb"(\s*)[^\r\n]*\s*", content)
     if first is not None and ABOVE_TITLES.search(first[0]):  # blank lines keep the count of lines
         content = b"\n" * first[0].count(b"\n") + content[first.end() :]

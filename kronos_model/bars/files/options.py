@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.missing import Missing
@@ -29,6 +29,7 @@ class ReadOptions:
         missing: what happens to rows with blank prices, or prices of zero without volume.
         drop_bad_rows: leave unusable rows out and count them. Else the first one is an error.
         reject_impossible: count a row whose open or close lies outside low to high as unusable.
+        whole_lines: leave out a last line of CSV without a line end, which is being written.
     """
 
     columns: Mapping[str, str] = field(default_factory=dict)
@@ -38,6 +39,7 @@ class ReadOptions:
     missing: Missing = "error"
     drop_bad_rows: bool = False
     reject_impossible: bool = False
+    whole_lines: ClassVar[bool] = False
 
     @classmethod
     def parse(cls, columns: Sequence[str], separator: str, **given: object) -> Self:
@@ -54,6 +56,12 @@ class ReadOptions:
                 raise CandleFileError(f"{text!r} names no column: {wanted}", field="columns")
             titles[name] = title.strip()
         return cls(columns=titles, **given)  # type: ignore[arg-type]
+
+
+class OfGrowingFiles(ReadOptions):
+    """Options of reading files that others append to."""
+
+    whole_lines: ClassVar[bool] = True
 
 
 NO_OPTIONS: Final = ReadOptions()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def read_table(path: Path, options: ReadOptions) -> tuple[Cells, CandleTable]:
 def _read_cells(path: Path, read_header: ReadHeader, options: ReadOptions) -> Cells:
     """The cells of a file's columns. Raises CandleFileError for whatever its reader raises."""
     is_parquet = path.suffix.lower() in PARQUET_SUFFIXES
-    read = read_parquet if is_parquet else read_csv
+    read = read_parquet if is_parquet else partial(read_csv, whole_lines=options.whole_lines)
     try:
         return arranged(path, read(path, read_header), options)
     except (CandleFileError, MemoryError):

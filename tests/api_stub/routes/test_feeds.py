@@ -42,6 +42,7 @@ def test_appended_bars_become_a_ranked_table(http, worker):
     bars = {"series": [series("A"), series(PAIR)]}
     assert http.post("/v1/feeds/us/bars", json=bars).json() == {
         "num_new": 40, "num_corrected": 0, "num_held_back": 0, "held_until": None, "changed": ["A", PAIR],
+        "warnings": [],
     }  # fmt: skip
     assert http.post("/v1/feeds/us/bars", json=bars).json()["num_new"] == 0
     worker.run()

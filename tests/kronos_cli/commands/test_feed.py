@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def run(*words: str | Path) -> Result:
 def write(path: Path, num_bars: int, seed: int = 1) -> Path:
     columns = candles(seed=seed, bars=100).as_dict()
     rows = zip(*([*columns[name]][:num_bars] for name in columns), strict=True)
-    path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
+    path.write_text("".join(f"{','.join(map(str, row))}\n" for row in [columns, *rows]))
     return path
 
 
@@ -153,6 +154,26 @@ def test_a_file_that_fails_stops_no_other(folder):
     assert "nothing new" in run("append", "u", folder / "AAA.csv").output
 
 
+def test_what_is_odd_about_a_file_is_warned_of(folder):
+    file = folder / "AAA.csv"
+    *lines, last = file.read_text().splitlines()
+    time, opened, high, low, _, *rest = last.split(",")
+    odd = ",".join([time, opened, high, low, "1.1", *rest])
+    file.write_text("\n".join([*lines, lines[-1], odd]))
+    done = run("append", "u", file, "--drop-bad-rows")
+    wanted = [
+        "rows left out: 1 duplicate time; ",
+        "the last line has no line end: the file may be cut",
+        f"series 'AAA': 1 bar has an open or close outside low to high: at {time}, close 1.1 is below",
+    ]
+    texts = done.stderr.splitlines()
+    assert [text for text, begin in zip(texts, wanted, strict=True) if f"{file}: {begin}" not in text] == []
+    (outcome,) = json.loads(run("append", "u", file, "--drop-bad-rows", "--replace", "--json").stdout)
+    assert [f"Warning: {file}: {text}" for text in outcome["warnings"]] == texts
+    (refused,) = json.loads(run("append", "u", file, "--json").stdout)
+    assert refused["error"]["code"] == "INVALID_INPUT"
+
+
 def test_replaced_series_are_exchanged_whole(folder):
     run("append", "u", folder)
     write(folder / "AAA.csv", 60, seed=3)
@@ -190,15 +211,32 @@ def test_followed_files_are_appended_when_they_change(folder, follow):
     assert lines == [*FIRST, "BBB.csv: 2 new (1 series)"]
 
 
+def test_a_line_is_followed_once_it_has_its_end(folder, follow):
+    file = folder / "BBB.csv"
+    *lines, last = write(file, 62, seed=2).read_text().splitlines(keepends=True)
+    steps = (lines, [*lines, last[:-3]], [*lines, last[:-1]], [*lines, last])
+    first, *others = [partial(file.write_text, "".join(step)) for step in steps]
+    first()
+    _, printed = follow(*others)
+    left_out = f"Warning: {folder}/BBB.csv: the last line has no line end yet, so it is left out"
+    nothing = ["BBB.csv: nothing new (0 series)", left_out]
+    assert printed == [
+        FIRST[0],
+        "BBB.csv: 61 new (1 series)",
+        *nothing,
+        *nothing,
+        "BBB.csv: 1 new (1 series)",
+    ]
+
+
 def test_a_file_replaced_by_one_of_the_same_size_and_time_is_appended(folder, follow):
     def replace() -> None:
         file = folder / "AAA.csv"
         lines, stat = file.read_text().splitlines(), file.stat()
         *cells, last = lines[-1].split(",")
         other = folder / ".new"
-        other.write_text(
-            "\n".join([*lines[:-1], ",".join([*cells, last[:-1] + ("1" if last[-1] != "1" else "2")])])
-        )
+        changed = last[:-1] + ("1" if last[-1] != "1" else "2")
+        other.write_text("".join(f"{line}\n" for line in [*lines[:-1], ",".join([*cells, changed])]))
         os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
         assert other.stat().st_size == stat.st_size
         other.rename(file)
