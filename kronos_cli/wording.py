@@ -16,13 +16,18 @@ def _with_option(match: "re.Match[str]") -> str:
 
 
 def _conflict(match: "re.Match[str]") -> str:
+    option, has, given = match.groups()
+    if option in ("closed_only", "allow_fallback"):
+        has, given = given, has  # the command has the opposite of these
     own = {"events": "event", "closed_only": "open_bars", "allow_fallback": "no_fallback"}
-    option = own.get(match[1], match[1]).replace("_", "-").replace("sample-count", "samples")
-    return f"another --{option}: give the same, or remove the feed with `kronos feed delete`"
+    option = own.get(option, option).replace("_", "-").replace("sample-count", "samples")
+    remedy = "give the same, or remove the feed with `kronos feed delete`"
+    return f"has --{option} {has}, not {given}: {remedy}"
 
 
 _OPTIONS: Final = {
-    r"another (\w+): open it without options, or delete it first": _conflict,
+    r"has (\w+)=(.+), not (.+): open it without options, or delete it first": _conflict,
+    r"create one with events=\[(.+)\]$": r"create one with --event \1",
     r"create it by giving pred_len and other options": "make it with `kronos feed create`",
     r"\bevent must be one of the feed's": "--rank must be one of the feed's",
     r"give (the future times|them,) or a longer lookback": "use a longer file, or a longer --lookback",

@@ -99,12 +99,12 @@ class AsyncFeed:
         """As ``Feed.last_update_id``."""
         return await asyncio.to_thread(self._feed.last_update_id)
 
-    async def next_updates(self, after: str, wait_s: float = WAIT_S) -> list[FeedUpdate]:
+    async def next_updates(self, after: str | int, wait_s: float = WAIT_S) -> list[FeedUpdate]:
         """As ``Feed.next_updates``."""
         return await asyncio.to_thread(self._feed.next_updates, after, wait_s)
 
     async def updates(
-        self, *, after: str | None = None, timeout_s: float | None = None
+        self, *, after: str | int | None = None, timeout_s: float | None = None
     ) -> AsyncIterator[FeedUpdate]:
         """As ``Feed.updates``. Between two updates a thread waits up to two seconds."""
         loop = asyncio.get_running_loop()

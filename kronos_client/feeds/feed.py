@@ -1,6 +1,7 @@
 """Feed: series whose bars are kept current by appends, and which workers forecast at each new bar."""
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ MAX_TRIES: Final = 20
 """Appends that lose a series to another append start over; each time one of them succeeds."""
 
 
+UPDATE_ID: Final = re.compile(r"\d+(-\d+)?", re.ASCII)
 WAIT_S: Final = 2.0
 """How long Redis may wait with its answer for updates; it must be less than the connection's timeout."""
 
@@ -97,7 +99,9 @@ class Feed:
                 raise JobError(ErrorCode.FEED_NOT_FOUND, text, "name")
             spec = FeedSpec.from_json(found[1])
             if wanted and (option := spec.first_difference(wanted)):
-                text = f"feed {name!r} has another {option}: open it without options, or delete it first"
+                has, given = (one.as_given().get(option) for one in (spec, wanted))
+                text = f"feed {name!r} has {option}={has!r}, not {given!r}"
+                text += ": open it without options, or delete it first"
                 raise JobError(ErrorCode.FEED_CONFLICT, text, option)
         except BaseException:
             store.close()
@@ -173,9 +177,6 @@ class Feed:
             JobError: FEED_NOT_FOUND if the feed has no such series; FEED_GONE, BROKER_UNREACHABLE.
         """
         kept, newest = self._store.pending(self._uid, series_id), self.forecast(series_id)
-        if newest is None and series_id not in self.ids():
-            text = f"feed {self.name!r} has no series {series_id!r}"
-            raise JobError(ErrorCode.FEED_NOT_FOUND, text, "series_id")
         record, bars = self._window(series_id)  # after the forecasts, so that it has the bars that they read
         bars = bars[-self.spec.max_bars :]
         past = past_forecasts(kept, record.num_restarts, bars, newest) if newest else ()
@@ -218,8 +219,9 @@ class Feed:
     def rows(self, event: str | None = None, num_closes: int = 0) -> list[dict[str, Any]]:
         """The rows of ``latest``, or of ``rank``, without pandas; with ``closes`` of so many newest bars."""
         if event is not None and event not in self.spec.events:
-            events = ", ".join(self.spec.events) or "none"
-            raise JobError(ErrorCode.BAD_VALUE, f"event must be one of the feed's events ({events})", "event")
+            text = f"event must be one of the feed's events ({', '.join(self.spec.events)})"
+            none = f"the feed has no events to rank by: create one with events=[{event!r}]"
+            raise JobError(ErrorCode.BAD_VALUE, text if self.spec.events else none, "event")
         ids = self.ids()
         reads = dict(zip(ids, self._store.read(self._uid, ids), strict=True))
         if not ids:
@@ -297,27 +299,34 @@ class Feed:
         """The newest forecast of a series, or why there is none; None before the first.
 
         Raises:
-            JobError: FEED_GONE if the feed was deleted, BROKER_UNREACHABLE.
+            JobError: FEED_NOT_FOUND if the feed has no such series; FEED_GONE if it was deleted,
+                BROKER_UNREACHABLE.
         """
         found = self._store.latest(self._uid, [series_id])
         if not found:
             self._check_exists()
+            if series_id not in self.ids():
+                text = f"feed {self.name!r} has no series {series_id!r}"
+                raise JobError(ErrorCode.FEED_NOT_FOUND, text, "series_id")
         return found.get(series_id)
 
-    def updates(self, *, after: str | None = None, timeout_s: float | None = None) -> Iterator[FeedUpdate]:
+    def updates(
+        self, *, after: str | int | None = None, timeout_s: float | None = None
+    ) -> Iterator[FeedUpdate]:
         """Yield each new forecast, or why there is none, in order for each series.
 
         The last updates are kept: about four for each series.
 
         Args:
-            after: The ``id`` of the last update that was handled, to miss none; by default begin now. "0"
+            after: The ``id`` of the last update that was handled, to miss none; by default begin now. 0
                 begins with the oldest that is kept.
             timeout_s: End after so many seconds without an update; None goes on for ever.
 
         Raises:
-            JobError: FEED_GONE if the feed was deleted, BROKER_UNREACHABLE.
+            JobError: BAD_VALUE if ``after`` is no such id; FEED_GONE if the feed was deleted,
+                BROKER_UNREACHABLE.
         """
-        after, last_at = after or self.last_update_id(), time.monotonic()
+        after, last_at = self.last_update_id() if after is None else after, time.monotonic()
         while timeout_s is None or time.monotonic() < last_at + timeout_s:
             left_s = math.inf if timeout_s is None else last_at + timeout_s - time.monotonic()
             for update in self.next_updates(after, left_s):
@@ -328,12 +337,16 @@ class Feed:
         """The id of the newest update, for ``updates``; "0" before the first."""
         return self._store.last_update_id(self._uid)
 
-    def next_updates(self, after: str, wait_s: float = WAIT_S) -> list[FeedUpdate]:
+    def next_updates(self, after: str | int, wait_s: float = WAIT_S) -> list[FeedUpdate]:
         """The updates after the one with this id. Waits up to so many seconds for the first."""
-        ends_at = time.monotonic() + wait_s
+        last_id, ends_at = str(after), time.monotonic() + wait_s
+        if not UPDATE_ID.fullmatch(last_id):
+            raise JobError(
+                ErrorCode.BAD_VALUE, f"after must be the id of an update or 0, not {after!r}", "after"
+            )
         while True:
             left_s = ends_at - time.monotonic()
-            found = self._store.updates(self._uid, after, min(WAIT_S, left_s))
+            found = self._store.updates(self._uid, last_id, min(WAIT_S, left_s))
             if not found:
                 self._check_exists()
             if found or left_s <= WAIT_S:

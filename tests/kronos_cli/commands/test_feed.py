@@ -102,14 +102,20 @@ def test_a_feed_has_the_options_of_the_python_client(folder, redis, redis_server
     [
         (
             ("create", "u", "--pred-len", 3),
-            "another --event: give the same, or remove the feed with `kronos feed",
+            f"has --event [{UP!r}], not []: give the same, or remove the feed with `kronos feed",
         ),
-        (("create", "u", "--pred-len", 3, "--event", UP, "--samples", 9), "has another --samples: give the"),
+        (("create", "u", "--pred-len", 3, "--event", UP, "--samples", 9), "has --samples 8, not 9: give the"),
+        (
+            ("create", "u", "--pred-len", 3, "--event", UP, "--open-bars"),
+            "has --open-bars False, not True: give",
+        ),
         (("scores", "v"), "there is no feed 'v': make it with `kronos feed create`"),
+        (("latest", "plain", "--rank", UP), f"has no events to rank by: create one with --event {UP!r}"),
         (("latest", "u", "--rank", "low<last at end"), f"--rank must be one of the feed's events ({UP})"),
     ],
 )
 def test_errors_name_options_of_the_command_line(folder, words, message):
+    assert run("create", "plain", "--pred-len", 3).exit_code == 0
     refused = run(*words)
     assert refused.exit_code == 1
     assert message in refused.stderr

@@ -120,8 +120,10 @@ def test_each_series_has_its_newest_forecast(client):
         assert not latest["is_current"].any()
         assert feed.latest(max_age_s=-1).empty
         assert list(ranked["close>last at end"]) == sorted(latest["close>last at end"], reverse=True)
-        updates = list(feed.updates(after="0", timeout_s=0.01))
+        updates = list(feed.updates(after=0, timeout_s=0.01))
         assert sorted(update.series for update in updates) == NAMES
+        for after in ("", "newest", 0.5):
+            assert error_of(lambda after=after: next(feed.updates(after=after))).field == "after"
         assert feed.forecast("s3") == next(one for one in updates if one.series == "s3").model_copy(
             update={"id": ""}
         )
@@ -228,7 +230,8 @@ def test_a_series_has_its_bars_and_the_forecasts_whose_bars_have_not_all_come(cl
     days = pd.date_range("2025-10-10 12:00", periods=len(given), freq="D")  # clocks change at bar 23
     given["ds"] = days if zone is None else days.tz_localize(zone)
     with client.feed("f", **OPTIONS, missing="ffill") as feed:
-        assert error_of(lambda: feed.series("s1")).code == ErrorCode.FEED_NOT_FOUND
+        for read in (feed.series, feed.forecast):
+            assert error_of(lambda read=read: read("s1")).code == ErrorCode.FEED_NOT_FOUND
         feed.append(bars("s2"))
         for last in (20, 21, 22, 24):
             feed.append(given[:last])
@@ -297,7 +300,7 @@ def test_the_same_with_asyncio():
             columns = {name: values[:20] for name, values in candles(seed=1, bars=60).as_dict().items()}
             assert (await feed.put_series({"new": columns})).changed == ("new",)
             assert await feed.score_rows() == (await feed.scores()).to_dict("records") == []
-            return [update.series async for update in feed.updates(after="0", timeout_s=0.01)]
+            return [update.series async for update in feed.updates(after=0, timeout_s=0.01)]
 
     assert sorted({*asyncio.run(run())}) == ["new", *NAMES]
 
