@@ -112,18 +112,23 @@ class SecuredRedis(LocalRedis):
 
 
 def redis_with_tls() -> Path:
-    """A redis-server with TLS; without one and openssl the test is skipped."""
-    found = shutil.which("redis-server")
-    if found is None or shutil.which("openssl") is None:
+    """A redis-server with TLS; without one and openssl the test is skipped.
+
+    The virtual environment has one without TLS, which comes first on the PATH of a shell that activated it.
+    """
+    paths = [Path(folder, "redis-server") for folder in os.environ["PATH"].split(os.pathsep)]
+    found = [path for path in paths if os.access(path, os.X_OK)]
+    if not found or shutil.which("openssl") is None:
         pytest.skip("redis-server or openssl is not installed: apt-get install redis-server openssl")
-    assert redis_version(Path(found)) is not None
-    # It ends at once: no certificate is named.
-    command = [found, "--port", "0", "--tls-port", str(free_port())]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
-    said = done.stdout + done.stderr
-    if "'tls-port" in said or "Failed finding TLS support" in said:
-        pytest.skip("redis-server on PATH was built without TLS: apt-get install redis-server")
-    return Path(found)
+    for path in found:
+        assert redis_version(path) is not None
+        # It ends at once: no certificate is named.
+        command = [path, "--port", "0", "--tls-port", str(free_port())]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+        said = done.stdout + done.stderr
+        if "'tls-port" not in said and "Failed finding TLS support" not in said:
+            return path
+    pytest.skip("redis-server on PATH was built without TLS: apt-get install redis-server")
 
 
 @pytest.fixture(scope="module")
