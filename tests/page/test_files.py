@@ -12,11 +12,12 @@ from kronos_model.bars.synthetic import candles
 from tests.integration.conftest import ROOT
 
 PAGE = ROOT / "api_stub" / "page"
-VENDORED = PAGE / "vendor" / "lightweight-charts"
+VENDOR = PAGE / "vendor"
+VENDORED = VENDOR / "lightweight-charts"
 OWN = [
     path
     for path in PAGE.rglob("*")
-    if path.is_file() and path.is_relative_to(PAGE) and VENDORED not in path.parents
+    if path.is_file() and path.is_relative_to(PAGE) and VENDOR not in path.parents
 ]
 SEED = 11
 
@@ -41,6 +42,13 @@ def test_the_charting_library_is_the_published_one_with_its_licence():
     footer = re.sub(r"<[^>]*>|\s+", " ", (PAGE / "index.html").read_text())
     for line in notice.split("\n"):
         assert re.sub(r"\s+", " ", line) in re.sub(r"\s+", " ", footer)
+
+
+def test_the_typeface_is_the_published_one_with_its_licence():
+    folder = VENDOR / "inter"
+    digest = hashlib.sha256((folder / "inter.woff2").read_bytes()).hexdigest()
+    assert digest in (folder / "README.md").read_text()
+    assert "SIL OPEN FONT LICENSE Version 1.1" in (folder / "LICENSE").read_text()
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)

@@ -39,6 +39,7 @@ export function chartOptions() {
     layout: {
       background: { color: colour("ground") },
       textColor: colour("text"),
+      fontFamily: getComputedStyle(document.body).fontFamily,
       panes: { separatorColor: colour("line"), separatorHoverColor: colour("grid") },
       attributionLogo: false,
     },
