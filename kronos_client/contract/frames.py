@@ -14,7 +14,7 @@ import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
-from kronos_model.bars.files.header import UNNAMED_INDEX
+from kronos_model.bars.files.header import UNNAMED_INDEX, are_numbers
 from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, VALUE, ReadOptions
 from kronos_model.bars.files.vendors import PLAIN, TIME_TITLES, VALUES, recognise
 from kronos_model.bars.missing import Missing
@@ -41,6 +41,7 @@ def plain_candles(
     Raises:
         JobError: A frame cannot be read.
     """
+    refuse_empty(candles)
     candles = candles if has_times else _framed(candles)
     is_list, is_mapping = isinstance(candles, list | tuple), isinstance(candles, Mapping)
     given = candles if is_mapping else dict(enumerate(candles)) if is_list else {"": candles}
@@ -86,6 +87,12 @@ def _has_numbers_as_times(candles: Any) -> bool:
     return any(isinstance(each, Iterable) and isinstance(next(iter(each), None), Real) for each in times)
 
 
+def refuse_empty(candles: Any) -> None:
+    """Raises JobError EMPTY_SERIES for a frame without rows, an empty list and an empty mapping."""
+    if hasattr(candles, "__len__") and not len(candles):
+        raise JobError(ErrorCode.EMPTY_SERIES, "the series has no bars: send some")
+
+
 def _is_table(candles: Any) -> bool:
     """Whether it is a frame of pandas or polars, or a series of pandas."""
     return hasattr(candles, "to_parquet") or hasattr(candles, "write_parquet") or hasattr(candles, "to_frame")
@@ -98,6 +105,7 @@ def _instruments(candles: Any, missing: Missing, has_times: bool, notes: list[st
     has_index = kind == "M"
     if not _is_table(candles) or (not labels and index is None):
         return {"": candles}
+    refuse_empty(candles)
     is_value = len(labels) == 1 and has_index and str(labels[0]).lower() not in {*COLUMNS} - {"close"}
     if not labels or is_value:
         values = candles[labels[0]] if labels else candles
@@ -109,6 +117,12 @@ def _instruments(candles: Any, missing: Missing, has_times: bool, notes: list[st
     parts = [part for label in labels for part in _levels(label)]
     names = [part.lower() for part in parts]
     bare = [part.strip("<> ") for part in parts]
+    is_untitled = len(names) > 4 and all(name.isdecimal() for name in names)
+    if parts == labels and are_numbers(parts) and not is_untitled:
+        text = (
+            "the titles of the frame are numbers: give header=None to pd.read_csv for a file without titles"
+        )
+        raise JobError(ErrorCode.MISSING_COLUMN, text)
     try:
         vendor, found = _recognised((*bare, str(getattr(index, "name", None) or "")))
     except CandleFileError as error:
@@ -127,7 +141,6 @@ def _instruments(candles: Any, missing: Missing, has_times: bool, notes: list[st
         if vendor in (PLAIN, VALUES):
             candles = candles.rename_axis(index=TIMES)
     is_ours = not {*found} & {"close", VALUE} or (vendor in (PLAIN, VALUES) and (has_times or lacks_times))
-    is_untitled = len(names) > 4 and all(name.isdecimal() for name in names)
     is_spelt = parts == bare and not is_untitled and names.count("close") < 2
     return {"": candles} if is_ours and is_spelt else _read(candles, missing, notes)
 

@@ -3,6 +3,7 @@
 Whatever an app's own objects raise when they are read becomes one coded error.
 """
 
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.frames import plain_candles
+from kronos_client.contract.frames import plain_candles, refuse_empty
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
 from kronos_model.bars.files.options import VALUE
 from kronos_model.bars.files.vendors import VALUES
@@ -57,6 +58,7 @@ NO_NUMBERS: Final = "bcmMV"
 NO_NUMBER: Final = (bool, complex, date, np.bool_, np.complexfloating, np.datetime64, np.timedelta64)
 """The same types in an array of objects; pandas' times are a ``date`` too."""
 
+_DECIMAL_COMMA: Final = re.compile(r"[+-]?[0-9.]*,[0-9]+")
 MAX_FLOAT: Final = sys.float_info.max
 
 CandleSource = Any
@@ -88,6 +90,7 @@ def series_payload(
     Raises:
         JobError: Timestamps or columns cannot be read; nothing else is raised. The contract checks values.
     """
+    refuse_empty(candles)
     if is_records(candles):
         candles = _columns_of(candles)
     given: Any = getattr(candles, "columns", candles)
@@ -198,6 +201,8 @@ def _numbers(values: Any, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
             message = f"column {name!r} holds something that is not a number"
             raise JobError(ErrorCode.BAD_TYPE, message, name) from None
         message = f"column {name!r}, row {row}: {given[row][:40]!r} is not a number"
+        if _DECIMAL_COMMA.fullmatch(given[row]):
+            message += ': if its comma separates decimals, give decimal="," to pd.read_csv'
         raise JobError(ErrorCode.BAD_TYPE, message, name, {"row": row}) from None
 
 

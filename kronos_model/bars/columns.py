@@ -75,6 +75,7 @@ def check_candles(columns: Mapping[str, NDArray[Any]]) -> None:
         if at_fault.any():
             row = int(np.argmax(at_fault))
             defect += f": {RATES}" if code == "NON_POSITIVE_PRICE" and has_one_value(columns) else ""
+            defect += ', or set missing to "ffill" or "drop"' if np.isnan(columns[name][row]) else ""
             raise column_error(code, name, f", row {row}: {_as_given(columns[name][row])} {defect}", row=row)
 
 

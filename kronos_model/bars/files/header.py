@@ -133,7 +133,7 @@ def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions)
     """
     titles, num_rows = [_plain(title) for title in rows[0]], 1
     tickers: Sequence[str] = ()
-    if sum(map(bool, map(_NUMBER.fullmatch, titles))) >= len(PRICE_COLUMNS):
+    if are_numbers(titles):
         titles, num_rows = [str(place) for place in range(1, len(titles) + 1)], 0
         if not options.columns and all(len(vendor.order) != len(titles) for vendor in VENDORS):
             raise unproved(path)
@@ -150,6 +150,11 @@ def read_header(path: Path, rows: Sequence[Sequence[str]], options: ReadOptions)
         found = _header(path, [titles[place] for place in own], num_rows, options).places
         places |= {f"{ticker} {name}": own[place] for name, place in found.items() if name in COLUMNS}
     return Header(titles, places, num_rows, SIDE_BY_SIDE, tuple(several))
+
+
+def are_numbers(titles: Sequence[str]) -> bool:
+    """Whether these are no titles, but the cells of a bar."""
+    return sum(map(bool, map(_NUMBER.fullmatch, titles))) >= len(PRICE_COLUMNS)
 
 
 def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptions) -> Header:

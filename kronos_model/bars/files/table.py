@@ -95,6 +95,8 @@ def names_instruments(path: Path, options: ReadOptions) -> bool:
 
 
 def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
+    if 2 * len(cells.overlong) > len(cells.numbers):
+        raise _too_wide(path, cells)
     symbols, _ = _instruments(cells.columns.get(SYMBOL))
     if len(symbols) > 1:
         title = shown(cells.titles[SYMBOL])
@@ -117,6 +119,15 @@ def _to_table(path: Path, cells: Cells, options: ReadOptions) -> CandleTable:
         message = f"{path}, {cells.unit} {number}: the file has {error}"
         raise CandleFileError(message, field=TIMES, details={cells.unit: number}) from None
     return CandleTable(clock, numbers, names, codes)
+
+
+def _too_wide(path: Path, cells: Cells) -> CandleFileError:
+    row, num_cells = next(iter(cells.overlong.items()))
+    line = int(cells.numbers[row])
+    text = f"{path}, line {line}: there are {num_cells} cells for {len(cells.header.titles)} titles, and too "
+    text += "many in most rows: the numbers may have decimal commas, which also separate the cells (save the "
+    text += "file with semicolons or with decimal points), or titles are missing"
+    return CandleFileError(text, details={"line": line})
 
 
 def _read_times(cells: Cells, date_format: str | None, codes: NDArray[np.int64] | None) -> Clock:

@@ -263,6 +263,7 @@ def test_missing_bars_are_refused_filled_or_dropped_with_their_number() -> None:
 
     assert (refusal_of(job(packed)).code, refusal_of(job(packed)).details) == ("NOT_FINITE", {"row": 0})
     assert refusal_of(job(nulls)).code == "NOT_FINITE"
+    assert refusal_of(job(nulls)).message.endswith('drop the bar, or set missing to "ffill" or "drop"')
     for sent in (packed, nulls):
         (filled,), (dropped,) = (prepared(job(sent, missing=how)) for how in ("ffill", "drop"))
         assert (len(filled.stamps), len(dropped.stamps)) == (29, 28)

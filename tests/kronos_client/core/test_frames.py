@@ -14,6 +14,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.core.long_request import data_payload
 from kronos_client.core.series import job_series
 from kronos_client.testing import FakeForecastClient
+from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.bars.files.options import ReadOptions
 from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER
 
@@ -168,6 +169,14 @@ def test_what_is_ambiguous_in_a_frame_is_refused() -> None:
         job_series(frame)
     with pytest.raises(JobError, match=r"the frame has no header, .* do not prove the order"):
         job_series(pd.read_csv(FOLDER / "ccxt_order_unproved.csv", header=None))
+
+
+def test_what_pandas_read_wrongly_is_refused_with_its_remedy() -> None:
+    with pytest.raises(JobError, match=r"give header=None to pd\.read_csv"):
+        job_series(pd.read_csv(FOLDER / "metatrader_4.csv"))
+    columns = {"timestamps": ["2024-01-01"], **{name: ["9,82"] for name in PRICE_COLUMNS}}
+    with pytest.raises(JobError, match=r"'open', row 0: '9,82' is not a number: .* give decimal=\",\" to"):
+        job_series(pd.DataFrame(columns))
 
 
 @pytest.mark.parametrize("name", ["german_broker.csv", "vienna.csv", "ariva.csv"])

@@ -150,7 +150,7 @@ def test_what_befalls_one_item_ends_nothing_else(bench: ClientBench):
     with worker_of(bench):
         outcomes = list(bench.client.forecast_many([CANDLES, bad, {}, Odd(), CANDLES], pred_len=5))
     codes = [None if one.error is None else one.error.code for one in outcomes]
-    assert codes == [None, "NON_POSITIVE_PRICE", "MISSING_FIELD", "BAD_TYPE", None]
+    assert codes == [None, "NON_POSITIVE_PRICE", "EMPTY_SERIES", "BAD_TYPE", None]
     assert "the file is gone" in outcomes[3].error.message
     with pytest.raises(JobError, match="NON_POSITIVE_PRICE"):
         outcomes[1].unwrap()

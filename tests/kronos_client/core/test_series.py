@@ -120,6 +120,22 @@ def test_a_list_of_records_is_one_series_and_a_list_of_lists_several():
     assert len(job_series([mapping()])) == 1
 
 
+FRAME = pd.DataFrame(mapping())
+
+
+@pytest.mark.parametrize(
+    "candles",
+    [pd.DataFrame(), [], {}, pl.DataFrame(), FRAME.head(0), [FRAME, FRAME.head(0)], {"a": FRAME, "b": {}}],
+)
+def test_candles_without_a_bar_are_refused_as_that(candles):
+    with pytest.raises(JobError) as refused:
+        job_series(candles)
+    assert (refused.value.code, refused.value.message) == (
+        "EMPTY_SERIES",
+        "the series has no bars: send some",
+    )
+
+
 def test_a_record_that_lacks_something_is_named_by_its_row():
     broken = [dict(record) for record in RECORDS]
     del broken[3]["close"]
@@ -358,6 +374,7 @@ def test_whatever_candles_raise_is_one_coded_error(source):
         ErrorCode.BAD_VALUE,
         ErrorCode.MISSING_FIELD,
         ErrorCode.BAD_TIMESTAMP,
+        ErrorCode.EMPTY_SERIES,
     )
 
 
