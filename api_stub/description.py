@@ -163,7 +163,8 @@ def _feed_series(result: ForecastResult) -> dict[str, Any]:
     """The same series with its forecast, and with one that was made a bar before."""
     bars, forecast = _bars(), result.series[0]
     name, times = bars.pop("id"), bars["timestamps"]
-    last = {"last_time": times[-1], "last": 1_718_150_400_000_000, "appended_at": 1_718_236_800.0}
+    last = {"last_time": times[-1], "last": 1_718_150_400_000_000, "last_close": bars["close"][-1]}
+    last["appended_at"] = 1_718_236_800.0
     newest = FeedUpdate(series=name, version=2, job_id=JOB_ID, **last, forecast=forecast, model=result.model)
     quantiles = {level: {"close": columns["close"]} for level, columns in forecast.quantiles.items()}
     shown = (times[-1], *forecast.timestamps[:-1])

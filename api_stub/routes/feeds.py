@@ -85,8 +85,8 @@ class LatestView(BaseModel):
     """The newest forecast of each series, with its age."""
 
     rows: list[dict[str, Any]] = Field(
-        description="`id`, `last_time`, `age_s`, `overdue_s`, `is_current`, `close_mean`, quantiles such as "
-        "`close_q0.1`, the chance of each event, `error`; as in docs/use/feeds.md"
+        description="`id`, `last_time`, `last_close`, `age_s`, `overdue_s`, `is_current`, `close_mean`, "
+        "quantiles such as `close_q0.1`, the chance of each event, `error`; as in docs/use/feeds.md"
     )
 
 

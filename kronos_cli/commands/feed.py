@@ -1,8 +1,10 @@
 """``kronos feed``, and its subcommands list, create, append, follow, latest, scores, watch and delete."""
 
 import json
+import math
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -33,6 +35,7 @@ NOTHING: Final = Path("/dev/null")
 """``find_inputs`` leaves out what lies where the output goes; a feed has none."""
 MAX_ROWS: Final = 20
 """Series that the table of ``latest`` shows."""
+QUANTILE: Final = "close_q"
 BREAKS: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.FEED_GONE)
 """After these, bars that were appended may be gone: a followed folder is appended whole."""
 
@@ -185,7 +188,8 @@ def latest(name: str, rank: str | None, max_age_s: float | None, as_csv: bool, a
     if as_csv:
         click.echo(rows.to_csv(index=False), nl=False)
         return
-    show(json.loads(rows.to_json(orient="records")), _table(rows), as_json=as_json)
+    table = _table(rows, feed.spec.job["pred_len"])
+    show(json.loads(rows.to_json(orient="records")), table, as_json=as_json)
 
 
 @feed.command()
@@ -291,21 +295,28 @@ def _in_words(outcome: dict[str, Any]) -> str:
     return f"{outcome['file']}: {shown} ({len(outcome['changed'])} series)"
 
 
-def _table(rows: pd.DataFrame) -> Table:
-    """The first rows: age, the close's mean and outer quantiles at the horizon, chances, and notes."""
+def _table(rows: pd.DataFrame, pred_len: int) -> Table:
+    """The first rows: last bar, age, the close's mean and range at the horizon, chances, and notes."""
     titles = list(map(str, rows))
-    quantiles = [title for title in titles if title.startswith("close_q")]
+    by_level = {float(title[len(QUANTILE) :]): title for title in titles if title.startswith(QUANTILE)}
+    levels = [0.1, 0.9] if {0.1, 0.9} <= by_level.keys() else sorted(by_level)
+    levels = sorted({*levels[:1], *levels[-1:]})
+    span = [f"quantile\n{level}" for level in levels]
+    span = [f"{100 * (levels[1] - levels[0]):.3g} %\nrange"] if len(levels) > 1 else span
     events = [title for title in titles if any(sign in title for sign in "<>")]
-    shown = ("series", "age", "close", "range", *events, "")
-    table = simple_table(*shown, names=("series",), texts=("range", ""))
+    in_lines = [re.sub("(?<=[<>])| ", "\n", title, count=2) for title in events]
+    shown = ("series", "last bar", "age", "last\nclose", f"close\nbar +{pred_len}", *span, *in_lines, "")
+    table = simple_table(*shown, names=("series",), texts=("last bar", *span, ""))
     known = rows.head(MAX_ROWS).astype(object)
     for row in known.where(known.notna(), None).to_dict("records"):
-        cells = [row["id"], duration(row["age_s"]), _number(row["close_mean"])]
-        cells.append(
-            " to ".join(_number(row[title]) for title in dict.fromkeys(quantiles[:1] + quantiles[-1:]))
-        )
-        cells += ["–" if pd.isna(row[title]) else f"{row[title]:.0%}" for title in events]
-        notes = [row["error"] or ("" if row["is_current"] else "not current")]
+        columns = ("last_close", "close_mean", *(by_level[level] for level in levels))
+        last, mean, *ends = _prices([row[column] for column in columns])
+        at = row["last_time"] or "–"
+        at = at if len(at) <= len("2024-06-18") else f"{pd.Timestamp(at):%m-%d %H:%M}"
+        cells = [row["id"], at, duration(row["age_s"]), last, mean]
+        cells += ["–".join(dict.fromkeys(ends))] if span else []
+        cells += ["–" if row[title] is None else f"{row[title]:.0%}" for title in events]
+        notes = [row["error"] or ("" if row["is_current"] else "late" if row["overdue_s"] else "queued")]
         notes.append(row["drift"] and f"drift: {row['drift'].replace('_', ' ')}")
         table.add_row(*cells, ", ".join(filter(None, notes)))
     if len(rows) > MAX_ROWS:
@@ -313,5 +324,8 @@ def _table(rows: pd.DataFrame) -> Table:
     return table
 
 
-def _number(value: float) -> str:
-    return "–" if pd.isna(value) else f"{value:.6g}"
+def _prices(prices: Sequence[float | None]) -> list[str]:
+    """Prices with the same decimals: six digits of the largest."""
+    largest = max((price for price in prices if price), default=1.0)
+    decimals = max(0, 5 - math.floor(math.log10(largest)))
+    return ["–" if price is None else f"{price:.{decimals}f}" for price in prices]

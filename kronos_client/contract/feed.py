@@ -65,6 +65,9 @@ class FeedUpdate(ResultModel):
     job_id: str
     last_time: str | None = Field(description="of the newest bar that was read")
     last: int | None = Field(description="its instant in µs since 1970")
+    last_close: float | None = Field(
+        default=None, description="close of the newest bar with prices that was read; null in older updates"
+    )
     appended_at: float = Field(description="Unix time at which its newest bar was appended, by Redis's clock")
     next_ends_at: float | None = Field(
         default=None, description="Unix time at which the next bar should have ended; null without a zone"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.columns import decode_column, encode_column
 from kronos_model.bars.columns import COLUMNS
+from kronos_model.bars.missing import is_missing
 from kronos_model.bars.timestamps import Timestamps, parse_timestamps, write_like
 
 
@@ -116,6 +117,12 @@ class Bars:
         columns = self.as_columns()
         times = columns.pop("timestamps")
         return {"timestamps": times, **{name: shortest(values) for name, values in columns.items()}}
+
+    def closes(self) -> NDArray[np.float32]:
+        """The closes of the bars that have prices."""
+        columns = {name: self.rows["values"][:, at] for at, name in enumerate(self.form.columns)}
+        known: NDArray[np.float32] = columns["close"][~is_missing(columns)]
+        return known
 
     def table(self) -> NDArray[np.float64]:
         """Values in the order of ``COLUMNS``, (T, 6); NaN in columns that the series does not have."""

@@ -200,11 +200,12 @@ class Feed:
             max_age_s: Leave out rows whose ``age_s`` is larger.
 
         Returns:
-            Columns ``id``; ``last_time`` of the newest bar that was read; ``age_s``, seconds since that bar
-            was appended; ``overdue_s``, by how much the next bar is late (NaN if times have no zone);
-            ``is_current``, whether the newest bar is forecast and none is overdue; the close at the horizon
-            as ``close_mean`` and quantiles such as ``close_q0.1``; the chance of each event; ``drift``,
-            "too_narrow" or "too_wide" while past 80 % intervals held much less or more; ``error``, a code.
+            Columns ``id``; ``last_time`` and ``last_close`` of the newest bar that was read; ``age_s``,
+            seconds since that bar was appended; ``overdue_s``, by how much the next bar is late (NaN if times
+            have no zone); ``is_current``, whether the newest bar is forecast and none is overdue; the close
+            at the horizon as ``close_mean`` and quantiles such as ``close_q0.1``; the chance of each event;
+            ``drift``, "too_narrow" or "too_wide" while past 80 % intervals held much less or more; ``error``,
+            a code.
         """
         return self._frame(self.rows(), max_age_s)
 
@@ -249,8 +250,7 @@ class Feed:
         for row in rows:
             if record := reads[row["id"]].record:
                 contents = [content for block in tails[row["id"]] if (content := found[block.name])]
-                columns = _columns(Bars.from_blocks(record.form, contents)[-num_bars:])
-                row["closes"] = shortest(columns["close"][~is_missing(columns)].astype(np.float32))
+                row["closes"] = shortest(Bars.from_blocks(record.form, contents)[-num_bars:].closes())
 
     def scores(self, by: By = "series", *, days: int | None = None) -> "pd.DataFrame":
         """How the feed's own past forecasts did, against bars as they were first read. Needs pandas.

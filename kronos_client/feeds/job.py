@@ -17,7 +17,7 @@ from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened_forecast
-from kronos_client.feeds.bars import Bars
+from kronos_client.feeds.bars import Bars, shortest
 from kronos_client.feeds.drift import NOMINAL, SeriesState
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
@@ -121,7 +121,9 @@ class FeedJob:
             raise gone(self.name, name)
         series.bars = Bars.from_blocks(record.form, blocks)[-spec.max_bars :]
         payload = series.bars.payload(name)
-        series.update = series.update.model_copy(update={"last_time": payload["timestamps"][-1]})
+        last = {"last_time": payload["timestamps"][-1]}
+        last["last_close"] = next(iter(shortest(series.bars.closes()[-1:])), None)
+        series.update = series.update.model_copy(update=last)
         zones = {"calendar": spec.calendar, "timezone": record.timezone}
         seed = spec.job["sampling"].get("seed")
         seed = seed_from_text(f"{self._delivery.uid if seed is None else seed}:{name}:{record.last}")

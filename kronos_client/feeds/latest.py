@@ -17,7 +17,7 @@ from kronos_model.bars.timestamps import parse_timestamps, write_like
 def latest_columns(spec: FeedSpec) -> list[str]:
     """The columns of the rows."""
     quantiles = [f"close_q{quantile_key(level)}" for level in spec.job["output"]["quantiles"]]
-    ages = ["id", "last_time", "age_s", "overdue_s", "is_current"]
+    ages = ["id", "last_time", "last_close", "age_s", "overdue_s", "is_current"]
     return [*ages, "close_mean", *quantiles, *spec.events, "drift", "error"]
 
 
@@ -40,7 +40,8 @@ def latest_rows(
         if update is not None:
             overdue_s = _overdue_s(update, last, now)
             is_newest = update.version == version and update.forecast is not None
-            row |= {"last_time": update.last_time, "age_s": round(now - update.appended_at, 3)}
+            row |= {"last_time": update.last_time, "last_close": update.last_close}
+            row["age_s"] = round(now - update.appended_at, 3)
             row |= {"overdue_s": overdue_s, "is_current": is_newest and not overdue_s}
             row["drift"] = update.drift
             row["error"] = None if update.failure is None else update.failure.code

@@ -51,8 +51,19 @@ def test_files_become_a_table_of_forecasts(folder, redis, redis_server, monkeypa
     rows = json.loads(run("latest", "u", "--json").output)
     assert [row["id"] for row in rows] == ["AAA", "BBB"]
     assert all(row["close_q0.1"] < row["close_q0.9"] and row["error"] is None for row in rows)
-    shown = run("latest", "u", "--rank", UP).output
-    assert all(text in shown for text in ("AAA", "BBB", UP, " to "))
+    table = [line.rstrip() for line in run("latest", "u", "--rank", UP).output.splitlines()]
+    assert max(map(len, table)) <= 80
+    assert [text for line in table[1:4] for text in line.split()] == [
+        *("close>", "last", "close", "80", "%", "last"),
+        *("series", "last", "bar", "age", "close", "bar", "+3", "range", "at", "end"),
+    ]
+    shown = {cells[0]: cells for cells in map(str.split, table[5:]) if cells}
+    last = {title: values[59] for title, values in candles(seed=1, bars=100).as_dict().items()}
+    assert shown["AAA"][1:3] == f"{datetime.fromisoformat(last['timestamps']):%m-%d %H:%M}".split()
+    prices = [*shown["AAA"][5:7], *shown["AAA"][7].split("–")]
+    assert float(prices[0]) == pytest.approx(last["close"], rel=1e-4)
+    assert len({len(price.partition(".")[2]) for price in prices}) == 1
+    assert shown.keys() == {"AAA", "BBB"}
     assert run("latest", "u", "--csv").output.count("\n") == 3
     assert "Nothing is scored yet" in run("scores", "u").output
     write(folder / "AAA.csv", 62)

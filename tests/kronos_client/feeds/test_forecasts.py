@@ -106,6 +106,7 @@ def test_each_series_has_its_newest_forecast(client):
         columns = [
             "id",
             "last_time",
+            "last_close",
             "age_s",
             "overdue_s",
             "is_current",
@@ -115,6 +116,8 @@ def test_each_series_has_its_newest_forecast(client):
         ]
         assert list(latest) == [*columns, "close>last at end", "drift", "error"]
         assert list(latest["id"]) == NAMES
+        closes = [feed.bars(name)["close"][-1] for name in NAMES]
+        assert list(latest["last_close"].astype("float32")) == closes
         assert latest["close_q0.1"].lt(latest["close_q0.9"]).all()
         assert latest["overdue_s"].gt(0).all()  # its bars are years old
         assert not latest["is_current"].any()
