@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from json import JSONDecodeError
 from typing import Any, Final, Self
 
 from fastapi import Request
@@ -226,7 +227,7 @@ def _methods(request: Request) -> list[str]:
 async def on_validation_error(request: Request, error: Exception) -> Response:
     """Answer a request that does not match its model. The first error that pydantic found is the problem."""
     assert isinstance(error, RequestValidationError)
-    return _answer(request, *map(_invalid, error.errors()[:MAX_LISTED]))
+    return _answer(request, *(_invalid(found, error.body) for found in error.errors()[:MAX_LISTED]))
 
 
 def _answer(request: Request, error: HttpError, *others: HttpError) -> Response:
@@ -236,14 +237,14 @@ def _answer(request: Request, error: HttpError, *others: HttpError) -> Response:
     return error.response(others if is_listed else None)
 
 
-def _invalid(found: Mapping[str, Any]) -> HttpError:
+def _invalid(found: Mapping[str, Any], body: Any) -> HttpError:
     """One of pydantic's errors."""
     place, *path = found["loc"]
     kind = str(found["type"])
     context = found.get("ctx", {})
     if kind == "json_invalid":
-        reason = str(context.get("error", ""))[:MAX_REASON_CHARS]
-        return HttpError(HttpCode.INVALID_JSON, f"the body is not JSON: {reason}")
+        where = JSONDecodeError(str(context.get("error", ""))[:MAX_REASON_CHARS], body, *path)
+        return HttpError(HttpCode.INVALID_JSON, f"the body is not JSON: {where}")
     if "field" in context:  # a check of several fields names the one at fault
         path.append(context["field"])
     # After "candles" pydantic names the kind that it read, which the request does not contain.

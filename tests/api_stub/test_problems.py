@@ -60,3 +60,10 @@ def test_a_query_parameter_that_an_address_does_not_have_is_refused(http, addres
         assert answer.json()["detail"].endswith("; did you mean pred_len?")
     answer = http.put("/v1/feeds/us", json={"predlen": 3}).json()
     assert answer["detail"].endswith("; did you mean pred_len?")
+
+
+def test_what_is_not_json_is_named_with_its_place(http):
+    headers = {"Content-Type": "application/json"}
+    answer = http.post("/v1/forecasts", content='{"pred_len": 3,\n "top_p": .9}', headers=headers).json()
+    assert answer["code"] == "INVALID_JSON"
+    assert answer["detail"] == "the body is not JSON: Expecting value: line 2 column 11 (char 26)"
