@@ -4,7 +4,8 @@
     ├── InputError               INVALID_INPUT            a request that cannot be computed
     │   ├── CandleFileError      INVALID_INPUT            a file without readable candles
     │   │   └── BadRow           INVALID_INPUT            a file with an unusable row
-    │   │       └── NoPrices     INVALID_INPUT            one without prices
+    │   │       ├── NoPrices     INVALID_INPUT            one without prices
+    │   │       └── RepeatedTime INVALID_INPUT            one with the time of an earlier row
     │   ├── CandleError          (one code a defect)      a defect in the candles, with its column and row
     │   └── TimestampError       (one code a defect)      a defect in the timestamps, with its row
     ├── PackageMissing           NOT_INSTALLED            an optional package that the request needs
@@ -86,6 +87,10 @@ class BadRow(CandleFileError):
 
 class NoPrices(BadRow):
     """A row whose prices are blank, or zero without volume, which the option ``missing`` accepts."""
+
+
+class RepeatedTime(BadRow):
+    """A row with the time of an earlier one of its instrument."""
 
 
 class CandleError(InputError):

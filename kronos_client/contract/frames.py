@@ -19,7 +19,7 @@ from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, VALUE, ReadOptio
 from kronos_model.bars.files.vendors import PLAIN, TIME_TITLES, VALUES, recognise
 from kronos_model.bars.missing import Missing
 from kronos_model.bars.timestamps import ISO_8601
-from kronos_model.errors import CandleFileError
+from kronos_model.errors import CandleFileError, RepeatedTime
 
 if TYPE_CHECKING:
     from kronos_model.bars.files.lookback import Lookback
@@ -190,7 +190,9 @@ def _read(frame: Any, missing: Missing, notes: list[str]) -> dict[str, Any]:
         except CandleFileError as error:
             text = error.message.replace(str(path), "the frame")
             text += " to pd.read_csv, with thousands=" if error.field == "decimal" else ""
-            raise JobError(error.code, text, error.field, error.details) from None
+            repeats = isinstance(error, RepeatedTime)
+            code = ErrorCode.TIMESTAMPS_NOT_ASCENDING if repeats else error.code
+            raise JobError(code, text, error.field, error.details) from None
     notes += found[0].notes
     return {each.name: each.candles.assign(**_zoned(each)) for each in found}
 

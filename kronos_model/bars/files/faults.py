@@ -26,7 +26,7 @@ from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, ReadOptions
 from kronos_model.bars.files.table import CandleTable
 from kronos_model.bars.files.vendors import INSTRUMENT
 from kronos_model.bars.missing import is_missing
-from kronos_model.errors import BadRow, NoPrices
+from kronos_model.errors import BadRow, NoPrices, RepeatedTime
 
 REASON_OF_CODE: Final = {
     "NOT_FINITE": "not_a_number",
@@ -115,7 +115,8 @@ def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int)
     if reason == REASON_OF_CODE["NON_POSITIVE_PRICE"] and cells.header.is_value:
         message += f": {RATES}"
     is_gone = _without_prices(cells, table, np.where(np.arange(len(table)) == row, fault, 0))[row]
-    return (NoPrices if is_gone else BadRow)(message, field=title, details={cells.unit: number})
+    kind = NoPrices if is_gone else RepeatedTime if reason == DUPLICATE_TIME else BadRow
+    return kind(message, field=title, details={cells.unit: number})
 
 
 @dataclass

@@ -14,6 +14,7 @@ from kronos_client.contract.errors import JobError
 from kronos_client.core.long_request import data_payload
 from kronos_client.core.series import job_series
 from kronos_client.testing import FakeForecastClient
+from kronos_model.bars import synthetic
 from kronos_model.bars.columns import PRICE_COLUMNS
 from kronos_model.bars.files.options import ReadOptions
 from tests.kronos_model.bars.files.candle_files import EXPECTED, FOLDER
@@ -210,6 +211,20 @@ def test_a_backtest_names_frames_and_not_where_they_are_written() -> None:
     read = read_candles({"A/1": frame}, ReadOptions(drop_bad_rows=True))
     assert "/tmp" not in "".join(read.remarks)
     assert any(text.startswith("the frame 'A/1'") for text in read.remarks)
+
+
+def test_a_repeated_time_has_one_code_wherever_it_stands() -> None:
+    given = pd.DataFrame(synthetic.candles(bars=30).as_dict())
+    given = pd.concat([given, given.tail(1)])
+    long = given.rename(columns={"timestamps": "ds"}).assign(unique_id="A")
+    with FakeForecastClient() as client, client.feed("f", pred_len=3) as feed:
+        for call in (
+            lambda: client.forecast(given, pred_len=3),
+            lambda: client.predict_df(long, pred_len=3),
+            lambda: feed.append(long),
+        ):
+            with pytest.raises(JobError, match="TIMESTAMPS_NOT_ASCENDING"):
+                call()
 
 
 def test_a_column_of_something_else_is_not_taken_for_prices() -> None:
