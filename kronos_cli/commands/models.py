@@ -188,7 +188,8 @@ def models_table(
             damaged.append(Text(f"{model.reference}: {model.reason}", style="red"))
             continue
         metadata = model.metadata
-        created, data = f"{metadata.created_at:%Y-%m-%d}", str(metadata.data_fingerprint or "")[:SHORT_CHARS]
+        created, data = f"{metadata.created_at:%Y-%m-%d}", str(metadata.data_fingerprint or "")
+        data = data.removeprefix("sha256:")[:SHORT_CHARS]
         what.add_row(Text(model.reference), Text(_parent(metadata.parent)), created, Text(data))
         how_good.add_row(Text(model.reference), *_quality(metadata))
         if metadata.calibration is not None:

@@ -101,10 +101,11 @@ def why_waiting(queue: str, workers: Iterable[WorkerStatus]) -> str | None:
     device = " --device cuda" if is_gpu_queue(queue) else ""
     command = f"kronos worker{role}{device}"
     if not serving:
-        return f"No worker serves the queue {queue}, so the job waits; start one with: {command}"
+        return f"No worker serves the queue {queue}. Jobs wait until one does; start one with: {command}"
     how = ", ".join(sorted({worker.condition for worker in serving}))
     how = "is still loading its model" if how == "loading" else f"is {how}"
-    return f"Every worker of the queue {queue} {how}, so the job waits; start another one with: {command}"
+    state = f"Every worker of the queue {queue} {how}"
+    return f"{state}. Jobs wait until one is ready; start another one with: {command}"
 
 
 def jobs_per_s(queue: str, workers: Iterable[WorkerStatus]) -> float:

@@ -98,10 +98,7 @@ class JsonProgress:
 
 
 class ProgressBar:
-    """One bar for each stage, with loss, learning rate and time left, and one line for each epoch.
-
-    A terminal also shows what takes time before and between the steps.
-    """
+    """One line for each epoch, and on a terminal what is done now, by a bar with loss, rate and time left."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -110,9 +107,9 @@ class ProgressBar:
 
     def __call__(self, event: Event) -> None:
         match event["event"]:
-            case "phase" if self._file.isatty():
+            case "phase":
                 self._show_phase(event["phase"], event.get("stage"))
-            case "evaluating" if self._file.isatty():
+            case "evaluating":
                 self._advance("evaluation", event["bars_done"], event["bars_total"])
             case "step":
                 self._advance(event["stage"], event["step"], event["num_steps"])
@@ -140,13 +137,14 @@ class ProgressBar:
             return
         self._close()
         text = f"{phase} …" if stage is None else f"{stage}, {phase} …"
-        self._bar = tqdm(desc=text, bar_format="{desc}", leave=False, file=self._file)
+        self._bar = tqdm(desc=text, bar_format="{desc}", leave=False, file=self._file, disable=None)
 
     def _advance(self, stage: str, step: int, num_steps: int) -> None:
         if self._stage != stage:
             self._close()
             self._stage = stage
-            self._bar = tqdm(desc=stage, total=num_steps, initial=max(0, step - 1), file=self._file)
+            begun = {"total": num_steps, "initial": max(0, step - 1)}
+            self._bar = tqdm(desc=stage, **begun, file=self._file, disable=None)
         self._bar.update(step - self._bar.n)
 
     def _write(self, text: str) -> None:

@@ -105,7 +105,7 @@ def test_a_job_that_is_not_done_in_time_fails_its_file_alone(redis: LocalRedis, 
             empty, folder, "in/1/file-01.csv", "in/bad.csv", "--timeout", "0.5", "--output", "out"
         )
     assert status == 1
-    assert "No worker serves the queue cpu, so the job waits; start one with: kronos worker" in errors
+    assert "No worker serves the queue cpu. Jobs wait until one does; start one with: kronos worker" in errors
     assert "TIMEOUT: in/1/file-01.csv" in errors
     assert "2 files: 0 forecasts, 2 failed" in output
     assert [path.name for path in (folder / "out").iterdir()] == [".kronos-forecasts.jsonl"]

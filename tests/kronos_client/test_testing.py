@@ -157,7 +157,7 @@ def test_the_next_submissions_are_refused_as_told(fake):
     assert forecast(fake).series
 
 
-UNSERVED = "No worker serves the queue cpu, so the job waits; start one with: kronos worker"
+UNSERVED = "No worker serves the queue cpu. Jobs wait until one does; start one with: kronos worker"
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ UNSERVED = "No worker serves the queue cpu, so the job waits; start one with: kr
         ([fake_worker(GPU_QUEUE), fake_worker(state="draining")], UNSERVED),
         (
             [fake_worker(state="loading")],
-            "Every worker of the queue cpu is still loading its model, so the job waits; "
+            "Every worker of the queue cpu is still loading its model. Jobs wait until one is ready; "
             "start another one with: kronos worker",
         ),
         ([fake_worker(), fake_worker(state="loading")], None),

@@ -16,7 +16,7 @@ def test_a_job_is_explained_until_it_has_ended(http, jobs):
     url = f"/v1/jobs/{job_id}/explanation"
     found = http.get(url).json()
     assert (found["where"], found["num_before"], found["num_ready"]) == ("waiting", 0, 0)
-    assert found["next"].endswith("so the job waits; start one with: kronos worker")
+    assert found["next"].endswith("Jobs wait until one does; start one with: kronos worker")
     jobs.fail(job_id, "HIGH_BELOW_LOW", "bad bar")
     found = http.get(url).json()
     assert (found["where"], found["error"]) == ("ended", ["HIGH_BELOW_LOW", "bad bar"])

@@ -170,7 +170,7 @@ def test_it_is_said_that_no_worker_takes_a_job_until_one_does(http, jobs, redis,
     monkeypatch.setattr("kronos_client.core.dispatcher.WORKERS_KNOWN_FOR_S", 0)
     monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.01)
     accepted = http.post(URL, json=example("forecast-job")).json()
-    unserved = "No worker serves the queue cpu, so the job waits; start one with: kronos worker"
+    unserved = "No worker serves the queue cpu. Jobs wait until one does; start one with: kronos worker"
     assert accepted["waiting"] == http.get(accepted["url"]).json()["waiting"] == unserved
     found = []
     with http.stream("GET", f"{accepted['url']}/events") as response:

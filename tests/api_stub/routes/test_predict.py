@@ -63,7 +63,7 @@ def test_candles_without_prices_are_refused_unless_the_request_says_what_to_do(h
     assert (job["missing"], job["series"][0]["close"][2]) == ("drop", None)
 
 
-UNSERVED = "No worker serves the queue cpu, so the job waits; start one with: kronos worker"
+UNSERVED = "No worker serves the queue cpu. Jobs wait until one does; start one with: kronos worker"
 
 
 def test_an_unfinished_job_is_answered_with_its_address(http, jobs):

@@ -215,5 +215,5 @@ def test_a_program_that_closes_nothing_ends_quietly(redis_server, redis):
     ended = subprocess.run(
         [sys.executable, "-c", LEFT_OPEN, redis_server.url], capture_output=True, text=True, timeout=WAIT_S
     )
-    said = "No worker serves the queue cpu, so the job waits; start one with: kronos worker\n"
+    said = "No worker serves the queue cpu. Jobs wait until one does; start one with: kronos worker\n"
     assert (ended.stdout, ended.stderr, ended.returncode) == ("TIMEOUT\n", said, 0)
