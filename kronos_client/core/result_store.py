@@ -32,6 +32,11 @@ MAX_SHORT_BYTES: Final = 2**16
 """A longer state is read by another connection: Redis closes one that subscribes with 32 MB unsent."""
 RECONNECT_S: Final = 0.5
 SEEN_FOR_S: Final = 2.0
+IS_REMOVED: Final = """
+local is_there = redis.call('LLEN', KEYS[2]) > 0 or redis.call('HGET', KEYS[1], 'at') ~= ARGV[1]
+return is_there and 0 or 1
+"""
+"""Whether a record says that its message waits on a list, while that list is empty."""
 """Seconds between the reads by which a job is known to be lost."""
 
 ANOTHER_APPS: Final = {b"": b""}
@@ -179,10 +184,11 @@ class RedisResultStore:
         ``SEEN_FOR_S`` apart, and for a message that a delivery holds also its timeout: after an outage of
         Redis or of all workers, they need that long to renew or put back what was held.
         """
+        removed = await self._removed(records)
         gone = {
             (job_id, record.fields["at"]): record
             for job_id, record in records.items()
-            if record.is_gone(now_s)
+            if record.is_gone(now_s) or job_id in removed
         }
         if gone:
             workers = await asyncio.to_thread(live_workers, self._redis)
@@ -195,6 +201,27 @@ class RedisResultStore:
             for seen, record in gone.items()
             if now - self._suspects[seen] >= max(SEEN_FOR_S, record.timeout_s)
         }
+
+    async def _removed(self, records: Mapping[str, JobRecord]) -> set[str]:
+        """The ids of jobs whose list is empty: another program has removed their messages."""
+        waiting = {
+            job_id: record
+            for job_id, record in records.items()
+            if record.at == "list" and "ended_at" not in record.fields
+        }
+        lists = list({record.list: None for record in waiting.values()})
+        try:
+            lengths = await self._ask(*(("LLEN", name) for name in lists)) if lists else []
+            empty = {name for name, length in zip(lists, lengths, strict=True) if length == 0}
+            asked = {job_id: record for job_id, record in waiting.items() if record.list in empty}
+            questions = [
+                ("EVAL", IS_REMOVED, 2, job_key(job_id), record.list, record.fields["at"])
+                for job_id, record in asked.items()
+            ]
+            answers = await self._ask(*questions) if questions else []
+        except ResponseError:  # this user may not ask
+            return set()
+        return {job_id for job_id, answer in zip(asked, answers, strict=True) if answer == 1}
 
     async def _ask(self, *commands: Sequence[Any]) -> list[Any]:
         """The answers of commands that are sent together, with what changed in ``awaited``.

@@ -359,7 +359,7 @@ class JobRecord:
         roles = set(ROLE_QUEUES) if sent_to is None else {role_of(sent_to)}
         is_noted = all("kronos" in worker.versions for worker in workers)
         ready = {worker.role for worker in workers if worker.is_ready}
-        return is_noted and (self.at == "none" or roles <= ready)
+        return is_noted and (self.at in ("none", "list") or roles <= ready)
 
 
 def as_number(text: str | None) -> float | None:

@@ -108,6 +108,40 @@ def test_a_message_that_went_to_the_dead(redis, redis_server, admission, store, 
     assert outcome_of(redis_server.url) is None
 
 
+@pytest.mark.parametrize("is_worker_there", [False, True])
+@pytest.mark.parametrize(
+    "remove",
+    [
+        lambda redis: redis.delete(LIST),
+        lambda redis: redis.rename(LIST, "elsewhere"),
+        lambda redis: redis.ltrim(LIST, 1, 0),
+        lambda redis: redis.rpop(LIST),
+    ],
+    ids=["DEL", "RENAME", "LTRIM", "RPOP"],
+)
+def test_a_message_that_another_program_took_from_its_list(
+    redis, redis_server, admission, remove, is_worker_there
+):
+    if is_worker_there:
+        live(redis)
+    admit(admission, "a")
+    assert outcome_of(redis_server.url) is None
+    remove(redis)
+    assert outcome_of(redis_server.url, num_reads=200) == ErrorCode.LOST
+    assert admit(admission, "a")
+    assert outcome_of(redis_server.url) is None
+
+
+def test_a_list_that_is_empty_because_a_worker_took_the_job(redis, redis_server, admission, deliveries):
+    live(redis)
+    admit(admission, "a")
+    deliveries.put_back(take_one(deliveries, [LIST]).tag)
+    assert outcome_of(redis_server.url) is None
+    take_one(deliveries, [LIST])
+    assert redis.llen(LIST) == 0
+    assert outcome_of(redis_server.url) is None
+
+
 @pytest.mark.parametrize("delay_s", [None, 0.0, 1000.0])
 def test_a_message_that_was_deleted_while_its_worker_was_dead(
     redis, redis_server, admission, store, deliveries, delay_s
@@ -181,6 +215,7 @@ def record(redis: Redis, **fields: Any) -> dict[str, Any]:
 )
 def test_what_is_not_lost(redis, redis_server, fields):
     live(redis)
+    redis.lpush(LIST, "a message")
     redis.hset(job_key("a"), mapping=record(redis, **fields(redis)))
     redis.hset(job_key("gone"), mapping=record(redis, at="none"))
     assert outcome_of(redis_server.url) is None
@@ -259,7 +294,8 @@ def test_a_redis_that_did_not_answer_begins_the_time_again(redis, redis_server, 
     on_a_store(redis_server.url, body)
 
 
-def test_jobs_in_order_cost_no_further_command(redis, redis_server):
+def test_jobs_in_order_cost_one_command_for_their_list(redis, redis_server):
+    redis.lpush(LIST, "a message")
     redis.hset(job_key("a"), mapping=record(redis, at=f"list {LIST}"))
     redis.hset(job_key("b"), mapping=record(redis, at=at(redis, -60, 60)))
 
@@ -271,9 +307,11 @@ def test_jobs_in_order_cost_no_further_command(redis, redis_server):
 
     on_a_store(redis_server.url, body)
     calls = {name.removeprefix("cmdstat_"): one["calls"] for name, one in redis.info("commandstats").items()}
-    assert {name: calls.get(name) for name in ("hgetall", "getrange", "time", "zrange")} == {
+    assert {name: calls.get(name) for name in ("hgetall", "getrange", "llen", "eval", "time", "zrange")} == {
         "hgetall": 6,
         "getrange": 6,
+        "llen": 3,
+        "eval": None,
         "time": 3,
         "zrange": None,
     }
