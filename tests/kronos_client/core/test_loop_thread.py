@@ -46,7 +46,7 @@ def test_it_works_inside_a_running_event_loop(client, backend):
         handle = client.submit(CANDLES, pred_len=5)
         backend.mark_as_done(handle.id, RESULT.model_dump(mode="json"))
         assert handle.wait(WAIT_S) == RESULT
-        assert [one.error.code for one in client.forecast_many([{}], pred_len=5)] == ["MISSING_FIELD"]
+        assert [one.error.code for one in client.forecast_many([{}], pred_len=5)] == ["EMPTY_SERIES"]
 
     asyncio.run(main())
 
@@ -170,7 +170,7 @@ def test_a_client_that_is_never_closed_ends_its_thread_as_it_is_collected(kind, 
 
 def test_closing_the_client_cancels_what_a_loop_left_under_way(client, settings, redis):
     outcomes = client.forecast_many([{}, CANDLES], pred_len=5, in_order=False)
-    assert next(outcomes).error.code == ErrorCode.MISSING_FIELD
+    assert next(outcomes).error.code == ErrorCode.EMPTY_SERIES
     while not (keys := redis.keys("kronos:job:*")):
         time.sleep(0.01)
     client.close()  # as where the loop was left by an error
@@ -197,7 +197,7 @@ def test_a_program_that_an_error_ends_says_nothing_else(redis_server):
     )  # fmt: skip
     assert ended.returncode == 1
     assert "Exception ignored" not in ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith("kronos_client.contract.errors.JobError: MISSING_FIELD")
+    assert ended.stderr.splitlines()[-1].startswith("kronos_client.contract.errors.JobError: EMPTY_SERIES")
 
 
 LEFT_OPEN = """
