@@ -87,10 +87,10 @@ def _has_numbers_as_times(candles: Any) -> bool:
     return any(isinstance(each, Iterable) and isinstance(next(iter(each), None), Real) for each in times)
 
 
-def refuse_empty(candles: Any) -> None:
+def refuse_empty(candles: Any, field: str | None = None) -> None:
     """Raises JobError EMPTY_SERIES for a frame without rows, an empty list and an empty mapping."""
     if hasattr(candles, "__len__") and not len(candles):
-        raise JobError(ErrorCode.EMPTY_SERIES, "the series has no bars: send some")
+        raise JobError(ErrorCode.EMPTY_SERIES, "the series has no bars: send some", field)
 
 
 def _is_table(candles: Any) -> bool:

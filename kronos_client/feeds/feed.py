@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
+from kronos_client.contract.frames import refuse_empty
 from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN, LongFrame
 from kronos_client.core.options import FeedOptions
@@ -31,6 +32,7 @@ from kronos_client.redis.connection import reachable
 from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
 from kronos_model.bars.calendar.sessions import common_spacing
+from kronos_model.bars.calendar.spacing import LAST_TIME
 from kronos_model.bars.columns import check_candles, check_price_columns, impossible_warning
 from kronos_model.bars.missing import Filled, is_missing
 from kronos_model.errors import KronosError
@@ -413,6 +415,7 @@ class Feed:
         with _of_series(name):
             payload = series_payload(columns, name, **{"timezone": self.spec.timezone} | times)
             check_price_columns(payload)
+            refuse_empty(payload["timestamps"], "timestamps")
             bars, missing = Bars.from_payload(payload), self.spec.job["missing"]
             values = _columns(bars)
             if missing == "error" or not is_missing(values).all():
@@ -491,7 +494,13 @@ class Feed:
         both = new.clock if tail is None else np.unique(np.concatenate([tail.clock, new.clock]))
         spacing = common_spacing(both) if len(both) > 1 else 0
         ends = self.spec.ends(new.timestamps(), zone, spacing) if self.spec.closed_only else None
-        return np.empty(0, np.int64) if ends is None else ends[ends > now * 1e6]
+        if ends is None:
+            return np.empty(0, np.int64)
+        if ends.max() > LAST_TIME:
+            row = int(ends.argmax())
+            text = f"the bar at {new.texts()[row]} ends after the year 9999"
+            raise JobError(ErrorCode.BAD_TIMESTAMP, text, "timestamps", {"row": row})
+        return ends[ends > now * 1e6]
 
 
 def _columns(bars: Bars) -> dict[str, Any]:

@@ -31,6 +31,9 @@ def cut(one: dict, first: int, last: int) -> dict:
     return {title: values[first:last] for title, values in one.items() if title != "id"}
 
 
+LAST_OF_ALL = series("A", 0, 1) | {"timestamps": ["9999-12-31T23:59:59-14:00"]}
+
+
 @pytest.fixture
 def worker(redis, redis_server):
     return HandWorker(redis, redis_server.url)
@@ -131,6 +134,8 @@ def test_each_new_forecast_is_an_event_and_none_is_missed_after_a_break(http, wo
         ("PUT", "/v1/feeds/other", OPTIONS | {"pred_len": 4}, "FEED_CONFLICT", "pred_len"),
         ("POST", "/v1/feeds/us/bars", {"series": [series("A")]}, "FEED_NOT_FOUND", "name"),
         ("POST", "/v1/feeds/other/bars", {"series": [series("A"), series("A")]}, "DUPLICATE_ID", "series"),
+        ("POST", "/v1/feeds/other/bars", {"series": [series("A", 0, 0)]}, "EMPTY_SERIES", "timestamps"),
+        ("POST", "/v1/feeds/other/bars", {"series": [LAST_OF_ALL]}, "BAD_TIMESTAMP", "timestamps"),
         ("GET", "/v1/feeds/other/latest?rank=close>last at 2", None, "BAD_VALUE", "event"),
         ("GET", "/v1/feeds/other/series/A", None, "FEED_NOT_FOUND", "series_id"),
     ],

@@ -7,7 +7,7 @@ import pytest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.model_info import ModelInfo
 from worker.inference.model_cache import CacheEntry
-from worker.tasks import controls
+from worker.tasks import controls, status
 
 INFO = ModelInfo(id="m", revision=None, tokenizer_id="m", tokenizer_revision=None)
 
@@ -78,3 +78,10 @@ def test_asks_beyond_what_may_wait_are_refused():
 )
 def test_arguments_of_another_form_are_refused(arguments):
     assert controls.load_model(None, **arguments)["error"]["code"] == "BAD_VALUE"
+
+
+@pytest.mark.parametrize(("args", "kwargs", "field"), [((), {"verbose": True}, "verbose"), ((1,), {}, None)])
+def test_the_status_task_refuses_arguments(args, kwargs, field):
+    with pytest.raises(JobError) as refused:
+        status.status(*args, **kwargs)
+    assert (refused.value.code, refused.value.field) == (ErrorCode.UNKNOWN_FIELD, field)
