@@ -10,6 +10,7 @@ from api_stub.routes.query import MAX_LIMIT, NEXT, Cursor, Limit, page_of
 from api_stub.scopes import needs
 from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency, receiving
 from api_stub.uploads.dataset_folder import DATASET_NAME, StoredFile, data_folder, remove, store, stored_files
+from kronos_model.bars.files.content import SAVE_AS_CSV
 from kronos_model.bars.files.find import SUFFIXES
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
@@ -22,7 +23,7 @@ def _checked_name(given: str) -> str:
     if not DATASET_NAME.fullmatch(name):
         raise ValueError(
             "the name must start with a letter or digit, have up to 99 more letters, digits, `.`, `_` or "
-            "`-`, and end in .csv, .csv.gz, .parquet or .pq; it cannot contain folders"
+            f"`-`, and end in .csv, .csv.gz, .parquet or .pq; it cannot contain folders. {SAVE_AS_CSV}"
         )
     return name
 

@@ -51,7 +51,7 @@ async def receiving(request: Request, backend: Backend, name: str) -> AsyncItera
             "the Content-Type does not fit the file: send a .csv as text/csv, a .csv.gz as application/gzip"
         )
         others = "a .parquet or .pq as application/vnd.apache.parquet, or any as application/octet-stream"
-        others += f"; not as a form. {SAVE_AS_CSV}"
+        others += f"; not as a form. {SAVE_AS_CSV}; candles in JSON are for POST /v1/forecasts"
         raise HttpError(HttpCode.UNSUPPORTED_MEDIA_TYPE, f"{text}, {others}")
     sender = key_of(request.scope) or (request.client.host if request.client else "")
     if backend.uploads[sender] >= MAX_UPLOADS_OF_ONE:

@@ -1,6 +1,7 @@
 """The bytes of a candle file, unpacked and as UTF-8, and the limits on what it unpacks to."""
 
 import codecs
+import re
 import zlib
 from pathlib import Path
 from typing import IO, Final
@@ -24,6 +25,7 @@ GZIP: Final = b"\x1f\x8b"
 WORKBOOKS: Final = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
 """The first bytes of ZIP archives, which new workbooks of Excel are too, and of old ones."""
 SAVE_AS_CSV: Final = "Save an Excel workbook as CSV, and unpack a ZIP archive"
+_JSON: Final = re.compile(rb'\s*[\[{]\s*["\[{]')
 PIECE_BYTES: Final = 2**14
 """Packed bytes that are unpacked at once: gzip makes up to 1,032 bytes of one."""
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -73,12 +75,19 @@ def read_text(path: Path) -> bytes:
             packed_bytes = len(content)
     if content.startswith(WORKBOOKS):
         raise CandleFileError(f"{path} is an Excel workbook or a ZIP archive, not CSV. {SAVE_AS_CSV}")
+    if content.startswith(b"PAR1"):
+        raise CandleFileError(f"{path} is a Parquet file: its name must end in .parquet or .pq")
     if content.startswith(_UTF_16):
         content = content.decode("utf-16", "replace").encode()
     elif content.endswith(b"\0"):
         raise CandleFileError(f"{path} ends in zeros: {CUT}")
     check_lines(path, content, packed_bytes)
-    return content.removeprefix(codecs.BOM_UTF8)
+    content = content.removeprefix(codecs.BOM_UTF8)
+    if _JSON.match(content):
+        raise CandleFileError(
+            f"{path} is JSON, not CSV. Write its bars as CSV, such as by read_json and to_csv of pandas"
+        )
+    return content
 
 
 def _unpacked(path: Path, file: IO[bytes]) -> tuple[bytes, int]:

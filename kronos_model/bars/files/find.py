@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from kronos_model.bars.files.content import SAVE_AS_CSV
 from kronos_model.errors import CandleFileError
 
 PARQUET_SUFFIXES: Final = (".parquet", ".pq")
@@ -14,13 +13,13 @@ SUFFIXES: Final = (".csv", ".csv.gz", *PARQUET_SUFFIXES)
 
 
 def find_files(paths: Sequence[str]) -> dict[Path, Path | None]:
-    """The named files, and the sorted files of the named folders at any depth, each once.
+    """The named files, whatever they are called, and the sorted files below the named folders, each once.
 
     Returns:
         For each file the named folder that holds it; None for a file that is named itself.
 
     Raises:
-        CandleFileError: a path leads to no candle file.
+        CandleFileError: a path does not exist, or is a folder without candle files.
     """
     files: dict[Path, tuple[Path, Path | None]] = {}  # by absolute path
     for path in map(Path, paths):
@@ -32,9 +31,6 @@ def find_files(paths: Sequence[str]) -> dict[Path, Path | None]:
                 files.setdefault(file.absolute(), (file, path))
         elif not path.exists():
             raise CandleFileError(f"{path} does not exist")
-        elif not path.name.lower().endswith(SUFFIXES):
-            text = f"{path} is neither CSV nor Parquet: its name must end in {', '.join(SUFFIXES)}"
-            raise CandleFileError(f"{text}. {SAVE_AS_CSV}")
         else:
             files[path.absolute()] = path, None
     if not files:

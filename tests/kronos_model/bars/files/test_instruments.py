@@ -505,8 +505,7 @@ def test_candles_that_no_market_prints_are_named(tmp_path: Path) -> None:
 class TestRefusals:
     def test_a_path_without_candles(self, tmp_path: Path) -> None:
         (tmp_path / "empty").mkdir()
-        (tmp_path / "a.txt").write_text("x")
-        for path in (tmp_path / "missing.csv", tmp_path / "empty", tmp_path / "a.txt"):
+        for path in (tmp_path / "missing.csv", tmp_path / "empty"):
             error = refusal_of(path)
             assert error.field == "data.path"
             assert str(path) in error.message

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kronos_model.bars.files import csv_cells
-from kronos_model.bars.files.find import find_files
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.lookback import CandleFile, Lookback
 from kronos_model.bars.files.options import ReadOptions
@@ -227,15 +226,36 @@ def test_a_workbook_is_named_with_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(content)
     (tmp_path / "b.csv").write_bytes(b"\xd0\xcf\x11\xe0" + bytes(600))
     (tmp_path / "c.csv.gz").write_bytes(gzip.compress(content))
-    for name in ("a.csv", "b.csv", "c.csv.gz"):
+    for name in ("a.csv", "b.csv", "c.csv.gz", "a.xlsx"):
         with pytest.raises(
             CandleFileError, match=r"Excel workbook or a ZIP archive, not CSV\. Save an Excel"
         ):
             read(tmp_path / name)
-    with pytest.raises(
-        CandleFileError, match=r"its name must end in .*\. Save an Excel workbook as CSV, and"
-    ):
-        find_files([str(tmp_path / "a.xlsx")])
+        with pytest.raises(
+            CandleFileError, match=r"Excel workbook or a ZIP archive, not CSV\. Save an Excel"
+        ):
+            read_instruments([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize(
+    "text", ['{"candles": []}', '\ufeff[\n  {"date": 1}]', "[[1718668800000,1]]", '["a"]']
+)
+def test_json_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(CandleFileError, match=r"a.json is JSON, not CSV\. Write its bars as CSV, such as by"):
+        read_instruments([str(tmp_path / "a.json")])
+
+
+def test_training_and_backtests_read_a_named_file_whatever_its_name(tmp_path: Path) -> None:
+    (tmp_path / "plain.txt").write_bytes((FOLDER / "plain.csv").read_bytes())
+    (named,), _ = read_instruments([str(tmp_path / "plain.txt")])
+    assert (named.name, len(named)) == ("plain", len(read_instruments([str(FOLDER / "plain.csv")])[0][0]))
+    pd.read_csv(FOLDER / "plain.csv").to_parquet(tmp_path / "plain.dat")
+    with pytest.raises(CandleFileError, match=r"is a Parquet file: its name must end in \.parquet or"):
+        read_instruments([str(tmp_path / "plain.dat")])
+    (tmp_path / "plain.txt").unlink()
+    with pytest.raises(CandleFileError, match="has no files that end in"):
+        read_instruments([str(tmp_path)])
 
 
 def test_training_reads_forms_and_reports_what_is_odd(tmp_path: Path) -> None:
