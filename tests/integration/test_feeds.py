@@ -108,7 +108,7 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
     part = BARS[:40]
     series = {name: part[name].tolist() for name in COLUMNS} | {"id": "A", "timestamps": [*part["ds"]]}
     with app, Feed.open("t", url=redis.url, **OPTIONS) as feed:
-        counts = {"num_corrected": 0, "num_held_back": 0, "held_until": None}
+        counts = {"num_corrected": 0, "num_held_back": 0, "held_until": None, "warnings": []}
         assert appended(app, feed="t", series=[series]) == {"num_new": 40, "changed": ["A"]} | counts
         assert appended(app, feed="t", series=[series]) == {"num_new": 0, "changed": []} | counts
         await_true(lambda: feed.forecast("A"), "it is forecast")
