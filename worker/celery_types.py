@@ -1,6 +1,6 @@
 """Types of what a worker gets from Celery and kombu, where celery-types says Any or nothing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from celery import Celery, Task
@@ -42,7 +42,6 @@ class Consumer(Protocol):
     blueprint: Blueprint
     controller: Worker
     task_consumer: Any  # kombu's, whose channel is ours
-    task_buckets: Mapping[str, Any]  # of requests that wait for a task's rate limit
     event_dispatcher: Any
     on_task_message: set[Callable[[Request], object]]
 

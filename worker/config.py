@@ -40,6 +40,7 @@ def worker_config(settings: WorkerSettings) -> dict[str, object]:
         "worker_prefetch_multiplier": 0,  # no limit: the transport takes what there is room for
         "task_track_started": True,
         "worker_send_task_events": True,
+        "worker_disable_rate_limits": True,  # they would hold jobs beyond their deadlines, and a shutdown
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
     }

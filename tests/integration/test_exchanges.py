@@ -23,7 +23,8 @@ from tests.waiting import WAIT_S, await_true
 
 @pytest.fixture(scope="module")
 def worker(start_worker: StartWorker) -> WorkerUnderTest:
-    return start_worker().wait_until_ready()
+    """Celery's rate limits hold no job of it."""
+    return start_worker("task.default_rate_limit=1/h").wait_until_ready()
 
 
 @pytest.fixture(scope="module")
@@ -103,9 +104,24 @@ def test_only_queues_of_its_role_can_be_added_and_changes_are_logged(worker, app
         assert connection.default_channel.get_table("bank") == []
     assert "ok" in ask(app, worker, "cancel_consumer", queue="gpu")
     await_true(lambda: queues_of(app, worker) == ["cpu"], "the queue is left")
+    kept = ask(app, worker, "cancel_consumer", queue="cpu")
+    assert "'cpu' is refused" in kept["error"]
+    assert "stop it by the control command shutdown" in kept["error"]
+    assert queues_of(app, worker) == ["cpu"]
     log = worker.log.read_text()
     for command in ("add_consumer", "cancel_consumer"):
         assert f"control command {command}, arguments {{'queue': " in log
+
+
+def test_commands_that_would_hold_or_fail_jobs_are_refused(worker, app, client, candles):
+    arguments = {"task_name": FORECAST_TASK, "rate_limit": "1/h"}
+    assert "limit what apps send instead" in ask(app, worker, "rate_limit", **arguments)["error"]
+    for command in ("pool_grow", "pool_shrink", "autoscale"):
+        assert "start more workers instead" in ask(app, worker, command)["error"]
+    assert "and start it again instead" in ask(app, worker, "pool_restart")["error"]
+    for _ in range(2):
+        client.forecast(candles[:40], pred_len=2, timeout_s=WAIT_S)
+    assert "Traceback" not in worker.log.read_text()
 
 
 def test_a_job_is_revoked_by_our_app(worker, app, client, candles):

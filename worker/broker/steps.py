@@ -118,7 +118,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
         try:
             if time.monotonic() >= self._renewal_due:
                 renewed_at = time.monotonic()
-                self._claims.renew(*transport.held_deliveries(self._consumer.task_buckets))
+                self._claims.renew(*transport.held_deliveries())
                 self._renewal_due = renewed_at + check_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)

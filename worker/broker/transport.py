@@ -11,7 +11,7 @@ kombu calls the methods overridden here.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
@@ -221,8 +221,8 @@ class Transport(redis.Transport):
 TRANSPORT_ALIASES[TRANSPORT] = f"{__name__}:{Transport.__name__}"
 
 
-def held_deliveries(task_buckets: Mapping[str, Any]) -> tuple[dict[str, str], set[str]]:
-    """The deliveries that Celery still holds in this process, also for its rate limits in ``task_buckets``.
+def held_deliveries() -> tuple[dict[str, str], set[str]]:
+    """The deliveries that Celery still holds in this process.
 
     A message that ended but could not be acknowledged is not held: it must be delivered again.
 
@@ -233,13 +233,11 @@ def held_deliveries(task_buckets: Mapping[str, Any]) -> tuple[dict[str, str], se
     running = _members(state.active_requests)
     claims = {request.message.delivery_tag: request.id for request in running if request.name in TASK_ROLES}
     received = [*_members(state.reserved_requests), *running]
-    for bucket in filter(None, task_buckets.values()):
-        received += [request for request, _ in _members(bucket.contents)]
     return claims, {request.message.delivery_tag for request in received} - claims.keys()
 
 
 def _members(requests: Any) -> list[Any]:
-    """Copy a set or queue that other threads may change meanwhile."""
+    """Copy a set that other threads may change meanwhile."""
     while True:
         try:
             return list(requests)

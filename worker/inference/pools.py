@@ -69,12 +69,6 @@ class WaitingThreadsPool(ThreadsPool):
             current.process.hand_back_at = time.monotonic()
         self.on_stop()
 
-    def grow(self, n: int = 1) -> None:
-        """Refuse Celery's control command, whose sender gets this text; so does ``shrink``."""
-        raise ValueError("no thread of this worker's pool computes forecasts: start more workers instead")
-
-    shrink = grow
-
     def terminate_job(self, pid: object, signal: object = None) -> None:
         """Nothing: a thread cannot be killed."""
 

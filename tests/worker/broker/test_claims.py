@@ -327,7 +327,7 @@ def renewal(settings, monkeypatch, claims):
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     step = steps.ClaimRenewal(None)
     controller = SimpleNamespace(claims=claims, on_tick=shutdown.ShutdownLimit().check)
-    step.start(SimpleNamespace(controller=controller, task_buckets={}))
+    step.start(SimpleNamespace(controller=controller))
     return step
 
 
@@ -335,7 +335,7 @@ def test_a_renewal_that_fails_stays_due_and_ticks_wait_for_redis(renewal, claims
     ticks: list[None] = []
     claim = hold(claims, store, "a", "x", on_tick=lambda: ticks.append(None))
     claim.renew(time.monotonic() - TIMEOUT_S)
-    monkeypatch.setattr(transport, "held_deliveries", lambda _: ({"x": "a"}, set()))
+    monkeypatch.setattr(transport, "held_deliveries", lambda: ({"x": "a"}, set()))
     real, failures = store.renew, [RedisConnectionError("away"), ValueError("a defect")]
 
     def away(*args, **more):

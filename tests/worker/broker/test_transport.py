@@ -12,7 +12,6 @@ from celery.app.task import Context
 from celery.worker import state
 from kombu import Consumer, Queue
 from kombu.transport import redis as kombu_redis
-from kombu.utils.limits import TokenBucket
 from redis import BlockingConnectionPool, Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -161,23 +160,20 @@ def test_a_channel_forgets_a_message_even_if_redis_is_away(redis, receiver, monk
 
 
 def test_a_worker_renews_its_messages_and_puts_back_abandoned_ones(redis, receiver, monkeypatch):
-    send(redis, "held", "limited", "lost")
-    held, limited, lost = receiver.receive()
-    for one in (held, limited, lost):
+    send(redis, "held", "lost")
+    held, lost = receiver.receive()
+    for one in (held, lost):
         redis.zincrby(INDEX, -1000, one.delivery_tag)
     request = FakeRequest(held.delivery_tag)
     state.task_reserved(request)
-    bucket = TokenBucket(1)
-    bucket.add((FakeRequest(limited.delivery_tag), 1))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     step = steps.ClaimRenewal(None)
-    buckets = {"kronos.forecast": bucket, "kronos.status": None}
     claims = Claims(transport.backend().store, 60.0)
     controller = SimpleNamespace(claims=claims, on_tick=lambda: None)
-    step.start(SimpleNamespace(controller=controller, task_buckets=buckets))
+    step.start(SimpleNamespace(controller=controller))
     step.keep()
     state.task_ready(request)
-    assert set(redis.hkeys(UNACKED)) == {held.delivery_tag, limited.delivery_tag}
+    assert redis.hkeys(UNACKED) == [held.delivery_tag]
     assert redis.llen(QUEUE) == 1
 
 
@@ -272,7 +268,7 @@ def test_a_message_whose_receipt_fails_leaves_nothing_here(redis, receiver):
     Consumer(receiver.channel, [Queue(QUEUE)], on_message=fail, accept=["json"]).consume()
     transport.message_consumer().notify()
     receiver.connection.transport.cycle.on_poll_start()
-    assert held_deliveries({}) == ({}, set())
+    assert held_deliveries() == ({}, set())
     assert holds_nothing(receiver)
     assert redis.llen(DEAD_KEY) == 1
 
@@ -292,17 +288,17 @@ def test_held_deliveries_are_reserved_or_running_and_running_ones_have_claims():
         FakeRequest("b"),
         FakeRequest("c", "kronos.status"),
     ]
-    assert held_deliveries({}) == ({}, set())
+    assert held_deliveries() == ({}, set())
     for request in requests:
         state.task_reserved(request)
     for request in (running, status):
         state.task_accepted(request)
-    assert held_deliveries({}) == ({"a": "job-a"}, {"b", "c"})
+    assert held_deliveries() == ({"a": "job-a"}, {"b", "c"})
     state.task_ready(running)
-    assert held_deliveries({}) == ({}, {"b", "c"})
+    assert held_deliveries() == ({}, {"b", "c"})
     for request in (waiting, status):
         state.task_ready(request)
-    assert held_deliveries({}) == ({}, set())
+    assert held_deliveries() == ({}, set())
 
 
 def test_two_deliveries_of_one_job_are_both_held():
@@ -310,8 +306,8 @@ def test_two_deliveries_of_one_job_are_both_held():
     second.id = first.id
     for request in (first, second):
         state.task_reserved(request)
-    assert held_deliveries({}) == ({}, {"a", "b"})
+    assert held_deliveries() == ({}, {"a", "b"})
     state.task_accepted(first)
     state.task_ready(second)
-    assert held_deliveries({}) == ({"a": "job-a"}, set())
+    assert held_deliveries() == ({"a": "job-a"}, set())
     state.task_ready(first)

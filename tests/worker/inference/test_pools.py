@@ -90,12 +90,6 @@ def test_a_report_that_fails_too_does_not_hold_the_shutdown(monkeypatch):
     assert not stopping.is_alive()
 
 
-@pytest.mark.parametrize("command", ["grow", "shrink"])
-def test_threads_are_not_added_or_removed_by_control_commands(command):
-    with pytest.raises(ValueError, match="start more workers instead"):
-        getattr(WaitingThreadsPool(1), command)(1)
-
-
 def test_a_traced_task_is_not_reported_again():
     done = threading.Event()
     assert apply(done.set) == []
