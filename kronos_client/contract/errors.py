@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Final, Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from kronos_model.checkpoints.names import did_you_mean
 from kronos_model.errors import KronosError
@@ -184,8 +184,8 @@ def code_of(kind: str) -> ErrorCode:
     return ErrorCode.__members__.get(kind.upper(), _CODES.get(kind, code))
 
 
-def refusal(error: ValidationError) -> JobError:
-    """The JobError for the first problem that pydantic found."""
+def refusal(error: ValidationError, model: type[BaseModel] | None = None) -> JobError:
+    """The JobError for the first problem that pydantic found in a job, by default one of forecasts."""
     first = error.errors(include_url=False)[0]
     kind, context, value = first["type"], first.get("ctx", {}), first["input"]
     # In a job only the device has a pattern.
@@ -193,7 +193,7 @@ def refusal(error: ValidationError) -> JobError:
     field = dotted(first["loc"]) or "job"
     if code == ErrorCode.UNKNOWN_FIELD:
         text = f"{field} is not a field of the job: remove it or check its spelling"
-        return JobError(code, text + nearest_field(str(first["loc"][-1])), field)
+        return JobError(code, text + _nearest_field(str(first["loc"][-1]), model), field)
     if kind == "missing":
         return JobError(code, f"{field} is missing: add it", field)
     if kind in _EXPECTED:
@@ -214,20 +214,19 @@ def refusal(error: ValidationError) -> JobError:
     return JobError(code, f"{field} must be {expected}, not {excerpt(value)}", field, details)
 
 
-def nearest_field(name: str) -> str:
-    """The end of a message about an unknown field: the forecast job's field most like it, if any is."""
-    known = _field_names()
+def _nearest_field(name: str, model: type[BaseModel] | None) -> str:
+    """The end of a message about an unknown field: the job's field most like it, if any is."""
+    known = _field_names(model)
     return "" if name in known else did_you_mean(name[:MAX_EXCERPT_CHARS], known)
 
 
 @cache
-def _field_names() -> frozenset[str]:
+def _field_names(model: type[BaseModel] | None) -> frozenset[str]:
     from kronos_client.contract.forecast import ForecastJob
 
-    schema = ForecastJob.model_json_schema()
-    return frozenset(
-        name for part in (schema, *schema["$defs"].values()) for name in part.get("properties", ())
-    )
+    schema = (model or ForecastJob).model_json_schema()
+    parts = (schema, *schema.get("$defs", {}).values())
+    return frozenset(name for part in parts for name in part.get("properties", ()))
 
 
 def first_reason(error: ValidationError) -> str:

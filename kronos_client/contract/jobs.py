@@ -131,7 +131,7 @@ def read_fields(
     try:
         return model.model_validate(payload)
     except ValidationError as error:
-        raise refusal(error) from None
+        raise refusal(error, model) from None
 
 
 def _check_version(version: object) -> None:

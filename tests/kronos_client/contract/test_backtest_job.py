@@ -48,6 +48,12 @@ def test_a_wrong_field_is_refused_with_its_name(fields, code, field):
     assert (refused.value.code, refused.value.field) == (code, field)
 
 
+def test_a_misspelt_field_names_the_one_of_a_backtest_that_was_meant():
+    for fields, meant in (({"horizn": 3}, "horizon"), ({"reading": {"decimel": ","}}, "decimal")):
+        with pytest.raises(JobError, match=f"; did you mean {meant}.$"):
+            parse_backtest_job(JOB | fields, Limits())
+
+
 def test_dates_and_times_are_read_as_they_are_written():
     job = parse_backtest_job(JOB | {"start": "2024-06-18", "end": "2024-06-18T09:30:00+00:00"}, Limits())
     assert job.moments == {"start": date(2024, 6, 18), "end": datetime(2024, 6, 18, 9, 30, tzinfo=UTC)}
