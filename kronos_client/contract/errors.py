@@ -92,7 +92,7 @@ class ErrorCode(Code):
     FEED_NOT_FOUND = "FEED_NOT_FOUND", "No feed has this name: create it, with pred_len and other options."
     FEED_CONFLICT = "FEED_CONFLICT", "The feed has other options: use them, another name, or delete the feed."
     FEED_BAR_CHANGED = "FEED_BAR_CHANGED", "A known bar differs too far back: replace the series whole."
-    FEED_GONE = "FEED_GONE", "Redis has lost this feed, or bars of it: create it and send whole windows."
+    FEED_GONE = "FEED_GONE", "Redis has lost this feed, or bars of it: create it, or replace that series."
     FEED_BUSY = "FEED_BUSY", "Others kept changing the same series: repeat the append."
 
     # The job's life

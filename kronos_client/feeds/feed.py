@@ -370,7 +370,7 @@ class Feed:
             writes, counts = list[Write](), dict.fromkeys(("num_new", "num_corrected", "num_held_back"), 0)
             held_until, warnings = 0, list[str]()
             reads = dict(zip(given, self._store.read(self._uid, list(given)), strict=True))
-            tails = self._tails(reads, given)
+            tails = {} if is_whole else self._tails(reads, given)
             for name, (new, zone) in given.items():
                 with _of_series(name):
                     held, write, change = self._plan(
@@ -429,6 +429,8 @@ class Feed:
             if read.record is not None:
                 firsts[name] = read.record.tail_from(int(given[name][0].clock[0]))
                 names += [block.name for block in read.record.blocks[firsts[name] :]]
+            elif read.version:
+                raise gone(self.name, name)
         found = self._store.blocks(self._uid, names)
         for name, first in firsts.items():
             record: Any = reads[name].record
@@ -486,7 +488,7 @@ class Feed:
         gone_now = [block.name for block in before if block not in record.blocks]
         visible = {block.name: content for block, content in added.items() if block in record.blocks}
         growth = record.num_bytes - (read.record.num_bytes if read.record else 0)
-        appended_at = read.appended_at if known and known.last == record.last else None
+        appended_at = read.appended_at if read.version and known and known.last == record.last else None
         return held, Write(name, read.version, appended_at, record, visible, gone_now, growth), change
 
     def _held_back(self, new: Bars, tail: Bars | None, zone: str | None, now: float) -> NDArray[np.int64]:

@@ -262,7 +262,7 @@ class FeedStore:
             args += [write.series_id, write.record.to_json(), f"{write.version}{known}"]
         args += uploads + old
         keys = [feed_key(name), FEEDS_KEY]
-        keys += [key(uid) for key in (series_key, versions_key, due_key, turns_key)]
+        keys += [key(uid) for key in (series_key, versions_key, due_key, turns_key, latest_key)]
         keys += [list_key(f"{queue}{FEED}", CELERY_PRIORITIES[spec.job["priority"]]), unlisted_key(uid)]
         answer, *number = self._run("feed_append", keys, args)
         if answer == b"gone":
@@ -440,9 +440,12 @@ class FeedStore:
 
 def gone(name: str, series_id: str | None = None) -> JobError:
     """The error for a feed, or bars of one of its series, that Redis no longer has."""
-    what = f"feed {name!r}" if series_id is None else f"bars of series {series_id!r} of feed {name!r}"
-    text = f"Redis no longer has {what}: create it again and append whole windows"
-    return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name})
+    if series_id is None:
+        text = f"Redis no longer has feed {name!r}: create it again and append whole windows"
+        return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name})
+    text = f"Redis no longer has all bars of series {series_id!r} of feed {name!r}"
+    text += ": give its whole window to replace()"
+    return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name, "series": series_id})
 
 
 def _lines(names: Iterable[str]) -> list[str]:

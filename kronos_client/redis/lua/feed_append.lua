@@ -3,7 +3,7 @@
 -- read, or blocks are no longer there; 'series' or 'bytes' with the number that would exceed its limit.
 -- include: now
 -- include: feed_send
-local feed, feeds, series, versions, due, turns, list, unlisted = unpack(KEYS)
+local feed, feeds, series, versions, due, turns, latest, list, unlisted = unpack(KEYS)
 local name, uid, max_series, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local growth, num_series, num_uploads = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 -- Then for each series: id, record, version that was read ('0': none) and, if its newest bar was known, the moment when that
@@ -37,12 +37,15 @@ for first = 8, first_upload - 1, 3 * chunk do
         if expected == '0' then
             num_new = num_new + 1
             new_turns[#new_turns + 1], new_turns[#new_turns + 2] = 0, ids[position]
+            -- If Redis has lost its version, it goes on above any that a job may still hold.
+            local newest = string.match(redis.call('HGET', latest, ids[position]) or '', '^%d+')
+            expected = newest and newest + 1000 or 0
         end
         changes[2 * position] = string.format('%d%s', expected + 1, moment == '' and ' ' .. now_text or moment)
     end
     chunks[#chunks + 1] = {records, changes, dues, new_turns}
 end
-local num_then = redis.call('HLEN', series) + num_new
+local num_then = redis.call('HLEN', versions) + num_new
 if num_then > max_series then
     return {'series', num_then}
 end

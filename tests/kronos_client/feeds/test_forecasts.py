@@ -423,13 +423,47 @@ def test_an_error_of_one_series_is_its_own_and_all_updates_follow_their_schema(f
 
 
 def test_lost_bars_fail_their_series_alone(feed, worker, redis):
-    feed.append(all_bars())
+    naive = all_bars()
+    feed.append(naive.assign(ds=naive["ds"].dt.tz_localize(None)))  # so that none is overdue
     record = json.loads(redis.hget(f"kronos:feed_series:{feed._uid}", "s2"))
     redis.delete(f"kronos:feed_block:{feed._uid}:{record['blocks'][0][0]}")
     worker.run()
     assert {name: feed.forecast(name).error and feed.forecast(name).error.code for name in NAMES} == {
         name: "FEED_GONE" if name == "s2" else None for name in NAMES
     }
+    is_current = feed.latest().set_index("id")["is_current"]
+    assert is_current[~is_current].index.tolist() == ["s2"]
+
+
+@pytest.mark.parametrize("lost", ["block", "record"])
+def test_a_series_whose_bars_are_lost_is_replaced(feed, worker, redis, redis_server, lost):
+    feed.append(all_bars())
+    worker.run()
+    records = f"kronos:feed_series:{feed._uid}"
+    if lost == "block":
+        name = json.loads(redis.hget(records, "s2"))["blocks"][0][0]
+        redis.delete(f"kronos:feed_block:{feed._uid}:{name}")
+    else:
+        redis.hdel(records, "s2")
+    with Feed.open("f", url=redis_server.url) as fresh:  # which has read no blocks
+        found = error_of(lambda: fresh.append(pd.concat([bars("s1", 1, 20), bars("s2", 1, 20)])))
+        assert (found.code, found.details["series"]) == ("FEED_GONE", "s2")
+        assert "replace()" in found.message
+        assert fresh.replace(bars("s2", 21)).changed == ("s2",)
+        assert fresh.append(bars("s2", 1, 21)).num_new == 1
+        worker.run()
+        assert fresh.forecast("s2").last_time == fresh.bars("s2")["timestamps"][-1]
+        assert len(fresh.bars("s2")["close"]) == 22
+
+
+def test_a_series_whose_version_is_lost_is_forecast_again(feed, worker, redis):
+    for first in range(3):
+        feed.append(bars("s1", 20, first))
+        worker.run()
+    redis.hdel(f"kronos:feed_versions:{feed._uid}", "s1")
+    feed.append(bars("s1", 1, 23))
+    worker.run()
+    assert feed.forecast("s1").last_time == feed.bars("s1")["timestamps"][-1]
 
 
 def test_a_message_that_was_removed_is_sent_again(feed, worker, redis):
