@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
@@ -22,25 +22,18 @@ router = APIRouter(prefix="/v1/candles", tags=["candles"], dependencies=[needs("
 MAX_BARS: Final = 16_384
 
 
-Value = TypeVar("Value")
-
-
-class BarColumns(BaseModel, Generic[Value]):
-    """The bars of one instrument, oldest first, in the form of a series in a forecast job."""
+class Bars(BaseModel):
+    """The bars of one instrument, in the form of a series in a forecast job."""
 
     id: str
     timestamps: list[str]
     timezone: str | None = Field(default=None, description="IANA zone whose clock the timestamps follow")
-    open: list[Value]
-    high: list[Value]
-    low: list[Value]
-    close: list[Value]
-    volume: list[Value] | None = None
-    amount: list[Value] | None = None
-
-
-class Bars(BarColumns[float]):
-    """The bars of one instrument, in the form of a series in a forecast job."""
+    open: list[float]
+    high: list[float]
+    low: list[float]
+    close: list[float]
+    volume: list[float] | None = None
+    amount: list[float] | None = None
 
 
 Dropped = Annotated[

@@ -14,11 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from api_stub.backend import Backend, BackendDependency
 from api_stub.job_state import problem_of
-from api_stub.routes.candles import BarColumns
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.scopes import needs, own_name
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.feed import Appended, FeedSeries
+from kronos_client.contract.feed import Appended, FeedSeries, NewBars
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.feed import Feed
@@ -68,16 +67,14 @@ class FeedsView(BaseModel):
     feeds: list[str]
 
 
-class NewSeries(BarColumns[float | None]):
-    """Bars of one series, oldest first. A missing value is null: the feed's option `missing` decides."""
-
-
-class NewBars(BaseModel):
+class BarsOfSeries(BaseModel):
     """Bars of any number of series, in any overlap with those that are known."""
 
     model_config = ConfigDict(extra="forbid")
 
-    series: list[NewSeries] = Field(min_length=1)
+    series: list[NewBars] = Field(
+        min_length=1, description="columns as in a forecast job; for null the feed's `missing` decides"
+    )
     replace: bool = Field(default=False, description="exchange the series whole, such as after a split")
 
 
@@ -141,7 +138,7 @@ async def delete_feed(feed: OpenFeed, backend: BackendDependency) -> Response:
 
 
 @router.post("/{name:path}/bars")
-async def append_bars(body: NewBars, feed: OpenFeed, backend: BackendDependency) -> Appended:
+async def append_bars(body: BarsOfSeries, feed: OpenFeed, backend: BackendDependency) -> Appended:
     """Append bars, all or none. Workers forecast each series with a new bar."""
     series = {one.id: one.model_dump(exclude={"id"}, exclude_none=True) for one in body.series}
     if len(series) < len(body.series):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
 from kronos_client.contract.frames import refuse_empty
@@ -33,7 +34,7 @@ from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.calendar.spacing import LAST_TIME
-from kronos_model.bars.columns import check_candles, check_price_columns, impossible_warning
+from kronos_model.bars.columns import COLUMNS, check_candles, check_price_columns, impossible_warning
 from kronos_model.bars.missing import Filled, is_missing
 from kronos_model.errors import KronosError
 
@@ -151,11 +152,20 @@ class Feed:
         return self._put(self._read(bars, id_column, timestamp_column), is_whole=True)
 
     def put_series(self, series: Mapping[str, Any], *, is_whole: bool = False) -> Appended:
-        """As ``append``, or ``replace`` if ``is_whole``, of columns by id, perhaps with a ``timezone``."""
+        """As ``append``, or ``replace`` if ``is_whole``, by id.
+
+        Columns may be base64, and there may be a ``timezone``.
+        """
         given: dict[str, tuple[Bars, str | None]] = {}
         for name, columns in series.items():
             zone = {"timezone": columns["timezone"]} if columns.get("timezone") else {}
             bars = {title: values for title, values in columns.items() if title != "timezone"}
+            with _of_series(name):
+                bars |= {
+                    title: decode_column(values, title)
+                    for title, values in bars.items()
+                    if title in COLUMNS and isinstance(values, str)
+                }
             self._check(given, name, bars, zone, "id")
         return self._put(given, is_whole=is_whole)
 

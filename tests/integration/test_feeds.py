@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
+from kronos_client.contract.columns import encode_column
 from kronos_client.contract.names import FEED_APPEND_TASK
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.keys import taken_key
@@ -111,6 +112,8 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
         counts = {"num_corrected": 0, "num_held_back": 0, "held_until": None, "warnings": []}
         assert appended(app, feed="t", series=[series]) == {"num_new": 40, "changed": ["A"]} | counts
         assert appended(app, feed="t", series=[series]) == {"num_new": 0, "changed": []} | counts
+        as_base64 = series | {"close": str(encode_column(series["close"]))}
+        assert appended(app, feed="t", series=[as_base64]) == {"num_new": 0, "changed": []} | counts
         await_true(lambda: feed.forecast("A"), "it is forecast")
         assert appended(app, feed="other", series=[series]) == ("FEED_NOT_FOUND", "name")
         assert appended(app, feed="t", series=[series, series]) == ("DUPLICATE_ID", "series.1.id")

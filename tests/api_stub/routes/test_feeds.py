@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 from pydantic import SecretStr
 
 from api_stub.main import create_app
+from kronos_client.contract.columns import encode_column
 from kronos_model.bars.synthetic import candles
 from tests.api_stub.conftest import ADDRESS
 from tests.kronos_client.feeds.test_forecasts import HandWorker
@@ -107,6 +108,17 @@ def test_a_missing_price_is_null_where_the_feed_keeps_such_bars(http, worker):
     assert found["newest"]["last_time"] == holed["timestamps"][-1]
     refused = http.post("/v1/feeds/strict/bars", json={"series": [holed]}).json()
     assert (refused["code"], refused["details"]["row"]) == ("NOT_FINITE", 17)
+
+
+def test_columns_may_be_base64_as_in_a_forecast_job(http):
+    http.put("/v1/feeds/us", json=OPTIONS)
+    whole = series("A")
+    sent = whole | {title: encode_column(whole[title]) for title in ("open", "high", "low", "close")}
+    assert http.post("/v1/feeds/us/bars", json={"series": [sent]}).json()["num_new"] == 20
+    assert http.post("/v1/feeds/us/bars", json={"series": [whole]}).json()["num_new"] == 0
+    problem = http.post("/v1/feeds/us/bars", json={"series": [sent | {"close": "x"}]}).json()
+    found = problem["code"], problem["field"], problem["details"]["series"]
+    assert found == ("BAD_ENCODING", "close", "A")
 
 
 def test_each_new_forecast_is_an_event_and_none_is_missed_after_a_break(http, worker):
