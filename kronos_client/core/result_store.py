@@ -184,7 +184,7 @@ class RedisResultStore:
         ``SEEN_FOR_S`` apart, and for a message that a delivery holds also its timeout: after an outage of
         Redis or of all workers, they need that long to renew or put back what was held.
         """
-        removed = await self._removed(records)
+        removed = await self._removed(records, now_s - SEEN_FOR_S)
         gone = {
             (job_id, record.fields["at"]): record
             for job_id, record in records.items()
@@ -202,12 +202,14 @@ class RedisResultStore:
             if now - self._suspects[seen] >= max(SEEN_FOR_S, record.timeout_s)
         }
 
-    async def _removed(self, records: Mapping[str, JobRecord]) -> set[str]:
-        """The ids of jobs whose list is empty: another program has removed their messages."""
+    async def _removed(self, records: Mapping[str, JobRecord], before_s: float) -> set[str]:
+        """The ids of jobs older than that whose list is empty: another program removed their messages."""
         waiting = {
             job_id: record
             for job_id, record in records.items()
-            if record.at == "list" and "ended_at" not in record.fields
+            if record.at == "list"
+            and "ended_at" not in record.fields
+            and (record.number("admitted_at") or 0) < before_s
         }
         lists = list({record.list: None for record in waiting.values()})
         try:

@@ -50,7 +50,7 @@ export function waiting({ waiting: reason }, place) {
   const command = /with: (.+)$/.exec(reason ?? "")?.[1]
   if (command) {
     const ready = command.includes("finetune") ? "worker for training and backtests" : "worker"
-    const how = /^Every .+ queue \S+ (.+), so/.exec(reason)?.[1]
+    const how = /^Every .+ queue \S+ (.+)\. Jobs/.exec(reason)?.[1]
     const text = how ? `Every ${ready} ${how}. Wait: this starts by itself once one is ready. The service's operator can start another: ${command}`
       : `No ${ready} is running. This starts by itself once the service's operator starts one: ${command}`
     return { text, share: null }
