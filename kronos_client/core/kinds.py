@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from kronos_client.contract import states
-from kronos_client.contract.errors import JobError
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import PROGRESS_STATE, Kind
 from kronos_client.core.stored import Stored
@@ -116,14 +116,21 @@ class JobKind(NamedTuple, Generic[State, Result]):
         """The result; None while it is still to come.
 
         Raises:
-            JobError: The job's own, or RESULT_EXPIRED or LOST.
+            JobError: The job's own, or RESULT_EXPIRED or LOST, also if it is of another kind.
         """
         stored.raise_absence()
         if not stored.has_ended:
             return None
         if stored.status != states.SUCCESS:
             raise JobError(*stored.value.args)
-        result: Result = _contract(self.result_type).model_validate(stored.value)
+        try:
+            result: Result = _contract(self.result_type).model_validate(stored.value)
+        except ValidationError:
+            message = (
+                f"what is stored under that id is not the result of a {self.name} job: check the id, and "
+            )
+            message += "whether it is of a forecast, a finetuning job or a backtest"
+            raise JobError(ErrorCode.LOST, message, "job_id") from None
         return result
 
 

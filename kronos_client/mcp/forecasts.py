@@ -126,7 +126,7 @@ def _given(arguments: BaseModel) -> dict[str, Any]:
 
 
 def _view(job_id: str, stored: Stored, notes: Sequence[str] = ()) -> CallToolResult:
-    result = base.result_of(FORECAST, stored)
+    result = FORECAST.result_of(stored)
     if result is None:
         return base.unfinished(job_id, stored, "get_forecast")
     table = TABLE.format(job_id=job_id)

@@ -61,7 +61,7 @@ def add(server: MCPServer[Any], service: base.Service) -> None:
         """A backtest's progress, or its verdict on each model against naive forecasts, with its cautions."""
         service.allow(context, "train")
         stored = await service.core.events.read(job_id)
-        result = base.result_of(BACKTEST, stored)
+        result = BACKTEST.result_of(stored)
         if result is None:
             progress = BACKTEST.state_of(stored).progress.model_dump(exclude_none=True)
             return base.unfinished(job_id, stored, "get_backtest", progress=progress)

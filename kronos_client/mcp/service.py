@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mcp.server.mcpserver import Context
 from mcp_types import CallToolResult, ResourceLink, TextContent, ToolAnnotations
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic_core import to_json
 from redis import Redis
 
@@ -86,18 +86,9 @@ def unfinished(job_id: str, stored: Stored, tool: str, **progress: Any) -> CallT
     return answer({"job_id": job_id, "state": state, "waiting": stored.waiting, **progress, "next": text})
 
 
-def result_of(kind: JobKind[Any, Result], stored: Stored) -> Result | None:
-    """The result; None while it is still to come. Raises JobError: the job's own, or LOST."""
-    try:
-        return kind.result_of(stored)
-    except ValidationError:
-        message = f"no {kind.name} has that id: check it, and whether it is a forecast or a backtest"
-        raise JobError(ErrorCode.LOST, message, "job_id") from None
-
-
 async def finished(service: Service, kind: JobKind[Any, Result], job_id: str) -> Result:
-    """The result of a job. Raises JobError: TIMEOUT if it is still to come, and as ``result_of``."""
-    result = result_of(kind, await service.core.events.read(job_id))
+    """The result of a job. Raises JobError: TIMEOUT if it is still to come, and as ``kind.result_of``."""
+    result = kind.result_of(await service.core.events.read(job_id))
     if result is None:
         raise JobError(ErrorCode.TIMEOUT, f"the job has not ended: call get_{kind.name} until it is done")
     return result

@@ -243,6 +243,16 @@ def test_there_is_no_progress_of_a_job_that_nobody_knows(client, redis):
         assert lost.value.code == ErrorCode.LOST
 
 
+@pytest.mark.parametrize("result", [None, {"series": 3}])
+def test_what_is_no_result_of_the_job_is_named(client, backend, result):
+    handle = client.submit(CANDLES.as_dict(), pred_len=5)
+    backend.store_result(handle.id, result, "SUCCESS")
+    for read in (handle.wait, handle.peek):
+        with pytest.raises(JobError, match="not the result of a forecast job") as lost:
+            read()
+        assert lost.value.code == ErrorCode.LOST
+
+
 def test_states_are_subscribed_to_while_a_job_is_waited_for_and_no_longer(client, redis):
     handle = client.submit(CANDLES.as_dict(), pred_len=5)
     assert redis.pubsub_channels("celery-*") == []
