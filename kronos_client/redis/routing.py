@@ -36,9 +36,9 @@ GPU_WORKERS: Final[dict[Role, str]] = {"forecast": "GPU worker", "finetune": "GP
 """Their names in messages."""
 
 
-def announce(redis: Redis, status: WorkerStatus) -> None:
-    """Publish a worker's status. It expires unless it is renewed."""
-    redis.register_script(read_script("announce"))(
+def announce(redis: Redis, status: WorkerStatus) -> Any:
+    """Publish a worker's status, which expires unless it is renewed. Returns the JSON that was there."""
+    return redis.register_script(read_script("announce"))(
         keys=[worker_key(status.node), WORKERS_KEY],
         args=[status.node, status.model_dump_json(exclude_unset=True), ANNOUNCEMENT_TTL_S],
     )

@@ -7,10 +7,11 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from pydantic import ValidationError
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kronos_client.contract.worker_status import WorkerStatus
+from kronos_client.contract.worker_status import WORKER_STATUS, WorkerStatus
 from kronos_client.redis.routing import ANNOUNCEMENT_INTERVAL_S, announce, withdraw
 from worker.monitoring.metrics import Rates
 
@@ -37,6 +38,8 @@ class Heartbeat:
         self._status = status
         self._rates = Rates(RATE_WINDOW_S)
         self._is_over = False
+        self._is_announced = False
+        self._has_warned = False
         # Unlike an event's lock, it may be interrupted by a signal handler that uses it.
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._thread = threading.Thread(target=self._renew, name="kronos-heartbeat", daemon=True)
@@ -49,7 +52,9 @@ class Heartbeat:
             status = self._status()
             elapsed_s, num_jobs = self._rates.growth(status.jobs_done + status.jobs_failed)
             rate = round(num_jobs / elapsed_s, 4) if elapsed_s else 0.0
-            announce(self._redis, status.model_copy(update={"jobs_per_s": rate}))
+            before = announce(self._redis, status.model_copy(update={"jobs_per_s": rate}))
+            self._warn_of_namesake(before or "", status)
+            self._is_announced = True
         except RedisError as error:
             log.warning("this worker could not be announced in Redis, trying again: %s", error)
         except Exception:  # without this thread the worker would seem to be gone
@@ -68,6 +73,17 @@ class Heartbeat:
             withdraw(self._redis, self._node)
         except RedisError as error:
             log.warning("this worker's announcement could not be removed from Redis, it expires: %s", error)
+
+    def _warn_of_namesake(self, before: bytes | str, status: WorkerStatus) -> None:
+        """Warn, once, if another worker has replaced this one's announcement since the last."""
+        with suppress(ValidationError):
+            other = WORKER_STATUS.validate_json(before)
+            is_other = (other.host, other.pid) != (status.host, status.pid)
+            if is_other and self._is_announced and not self._has_warned:
+                self._has_warned = True
+                text = "process %s on %s is a worker named %s too: kronos status shows only one of them, and "
+                text += "control commands reach both; start each with a --hostname of its own, or with none"
+                log.warning(text, other.pid, other.host, self._node)
 
     def _renew(self) -> None:
         while not self._is_over:

@@ -21,6 +21,23 @@ def test_the_job_rate_counts_jobs_that_ended_between_announcements(redis, monkey
     assert jobs_per_s("cpu", live_workers(redis)) == 1.5
 
 
+def test_workers_of_one_name_warn_once_and_a_restarted_one_does_not(redis, caplog):
+    def beat(pid: int) -> Heartbeat:
+        status = fake_worker(node="a@1", host="one", pid=pid)
+        return Heartbeat(redis, status.node, lambda: status, lambda: True)
+
+    dead, first, second = beat(1), beat(2), beat(3)
+    for each in (dead, first, first, second):
+        each.announce()
+    assert caplog.messages == []
+    for each in (first, second, first, second):
+        each.announce()
+    assert [text.partition(": ")[0] for text in caplog.messages] == [
+        "process 3 on one is a worker named a@1 too",
+        "process 2 on one is a worker named a@1 too",
+    ]
+
+
 def test_a_defect_of_the_status_does_not_end_the_announcements(redis):
     def fail():
         raise ValueError("a defect")
