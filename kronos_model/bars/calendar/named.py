@@ -26,6 +26,7 @@ from kronos_model.bars.calendar.spacing import (
     at_instants,
     at_spacing,
     at_walls,
+    before_year_10000,
     common_clock,
     infer_future,
     instants_of,
@@ -44,6 +45,7 @@ FIRST_YEAR, LAST_YEAR = 1970, 2200
 
 
 @lru_cache(maxsize=NUM_SHARED_TIMES)
+@before_year_10000()
 def follow_calendar(name: str, lookback: Timestamps, num_bars: int, zone: tzinfo | None = None) -> Inferred:
     """The ``num_bars`` timestamps after the lookback's last in which the calendar trades.
 

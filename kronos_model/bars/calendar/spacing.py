@@ -7,6 +7,7 @@ predicted. If no rule fits, or the lookback does not show enough for the request
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -71,7 +72,17 @@ class Inferred:
     is_on_clock: bool = False
 
 
+@contextmanager
+def before_year_10000() -> Iterator[None]:
+    """Raise CannotInfer instead of OverflowError."""
+    try:
+        yield
+    except OverflowError:
+        raise CannotInfer("they would lie beyond the year 9999") from None
+
+
 @lru_cache(maxsize=NUM_SHARED_TIMES)
+@before_year_10000()
 def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None) -> Inferred:
     """The ``num_bars`` (at least 1) timestamps after the lookback's last.
 
@@ -82,13 +93,6 @@ def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None
     """
     if len(lookback) < MIN_BARS:
         raise CannotInfer(f"{len(lookback)} bars are too few: at least {MIN_BARS} are needed")
-    try:
-        return _continue(lookback, num_bars, zone)
-    except OverflowError:
-        raise CannotInfer("they would lie beyond the year 9999") from None
-
-
-def _continue(lookback: Timestamps, num_bars: int, zone: tzinfo | None) -> Inferred:
     wall = lookback.wall.astype(np.int64)
     days = wall // DAY
     is_daily = bool((days[1:] > days[:-1]).all())

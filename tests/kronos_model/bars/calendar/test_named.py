@@ -127,8 +127,9 @@ def test_times_in_utc_move_with_the_exchange() -> None:
             "no time of day",
         ),
         ("XNYS", within(["2024-01-01"], clocks("00:00", "04:00", 5)), "49 of 49 bars lie outside"),
+        ("24/7", within(["9999-12-31"], clocks("23:57", "23:59", 1)), "beyond the year 9999"),
     ],
-    ids=["no usual time of day", "only a holiday of the calendar's first year"],
+    ids=["no usual time of day", "only a holiday of the calendar's first year", "the end of time"],
 )
 def test_bars_that_fit_no_session_are_refused(name: str, texts: list[str], reason: str) -> None:
     with pytest.raises(TimestampError, match=reason):
