@@ -162,11 +162,11 @@ def follow(name: str, folder: Path, every_s: float, reading: ReadOptions) -> Non
             said[file] = words
             if outcome.get("num_held_back") == 0:
                 seen[file] = version
-            code = outcome.get("error", {}).get("code")
-            if code == ErrorCode.FEED_GONE:  # another may have its name by now
-                feed.close()
-                feed = _opened(name)
-            if code in BREAKS:
+            error = outcome.get("error", {})
+            if error.get("code") in BREAKS and "series" not in error:  # else other files go on
+                if error["code"] == ErrorCode.FEED_GONE:  # another may have its name by now
+                    feed.close()
+                    feed = _opened(name)
                 seen.clear()
                 break
         time.sleep(every_s)
@@ -275,6 +275,7 @@ def _append(
     except JobError as error:
         failure = error
     told = {"code": failure.code, "message": in_own_words(failure.message)}
+    told |= {name: value for name, value in failure.details.items() if name == "series"}
     return {"file": str(file), "error": told, "warnings": [*dict.fromkeys(warnings)]}
 
 

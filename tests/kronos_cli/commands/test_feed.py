@@ -289,6 +289,18 @@ def test_a_bar_that_was_held_back_is_appended_once_it_has_ended(folder, follow, 
     assert lines[-2:] == ["AAA.csv: 1 new (1 series)", "BBB.csv: 1 new (1 series)"]
 
 
+def test_a_lost_series_stops_no_other_file(folder, follow, redis):
+    def lose() -> None:
+        (records,) = redis.keys("kronos:feed_series:*")
+        redis.hdel(records, "AAA")
+        write(folder / "AAA.csv", 61)
+        write(folder / "BBB.csv", 61, seed=2)
+
+    lines = follow(lose, lambda: None)[1][2:]
+    assert [line[:18] for line in lines] == ["AAA.csv: FEED_GONE", "BBB.csv: 1 new (1 "]
+    assert "kronos feed append --replace" in lines[0]
+
+
 def test_a_feed_that_was_made_anew_is_followed_from_whole_windows(folder, follow, redis):
     def anew() -> None:
         redis.flushall()
