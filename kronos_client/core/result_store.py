@@ -32,12 +32,12 @@ MAX_SHORT_BYTES: Final = 2**16
 """A longer state is read by another connection: Redis closes one that subscribes with 32 MB unsent."""
 RECONNECT_S: Final = 0.5
 SEEN_FOR_S: Final = 2.0
+"""Seconds between the reads by which a job is known to be lost."""
 IS_REMOVED: Final = """
 local is_there = redis.call('LLEN', KEYS[2]) > 0 or redis.call('HGET', KEYS[1], 'at') ~= ARGV[1]
 return is_there and 0 or 1
 """
 """Whether a record says that its message waits on a list, while that list is empty."""
-"""Seconds between the reads by which a job is known to be lost."""
 
 ANOTHER_APPS: Final = {b"": b""}
 """The record of a job whose key another app wrote: its worker ends the job."""
