@@ -176,7 +176,7 @@ def test_a_source_may_hold_what_belongs_to_one_task(bench):
                     yield await group.create_task(asyncio.sleep(0, {}))
 
         outcomes = [one async for one in client.forecast_many(source(), max_in_flight=2, pred_len=5)]
-        assert [one.error.code for one in outcomes] == [ErrorCode.MISSING_FIELD] * 5
+        assert [one.error.code for one in outcomes] == [ErrorCode.EMPTY_SERIES] * 5
 
     with_client(bench, use)
 
