@@ -1,6 +1,7 @@
 """Feeds: windows of bars of many series, kept in Redis by appends and forecast by workers at each new bar.
 
 In the order in which bars meet them: ``feed`` (what callers have), ``options``, ``bars`` (bars as blocks),
-``window`` (what an append changes), ``keys``, ``store`` (keys and scripts), ``job`` (a worker's part),
-``scores``, ``adaptive`` and ``drift`` (of earlier forecasts), and ``latest`` (what comes back).
+``appending``, ``window`` (what an append changes), ``keys``, ``store`` (keys and scripts), ``stored`` (what
+it reads and writes), ``job`` (a worker's part), ``scores``, ``adaptive`` and ``drift`` (of earlier
+forecasts), and ``latest`` (what comes back).
 """

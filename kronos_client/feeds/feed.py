@@ -4,48 +4,29 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
-from random import uniform
-from time import sleep
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kronos_client.contract.columns import decode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
-from kronos_client.contract.frames import refuse_empty
-from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
-from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN, LongFrame
+from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.core.options import FeedOptions
-from kronos_client.core.series import series_payload
+from kronos_client.feeds.appending import Append, Given, bars_by_id, bars_of_frame
 from kronos_client.feeds.bars import Bars, shortest
 from kronos_client.feeds.latest import latest_columns, latest_rows, past_forecasts
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By, score_rows
-from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, Read, Write, gone
-from kronos_client.feeds.window import Block, Change, Record, compare, cut, num_kept_blocks, trimmed
+from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, gone
+from kronos_client.feeds.stored import Read
+from kronos_client.feeds.window import Record
 from kronos_client.redis.connection import reachable
 from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
-from kronos_model.bars.calendar.sessions import common_spacing
-from kronos_model.bars.calendar.spacing import LAST_TIME
-from kronos_model.bars.columns import COLUMNS, check_candles, check_price_columns, impossible_warning
-from kronos_model.bars.missing import Filled, is_missing
-from kronos_model.errors import KronosError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from kronos_client.contract.worker_status import AnyWorkerStatus
-
-MAX_TRIES: Final = 20
-"""Appends that lose a series to another append start over; each time one of them succeeds."""
-
 
 UPDATE_ID: Final = re.compile(r"\d+(-\d+)?", re.ASCII)
 WAIT_S: Final = 2.0
@@ -143,31 +124,20 @@ class Feed:
             JobError: Names the series and the row. FEED_BAR_CHANGED if a known bar differs too far back;
                 FEED_GONE, FEED_BUSY, LIMIT_EXCEEDED, BROKER_UNREACHABLE.
         """
-        return self._put(self._read(bars, id_column, timestamp_column), is_whole=False)
+        return self._put(bars_of_frame(bars, self.spec, id_column, timestamp_column), is_whole=False)
 
     def replace(
         self, bars: Any, *, id_column: str = ID_COLUMN, timestamp_column: str = TIMESTAMP_COLUMN
     ) -> Appended:
         """Exchange series whole, such as after a split. Arguments and errors as of ``append``."""
-        return self._put(self._read(bars, id_column, timestamp_column), is_whole=True)
+        return self._put(bars_of_frame(bars, self.spec, id_column, timestamp_column), is_whole=True)
 
     def put_series(self, series: Mapping[str, Any], *, is_whole: bool = False) -> Appended:
         """As ``append``, or ``replace`` if ``is_whole``, by id.
 
         Columns may be base64, and there may be a ``timezone``.
         """
-        given: dict[str, tuple[Bars, str | None]] = {}
-        for name, columns in series.items():
-            zone = {"timezone": columns["timezone"]} if columns.get("timezone") else {}
-            bars = {title: values for title, values in columns.items() if title != "timezone"}
-            with _of_series(name):
-                bars |= {
-                    title: decode_column(values, title)
-                    for title, values in bars.items()
-                    if title in COLUMNS and isinstance(values, str)
-                }
-            self._check(given, name, bars, zone, "id")
-        return self._put(given, is_whole=is_whole)
+        return self._put(bars_by_id(series, self.spec), is_whole=is_whole)
 
     def ids(self) -> list[str]:
         """The ids of all series, sorted."""
@@ -238,7 +208,7 @@ class Feed:
         ids = self.ids()
         reads = dict(zip(ids, self._store.read(self._uid, ids), strict=True))
         if not ids:
-            self._check_exists()
+            self._store.check_exists(self.name, self._uid)
         known = {
             name: (read.version, read.appended_at, None if read.record is None else read.record.last)
             for name, read in reads.items()
@@ -295,7 +265,7 @@ class Feed:
             raise JobError(ErrorCode.BAD_VALUE, f"days must be 1 to {SCORES_KEPT_DAYS}", "days")
         sums = self._store.scores(self._uid, days)
         if not sums:
-            self._check_exists()
+            self._store.check_exists(self.name, self._uid)
         ids = self.ids() if by == "series" else []
         reads = zip(ids, self._store.read(self._uid, ids), strict=True)
         num_restarts = {name: read.record.num_restarts for name, read in reads if read.record}
@@ -316,7 +286,7 @@ class Feed:
         """
         found = self._store.latest(self._uid, [series_id])
         if not found:
-            self._check_exists()
+            self._store.check_exists(self.name, self._uid)
             if series_id not in self.ids():
                 text = f"feed {self.name!r} has no series {series_id!r}"
                 raise JobError(ErrorCode.FEED_NOT_FOUND, text, "series_id")
@@ -360,171 +330,13 @@ class Feed:
             left_s = ends_at - time.monotonic()
             found = self._store.updates(self._uid, last_id, min(WAIT_S, left_s))
             if not found:
-                self._check_exists()
+                self._store.check_exists(self.name, self._uid)
             if found or left_s <= WAIT_S:
                 return found
-
-    def _check_exists(self) -> None:
-        """Raise JobError FEED_GONE if the feed was deleted, or made anew."""
-        found = self._store.find(self.name)
-        if found is None or found[0] != self._uid:
-            raise gone(self.name)
 
     def delete(self) -> None:
         """Remove the feed with all its bars and forecasts."""
         self._store.delete(self.name, self._uid)
 
-    def _put(self, given: Mapping[str, tuple[Bars, str | None]], *, is_whole: bool) -> Appended:
-        now = self._store.now()
-        for _ in range(MAX_TRIES):
-            writes, counts = list[Write](), dict.fromkeys(("num_new", "num_corrected", "num_held_back"), 0)
-            held_until, warnings = 0, list[str]()
-            reads = dict(zip(given, self._store.read(self._uid, list(given)), strict=True))
-            tails = {} if is_whole else self._tails(reads, given)
-            for name, (new, zone) in given.items():
-                with _of_series(name):
-                    held, write, change = self._plan(
-                        name, new, zone, reads[name], tails.get(name), now, is_whole
-                    )
-                counts["num_held_back"] += len(held)
-                held_until = max([held_until, *held.tolist()])
-                if write is not None:
-                    writes.append(write)
-                    counts["num_new"] += change.num_new
-                    counts["num_corrected"] += change.num_corrected
-                    if odd := impossible_warning(_columns(change.bars), change.bars.texts()):
-                        warnings.append(f"series {name!r}: {odd}")
-            if not writes:
-                self._check_exists()
-            if not writes or self._store.write(self.name, self._uid, writes, self._queue(), self.spec):
-                until = datetime.fromtimestamp(held_until / 1e6, UTC).isoformat() if held_until else None
-                changed = tuple(write.series_id for write in writes)
-                return Appended(changed=changed, held_until=until, warnings=tuple(warnings), **counts)
-            sleep(uniform(0, 0.02))
-        text = f"other appends changed the same series of feed {self.name!r} {MAX_TRIES} times: repeat it"
-        raise JobError(ErrorCode.FEED_BUSY, text, None, {"feed": self.name})
-
-    def _read(self, bars: Any, id_column: str, timestamp_column: str) -> dict[str, tuple[Bars, str | None]]:
-        """The given bars by series, checked, each with its time zone."""
-        titles: Any = {"id_column": id_column, "timestamp_column": timestamp_column}
-        given: dict[str, tuple[Bars, str | None]] = {}
-        for key, columns, times in LongFrame(bars, titles).items():
-            self._check(given, str(key), columns, times, id_column)
-        return given
-
-    def _check(
-        self, given: dict[str, tuple[Bars, str | None]], name: str, columns: Any, times: Any, field: str
-    ) -> None:
-        """Add a series to those given. ``field`` is where its id stands."""
-        if not is_job_id(name):  # the same rule as for ids of jobs
-            text = f"an id of a series must be 1 to {MAX_ID_CHARS} printable characters"
-            raise JobError(ErrorCode.BAD_VALUE, text, field)
-        if name in given:
-            text = f"two ids of the frame are both written {name!r}: give each series its own"
-            raise JobError(ErrorCode.DUPLICATE_ID, text, field)
-        with _of_series(name):
-            payload = series_payload(columns, name, **{"timezone": self.spec.timezone} | times)
-            check_price_columns(payload)
-            refuse_empty(payload["timestamps"], "timestamps")
-            bars, missing = Bars.from_payload(payload), self.spec.job["missing"]
-            values = _columns(bars)
-            if missing == "error" or not is_missing(values).all():
-                check_candles(Filled.from_columns(values, missing).columns)
-            given[name] = (bars, payload.get("timezone"))
-
-    def _tails(self, reads: dict[str, Read], given: Mapping[str, Any]) -> dict[str, tuple[int, Bars]]:
-        """For each known series the bars before its tail, and the tail."""
-        tails, firsts, names = {}, {}, list[str]()
-        for name, read in reads.items():
-            if read.record is not None:
-                firsts[name] = read.record.tail_from(int(given[name][0].clock[0]))
-                names += [block.name for block in read.record.blocks[firsts[name] :]]
-            elif read.version:
-                raise gone(self.name, name)
-        found = self._store.blocks(self._uid, names)
-        for name, first in firsts.items():
-            record: Any = reads[name].record
-            before = sum(block.num_bars for block in record.blocks[:first])
-            tails[name] = (
-                before,
-                Bars.from_blocks(record.form, self._contents(name, record.blocks[first:], found)),
-            )
-        return tails
-
-    def _contents(self, name: str, blocks: Iterable[Block], found: Any) -> list[bytes]:
-        contents = [found[block.name] for block in blocks]
-        if None in contents:
-            raise gone(self.name, name)
-        return contents
-
-    def _plan(
-        self, name: str, new: Bars, zone: str | None, read: Read, tail: Any, now: float, is_whole: bool
-    ) -> tuple[NDArray[np.int64], Write | None, Any]:
-        """When bars that are held back end, and what is to be written."""
-        held, known = self._held_back(new, tail[1] if tail else None, zone, now), read.record
-        new = new[: len(new) - len(held)]
-        if not len(new):
-            return held, None, None
-        if known is not None and not is_whole:
-            if known.form.columns != new.form.columns or known.form.is_aware != new.form.is_aware:
-                text = (
-                    "columns and offsets must be those of the bars before: replace() exchanges a series whole"
-                )
-                raise JobError(ErrorCode.FEED_BAR_CHANGED, text, "timestamps")
-            is_cut = known.num_bars >= self.spec.max_bars  # who sends whole windows may send older bars
-            change = compare(tail[1], tail[0], new, self.spec.corrections, is_cut=is_cut)
-            if change is None:
-                return held, None, None
-        else:
-            change, known = Change(0, new, len(new), 0), None
-        kept: tuple[Block, ...] = known.blocks[: num_kept_blocks(known.blocks, change)] if known else ()
-        rest = change.bars
-        if known and (between := known.blocks[len(kept) :]):
-            found = self._store.blocks(self._uid, [block.name for block in between])
-            old = Bars.from_blocks(known.form, self._contents(name, between, found))
-            rest = replace(change.bars, form=known.form)
-            rest = old[: change.num_kept - sum(block.num_bars for block in kept)] + rest
-        added = cut(rest)
-        record = Record(
-            known.form if known else new.form,
-            (*kept, *added),
-            int(change.bars.clock[-1]),
-            zone,
-            (known.num_corrections if known else 0) + change.num_corrected,
-            read.record.num_restarts + is_whole if read.record else 0,
-        )
-        record = trimmed(record, self.spec.num_kept)
-        before = read.record.blocks if read.record else ()
-        gone_now = [block.name for block in before if block not in record.blocks]
-        visible = {block.name: content for block, content in added.items() if block in record.blocks}
-        growth = record.num_bytes - (read.record.num_bytes if read.record else 0)
-        appended_at = read.appended_at if read.version and known and known.last == record.last else None
-        return held, Write(name, read.version, appended_at, record, visible, gone_now, growth), change
-
-    def _held_back(self, new: Bars, tail: Bars | None, zone: str | None, now: float) -> NDArray[np.int64]:
-        """The ends of the bars that have not ended by now; none if their times are not known in UTC."""
-        both = new.clock if tail is None else np.unique(np.concatenate([tail.clock, new.clock]))
-        spacing = common_spacing(both) if len(both) > 1 else 0
-        ends = self.spec.ends(new.timestamps(), zone, spacing) if self.spec.closed_only else None
-        if ends is None:
-            return np.empty(0, np.int64)
-        if ends.max() > LAST_TIME:
-            row = int(ends.argmax())
-            text = f"the bar at {new.texts()[row]} ends after the year 9999"
-            raise JobError(ErrorCode.BAD_TIMESTAMP, text, "timestamps", {"row": row})
-        return ends[ends > now * 1e6]
-
-
-def _columns(bars: Bars) -> dict[str, Any]:
-    return {name: bars.rows["values"][:, at].astype(np.float64) for at, name in enumerate(bars.form.columns)}
-
-
-@contextmanager
-def _of_series(name: str) -> Iterator[None]:
-    """Name the series in an error."""
-    try:
-        yield
-    except (KronosError, JobError) as error:
-        found = JobError.from_kronos(error) if isinstance(error, KronosError) else error
-        text, details = f"series {name!r}: {found.message}", {**found.details, "series": name}
-        raise JobError(found.code, text, found.field, details) from error
+    def _put(self, given: Mapping[str, Given], *, is_whole: bool) -> Appended:
+        return Append(self._store, self.name, self._uid, self.spec, is_whole=is_whole).run(given, self._queue)

@@ -21,7 +21,8 @@ from kronos_client.feeds.bars import Bars, shortest
 from kronos_client.feeds.drift import NOMINAL, SeriesState
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
-from kronos_client.feeds.store import Delivery, End, Ends, FeedStore, Read, TakenFeed, Unscored, gone
+from kronos_client.feeds.store import FeedStore, gone
+from kronos_client.feeds.stored import Delivery, End, Ends, Read, TakenFeed, Unscored
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.columns import CLOSE
 from kronos_model.bars.timestamps import parse_timestamps

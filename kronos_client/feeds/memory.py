@@ -11,20 +11,8 @@ from kronos_client.contract.errors import JobError
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.feeds.adaptive import clipped
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.store import (
-    Delivery,
-    Ends,
-    FeedLimits,
-    FeedStore,
-    Read,
-    Taken,
-    TakenFeed,
-    Unscored,
-    Write,
-    exceeds,
-    gone,
-    packed,
-)
+from kronos_client.feeds.store import FeedLimits, FeedStore, exceeds, gone
+from kronos_client.feeds.stored import Delivery, Ends, Read, Taken, TakenFeed, Unscored, Write, packed
 from kronos_model.evaluation.windows import Array
 
 NOT_KNOWN = Read(0, 0.0, None)

@@ -6,18 +6,16 @@ are noted by time, so that later appends remove them and nothing stays of one th
 
 import json
 import uuid
-import zlib
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from redis import Redis
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import FeedUpdate
-from kronos_client.contract.manifest import Manifest
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, job_key
 from kronos_client.feeds.adaptive import LIMIT
 from kronos_client.feeds.keys import (
@@ -39,6 +37,17 @@ from kronos_client.feeds.keys import (
     versions_key,
 )
 from kronos_client.feeds.options import FeedSpec
+from kronos_client.feeds.stored import (
+    Delivery,
+    Ends,
+    Read,
+    Taken,
+    TakenFeed,
+    Unscored,
+    Write,
+    packed,
+    unpacked,
+)
 from kronos_client.feeds.window import Record
 from kronos_client.redis.connection import connect, reachable, run_script
 from kronos_client.redis.message import CONTENT, NO_TIMES, NOT_USED
@@ -67,99 +76,6 @@ class FeedLimits:
     kept_s: float = 30 * 86_400.0
 
 
-class Read(NamedTuple):
-    """A series as it was read. Without bars its version is 0 and it has no record.
-
-    Attributes:
-        appended_at: When its newest bar came, by Redis's clock.
-    """
-
-    version: int
-    appended_at: float
-    record: Record | None
-
-
-class Unscored(NamedTuple):
-    """What is still to be scored of a series.
-
-    Attributes:
-        version: Of its newest outcome; 0 if there is none.
-        scored: The instant up to which its bars were scored.
-        kept: Versions whose forecasts are kept for that.
-        state: What jobs note of it: a ``SeriesState``, as JSON.
-    """
-
-    version: int
-    scored: int
-    kept: tuple[int, ...]
-    state: str = ""
-
-
-class Delivery(NamedTuple):
-    """A message of a feed, by its job, and the list that it was taken from."""
-
-    name: str
-    uid: str
-    job_id: str
-    source: str
-
-
-class Taken(NamedTuple):
-    """A series that a job computes, as it is now; without a record its bars are gone."""
-
-    series_id: str
-    read: Read
-    unscored: Unscored
-
-
-class TakenFeed(NamedTuple):
-    """A job's series; the feed's options, the number of all its series, and by model what they share."""
-
-    spec: FeedSpec
-    num_series: int
-    shared: Mapping[str, Array]
-    series: Sequence[Taken]
-
-
-class End(NamedTuple):
-    """What became of a series.
-
-    Attributes:
-        before: The version whose outcome was the newest.
-        scored: The instant up to which its bars are scored now.
-        state: What jobs note of it, if that has changed.
-        forecast: What is kept of its forecast until its bars come, or nothing.
-        done: Versions whose forecasts need not be kept any longer.
-    """
-
-    update: FeedUpdate
-    before: int
-    scored: int
-    state: str = ""
-    forecast: bytes = b""
-    done: Sequence[int] = ()
-
-
-Ends = dict[str, End | None]
-"""What became of a job's series; those without an end are due again."""
-
-
-class Write(NamedTuple):
-    """A series' new record, the version that it replaces, and its blocks that come and go.
-
-    Attributes:
-        appended_at: When its newest bar came, if that was known before.
-    """
-
-    series_id: str
-    version: int
-    appended_at: float | None
-    record: Record
-    added: Mapping[str, bytes]
-    old: Sequence[str]
-    growth: int
-
-
 class FeedStore:
     """The feeds of one Redis. Threads may share it."""
 
@@ -182,6 +98,12 @@ class FeedStore:
         with reachable():
             found: Any = self.redis.hmget(feed_key(name), "uid", "options")
         return None if found[0] is None else (found[0].decode(), found[1].decode())
+
+    def check_exists(self, name: str, uid: str) -> None:
+        """Raise JobError FEED_GONE if the feed was deleted, or made anew."""
+        found = self.find(name)
+        if found is None or found[0] != uid:
+            raise gone(name)
 
     def all(self) -> list[tuple[str, str, float]]:
         """Each feed's name, uid and last append, the newest append first."""
@@ -216,7 +138,7 @@ class FeedStore:
                 pipe.hmget(versions_key(uid), part)
                 pipe.hmget(series_key(uid), part)
                 versions, records = pipe.execute()
-                read += map(_read, records, versions)
+                read += map(Read.from_fields, records, versions)
         return read
 
     def series_ids(self, uid: str) -> list[str]:
@@ -286,7 +208,7 @@ class FeedStore:
             return None
         options, num_series, shared, *columns = answer
         series = [
-            Taken(series_id.decode(), _read(*both), _unscored(kept))
+            Taken(series_id.decode(), Read.from_fields(*both), Unscored.from_bytes(kept))
             for series_id, *both, kept in zip(*columns, strict=True)
         ]
         parts = zip(shared[::2], shared[1::2], strict=True)
@@ -343,7 +265,7 @@ class FeedStore:
             args += [series_id, end.update.version, *packed(end.update), *end[1:5], len(end.done), *end.done]
         answer = self._run("feed_end", keys, args)
         if answer is not None:
-            return dict(zip(ends, map(_unscored, answer), strict=True))
+            return dict(zip(ends, map(Unscored.from_bytes, answer), strict=True))
         made = [end for end in ends.values() if end and end.forecast]
         self._remember({(uid, end.update.series, end.update.version): end.forecast for end in made})
         return None
@@ -368,7 +290,7 @@ class FeedStore:
                 found: Any = self.redis.hgetall(latest_key(uid)).values()
             else:
                 found = self.redis.hmget(latest_key(uid), list(ids)) if ids else []
-        updates = [_update(text.partition(b" ")[2]) for text in found if text is not None]
+        updates = [unpacked(text.partition(b" ")[2]) for text in found if text is not None]
         return {update.series: update for update in updates}
 
     def last_update_id(self, uid: str) -> str:
@@ -383,7 +305,7 @@ class FeedStore:
             wait_ms = max(1, int(wait_s * 1000))
             streams: Any = self.redis.xread({updates_key(uid): after}, count=MAX_UPDATES_READ, block=wait_ms)
         entries = streams[0][1] if streams else []
-        return [_update(entry[b"outcome"], entry_id.decode()) for entry_id, entry in entries]
+        return [unpacked(entry[b"outcome"], entry_id.decode()) for entry_id, entry in entries]
 
     def delete(self, name: str, uid: str, before: float | None = None) -> bool:
         """Remove a feed and all that belongs to it, if its last append was ``before`` a moment."""
@@ -452,35 +374,6 @@ def _lines(names: Iterable[str]) -> list[str]:
     """Names of blocks, some on each line."""
     known = list(names)
     return [" ".join(known[first : first + CHUNK]) for first in range(0, len(known), CHUNK)]
-
-
-def _read(record: bytes | None, version: bytes | None) -> Read:
-    number, _, moment = (version or b"0 0").decode().partition(" ")
-    return Read(int(number), float(moment), None if record is None else Record.from_json(record))
-
-
-def _unscored(found: bytes) -> Unscored:
-    line, _, state = found.partition(b"\n")
-    version, scored, *fields = line.split()
-    kept = sorted(int(field) for field in fields if field.isdigit())
-    return Unscored(int(version), int(scored), tuple(kept), state.decode())
-
-
-def packed(update: FeedUpdate) -> tuple[bytes, bytes]:
-    """An update without its forecast's manifest, and the manifest, which Redis adds to what it keeps."""
-    text = update.model_dump_json(exclude_defaults=True, exclude={"forecast": {"manifest"}})
-    manifest = None if update.forecast is None else update.forecast.manifest
-    return zlib.compress(text.encode(), level=1), b"" if manifest is None else manifest.to_bytes()
-
-
-def _update(packed: bytes, update_id: str = "") -> FeedUpdate:
-    opened = zlib.decompressobj()
-    update = FeedUpdate.model_validate_json(opened.decompress(packed)).model_copy(update={"id": update_id})
-    if not (update.forecast and opened.unused_data):
-        return update
-    manifest = Manifest.from_bytes(opened.unused_data)
-    forecast = update.forecast.model_copy(update={"manifest": manifest})
-    return update.model_copy(update={"forecast": forecast})
 
 
 def _message(name: str, uid: str, spec: FeedSpec) -> str:

@@ -1,0 +1,136 @@
+"""What ``FeedStore`` reads and writes of series and jobs, and the forms in which Redis has it."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Self
+
+from kronos_client.contract.feed import FeedUpdate
+from kronos_client.contract.manifest import Manifest
+from kronos_client.feeds.options import FeedSpec
+from kronos_client.feeds.window import Record
+from kronos_model.evaluation.windows import Array
+
+
+class Read(NamedTuple):
+    """A series as it was read. Without bars its version is 0 and it has no record.
+
+    Attributes:
+        appended_at: When its newest bar came, by Redis's clock.
+    """
+
+    version: int
+    appended_at: float
+    record: Record | None
+
+    @classmethod
+    def from_fields(cls, record: bytes | None, version: bytes | None) -> Self:
+        """By its fields in ``kronos:feed_series`` and ``kronos:feed_versions``."""
+        number, _, moment = (version or b"0 0").decode().partition(" ")
+        return cls(int(number), float(moment), None if record is None else Record.from_json(record))
+
+
+class Unscored(NamedTuple):
+    """What is still to be scored of a series.
+
+    Attributes:
+        version: Of its newest outcome; 0 if there is none.
+        scored: The instant up to which its bars were scored.
+        kept: Versions whose forecasts are kept for that.
+        state: What jobs note of it: a ``SeriesState``, as JSON.
+    """
+
+    version: int
+    scored: int
+    kept: tuple[int, ...]
+    state: str = ""
+
+    @classmethod
+    def from_bytes(cls, found: bytes) -> Self:
+        """By what ``lua/feed_unscored.lua`` says of a series."""
+        line, _, state = found.partition(b"\n")
+        version, scored, *fields = line.split()
+        kept = sorted(int(field) for field in fields if field.isdigit())
+        return cls(int(version), int(scored), tuple(kept), state.decode())
+
+
+class Delivery(NamedTuple):
+    """A message of a feed, by its job, and the list that it was taken from."""
+
+    name: str
+    uid: str
+    job_id: str
+    source: str
+
+
+class Taken(NamedTuple):
+    """A series that a job computes, as it is now; without a record its bars are gone."""
+
+    series_id: str
+    read: Read
+    unscored: Unscored
+
+
+class TakenFeed(NamedTuple):
+    """A job's series; the feed's options, the number of all its series, and by model what they share."""
+
+    spec: FeedSpec
+    num_series: int
+    shared: Mapping[str, Array]
+    series: Sequence[Taken]
+
+
+class End(NamedTuple):
+    """What became of a series.
+
+    Attributes:
+        before: The version whose outcome was the newest.
+        scored: The instant up to which its bars are scored now.
+        state: What jobs note of it, if that has changed.
+        forecast: What is kept of its forecast until its bars come, or nothing.
+        done: Versions whose forecasts need not be kept any longer.
+    """
+
+    update: FeedUpdate
+    before: int
+    scored: int
+    state: str = ""
+    forecast: bytes = b""
+    done: Sequence[int] = ()
+
+
+Ends = dict[str, End | None]
+"""What became of a job's series; those without an end are due again."""
+
+
+class Write(NamedTuple):
+    """A series' new record, the version that it replaces, and its blocks that come and go.
+
+    Attributes:
+        appended_at: When its newest bar came, if that was known before.
+    """
+
+    series_id: str
+    version: int
+    appended_at: float | None
+    record: Record
+    added: Mapping[str, bytes]
+    old: Sequence[str]
+    growth: int
+
+
+def packed(update: FeedUpdate) -> tuple[bytes, bytes]:
+    """An update without its forecast's manifest, and the manifest, which Redis adds to what it keeps."""
+    text = update.model_dump_json(exclude_defaults=True, exclude={"forecast": {"manifest"}})
+    manifest = None if update.forecast is None else update.forecast.manifest
+    return zlib.compress(text.encode(), level=1), b"" if manifest is None else manifest.to_bytes()
+
+
+def unpacked(packed: bytes, update_id: str = "") -> FeedUpdate:
+    """The update of ``packed``, whose manifest Redis has added."""
+    opened = zlib.decompressobj()
+    update = FeedUpdate.model_validate_json(opened.decompress(packed)).model_copy(update={"id": update_id})
+    if not (update.forecast and opened.unused_data):
+        return update
+    manifest = Manifest.from_bytes(opened.unused_data)
+    forecast = update.forecast.model_copy(update={"manifest": manifest})
+    return update.model_copy(update={"forecast": forecast})
