@@ -52,9 +52,9 @@ class WorkerSettings(ServiceSettings):
     than this user and root can write it or a folder above it, each start compiles kernels in memory"""
     max_jobs: int | None = Field(None, ge=1)
     """jobs of low priority that one worker process holds; each higher priority may hold an eighth more, at
-    least one; default: 64, or as many as `KRONOS_MAX_SLOTS` if that is more, 512 on a GPU"""
+    least one; default: as many as `KRONOS_MAX_SLOTS`, at least 64: 128, or 512 on a GPU"""
     max_slots: int | None = Field(None, ge=1)
-    """sample paths that one model computes at once; default: 64 on the CPU and on MPS, on a GPU as many as
+    """sample paths that one model computes at once; default: 128 on the CPU and on MPS, on a GPU as many as
     fit its memory, up to 512. On a CPU without `KRONOS_MEMORY_MB` small jobs may use an eighth more"""
     max_prefill_bars: int | None = Field(None, ge=1)
     """bars of lookback that one step computes; default: 512 on the CPU, 2048 on MPS, 8192 on a GPU"""

@@ -15,7 +15,7 @@ from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.missing import Missing
 from kronos_model.checkpoints.names import did_you_mean
 
-SAMPLE_COUNT: Final = 64
+SAMPLE_COUNT: Final = 100
 """Paths for each series by default: the outer quantiles of 30 change much from seed to seed."""
 
 DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mapping[str, CandleSource]

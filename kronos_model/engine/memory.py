@@ -25,7 +25,7 @@ from kronos_model.tokenizer import KronosTokenizer
 
 log = logging.getLogger(__name__)
 
-CPU_SLOTS = 64
+CPU_SLOTS = 128
 GPU_SLOTS = 512
 """More paths at once than a GPU needs to be busy."""
 TRIAL_HORIZON: Final = 16

@@ -57,7 +57,7 @@ def test_headers_hold_no_candles_and_the_series_are_named(client, redis):
     client.submit([CANDLES.as_dict()] * 5, pred_len=5, series_ids=["a", "b", "c", "d", "e"])
     headers = messages(redis, NORMAL)[0]["headers"]
     assert headers["argsrepr"] == "()"
-    assert headers["kwargsrepr"] == "{'series': 'a, b, c, … (5)', 'pred_len': 5, 'samples': 64}"
+    assert headers["kwargsrepr"] == "{'series': 'a, b, c, … (5)', 'pred_len': 5, 'samples': 100}"
     assert len(json.dumps(headers)) < 2000
 
 

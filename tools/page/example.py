@@ -20,7 +20,7 @@ EXAMPLE: Final = PAGE / "forecast" / "example.json"
 HORIZON: Final = 48
 OPTIONS: Final[dict[str, Any]] = {
     "pred_len": HORIZON,
-    "sample_count": 64,
+    "sample_count": 100,
     "seed": 7,
     "quantiles": (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975),
     "paths": True,
@@ -34,7 +34,8 @@ SETTINGS: Final = {
     "KRONOS_DEVICE": "cpu",
     "KRONOS_ENGINE": "torch",
 }
-DECIMALS: Final = 4
+DECIMALS: Final = 3
+"""A price's line on the chart needs no more, and the first load stays small."""
 TIMEOUT_S: Final = 300
 
 

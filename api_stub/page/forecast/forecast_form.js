@@ -6,7 +6,7 @@ import { autoLookback, caution, chosenModel } from "../service/choices.js"
 import { byId, limit, made, numberIn, showText } from "../common/elements.js"
 import { bars, count, lengthOf, timesOf } from "../common/format.js"
 
-const SAMPLES = 64 // as all clients
+const SAMPLES = 100 // as all clients
 const WIDE = [0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.975]
 const QUANTILES = WIDE.slice(1, -1) // of a calibrated forecast, and of few paths
 const WIDE_PATHS = 39 // fewer do not reach out to the widest levels

@@ -46,7 +46,7 @@ def test_a_file_is_read_by_the_reader_and_forecast_as_by_the_clients(http, setti
     (one,) = job["series"]
     assert (one["id"], job["pred_len"], len(one["timestamps"])) == ("BTC", 3, 40)
     assert (job["sampling"]["sample_count"], job["sampling"]["top_p"], job["sampling"]["seed"]) == (
-        64,
+        100,
         0.8,
         5,
     )
@@ -91,7 +91,7 @@ def test_the_answer_says_that_the_limits_allow_fewer_paths(settings, jobs, read)
             )
         ]
     limits = "KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT allows no more"
-    assert said == [["cut", f"10 paths are drawn for each series, not 64: {limits}"], ["cut"]]
+    assert said == [["cut", f"10 paths are drawn for each series, not 100: {limits}"], ["cut"]]
 
 
 def test_the_answer_is_that_of_the_job(http, settings, jobs, read):

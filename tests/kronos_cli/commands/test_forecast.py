@@ -473,7 +473,7 @@ def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], mo
     made = ["--pred-len", "4", "--seed", "1", "--output"]
     assert forecast(*long, *made, "out.csv").exit_code == 0
     assert forecast(*long, *made, "out.parquet").exit_code == 0
-    expected = fake.predict_df(df, pred_len=4, seed=1, sample_count=64, target=["close", "high"])
+    expected = fake.predict_df(df, pred_len=4, seed=1, sample_count=100, target=["close", "high"])
     pd.testing.assert_frame_equal(pd.read_csv("out.csv"), expected)
     pd.testing.assert_frame_equal(pd.read_parquet("out.parquet"), expected)
     assert "ends in .parquet" in forecast(*long, "--output", "folder").stderr.replace("must end", "ends")

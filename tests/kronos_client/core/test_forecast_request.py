@@ -48,7 +48,7 @@ def test_every_option_is_one_of_the_contract():
 
 def test_defaults_are_the_contracts():
     job = ForecastJob.model_validate(forecast_payload(CANDLES, pred_len=5))
-    assert job == ForecastJob(series=job.series, pred_len=5, sampling=Sampling(sample_count=64))
+    assert job == ForecastJob(series=job.series, pred_len=5, sampling=Sampling(sample_count=100))
 
 
 def test_what_was_not_given_is_left_out():
@@ -71,11 +71,11 @@ def test_series_have_the_names_of_a_mapping_or_those_that_are_given(source, opti
 
 
 def test_where_limits_allow_fewer_paths_the_default_is_what_they_allow_with_one_warning(caplog):
-    limits = Limits(max_paths=4095)
+    limits = Limits()
     for _ in range(2):
         many = forecast_payload({str(number): CANDLES for number in range(64)}, limits=limits, pred_len=5)
-        assert many["sampling"]["sample_count"] == 63 == 4095 // 64
-    chosen = forecast_payload({str(number): CANDLES for number in range(60)}, limits=limits, sample_count=9)
+        assert many["sampling"]["sample_count"] == 64 == limits.max_paths // 64
+    chosen = forecast_payload({str(number): CANDLES for number in range(64)}, limits=limits, sample_count=9)
     assert chosen["sampling"]["sample_count"] == 9
     (said,) = caplog.messages
-    assert said.startswith("63 paths are drawn for each series, not 64: KRONOS_MAX_PATHS or ")
+    assert said.startswith("64 paths are drawn for each series, not 100: KRONOS_MAX_PATHS or ")

@@ -28,7 +28,7 @@ def test_slots_on_mps_are_as_few_as_on_the_cpu():
     """They share one memory: 512 would take 6.5 GB for each of keys and values."""
     slots = [default_slots(torch.device(kind)) for kind in ("cpu", "mps", "cuda")]
     chunks = [default_chunk_bars(torch.device(kind)) for kind in ("cpu", "mps", "cuda")]
-    assert (slots, chunks) == ([64, 64, 512], [512, 2048, 8192])
+    assert (slots, chunks) == ([128, 128, 512], [512, 2048, 8192])
 
 
 @pytest.mark.parametrize(("has_tiles", "num_slots"), [(False, 1), (True, 3)])
@@ -67,7 +67,7 @@ def test_missing_memory_is_an_out_of_memory_error(pair, monkeypatch):
         raise RuntimeError("MPS backend out of memory")
 
     monkeypatch.setattr(build, "ModelRunner", fail)
-    with pytest.raises(OutOfMemory, match="64 slots"):
+    with pytest.raises(OutOfMemory, match="128 slots"):
         build_engine(*pair, max_context=MAX_CONTEXT)
 
 

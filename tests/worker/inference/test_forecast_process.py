@@ -14,6 +14,7 @@ from benchmarks.support.workload import series_request
 from kronos_client.contract.names import job_key
 from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.routing import live_workers
+from kronos_model.engine.memory import CPU_SLOTS
 from kronos_model.errors import KronosError, OutOfMemory
 from tests.waiting import WAIT_S, await_true
 from tests.worker.inference.runs import ended, result_of, submit
@@ -79,7 +80,7 @@ def test_a_worker_is_seen_loading_ready_draining_and_gone(worker, redis, monkeyp
     ready = announced(redis)
     assert (ready.state, ready.node, ready.device) == ("ready", NODE, "cpu")
     assert ready.model.id == str(PARITY / "model")
-    assert (ready.max_context, ready.slots, ready.sequences_running) == (64, 64, 0)
+    assert (ready.max_context, ready.slots, ready.sequences_running) == (64, CPU_SLOTS, 0)
     assert ready.sequences_waiting == 0
     assert [model.id for model in ready.models] == [ready.model.id]
     assert ready.model_fields_set == seen.model_fields_set
@@ -123,7 +124,7 @@ def test_models_share_the_service_and_show_in_the_status(settings):
         (str(PARITY / "model"), 0),
         ("kronos-tiny", 1),
     ]
-    assert (status.slots, status.max_models, status.dtype) == (128, 2, "float32")
+    assert (status.slots, status.max_models, status.dtype) == (2 * CPU_SLOTS, 2, "float32")
     assert status.limits["max_sample_count"] == 256
     engines = worker._hello()["engines"]
     assert engines == dict.fromkeys((str(PARITY / "model"), "kronos-tiny"), ("torch", None))
@@ -144,7 +145,7 @@ def test_the_load_of_the_last_seconds_is_in_the_status_and_in_the_metrics(worker
     assert status.bars_per_s > 0
     assert status.mean_batch_size == 1
     assert status.queue_wait_s >= 0
-    assert registry.get_sample_value("kronos_slots", {"model": model}) == 64
+    assert registry.get_sample_value("kronos_slots", {"model": model}) == CPU_SLOTS
     info = {"device": "cpu", "model": model, "queue": "cpu", "dtype": "float32", "engine": "torch"}
     assert registry.get_sample_value("kronos_worker_info", info) == 1
 

@@ -11,7 +11,7 @@ from benchmarks.support.workload import series_request
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_client.registry.registered_model import FILES, RegisteredModel
 from kronos_client.settings import ModelSpec
-from kronos_model.engine.memory import memory_of_weights, slot_bytes
+from kronos_model.engine.memory import CPU_SLOTS, memory_of_weights, slot_bytes
 from kronos_model.errors import CheckpointError, CheckpointMismatch, KronosError, OutOfMemory
 from kronos_model.model import Kronos
 from tests.worker.inference.runs import added, ended, result_of, submit
@@ -65,7 +65,7 @@ def test_each_model_has_an_equal_share_of_one_budget(settings, memory_asked_of, 
 def test_the_own_model_is_the_one_that_the_settings_name(settings):
     loaded = ModelLoader(settings, CPU).load()
     assert (loaded.info.id, loaded.info.tokenizer_id) == (settings.model, settings.tokenizer)
-    assert (loaded.max_context, loaded.engine.load.slots) == (64, 64)
+    assert (loaded.max_context, loaded.engine.load.slots) == (64, CPU_SLOTS)
     assert loaded.num_parameters == 174_272
     assert loaded.load_s > 0
 
@@ -328,7 +328,7 @@ def test_a_registered_model_has_a_tokenizer_and_versions_of_its_own(registering,
 @pytest.mark.parametrize(
     ("device", "given", "expected"),
     [
-        ("cpu", {}, 64),
+        ("cpu", {}, CPU_SLOTS),
         ("cpu", {"max_slots": 8}, 64),
         ("cpu", {"max_slots": 96}, 96),
         ("cuda:0", {}, 512),

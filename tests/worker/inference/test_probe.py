@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kronos_model.engine import choice
+from kronos_model.engine.memory import CPU_SLOTS
 from worker.inference import model_loader, probe
 from worker.inference.probe import ProbeError, run_probe
 from worker.inference.probe_child import report_on
@@ -47,12 +48,12 @@ def test_a_probe_computes_and_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KRONOS_ENGINE", "torch")
     report = run_probe(["cpu", "cuda:99", "gpu"], with_slots=True, with_model=True)
     cpu, absent, unknown = report["devices"]
-    assert (cpu["device"], cpu["warning"], cpu["slots"]) == ("cpu", None, 64)
+    assert (cpu["device"], cpu["warning"], cpu["slots"]) == ("cpu", None, CPU_SLOTS)
     expected = {"kind": "torch", "why": "as asked for", "is_fallback": False, "is_compiled": True}
     assert cpu["engine"] == expected
     assert "cuda:99" in absent["warning"]
     assert "INVALID_DEVICE" in unknown["error"]
-    assert (report["model"]["id"], report["model"]["slots"]) == ("kronos-tiny", 64)
+    assert (report["model"]["id"], report["model"]["slots"]) == ("kronos-tiny", CPU_SLOTS)
     assert json.dumps(report)
 
 
@@ -94,7 +95,7 @@ def test_slots_follow_the_memory_and_an_unknown_model_has_none(settings) -> None
     small = report_on(
         ["cpu"], settings.model_copy(update={"memory_mb": 16}), with_slots=True, with_model=True
     )
-    assert 0 < small["devices"][0]["slots"] < 64
+    assert 0 < small["devices"][0]["slots"] < CPU_SLOTS
     assert small["devices"][0]["slots"] == small["model"]["slots"]  # those of the engine
     least, absent = {"memory_mb": 1}, {"memory_mb": 16, "model": "/no/such/model"}
     for changes, code in ((least, "OUT_OF_MEMORY"), (absent, "CHECKPOINT_MISSING")):
