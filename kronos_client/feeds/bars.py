@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class Bars:
     def __add__(self, other: "Bars") -> "Bars":
         return replace(self, rows=np.concatenate([self.rows, other.rows]))
 
-    @property
+    @cached_property
     def clock(self) -> NDArray[np.int64]:
         """Instants in µs since 1970, (T,); the wall clock if times have no offset."""
         wall: NDArray[np.int64] = self.rows["wall"]
@@ -124,6 +124,7 @@ class Bars:
         known: NDArray[np.float32] = columns["close"][~is_missing(columns)]
         return known
 
+    @cached_property
     def table(self) -> NDArray[np.float64]:
         """Values in the order of ``COLUMNS``, (T, 6); NaN in columns that the series does not have."""
         table = np.full((len(self), len(COLUMNS)), np.nan)

@@ -185,7 +185,7 @@ class FeedJob:
         if result.calibration is None and spec.calibration is None:
             self._expected = self._recorded_coverage(result.model) or NOMINAL
         num_paths: int = spec.job["sampling"]["sample_count"]
-        closes = series.bars.table()[:, CLOSE]
+        closes = series.bars.table[:, CLOSE]
         num_restarts = series.read.record.num_restarts
         series.made = PendingForecast.of(forecast, result.model, num_restarts, closes, num_paths)
         facts = {name: getattr(result, name) for name in ("model", "device", "engine", "warnings")}
@@ -229,7 +229,7 @@ class FeedJob:
                 state = SeriesState.read(own, made)
                 before = state.drift
                 of_model = [each for each in scored_now if each.forecast.model == made.model]
-                closes = bars.table()[:, CLOSE]
+                closes = bars.table[:, CLOSE]
                 state.test(of_model, bars.clock, closes, feed.num_series, self._expected)
                 self.drifts += [state.drift] if state.drift and state.drift != before else []
                 update = update.model_copy(update={"drift": state.drift})

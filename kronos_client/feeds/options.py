@@ -30,8 +30,8 @@ OF_ONE_JOB: Final = ("series_ids", "timestamps", "future_timestamps", "stream", 
 SOME_TIMES: Final = ("2024-01-01T00:00", "2024-01-01T00:01", "2024-01-01T00:02")
 EXCHANGE_YEAR: Final = 2024  # any: an exchange has one zone
 NAMED_CALENDARS: Final = ("24/7", "weekdays")
-JOB_PATHS: Final = 64
-"""Sample paths of a job of several series: about a worker's slots, so that other jobs soon get a turn."""
+JOB_PATHS: Final = 512
+"""Sample paths of a job of several series. More would gain little, and a killed worker's job starts again."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ class ScoreSums:
         Returns:
             ``STEP_SUMS`` by model, (6, H).
         """
-        (clock, table), by_model = (bars.clock, bars.table()), dict[str, Array]()
+        (clock, table), by_model = (bars.clock, bars.table), dict[str, Array]()
         for model in {one.forecast.model for one in forecasts if one.first < one.end}:
             own = [one for one in forecasts if one.forecast.model == model]
             steps, num_missing = _step_sums(own, clock, table[:, CLOSE])

@@ -125,7 +125,7 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
 
 def test_a_killed_workers_series_are_forecast_within_two_visibility_timeouts(redis, start):
     killed = start("killed", [*WORKER, *PACED])
-    with Feed.open("g", url=redis.url, **OPTIONS) as feed:
+    with Feed.open("g", url=redis.url, **OPTIONS | {"sample_count": 128}) as feed:  # 4 series a job
         after = feed.last_update_id()
         feed.append(bars(0, 50))
         await_true(lambda: feed._store.redis.hlen(taken_key(feed._uid)), "it computes some of them")

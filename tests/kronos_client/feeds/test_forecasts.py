@@ -29,7 +29,7 @@ from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
 from worker.broker.service_order import cost_of
 
-OPTIONS = {"pred_len": 3, "sample_count": 16, "events": ["close>last at end"], "quantiles": [0.1, 0.9]}
+OPTIONS = {"pred_len": 3, "sample_count": 128, "events": ["close>last at end"], "quantiles": [0.1, 0.9]}
 LIST = "cpu.feed\x06\x163"
 DOCS = Path(__file__).parents[3] / "docs"
 NAMES = [f"s{number}" for number in range(9)]
@@ -366,7 +366,7 @@ def test_series_of_a_job_that_is_delivered_again_are_the_same(feed, worker, redi
     feed.append(all_bars())
     first = worker.take()
     before = first.take()
-    assert len(before["series"]) == 4  # 64 paths
+    assert len(before["series"]) == 4  # 512 paths
     assert redis.llen(LIST) == 1  # for the others
     feed.append(bars(before["series"][0]["id"], 1, first=20))
     again = worker.again(first.message)
@@ -485,7 +485,7 @@ def test_a_pools_waiting_work_includes_what_its_feeds_series_make(feed, worker, 
     assert state() == QueueState({"high": 0, "normal": 0, "low": 0}, 0, 0, 0.0, 0)
     feed.append(all_bars())
     redis.zadd(f"kronos:feed_due:{feed._uid}", {"s0": 1.0})
-    assert (state().lengths["normal"], state().of_feeds) == (3, 3)  # 9 series of 16 paths, 64 in a job
+    assert (state().lengths["normal"], state().of_feeds) == (3, 3)  # 9 series of 128 paths, 512 in a job
     assert state().oldest_s > 1e9
     assert worker.take().take() is not None
     assert (state().lengths["normal"], state().of_feeds) == (2, 2)
