@@ -89,7 +89,7 @@ def test_training_does_not_start_without_a_file(open_page: OpenPage, start_api: 
     requests: list[str] = []
     visit.page.on("request", lambda request: requests.append(request.url.removeprefix(visit.url)))
     page = visit.open("#/finetune")
-    page.wait_for_selector(".card", state="attached")
+    page.wait_for_selector("#worker-rows .worker", state="attached")
     page.click("#train")
     page.wait_for_selector("#finetune-form-problem")
     assert page.inner_text("#finetune-form-problem") == "Upload a file of candles first."

@@ -60,6 +60,10 @@ def test_a_phone_has_the_button_at_hand_once_there_is_a_file(routed: RoutedVisit
     assert page.locator("#drop").bounding_box()["height"] < 72  # one row
     assert page.locator("#chart").bounding_box()["y"] < height / 2
     assert page.locator("#run").bounding_box()["y"] > height  # nothing to forecast from covers nothing
+    for field in ("model", "horizon", "download-png"):
+        box = page.locator(f"#{field}").bounding_box()
+        assert box["y"] + box["height"] <= height, field
+        assert 0 <= box["x"] < box["x"] + box["width"] <= 390, field
     page.click("#sample")
     page.wait_for_selector("#run:enabled")
     bar = page.locator(".go").bounding_box()

@@ -84,9 +84,8 @@ def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, t
     page = upload(visit, csv_file, **SETTINGS, events="high>=1 by 5")
     page.wait_for_selector("#downloads")
     chances = page.inner_text("#chances")
-    assert (
-        "Chance of high>=1 by 5\n100.0 %\nall of 25 simulated paths (95 % sure: at least 86.7 %)" in chances
-    )
+    sure = "100.0 %\nall of 25 simulated paths (95 % sure: at least 86.7 %)"
+    assert f"Chance of high at or above 1 by bar 5\n{sure}" in chances
     assert re.search(r"Chance to end higher\n[\d.]+ %\n[^\n]+ of 25 simulated paths", chances)
     with ForecastClient(redis.url) as client:
         known = bars.tail(LOOKBACK).drop(columns="amount")

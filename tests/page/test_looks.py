@@ -63,11 +63,11 @@ def test_colours_follow_the_system_while_the_page_is_open(open_page: OpenPage):
     assert corner(page) == (0x10, 0x15, 0x1C)
 
 
-def test_the_card_of_a_worker_on_a_fallback_device_has_a_warning(open_page: OpenPage):
+def test_a_worker_on_a_fallback_device_has_a_warning(open_page: OpenPage):
     page = open_page().open("#/workers")
-    page.wait_for_selector(".card .warning")
-    assert "Falling back to CPU" in page.inner_text(".card .warning")
-    assert page.inner_text(".pool h3") == "Forecasts, processor"
-    assert page.locator(".pool .facts dd").all_inner_texts()[:3] == [
+    page.wait_for_selector("#worker-rows .warning")
+    assert "Falling back to CPU" in page.inner_text("#worker-rows .warning")
+    assert page.inner_text("#worker-rows .pool th") == "Forecasts, processor"
+    assert page.locator("#fleet-facts dd").all_inner_texts()[:3] == [
         "0", "0 urgent, 0 normal, 0 can wait", "1 of 1",
     ]  # fmt: skip

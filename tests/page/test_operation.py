@@ -34,6 +34,14 @@ DEAD = {
 }
 
 
+def rows(page: "Page") -> list[list[str]]:
+    """The cells of the table of workers that have a text."""
+    texts = page.locator("#worker-rows tbody tr").evaluate_all(
+        "all => all.map((row) => [...row.cells].map((cell) => cell.innerText))"
+    )
+    return [[" ".join(text.split()) for text in row if text] for row in texts]
+
+
 def axe_problems(page: "Page", context: str) -> list[str]:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     return [found["id"] for found in axe.run(page, context=context).response["violations"]]
@@ -66,6 +74,35 @@ def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit)
     page.keyboard.press("Enter")
     assert page.locator(".explanation").count() == 0
     assert page.evaluate("document.activeElement.textContent") == "Explain"
+
+
+def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: RoutedVisit):
+    failure = {"code": "HIGH_BELOW_LOW", "message": "High is below low."}
+    states: dict[str, dict[str, Any]] = {
+        "forecasts/one": {"state": "done"},
+        "forecasts/two": {"state": "running", "bars_done": 3, "bars_total": 8},
+        "backtests/three": {"state": "running", "progress": {"forecasts_done": 9, "forecasts_total": 10}},
+        "finetunes/four": {"state": "failed", "error": failure},
+        "finetunes/five": {"state": "running", "progress": {"step": None, "num_steps": 7}},
+    }
+    page = routed.open()
+    kept = [{"address": address, "title": address, "at": 0, "state": "queued"} for address in states]
+    page.evaluate("jobs => localStorage.setItem('kronos.jobs', jobs)", json.dumps(kept))
+    routed.answers |= states
+    page.goto("about:blank")
+    page = routed.open("#/jobs")
+    page.wait_for_selector(".state-failed")
+    wait_until(page, "() => document.querySelectorAll('.state-running').length === 3")
+    assert page.locator("#recent-jobs .note").all_inner_texts() == [
+        "", "37 % done", "90 % done", "High is below low.", "0 % done",
+    ]  # fmt: skip
+    assert page.locator("#recent-jobs .open:visible").count() == 1
+    assert axe_problems(page, "#jobs") == []
+    page.goto("about:blank")
+    page = routed.open("#/jobs")  # which a job that has ended is not asked for again
+    assert page.inner_text("tr:has(.state-failed) .note") == "High is below low."
+    page.click("#recent-jobs .open:visible")
+    wait_until(page, "() => location.hash === '#forecasts/one'")
 
 
 @pytest.mark.parametrize(
@@ -142,7 +179,7 @@ def test_a_key_that_may_not_see_dead_messages_asks_once_and_another_asks_again(r
         page, "() => performance.getEntriesByType('resource').filter(e => e.name.includes('dead')).length"
     )
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for_selector("#pools p")
+    page.wait_for_selector("#no-workers")
     assert page.locator("#dead").is_hidden()
     assert page.locator("#dead-problem").is_hidden()
     assert sum("dead-messages" in request.url for request in routed.requests) == 1
@@ -179,40 +216,72 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
         "dead-messages": {"total": 0, "messages": []},
     }
     page = routed.open("#/workers")
-    page.wait_for_selector(".pool article")
+    page.wait_for_selector("#worker-rows .worker")
     assert page.locator(".sparkline").count() == 0
-    pools = page.locator(".pool")
-    assert pools.locator("h3").all_inner_texts() == [
-        "Forecasts, processor",
-        "Training and backtests, processor",
-    ]
-    assert pools.first.locator(".node").all_inner_texts() == ["worker@test", "second@test"]
-    assert pools.first.locator(".facts dd").all_inner_texts() == [
-        "1,203", "1 urgent, 2 normal, 1,200 can wait", "2 of 2", "37.5 %", "1,500 bars/s",
+    assert page.locator("#fleet-facts dd").all_inner_texts() == [
+        "1,203", "1 urgent, 2 normal, 1,200 can wait", "3 of 3", "2 at work", "38 %", "of what fits at once",
+        "1,500 bars/s", "forecast by all workers",
     ]  # fmt: skip
-    assert pools.last.locator(".facts dd").all_inner_texts()[-1] == "0 of 1 at work"
+    of_cpu = ["processor (CPU)"]
+    assert rows(page) == [
+        ["Forecasts, processor", "2 of 2 ready", "38 %", "1,500 bars/s", "1,203 jobs"],
+        ["worker@test", *of_cpu, "Busy", "25 %", "1,200 bars/s", "0 paths", "kronos-tiny", "0", "0", "1 s"],
+        ["second@test", *of_cpu, "Busy", "50 %", "300 bars/s", "0 paths", "kronos-tiny", "0", "0", "1 s"],
+        ["Training and backtests, processor", "1 of 1 ready", "0 %", "0 jobs"],
+        ["t@test", *of_cpu, "Idle", "0 %", "training and backtests", "0", "0", "1 s"],
+    ]
     assert page.inner_text("#readiness") == "3 of 3 workers ready: processor"
-    assert page.locator(".pool .pill").all_inner_texts() == ["Busy 25 %", "Busy 50 %", "Idle"]
-    cards = page.locator(".card:visible").evaluate_all("all => all.map(card => card.offsetWidth)")
-    assert len(cards) == 3
-    assert len(set(cards)) == 1  # a card alone is as wide as one of two
     full = [worker | {"sequences_running": 64}, trainer, second]
     routed.answers["workers"] = {"workers": full, "queues": queues}
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     page.wait_for_selector(".sparkline")
-    labels = pools.first.locator(".sparkline").evaluate_all(
+    labels = page.locator("#worker-rows .sparkline").evaluate_all(
         "lines => lines.map(line => line.getAttribute('aria-label'))"
     )
-    assert labels == 3 * ["load since this page was opened", "speed since this page was opened"]
-    points = page.get_attribute(".sparkline polyline", "points").split()
-    notes = pools.first.locator(".with-line small").all_inner_texts()
-    assert re.fullmatch(r"last [\d.]+ m?s, peak 75 %", notes[0]), notes
-    assert re.fullmatch(r"last [\d.]+ m?s, peak 1,500 bars/s", notes[1]), notes
-    heights = [float(point.split(",")[1]) for point in points]
-    assert heights[-1] < heights[0]  # more load is higher
+    load, speed = "load since this page was opened", "speed since this page was opened"
+    assert labels == [*3 * [load, speed], load, load]
+    note = page.inner_text("#lines-note")
+    scale = r"last [\d.]+ m?s on one scale: load up to 100 %, speed up to 1,500 bars/s\.$"
+    assert re.search(scale, note), note
+
+    def heights(line: int) -> list[float]:
+        points = page.get_attribute(f"#worker-rows tr:nth-child({line}) .load polyline", "points")
+        return [float(point.split(",")[1]) for point in (points or "").split()]
+
+    busier, same = heights(2), heights(3)
+    assert busier[-1] < busier[0]  # more load is higher
+    assert busier[0] > same[0] == same[1], "all lines have one scale"
     assert axe_problems(page, "#workers") == []
     page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert page.locator("#fleet .scroll").evaluate("one => one.scrollWidth - one.clientWidth") == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "colour", "state"),
+    [
+        ({"sequences_running": 0}, "control", "Idle"),
+        ({"sequences_running": 9}, "up", "Busy"),
+        ({"sequences_running": 64}, "warning-line", "Full"),
+        ({"state": "loading"}, "control", "Loading its model"),
+        ({"state": "draining"}, "warning-line", "Finishing, then it stops"),
+        ({"problem": "Its disk is full."}, "down", "Not ready"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_only_what_works_is_green_and_only_what_needs_somebody_is_yellow_or_red(
+    routed: RoutedVisit, changed: dict[str, Any], colour: str, state: str
+):
+    worker = WORKER | {"slots": 64, "bars_per_s": 1200} | changed
+    routed.answers["workers"] = {"workers": [worker], "queues": {}}
+    page = routed.open("#/workers")
+    dot = ".worker .state .dot"
+    page.wait_for_selector(dot)
+    assert page.inner_text(dot) == state
+    shown = f"getComputedStyle(document.querySelector('{dot}'), '::before').backgroundColor"
+    assert page.evaluate(shown) == page.evaluate(
+        "async (name) => (await import('./charts/colours.js')).colour(name)", colour
+    )
 
 
 def test_nothing_is_asked_of_dead_messages_in_other_views(routed: RoutedVisit):

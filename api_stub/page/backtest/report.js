@@ -9,7 +9,7 @@ import { comparison, scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 import { showWorstWindows } from "./worst_windows.js"
 
-const COLOURS = ["accent", "mean", "up", "down"] // of models; the lines that they must beat are "soft" and "warning-line"
+const COLOURS = ["accent", "second", "third", "fourth"] // of models; the lines that they must beat are "soft" and "warning-line"
 const MAX_MARKED = 12 // points of a line; more would hide it
 const LEVELS = ["0.5", "0.8", "0.9"]
 const SHARES = { type: "custom", formatter: share, minMove: 0.001 }

@@ -6,6 +6,10 @@ class View {
   #data = null
   #options = null
 
+  defaultOptions() {
+    return { ...customSeriesDefaultOptions, color: "#888" }
+  }
+
   renderer() {
     return { draw: (target, toY) => target.useBitmapCoordinateSpace((scope) => this.#draw(scope, toY)) }
   }
@@ -37,10 +41,6 @@ class View {
 
 /** Items: `{time, values: [low, high]}`; option `color`. */
 export class BandView extends View {
-  defaultOptions() {
-    return { ...customSeriesDefaultOptions, color: "#888" }
-  }
-
   paint({ context }, points, { color }) {
     context.beginPath()
     points.forEach(({ x, ys }) => context.lineTo(x, ys[0]))
@@ -53,10 +53,6 @@ export class BandView extends View {
 
 /** Items: `{time, values}` with one value per line, NaN where a line has none; option `color`. */
 export class LinesView extends View {
-  defaultOptions() {
-    return { ...customSeriesDefaultOptions, color: "#888" }
-  }
-
   paint({ context, horizontalPixelRatio }, points, { color }) {
     context.strokeStyle = color
     context.lineWidth = horizontalPixelRatio

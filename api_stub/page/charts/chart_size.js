@@ -2,7 +2,6 @@
 
 /**
  * Resizes a chart with its element, and calls `fit` whenever it has done so.
- *
  * @returns A function that resizes it now, if that is due: an element has its size before its observer is called.
  */
 export function followSize(element, chart, fit) {

@@ -1,6 +1,7 @@
 /** A small line of values, without axes. */
 
-const SVG = "http://www.w3.org/2000/svg"
+import { byId } from "../common/elements.js"
+
 const WIDTH = 160
 const HEIGHT = 28
 
@@ -9,13 +10,9 @@ export function sparkline(values, text, least, most) {
   if (values.length < 2) return null
   const [wide, high] = [WIDTH / (values.length - 1), (HEIGHT - 4) / (most - least || 1)]
   const line = values.map((value, index) => `${(index * wide).toFixed(1)},${(HEIGHT - 2 - (value - least) * high).toFixed(1)}`)
-  const svg = document.createElementNS(SVG, "svg")
-  const given = { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": text, class: "sparkline" }
-  for (const [name, value] of Object.entries(given)) svg.setAttribute(name, value)
-  const area = [`0,${HEIGHT}`, ...line, `${WIDTH},${HEIGHT}`]
-  for (const [tag, points] of [["polyline", line], ["polygon", area]]) {
-    svg.append(document.createElementNS(SVG, tag))
-    svg.lastChild.setAttribute("points", points.join(" "))
-  }
+  const svg = byId("sparkline").content.firstElementChild.cloneNode(true)
+  svg.setAttribute("aria-label", text)
+  svg.firstChild.setAttribute("points", line.join(" "))
+  svg.lastChild.setAttribute("points", [`0,${HEIGHT}`, ...line, `${WIDTH},${HEIGHT}`].join(" "))
   return svg
 }

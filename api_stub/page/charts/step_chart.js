@@ -20,7 +20,6 @@ const NUMBERS = { type: "custom", formatter: figure, minMove: 0.0001 }
 export class StepChart {
   /**
    * Adds itself to the end of `parent`.
-   *
    * @param lines `{text, colour, ...options}` of each: its text in the key, its colour in the style sheet, and
    *   options of the library.
    */

@@ -19,13 +19,9 @@ function written(number, options) {
 const fixed = (digits) => ({ minimumFractionDigits: digits, maximumFractionDigits: digits })
 
 /** A whole number with separators, such as "16,384". */
-export function count(number) {
-  return written(number, { maximumFractionDigits: 0 })
-}
+export const count = (number) => written(number, { maximumFractionDigits: 0 })
 
-export function bars(number) {
-  return `${count(number)} ${number === 1 ? "bar" : "bars"}`
-}
+export const bars = (number) => `${count(number)} ${number === 1 ? "bar" : "bars"}`
 
 /** A price with so many decimal places; "" for undefined. */
 export function price(value, digits) {
@@ -43,9 +39,7 @@ export function percent(level) {
 }
 
 /** The range between two quantiles by the share of paths in it, such as "80 % range". */
-export function rangeName(low, high) {
-  return `${percent(high - low)} range`
-}
+export const rangeName = (low, high) => `${percent(high - low)} range`
 
 /** A number without a unit, such as an error or a loss, with three digits that count. */
 export function figure(value) {
@@ -58,14 +52,10 @@ export function signed(value, textOf = figure) {
 }
 
 /** A large number in few characters, such as "1.24M". */
-export function compact(value) {
-  return written(value, { maximumSignificantDigits: 3, notation: "compact" })
-}
+export const compact = (value) => written(value, { maximumSignificantDigits: 3, notation: "compact" })
 
 /** Bytes in MiB, such as "2.0". */
-export function mebibytes(bytes) {
-  return written(bytes / 2 ** 20, fixed(1))
-}
+export const mebibytes = (bytes) => written(bytes / 2 ** 20, fixed(1))
 
 /** Such as "480 ms", "12 s", "5 min", "3 h" or "2 d". */
 export function duration(seconds) {
@@ -77,9 +67,7 @@ export function duration(seconds) {
 }
 
 /** How long something still takes; "" for null. */
-export function timeLeft(seconds) {
-  return seconds === null ? "" : `about ${duration(seconds)} left`
-}
+export const timeLeft = (seconds) => seconds === null ? "" : `about ${duration(seconds)} left`
 
 /** The decimal places that a number is written with. */
 export function decimalsOf(number) {
@@ -106,14 +94,11 @@ const CLOCK = { hour: "2-digit", minute: "2-digit" }
 const AXIS = [{ year: "numeric" }, { month: "short", year: "numeric" }, NEAR, CLOCK, CLOCK].map((parts) => new Intl.DateTimeFormat(LOCALE, { ...parts, timeZone: "UTC" }))
 
 /** A label of a chart's time axis. */
-export function axisText(time, tickMarkType) {
-  return AXIS[tickMarkType].format(time * 1000)
-}
+export const axisText = (time, tickMarkType) => AXIS[tickMarkType].format(time * 1000)
 
 /**
  * A function that writes the timestamps of a series, on the clock of its file. It names the zone, if the file does;
  * bars of a day or more have no time of day.
- *
  * @param stamps The timestamps of the series, which decide what is shown.
  * @param timezone The zone's name, if it is known; "" if the times are to name none.
  * @param day How the date is written.
@@ -155,6 +140,4 @@ export function lengthOf(number, stamps) {
 const OWN_TIME = new Intl.DateTimeFormat(LOCALE, { day: "numeric", month: "short", ...CLOCK })
 
 /** A moment on the user's own clock. */
-export function ownTime(date) {
-  return OWN_TIME.format(date)
-}
+export const ownTime = (date) => OWN_TIME.format(date)

@@ -36,14 +36,18 @@ const SHORT = {
   good: "Better than all simple forecasts", bad: "Worse than a simple forecast", "": "No clear advantage over simple forecasts",
 }
 
-/** What a verdict comes to, in colour where it is good or bad; what its ranges do wrong; and the other sentences, folded. */
+const NUMBER = /^([\d.]+ % (?:better|worse)) (than .*?)(, which is no clear difference)?\)\.$/
+
+/** What a verdict comes to, in colour where it is good or bad, by how much; what its ranges do wrong; and the other sentences, folded. */
 export function verdictLines(sentences) {
   if (!sentences.length) return []
   const kind = kindOf(sentences[0])
   const lines = sentences.map((line) => made("p", { class: kindOf(line) }, inWords(line)))
   const ranges = lines.filter((line, index) => line.className && /too (narrow|wide)/.test(sentences[index]))
   const others = lines.filter((line) => !ranges.includes(line))
-  return [made("p", {}, made("strong", { class: kind }, SHORT[kind])), ...ranges,
+  const [, number, than] = NUMBER.exec(sentences.find((line) => NUMBER.test(line) && kindOf(line) === kind)) ?? []
+  const by = number ? [made("p", {}, made("b", { class: kind }, number), ` ${inWords(than).replaceAll(" -", " −").replace("interval", "sure:")})`)] : []
+  return [made("p", {}, made("strong", { class: kind }, SHORT[kind])), ...by, ...ranges,
     made("details", {}, made("summary", {}, "In detail"), ...others)]
 }
 

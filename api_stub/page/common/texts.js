@@ -54,6 +54,4 @@ export function deviceName(device, description = null) {
 const STATES = { queued: "waiting", expired: "no longer kept" }
 
 /** A job's state in words. */
-export function stateName(state) {
-  return STATES[state] ?? state
-}
+export const stateName = (state) => STATES[state] ?? state

@@ -15,9 +15,7 @@ export function onView(name, listener) {
 }
 
 /** The name of the view that is shown. */
-export function currentView() {
-  return shown
-}
+export const currentView = () => shown
 
 /** Shows a view; its address stays as it is. */
 export function showView(name) {
@@ -37,7 +35,6 @@ export function showView(name) {
 
 /**
  * What an address asks for, such as #/backtest?windows=9, or #backtest and #forecasts/ID, as in 0.1.0.
- *
  * @returns `{view, query, job}`: a view's name, its settings (null if there are none) and a job's `{kind, id}` or null.
  */
 export function readAddress(hash) {

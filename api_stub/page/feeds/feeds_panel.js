@@ -3,10 +3,10 @@
 import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
-import { NEAR, bars, count, digitsFor, duration, figure, price, share, timesOf } from "../common/format.js"
+import { NEAR, bars, count, digitsFor, digitsOf, duration, figure, price, share, timesOf } from "../common/format.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
-import { HIGHER } from "../forecast/answer.js"
+import { HIGHER, eventInWords } from "../forecast/answer.js"
 import { Candles } from "../forecast/candle_file.js"
 import { ForecastChart } from "../forecast/forecast_chart.js"
 import { COLUMNS, showKey } from "../forecast/values.js"
@@ -63,8 +63,8 @@ export class FeedsPanel {
     const current = this.#rows.filter((row) => row.is_current).length
     const drifting = this.#rows.filter((row) => row.drift).length
     const facts = [
-      ["Up to date", `${count(current)} of ${count(this.#rows.length)}`, current < this.#rows.length ? "bad" : "", null, "symbols"],
-      ["Off their ranges", count(drifting), drifting ? "bad" : "", null, "symbols: 80 % ranges held too little or too much"],
+      ["Up to date", `${count(current)} of ${count(this.#rows.length)}`, current < this.#rows.length ? "warn" : "", null, "symbols"],
+      ["Off their ranges", count(drifting), drifting ? "warn" : "", null, "symbols: 80 % ranges held too little or too much"],
     ]
     for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
       if (id === null && scored) {
@@ -83,8 +83,8 @@ export class FeedsPanel {
   #showRows() {
     const events = this.#feed.options.events ?? []
     const [by, rows] = [this.#sortedBy, this.#sorted]
-    const head = ["Symbol", "Last closes", "Last bar", "State", "Close at the end", "80 % range"]
-      .map((text, place) => made("th", { scope: "col", ...(by || place ? {} : { "aria-sort": "ascending" }) }, text))
+    const head = Object.entries({ symbol: "Symbol", closes: "Last closes", last: "Last bar", state: "State", close: "Close at the end", range: "80 % range" })
+      .map(([name, text], place) => made("th", { scope: "col", class: name, ...(by || place ? {} : { "aria-sort": "ascending" }) }, text))
     const time = timesOf([...new Set(rows.flatMap(({ last_time: last }) => last ?? []))], null, NEAR)
     const table = byId("feed-rows")
     const focused = table.contains(document.activeElement) ? document.activeElement.dataset.name : null
@@ -103,7 +103,7 @@ export class FeedsPanel {
 
   #row(row, events, time) {
     const { id, last_time: last, close_mean: mean, closes = [], error, drift } = row
-    const digits = digitsFor(mean ?? closes[0] ?? 1)
+    const digits = digitsOf({ close: closes.filter(Boolean) }) ?? digitsFor(mean ?? 1)
     const [low, high] = RANGE.map((name) => row[name])
     const state = error ? `no forecast: ${error}` : row.is_current ? "up to date"
       : row.overdue_s ? `next bar is late by ${duration(row.overdue_s)}` : "being forecast"
@@ -130,7 +130,7 @@ export class FeedsPanel {
   }
 
   #button(name, onClick) {
-    const button = made("button", { type: "button", class: "quiet", "data-name": name }, name === HIGHER ? "ends higher" : name)
+    const button = made("button", { type: "button", class: "quiet", "data-name": name }, name === HIGHER ? "ends higher" : eventInWords(name))
     button.addEventListener("click", onClick)
     return button
   }

@@ -12,7 +12,7 @@ export class LossChart {
     this.title = stage === "tokenizer" ? "Loss of the tokenizer" : "Loss of the model"
     this.chart = new StepChart(parent, this.title, [
       { text: "on what it learns from", colour: "accent" },
-      { text: "on bars that it does not learn from", colour: "mean", pointMarkersVisible: true },
+      { text: "on bars that it does not learn from", colour: "second", pointMarkersVisible: true },
     ])
   }
 

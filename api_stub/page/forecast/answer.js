@@ -6,6 +6,18 @@ import { count, share } from "../common/format.js"
 /** The chance that every forecast of the page asks for. */
 export const HIGHER = "close>last at end"
 
+const EVENT = /^(open|high|low|close)([<>])(=?)(?:(last)(?:([+-])([\d.]+)%)?|([\d.]+))(at|by)(end|\d+)$/
+
+/** An event such as "high>last+1% at 12" in words: "high more than 1 % above the last close at bar 12". */
+export function eventInWords(event) {
+  const [, column, sign, orEqual, last, side, part, level, when, bar] = EVENT.exec(event.replaceAll(" ", "")) ?? []
+  if (!column) return event
+  const isFurther = (sign === ">") === (side === "+")
+  const far = `${orEqual ? (isFurther ? "at least" : "at most") : isFurther ? "more than" : "less than"} ${part} % ${side === "+" ? "above" : "below"}`
+  const relation = part ? far : `${orEqual ? "at or " : ""}${sign === ">" ? "above" : "below"}`
+  return `${column} ${relation} ${last ? "the last close" : level} ${when} ${bar === "end" ? "the end" : `bar ${bar}`}`
+}
+
 const SURE = [[0.9, "Very likely"], [0.7, "Likely"], [0.55, "More likely than not"]]
 const CLEAR = SURE.at(-1)[0] // a smaller chance gives no direction
 
@@ -25,7 +37,7 @@ export function middleOf({ quantiles, mean }) {
 export function showAnswer(series, lastClose, chart) {
   byId("answer-box").hidden = !series
   byId("answer").replaceChildren(...(series ? sentence(series, lastClose, chart) : []))
-  showFacts(byId("chances"), series ? cards(series, (value) => chart.price(value)) : [])
+  showFacts(byId("chances"), series ? cards(series, chart) : [])
 }
 
 /** What moves, how far and by when; then how sure that is, between which prices, and from where. */
@@ -43,20 +55,20 @@ function sentence(series, last, chart) {
   const word = hasDirection && SURE.find(([least]) => chance >= least)?.[1]
   const sure = change === null || up === undefined ? "" : `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}`
   const levels = levelsInWords(quantiles)
-  const [low, high] = levels?.map((level) => chart.price(quantiles[level].close.at(-1))) ?? []
+  const [low, high, close] = chart.rounded(...(levels ? levels.map((level) => quantiles[level].close.at(-1)) : [end, end]), last)
   const range = levels ? `${Math.round(100 * (levels[1] - levels[0]))} % end between ${low} and ${high}` : ""
-  const now = change === null ? "" : `last close ${chart.price(last)}`
+  const now = change === null ? "" : `last close ${close}`
   const rest = [[sure, range].filter(Boolean).join(", "), now].filter(Boolean).join("; ")
   return [made("span", hasDirection ? { class: isUp ? "good" : "bad" } : {}, moved), ` by ${chart.shortTime(timestamps.at(-1))}. `,
     made("span", { class: "rest" }, rest ? `${rest}.` : "")]
 }
 
-function cards({ quantiles, events, statistics }, price) {
+function cards({ quantiles, events, statistics }, chart) {
   const facts = (events ?? []).map((chance) => [
-    chance.event === HIGHER ? "Chance to end higher" : `Chance of ${chance.event}`, ...inWords(chance)])
+    chance.event === HIGHER ? "Chance to end higher" : `Chance of ${eventInWords(chance.event)}`, ...inWords(chance)])
   const levels = levelsInWords(quantiles)
   if (levels) {
-    const [low, high] = levels.map((level) => price(quantiles[level].close.at(-1)))
+    const [low, high] = chart.rounded(...levels.map((level) => quantiles[level].close.at(-1)))
     facts.push(["Range at end", `${low} to ${high}`, `${Math.round(10 * (levels[1] - levels[0]))} of 10 paths end inside`, "range"])
   }
   if (statistics) {

@@ -7,7 +7,7 @@ import { Ahead } from "../charts/ahead.js"
 import { BandView, LinesView } from "../charts/band_series.js"
 import { followSize } from "../charts/chart_size.js"
 import { chartOptions, colour, withColours } from "../charts/colours.js"
-import { NEAR, axisText, compact, digitsFor, digitsOf, price, timesOf, zoneOf } from "../common/format.js"
+import { NEAR, axisText, compact, decimalsOf, digitsFor, digitsOf, price, timesOf, zoneOf } from "../common/format.js"
 import { isIntraday } from "../common/times.js"
 import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
@@ -19,7 +19,7 @@ const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoo
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
 const NO_PANE = 0.001 // of a series without volume
 const COLOURS = {
-  widest: "widest-band", outer: "outer-band", inner: "inner-band", paths: "path", pastRange: "past-range", past: "past", mean: "mean",
+  widest: "widest-band", outer: "outer-band", inner: "inner-band", paths: "path", past: "past", mean: "mean",
   volume: "volume", meanVolume: "mean",
 }
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false, lineWidth: 2 }
@@ -59,8 +59,9 @@ export class ForecastChart {
       this.#series[name] = typeof kind === "function"
         ? this.chart.addCustomSeries(kind(), UNMARKED, pane) : this.chart.addSeries(kind, UNMARKED, pane)
     }
-    for (const name of ["widest", "outer", "inner", "pastRange"]) add(name, () => new BandView())
-    for (const name of ["paths", "past"]) add(name, () => new LinesView())
+    add("past", () => new LinesView())
+    for (const name of ["widest", "outer", "inner"]) add(name, () => new BandView())
+    add("paths", () => new LinesView())
     add("meanCandles", CandlestickSeries)
     add("candles", CandlestickSeries)
     add("mean", LineSeries)
@@ -91,13 +92,9 @@ export class ForecastChart {
   }
 
   /**
-   * Shows bars and the forecast made from them.
-   *
-   * @param lookback Candles before the forecast, which may be empty.
-   * @param actual Candles after those, which may be empty.
-   * @param forecast A series of a result, or null.
+   * Shows candles, the `forecast` made from them (a series of a result, or null) and the `actual` candles after them; both may be empty.
    * @param asCandles Whether the mean is drawn as candles instead of a line through its closes.
-   * @param past Earlier forecasts, the oldest first: their medians are drawn, and the range of the oldest one.
+   * @param past Earlier forecasts, the oldest first: their medians are drawn.
    */
   show(lookback, actual, forecast, asCandles, past = []) {
     const before = this.#drawn
@@ -172,9 +169,13 @@ export class ForecastChart {
     this.shortTime = timesOf(recent, "", NEAR)
     this.zone = isIntraday(this.#times) ? zoneOf(recent[0], lookback.timezone) : ""
     this.digits = digitsOf(lookback.slice(-LOOKED_AT).columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
-    const priceFormat = { type: "custom", formatter: (value) => this.price(value), minMove: 10 ** -this.digits }
+    const onAxis = (values) => { // with no more decimals than its values have
+      const most = Math.max(...values.map((value) => decimalsOf(Number(value.toFixed(this.digits)))))
+      return values.map((value) => price(value, most))
+    }
+    const priceFormat = { type: "custom", formatter: (value) => this.price(value), tickmarksFormatter: onAxis, minMove: 10 ** -this.digits }
     for (const [name, one] of Object.entries(this.#series)) {
-      one.applyOptions({ priceFormat: /volume/i.test(name) ? { ...priceFormat, formatter: compact, minMove: 0.01 } : priceFormat })
+      one.applyOptions({ priceFormat: /volume/i.test(name) ? { type: "custom", formatter: compact, minMove: 0.01 } : priceFormat })
     }
     this.chart.panes()[1].setStretchFactor(lookback.columns.volume ? 1 : NO_PANE)
     this.chart.applyOptions({ timeScale: { timeVisible: isIntraday(this.#times), secondsVisible: false } })
@@ -184,7 +185,7 @@ export class ForecastChart {
   /** Draws everything in the current colours. */
   #paint() {
     this.chart.applyOptions(chartOptions())
-    const { paths, pastRange, past, candles, meanCandles, mean, volume, meanVolume } = this.#series
+    const { paths, past, candles, meanCandles, mean, volume, meanVolume } = this.#series
     const [up, down, violet] = [colour("up"), colour("down"), colour("mean")]
     candles.applyOptions({
       upColor: up, downColor: down, borderUpColor: up, borderDownColor: down, wickUpColor: up, wickDownColor: down,
@@ -228,7 +229,6 @@ export class ForecastChart {
     const drawn = from(({ paths }) => paths ? { values: paths } : undefined)
     paths.setData(begun(drawn, { values: (drawn[0]?.values ?? []).map(() => close) }))
     past.setData(from((point) => point.past && { values: point.past.map((quantiles) => quantiles?.["0.5"] ?? NaN) }))
-    pastRange.setData(from((point) => point.past?.[0] && { values: ["0.1", "0.9"].map((level) => point.past[0][level]) }))
     const now = this.#drawn.forecast ? lookback.length - 1 : null
     const style = { ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
     this.#ahead.forEach((one) => one.show(now, style))
@@ -245,6 +245,12 @@ export class ForecastChart {
   /** A price with the decimals of the file; "" for undefined. */
   price(value) {
     return price(value, this.digits)
+  }
+
+  /** The ends of a range, and other prices, with no more decimals than its width makes worth reading. */
+  rounded(low, high, ...others) {
+    const worth = Math.max(0, Math.ceil(2 - Math.log10(high - low || 1)))
+    return [low, high, ...others].map((value) => price(value, Math.min(this.digits, worth)))
   }
 
   #timeText(time) {

@@ -36,11 +36,8 @@ export class ForecastView {
 
   /**
    * Shows bars and the forecast made from them; the form may have changed since.
-   *
-   * @param lookback Candles before the forecast.
-   * @param actual Candles after those, which may be empty.
+   * @param lookback Candles before the forecast; `actual` are those after them, which may be empty.
    * @param samples The number of paths that were asked for; null if it is not known.
-   * @param result The job's result, or null.
    * @param early The first bars of the result's series, while the job runs, or null.
    * @param hash That of the file, by which backtests of it are found, or null.
    * @param isExample Whether this is the example of the first screen.
@@ -70,7 +67,7 @@ export class ForecastView {
     const { lookback, series, isExample } = this.#shown
     const note = warnings.find(isCaution) ?? caution(model.id, model.revision)
     const ahead = `The next ${lengthOf(series.timestamps.length, series.timestamps)} of `
-    const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", { class: "whole" }, model.id), `. ${ahead}${lookback.name}. `]
+    const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", { class: "whole" }, model.id), ". "]
       : [`${ahead}${lookback.name}, by `, made("strong", { class: "whole" }, model.id), " on the ", made("strong", {}, deviceName(device)),
         ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. Worker ${worker}${engine ? `, ${engine} engine` : ""}. `]
     byId("made-by").replaceChildren(...origin, ...(note ? [made("span", { class: "badge" }, note)] : []))

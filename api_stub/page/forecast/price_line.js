@@ -5,7 +5,6 @@ import { count, share } from "../common/format.js"
 
 /**
  * How many paths touch a price, and when half of those have done so.
- *
  * @param paths `{high, low, close}` of each path, or the closes alone.
  * @returns `{hits, paths, half}`: `half` is the place of a bar, counted from 0; null if no path touches.
  */

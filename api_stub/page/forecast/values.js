@@ -50,8 +50,7 @@ export function showKey(list, { hasBars, followed, levels, hasPaths = false, asC
   const bands = bandsOf(levels)
   for (const name of ["widest", "outer", "inner"]) if (bands[name]) entries.push([name, rangeName(...bands[name]), "range"])
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
-  if (numPast) entries.push(["past", numPast > 1 ? `the ${count(numPast)} forecasts before` : "the forecast before"],
-    ["past-range", `80 % range${numPast > 1 ? " of the oldest of these" : " of that one"}`, "range"])
+  if (numPast) entries.push(["past", numPast > 1 ? `the ${count(numPast)} forecasts before` : "the forecast before"])
   list.replaceChildren(...entries.map(([swatch, text, term]) => made(
     "li", {}, made("span", { class: `swatch swatch-${swatch}`, "aria-hidden": "true" }),
     made("span", term ? { "data-term": term } : {}, text),

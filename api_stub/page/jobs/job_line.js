@@ -39,7 +39,6 @@ export class JobLine {
 
   /**
    * Follows a job, instead of the last one, until it has ended.
-   *
    * @param address The job's path below v1/, such as "forecasts/ID".
    * @param describe Returns `{text, share, rest}` for a state and a place in the queue: the share that is done, 0 to 1
    *   or null if unknown, and how long the rest takes, in words.
@@ -63,7 +62,7 @@ export class JobLine {
           continue
         }
         this.#last = state
-        if (state) this.recent.update(address, state.state)
+        if (state) this.recent.update(address, state)
         if (state && hasEnded(state)) return resultOf(state)
         this.refresh()
       }

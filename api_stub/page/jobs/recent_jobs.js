@@ -3,13 +3,13 @@
 import { explanationRow } from "./explanation.js"
 import { get, hasEnded } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
-import { byId, made, showFacts, whole } from "../common/elements.js"
-import { count, ownTime } from "../common/format.js"
+import { byId, showFacts, whole } from "../common/elements.js"
+import { count, ownTime, percent } from "../common/format.js"
 import { forget, onOtherTab, recall, remember } from "../common/storage.js"
-import { stateName } from "../common/texts.js"
+import { stateName, words } from "../common/texts.js"
 
 const MAX_JOBS = 12
-const COLUMNS = 5
+const COLUMNS = 6
 const KINDS = { forecasts: "Forecast", backtests: "Backtest", finetunes: "Training" }
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
 
@@ -27,7 +27,6 @@ export class RecentJobs {
 
   /**
    * Adds a job that the API has accepted.
-   *
    * @param address Its path below v1/, such as "forecasts/ID".
    * @param title What it is, for the list.
    * @param candles `{lookback, actual, samples, hash}` of a forecast, to draw it again, or the `{hash}` of a backtest.
@@ -38,11 +37,12 @@ export class RecentJobs {
     if (candles && numBars <= MAX_STORED_BARS) remember(`candles.${address}`, candles)
   }
 
-  /** Keeps a job's new state, if it is in the list. */
-  update(address, state) {
+  /** Keeps a job's new state, how much of it is done, and why it failed, if it is in the list. */
+  update(address, view) {
     const job = this.#jobs.find((one) => one.address === address)
-    if (!job || job.state === state) return
-    job.state = state
+    const news = { state: view.state, note: noteOf(view) }
+    if (!job || (job.state === news.state && (job.note ?? "") === news.note)) return
+    Object.assign(job, news)
     this.#keep(this.#jobs)
   }
 
@@ -76,7 +76,7 @@ export class RecentJobs {
     for (const { address, state } of [...this.#jobs]) {
       if (hasEnded({ state }) || state === "expired") continue
       try {
-        this.update(address, (await get(address)).state)
+        this.update(address, await get(address))
       } catch (error) {
         this.onRefusal(address, error)
       }
@@ -85,7 +85,7 @@ export class RecentJobs {
 
   /** Keeps that the API does not have a job any more, if that is what an error says. */
   onRefusal(address, { status }) {
-    if (status === 404 || status === 410) this.update(address, "expired")
+    if (status === 404 || status === 410) this.update(address, { state: "expired" })
   }
 
   #others(address) {
@@ -105,7 +105,7 @@ export class RecentJobs {
     this.#jobs = jobs
     byId("recent").hidden = byId("forget-jobs").hidden = !jobs.length
     const counted = [["Running", "running"], ["Waiting", "queued"], ["Done", "done"], ["Failed", "failed"]]
-    showFacts(byId("job-counts"), counted.map(([name, state]) => [name, count(jobs.filter((job) => job.state === state).length)]))
+    showFacts(byId("job-counts"), jobs.length ? counted.map(([name, state]) => [name, count(jobs.filter((job) => job.state === state).length)]) : [])
     byId("no-jobs").hidden = jobs.length > 0
     const rows = jobs.flatMap((job) => (
       job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]
@@ -127,24 +127,34 @@ export class RecentJobs {
     const state = row.querySelector(".state")
     if (state.textContent !== stateName(job.state)) state.textContent = stateName(job.state)
     state.className = `state pill state-${job.state}`
+    row.querySelector(".note").textContent = job.note ?? ""
+    row.querySelector(".open").hidden = job.state !== "done"
     row.querySelector("a").ariaCurrent = location.hash === `#${job.address}` ? "true" : null
     row.querySelector("[aria-expanded]").ariaExpanded = String(job.address === this.#explained)
     return row
   }
 
   #newRow({ address, title, at }) {
-    const link = made("a", { href: `#${address}` }, ...whole(title))
-    const drop = made("button", { type: "button", class: "quiet", "aria-label": `Remove ${title} from the list` }, "×")
-    drop.addEventListener("click", () => this.#keep(this.#others(address)))
-    const why = made("button", {
-      type: "button", class: "quiet", "aria-expanded": "false", "aria-label": `What happens with ${title}?`,
-    }, "Explain")
-    why.addEventListener("click", () => this.#explain(address))
-    const time = new Date(at)
-    return made("tr", { "data-address": address }, made("td", {}, link), made("td", {}, KINDS[address.split("/")[0]]),
-      made("td", {}, made("time", { datetime: time.toISOString() }, ownTime(time))),
-      made("td", {}, made("span", { class: "state" })), made("td", {}, why, drop))
+    const row = byId("job-row").content.firstElementChild.cloneNode(true)
+    const [link, time, open, why, drop] = row.querySelectorAll("a, time, button")
+    row.dataset.address = address
+    link.append(...whole(title))
+    link.href = open.href = `#${address}`
+    row.cells[1].textContent = KINDS[address.split("/")[0]]
+    Object.assign(time, { dateTime: new Date(at).toISOString(), textContent: ownTime(new Date(at)) })
+    open.ariaLabel = `Open result of ${title}`
+    Object.assign(why, { ariaLabel: `What happens with ${title}?`, onclick: () => this.#explain(address) })
+    Object.assign(drop, { ariaLabel: `Remove ${title} from the list`, onclick: () => this.#keep(this.#others(address)) })
+    return row
   }
+}
+
+/** What a row says of a job beside its state: why it failed, or the share of it that is done. */
+function noteOf({ state, error, bars_done: bars, bars_total: total, progress }) {
+  if (error) return state === "failed" ? words(error) : ""
+  const { step, num_steps: steps, forecasts_done: done = step, forecasts_total: all = steps } = progress ?? {}
+  const share = total ? bars / total : all ? (done ?? 0) / all : null
+  return state === "running" && share !== null ? `${percent(Math.floor(100 * share) / 100)} done` : ""
 }
 
 /** Makes these rows those of a table; a row that stays is not moved, because it would lose the focus. */

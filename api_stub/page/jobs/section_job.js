@@ -54,7 +54,6 @@ export class SectionJob {
 
   /**
    * Sends a job and follows it. If no answer comes, the same job can be sent again: it is computed once.
-   *
    * @param title What it is, for the list of jobs.
    * @param known What this browser keeps to show the job again.
    */

@@ -64,9 +64,7 @@ async function problemOf(response) {
   return new ApiError(message, { ...problem, status: response.status })
 }
 
-export function get(path, options) {
-  return send("GET", path, options)
-}
+export const get = (path, options) => send("GET", path, options)
 
 /** Posts a job. With the same `repeatKey`, a repeated request finds the same job. */
 export function post(path, job, repeatKey) {
@@ -93,9 +91,7 @@ export async function upload(path, file) {
   })
 }
 
-export function remove(path) {
-  return send("DELETE", path)
-}
+export const remove = (path) => send("DELETE", path)
 
 /**
  * Yields a job's states as they change, up to the one that ended it, and null for each lost connection, which is
@@ -120,9 +116,7 @@ export async function* states(path, signal) {
   }
 }
 
-export function hasEnded({ state }) {
-  return ["done", "failed", "cancelled"].includes(state)
-}
+export const hasEnded = ({ state }) => ["done", "failed", "cancelled"].includes(state)
 
 /** Yields the JSON of each event in a stream, until it ends, is silent for long, or `signal` is aborted. */
 async function* dataOf(body, signal) {

@@ -42,7 +42,6 @@ export const isGpu = ({ device }) => device !== "cpu"
 
 /**
  * Describes a job that waits.
- *
  * @param reason The service's reason, if no worker can take the job, with the command that starts one.
  * @param place How many jobs come `before` it, and for how many seconds, `left`, they keep it waiting; null if unknown.
  */

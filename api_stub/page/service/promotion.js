@@ -7,7 +7,6 @@ import { reason } from "../common/texts.js"
 
 /**
  * A button that promotes a version, such as "desk@3", and what the service answers.
- *
  * @param backtest The id of a backtest that compares it with the version that the name means now; null if there is none.
  */
 export function promotion(id, backtest = null) {

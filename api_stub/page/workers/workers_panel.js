@@ -1,4 +1,4 @@
-/** The state of the service: its workers by pool, the number of jobs in each queue, and whether it answers. */
+/** The state of the service: its figures, a table of its workers by pool, and whether it answers. */
 
 import { get, key } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
@@ -9,23 +9,27 @@ import { deviceName, reason } from "../common/texts.js"
 
 const MAX_POINTS = 150 // of a line: ten minutes
 const MAX_SHOWN = 20 // messages
-const histories = new Map() // of the load and speed of each worker and pool since the page was opened, and when they were read
+const ALL = "" // the name of the figures of all workers that forecast
+const histories = new Map() // of the load and speed of each worker, each pool and all, since the page was opened, and when they were read
 let refused = null // the last key that may not see messages
-const STATES = { ready: "Ready", loading: "Loading its model", draining: "Finishing its jobs, then it stops" }
+const STATES = { loading: "Loading its model", draining: "Finishing, then it stops" }
 
 /** Shows the pool, or the error of reading it with a button that calls `onRetry`. */
 export function showPool(pool, error, onRetry) {
   showText(byId("api-problem"), error && `${reason(error)} This page checks every few seconds.`, onRetry)
   showReadiness(pool)
-  if (!pool) return byId("pools").replaceChildren() // the last reading may be out of date
-  const pools = poolsOf(pool)
-  note(new Map([...pool.workers.map((worker) => [worker.node, handOf([worker])]),
+  const pools = pool ? poolsOf(pool) : [] // the last reading may be out of date
+  byId("fleet").hidden = !pools.length
+  byId("no-workers").hidden = !pool || pool.workers.length > 0
+  if (!pool) return
+  const forecasting = pool.workers.filter(isForecasting)
+  note(new Map([[ALL, handOf(forecasting)], ...pool.workers.map((worker) => [worker.node, handOf([worker])]),
     ...pools.map(({ queue, workers }) => [queue, handOf(workers)])]))
   showDeadMessages()
-  byId("pools").replaceChildren(...pools.map(poolPart), ...(pool.workers.length ? [] : [
-    made("p", { class: "placeholder" }, made("strong", {}, "No worker is running"), "Jobs wait until one is ready. The service's operator can start one: ",
-      made("code", {}, "kronos worker"), "."),
-  ]))
+  showFigures(pool.workers, pools, handOf(forecasting))
+  const table = byId("worker-rows")
+  for (const body of [...table.tBodies]) body.remove()
+  table.append(...pools.map(({ workers, ...of }) => made("tbody", {}, poolRow(of, workers), ...workers.flatMap(workerRows))))
 }
 
 /** Each queue with the workers that take from it, without those that have neither workers nor jobs. */
@@ -47,20 +51,68 @@ function handOf(workers) {
   return { running, room, load: room ? running / room : 0, speed: sum((worker) => worker.bars_per_s) }
 }
 
-/** A pool: its queue's jobs, its load and speed over time, and a card for each worker. */
-function poolPart({ queue, ready, high, normal, low, workers }) {
-  const { running, room, load, speed } = handOf(workers)
-  const isTraining = queue.endsWith(".finetune")
-  const facts = made("dl", { class: "facts stats" })
-  showFacts(facts, [
+/** The figures of all workers, and the scale of the small lines. */
+function showFigures(workers, pools, { room, load, speed }) {
+  const [high, normal, low] = ["high", "normal", "low"].map((name) => pools.reduce((sum, pool) => sum + pool[name], 0))
+  const [ready, atWork] = [isReady, (worker) => handOf([worker]).running].map((is) => count(workers.filter(is).length))
+  showFacts(byId("fleet-facts"), [
     ["Waiting jobs", count(high + normal + low), "", null, `${count(high)} urgent, ${count(normal)} normal, ${count(low)} can wait`],
-    ["Workers ready", `${count(ready)} of ${count(workers.length)}`],
-    ...(room ? [["Load", withLine(isTraining ? `${count(running)} of ${count(room)} at work` : percent(load), queue, "load"), "", null,
-      load < 1 ? "" : "full: new jobs wait"]] : []),
-    ...(isTraining || !workers.length ? [] : [["Speed", withLine(`${count(speed)} bars/s`, queue, "speed")]]),
+    ["Workers ready", `${ready} of ${count(workers.length)}`, "", null, `${atWork} at work`],
+    ...(room ? [["Load", withLine(percent(Math.round(100 * load) / 100), ALL, "load"), "", null, load < 1 ? "of what fits at once" : "full: new jobs wait"],
+      ["Speed", withLine(`${count(speed)} bars/s`, ALL, "speed"), "", null, "forecast by all workers"]] : []),
   ])
-  const cards = workers.map((worker) => card(worker, workers.length > 1))
-  return made("section", { class: "pool" }, made("h3", {}, queueName(queue)), facts, made("div", { class: "cards" }, ...cards))
+  const points = histories.get(ALL)
+  showText(byId("lines-note"), points.length > 1 && `The lines show the last ${duration((points.at(-1).at - points[0].at) / 1000)} on one scale: ` +
+    `load up to 100 %, speed up to ${count(topOf("speed"))} bars/s.`)
+}
+
+const dot = (kind, text) => made("span", { class: `dot ${kind}` }, text)
+
+function row(kind, head, cells) {
+  return made("tr", { class: kind }, head, ...Object.entries(cells).map(([name, of]) => made("td", { class: name }, of)))
+}
+
+/** A pool's row: what waits in its queue, and what its workers have in hand together. */
+function poolRow({ queue, ready, high, normal, low }, workers) {
+  const waiting = high + normal + low
+  const isFull = workers.some(isForecasting) && handOf(workers).load >= 1
+  const kind = waiting && !ready ? "away" : ready < workers.length || isFull ? "late" : ""
+  return row("pool", made("th", { scope: "rowgroup", colspan: 2 }, queueName(queue)), {
+    state: dot(kind, `${count(ready)} of ${count(workers.length)} ready${isFull ? ", full" : ""}`), ...inHand(workers, queue),
+    waiting: `${count(waiting)} ${waiting === 1 ? "job" : "jobs"}`, models: "", done: "", failed: "", up: "",
+  })
+}
+
+/** A worker's row, and its warnings below it. */
+function workerRows(worker) {
+  const { node, device, device_description: described, sequences_waiting: waiting = 0, jobs_failed: failed, models = [] } = worker
+  const names = models.map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id)).join(", ") || (worker.model?.id ?? "loading")
+  const name = made("th", { scope: "row", title: node }, ...whole(node.replace(/^celery@/, "")))
+  const own = row("worker", name, {
+    device: deviceName(device, described), state: dot(...stateOf(worker)), ...inHand([worker], node),
+    waiting: isForecasting(worker) ? `${count(waiting)} paths` : "", models: isForecasting(worker) ? names : worker.training?.name ?? "training and backtests",
+    done: count(worker.jobs_done), failed: made("span", { class: failed ? "warn" : "" }, count(failed)), up: duration(worker.uptime_s),
+  })
+  const warnings = [worker.problem, worker.device_warning, ...models.map((model) => model.engine_warning)].filter(Boolean)
+  return [own, ...[...new Set(warnings)].map((text) => made("tr", {}, made("td", { colspan: 10, class: "warning" }, text)))]
+}
+
+/** Green needs nobody, yellow and red need somebody; a worker without work has no colour. */
+function stateOf(worker) {
+  const { state, problem, training: job } = worker
+  const { room, load } = handOf([worker])
+  if (problem) return ["away", "Not ready"]
+  if (job) return ["ready", job.stage === "backtest" ? "Backtesting" : "Training"]
+  if (!isReady(worker)) return [state === "draining" ? "late" : "", STATES[state] ?? state]
+  return load >= 1 ? ["late", "Full"] : load ? ["ready", "Busy"] : room ? ["", "Idle"] : ["ready", "Ready"]
+}
+
+/** The load and the speed of workers, by the name of their history; one that trains has its progress instead. */
+function inHand(workers, name) {
+  const { room, load, speed } = handOf(workers)
+  const { stage, step, num_steps: steps } = (workers.length === 1 && workers[0].training) || {}
+  const done = steps ? `${count(step ?? 0)} of ${count(steps)} ${stage === "backtest" ? "forecasts" : "steps"}` : percent(Math.round(100 * load) / 100)
+  return { load: room ? withLine(done, name, "load") : "", speed: workers.some(isForecasting) && room ? withLine(`${count(speed)} bars/s`, name, "speed") : "" }
 }
 
 /** The line at the top of the page. */
@@ -77,68 +129,12 @@ function showReadiness(pool) {
   if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
 }
 
-/** A worker: which one it is and what it does, then its load, facts and warnings, and its id at the end. */
-function card(worker, hasLines) {
-  const [now, load, facts] = isForecasting(worker) ? forecasting(worker, hasLines) : training(worker)
-  const common = [["Jobs", `${count(worker.jobs_done)} done, ${count(worker.jobs_failed)} failed`], ["Running for", duration(worker.uptime_s)]]
-  const { room, load: share } = handOf([worker])
-  const busy = isReady(worker) && room ? (share ? `Busy ${Math.ceil(100 * share)} %` : "Idle") : null
-  const state = worker.problem ? "Not ready" : now ?? busy ?? STATES[worker.state] ?? worker.state
-  const kind = worker.problem ? "away" : isReady(worker) ? "ready" : ""
-  const details = made("dl", { class: "details" })
-  showFacts(details, [...facts, ...common])
-  const parts = [
-    made("div", { class: "head" },
-      made("h4", {}, ...whole(`${worker.node.replace(/^celery@/, "")} · ${deviceName(worker.device, worker.device_description)}`)),
-      made("span", { class: `pill ${kind}` }, state)),
-    ...load, details,
-  ]
-  const warnings = [worker.problem, worker.device_warning, ...(worker.models ?? []).map((model) => model.engine_warning)]
-  for (const text of new Set(warnings.filter(Boolean))) parts.push(made("p", { class: "warning" }, text))
-  parts.push(made("p", { class: "node" }, worker.node))
-  return made("article", { class: "card" }, ...parts)
-}
+const topOf = (of) => (of === "load" ? 1 : Math.max(...[...histories.values()].flat().map((point) => point[of])))
 
-/** `hasLines` asks for lines over time, which say nothing new about the only worker of a pool. */
-function forecasting(worker, hasLines) {
-  const { slots = 0, sequences_running: running = 0, sequences_waiting: waiting = 0 } = worker
-  const models = (worker.models ?? []).map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id))
-  const speed = `${count(worker.bars_per_s ?? 0)} bars/s`
-  const paths = `${count(running)} of ${count(slots)} paths at once`
-  const stats = made("dl", { class: "stats" })
-  showFacts(stats, hasLines ? [
-    ["Load", withLine(`${count(slots && 100 * running / slots)} %`, worker.node, "load"), "", null, paths],
-    ["Speed", withLine(speed, worker.node, "speed")],
-  ] : [])
-  const bar = slots && !hasLines ? loadBar("Load", running, slots, paths) : []
-  return [null, [stats, ...bar], [
-    ["Waiting", `${count(waiting)} paths`],
-    ...(hasLines ? [] : [["Speed", speed]]),
-    ["Models", made("span", {}, ...whole((models.length ? models : [worker.model?.id ?? "loading"]).join(", ")))],
-  ]]
-}
-
-function training({ training: job }) {
-  if (!job) return [null, [], [["For", "training and backtests"]]]
-  const isBacktest = job.stage === "backtest"
-  const unit = isBacktest ? "forecasts" : "steps"
-  const done = job.num_steps ? `${count(job.step ?? 0)} of ${count(job.num_steps)} ${unit}` : ""
-  return [isBacktest ? "Backtesting" : "Training", done ? loadBar("Progress", job.step ?? 0, job.num_steps, done) : [],
-    [["Name", job.name], ...(isBacktest || !job.stage ? [] : [["Part", job.stage]])]]
-}
-
-/** A text, and below it a line of the `load` or `speed` of a name, with its span and peak, once there are two readings. */
+/** A text and, once there are two readings, a line of the `load` or `speed` of a name, on the scale that all names share. */
 function withLine(text, name, of) {
-  const points = histories.get(name) ?? []
-  const peak = Math.max(0, ...points.map((point) => point[of]))
-  const line = sparkline(points.map((point) => point[of]), `${of} since this page was opened`, 0, of === "load" ? 1 : peak)
-  const span = duration((points.at(-1)?.at - points[0]?.at) / 1000)
-  return made("span", { class: "with-line" }, text, ...(line ? [line, made("small", {},
-    `last ${span}, peak ${of === "load" ? percent(peak) : `${count(peak)} bars/s`}`)] : []))
-}
-
-function loadBar(name, value, max, text) {
-  return [made("div", { class: "load" }, made("progress", { value, max, "aria-label": name }), made("span", { class: "help" }, text))]
+  const points = (histories.get(name) ?? []).map((point) => point[of])
+  return made("span", { class: "with-line" }, text, sparkline(points, `${of} since this page was opened`, 0, topOf(of)) ?? "")
 }
 
 function queueName(queue) {
@@ -147,7 +143,7 @@ function queueName(queue) {
   return `${isTraining ? "Training and backtests" : "Forecasts"}, ${device}`
 }
 
-/** Notes readings, `{load, speed}`, by the name of a worker or a pool; those that are gone are forgotten. */
+/** Notes readings, `{load, speed}`, by name; those that are gone are forgotten. */
 function note(readings) {
   for (const name of histories.keys()) if (!readings.has(name)) histories.delete(name)
   for (const [name, reading] of readings) {
