@@ -25,6 +25,7 @@ from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.names import FEED_APPEND_TASK
+from kronos_client.feeds import options
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.keys import due_key, feed_key, taken_key
 from kronos_client.redis.queues import FEED, list_key
@@ -296,6 +297,12 @@ class Universe:
                 assert all(update.forecast or update.failure for update in mine)
         codes = {error.code for error in self.errors}
         assert codes <= {*AGAIN} | ({*IS_LOST} if self.num_lost else set())
+
+
+@pytest.fixture(autouse=True)
+def jobs_of_two_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that several jobs of a feed wait, run and end at once."""
+    monkeypatch.setattr(options, "JOB_PATHS", 2 * FORECAST["sample_count"])
 
 
 @pytest.fixture
