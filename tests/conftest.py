@@ -42,6 +42,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # What is imported and collected stays to the end; to look through it for garbage takes as long as to make it.
 gc.disable()
 collect_nothing_at_exit()
+fork_server.fork_children()
 
 
 # How long an example takes decides nothing. `--faults` draws many new ones, else all runs have the same few.

@@ -1,12 +1,14 @@
 """Starts our processes as forks of one that has imported their packages.
 
 These imports take most of a process's start, and the suite starts hundreds. Before the fork nothing is
-imported that reads settings. Settings, signals and exit are those of a new process.
+imported that reads settings. Settings, signals and exit are those of a new process, and so is the environment
+that /proc shows. The processes that a fork starts are forks too, if they are our own modules.
 
     python -m tests.fork_server FD      takes requests at this socket until its standard input ends
 """
 
 import atexit
+import ctypes
 import functools
 import gc
 import importlib
@@ -23,8 +25,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
+from kronos_model.processes import children
 from tests.waiting import WAIT_S
 
 ROOT: Final = Path(__file__).parents[1]
@@ -43,11 +47,16 @@ IMPORTED: Final[Mapping[str, Sequence[str]]] = {
         "accelerate", "einops", "pandas", "pydantic", "safetensors.torch", "scipy.special", "torch",
         "torch._dynamo", "tqdm", "yaml",
     ),
+    "worker.inference.isolation_child": WORKER,
+    "worker.inference.probe_child": WORKER,
     "torch.distributed.run": ("torch.distributed.elastic.rendezvous.registry", "torch.distributed.run"),
     "api_stub": (
         "fastapi", "httpx2", "kombu.transport.redis", "numpy", "prometheus_client", "pydantic",
         "redis.asyncio", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
         "api_stub.routes.datasets", "api_stub.routes.feeds", "api_stub.routes.predict",
+    ),
+    "api_stub.uploads.file_child": (
+        "pyarrow.parquet", "kronos_model.bars.files.instruments", "kronos_model.bars.files.lookback",
     ),
 }  # fmt: skip
 """By the module that a command runs. They are imported when the first such command is started."""
@@ -122,19 +131,41 @@ def run(
     return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
-def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a fork does what a new process does."""
+def fork_children() -> None:
+    """Let the children that this process starts by ``children`` be forks, too."""
+    before = dict(os.environ)
+
+    def start(
+        args: list[str], *, env: Mapping[str, str] | None = None, **options: Any
+    ) -> "subprocess.Popen[Any]":
+        given = os.environ if env is None else env
+        if args[:3] == [sys.executable, "-P", "-m"] and can_fork(args[3:], given, before):
+            del options["start_new_session"]  # all forks have one
+            return Process(args[3:], given, **options)
+        return subprocess.Popen(args, env=env, **options)
+
+    children.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": start})  # type: ignore[assignment]
+
+
+def can_fork(command: Sequence[str], env: Mapping[str, str], own: Mapping[str, str] = os.environ) -> bool:
+    """Whether a fork does what a new process does. Of those variables the server has the same as ``own``."""
     return (
         sys.platform == "linux"
         and command[0] in IMPORTED
-        and _read_early(env) == _read_early(os.environ)
+        and _read_early(env) == _read_early(own)
         and not any(name.startswith("COVERAGE") for name in env)
     )
 
 
 def _read_early(env: Mapping[str, str]) -> dict[str, str]:
-    """A fork has the checkout in its path anyway."""
+    """A fork has the checkout in its path, and writes each line at once, anyway.
+
+    Without OMP_NUM_THREADS, workers that share the cores set their number of threads themselves.
+    """
     found = {name: value for name, value in env.items() if name.startswith(READ_EARLY)}
+    found.pop("PYTHONUNBUFFERED", None)
+    if not found.get("OMP_NUM_THREADS"):
+        found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "")
     path = [folder for folder in found.pop("PYTHONPATH", "").split(os.pathsep) if folder != str(ROOT)]
     return found | {"PYTHONPATH": os.pathsep.join(path)}
 
@@ -168,6 +199,7 @@ def _address() -> str:
 
 def serve(listener: socket.socket) -> None:
     """Fork for each request. Returns in the new processes, and at the end of the input."""
+    os.environ[SHARED] = listener.getsockname()
     keepers: list[int] = []
     while 0 not in select.select([0, listener], [], [])[0]:
         connection, _ = listener.accept()
@@ -218,7 +250,18 @@ def _become(command: list[str], env: dict[str, str], cwd: str, files: list[int])
     set_by_imports = {name: value for name, value in os.environ.items() if name not in ENVIRONMENT}
     os.environ.clear()
     os.environ.update(set_by_imports | env)
+    _show(env)
     sys.argv = command
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    fork_children()
+
+
+def _show(env: Mapping[str, str]) -> None:
+    """Write it where /proc shows a process's environment, new names first. What does not fit is left out."""
+    start, end = map(int, Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+    names = sorted(env, key=ENVIRONMENT.__contains__)
+    text = b"".join(f"{name}={env[name]}\0".encode() for name in names)
+    ctypes.memmove(start, text[: end - start].ljust(end - start, b"\0"), end - start)
 
 
 def _exit(status: int) -> None:

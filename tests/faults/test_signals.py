@@ -1,5 +1,6 @@
 """SIGTERM and SIGINT, once and twice: running jobs end or are handed back, and nothing is left running."""
 
+import os
 import signal
 import subprocess
 import time
@@ -9,12 +10,13 @@ import pytest
 
 from kronos_cli.stack.services import worker_names
 from kronos_client.client import ForecastClient
+from tests import fork_server
 from tests.faults.accounting import Accounts
 from tests.faults.conftest import Note
 from tests.faults.fleet import MARK, Fleet
 from tests.faults.redis_under_fault import RedisUnderFault
 from tests.integration.conftest import PARITY_SETTINGS
-from tests.integration.test_one_machine import COMMAND, await_match
+from tests.integration.test_one_machine import await_match
 from tests.ports import free_port
 from tests.waiting import WAIT_S, await_true
 
@@ -63,12 +65,12 @@ class Stack:
         self._num_starts += 1
         self.log = self._folder / f"up-{self._num_starts}.log"
         ports = ["--redis-port", self._ports[0], "--flower-port", self._ports[1]]
-        environment = {"PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"} | PARITY_SETTINGS | self._mark
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KRONOS_")}
+        settings = PARITY_SETTINGS | {"KRONOS_VISIBILITY_TIMEOUT_S": "3"}
         with self.log.open("w") as output:
-            self.process = subprocess.Popen(
-                [*COMMAND, "up", "--data", str(self.data), *ports, *self._options],
-                env=environment
-                | {"PYTHONPATH": str(Path(__file__).parents[2]), "KRONOS_VISIBILITY_TIMEOUT_S": "3"},
+            self.process = fork_server.Process(
+                ["kronos_cli", "up", "--data", str(self.data), *ports, *self._options],
+                inherited | settings | self._mark,
                 cwd=self._folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from kronos_cli.stack.local_redis import LocalRedis
-from kronos_cli.stack.services import own_command
 from kronos_model.bars.synthetic import candles
 from kronos_model.processes.children import own_environment
+from tests import fork_server
 from tests.integration.conftest import PACED, StartWorker
 from tests.waiting import WAIT_S
 
@@ -34,11 +34,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(redis: LocalRedis, folder: Path, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        own_command("forecast", *arguments),
+@pytest.fixture(scope="module", autouse=True)
+def _worker(start_worker: StartWorker) -> None:
+    start_worker(*PACED, PACE_S="0.05").wait_until_ready()  # three files take 2 s
+
+
+def start(redis: LocalRedis, folder: Path, *arguments: str) -> fork_server.Process:
+    return fork_server.Process(
+        ["kronos_cli", "forecast", *arguments],
+        own_environment({"KRONOS_REDIS_URL": redis.url}),
         cwd=folder,
-        env=own_environment({"KRONOS_REDIS_URL": redis.url}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -53,9 +58,8 @@ def forecast(redis: LocalRedis, folder: Path, *arguments: str) -> tuple[int, str
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_many_files_stopped_half_way_and_gone_on_with(
-    redis: LocalRedis, start_worker: StartWorker, folder: Path, number: signal.Signals
+    redis: LocalRedis, folder: Path, number: signal.Signals
 ) -> None:
-    start_worker(*PACED, PACE_S="0.05").wait_until_ready()  # three files take 2 s
     process = start(redis, folder, "in", "--output", "all.parquet", "--json", *ASKED)
     parts = folder / ".all.parquet.parts"
     deadline = time.monotonic() + WAIT_S
@@ -81,9 +85,7 @@ def test_many_files_stopped_half_way_and_gone_on_with(
     pd.testing.assert_frame_equal(whole.loc[name], first.loc[name])
 
 
-def test_one_file_is_what_the_client_gets(
-    redis: LocalRedis, start_worker: StartWorker, client, folder: Path
-) -> None:
+def test_one_file_is_what_the_client_gets(redis: LocalRedis, client, folder: Path) -> None:
     path = folder / "in" / "1" / "file-01.csv"
     status, output, errors = forecast(
         redis, folder, str(path), "--plot", "--lookback", "50", *ASKED, "--format", "json"

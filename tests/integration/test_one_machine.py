@@ -21,11 +21,12 @@ from kronos_cli.commands.up import DRAIN_TIMEOUT_S
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient
 from kronos_model.bars.synthetic import candles
+from tests import fork_server
 from tests.ports import free_port
+from tests.processes import marked
 from tests.waiting import WAIT_S, await_true
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-P", "-m", "kronos_cli"]
 MARK = "TEST_ONE_MACHINE"
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="Linux only: run it on Linux")
@@ -42,25 +43,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def running(environment: dict[str, str]) -> list[str]:
-    """The command lines of all processes that carry the mark; zombies have none."""
-    mark = f"{MARK}={environment[MARK]}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (process / "environ").read_bytes().split(b"\0"):
-                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-        except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue
-    return found
+    """The command lines of all processes that carry the mark."""
+    return list(marked(MARK, environment[MARK]).values())
 
 
 def run_demo(
     folder: Path, environment: dict[str, str], *arguments: str
 ) -> "subprocess.CompletedProcess[str]":
-    command = [*COMMAND, "demo", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S
-    )
+    return fork_server.run(["kronos_cli", "demo", *arguments], environment, folder)
 
 
 def test_the_demo_makes_a_chart_and_leaves_nothing_running(
@@ -73,7 +63,11 @@ def test_the_demo_makes_a_chart_and_leaves_nothing_running(
         "KRONOS_ENGINE": "auto",
         "KRONOS_KERNEL_CACHE": str(tmp_path / "kernels"),
     }
-    done = run_demo(tmp_path, without_gpu, "--pred-len", "8", "--samples", "4", "--device", "cuda:7")
+    options = ["--pred-len", "8", "--samples", "4", "--device", "cuda:7"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "kronos_cli", "demo", *options],
+        cwd=tmp_path, env=without_gpu, capture_output=True, text=True, timeout=WAIT_S,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     warning = "CUDA device 'cuda:7' requested but CUDA not available. Falling back to CPU."
     assert f"Warning  {warning}" in done.stdout
@@ -110,8 +104,9 @@ def test_the_demo_shows_why_the_worker_did_not_start(environment: dict[str, str]
 
 
 def test_an_interrupted_demo_leaves_nothing_running(environment: dict[str, str], tmp_path: Path) -> None:
-    command = [*COMMAND, "demo"]
-    demo = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    demo = fork_server.Process(
+        ["kronos_cli", "demo"], environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
     assert demo.stdout is not None
     assert demo.stdout.readline().startswith("Redis")
     demo.send_signal(signal.SIGINT)
@@ -129,8 +124,8 @@ def test_up_serves_all_starts_what_is_killed_again_and_leaves_nothing_running(
     log, printed = tmp_path / "up.log", tmp_path / "up.json"
     environment = {**environment, "KRONOS_THREADS": "1", "KRONOS_LOG_FORMAT": "json"}
     with log.open("w") as errors, printed.open("w") as output:
-        command = [*COMMAND, "up", "--workers", "2", "--data", "kept", "--json", *ports]
-        up = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=errors)
+        command = ["kronos_cli", "up", "--workers", "2", "--data", "kept", "--json", *ports]
+        up = fork_server.Process(command, environment, cwd=tmp_path, stdout=output, stderr=errors)
     try:
         addresses = json.loads(await_match(printed, r"^(.*)\n"))
         assert addresses["model_folder"] == str(tmp_path / "kept" / "models")
@@ -159,10 +154,8 @@ def test_up_serves_all_starts_what_is_killed_again_and_leaves_nothing_running(
         await_match(log, r"^redis ended with status -9; it is (started again)")
         with Redis.from_url(url, retry=Retry(ConstantBackoff(0.05), 200)) as redis:
             assert redis.get("kept") == b"yes"
-        for worker in workers:
-            os.kill(worker.pid, signal.SIGKILL)
-        for number in (1, 2):
-            await_match(log, rf"^worker-{number} ended with status -9; it is (started again)")
+        os.kill(int(first), signal.SIGKILL)
+        await_match(log, r"^worker-1 ended with status -9; it is (started again)")
         with ForecastClient(url) as client:
             handle = client.submit(candles(seed=1, bars=64).as_dict(), pred_len=2, job_id="after-kill")
             assert handle.wait(WAIT_S).worker.startswith("forecast-cpu-kronos-tiny-")

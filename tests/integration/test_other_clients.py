@@ -20,6 +20,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from kronos_cli.stack.local_redis import LocalRedis
+from tests import fork_server
 from tests.integration.conftest import CASES, PARITY, ROOT, StartWorker, WorkerUnderTest
 from tests.ports import free_port
 from tests.waiting import WAIT_S
@@ -161,10 +162,10 @@ def flower(redis: LocalRedis, tmp_path_factory: pytest.TempPathFactory) -> Itera
     log = tmp_path_factory.mktemp("flower") / "log"
     settings = {"KRONOS_REDIS_URL": redis.url, "KRONOS_FLOWER_PASSWORD": PASSWORD}
     with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "kronos_cli", "flower", "--port", str(port)],
+        process = fork_server.Process(
+            ["kronos_cli", "flower", "--port", str(port)],
+            os.environ | settings,
             cwd=ROOT,
-            env=os.environ | settings,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
