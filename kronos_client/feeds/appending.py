@@ -1,7 +1,7 @@
 """An append to a feed: reads the given bars, compares them with those known, and writes what changes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import uniform
@@ -22,7 +22,7 @@ from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import FeedStore, gone
 from kronos_client.feeds.stored import Read, Write
-from kronos_client.feeds.window import Block, Change, Record, compare, cut, num_kept_blocks, trimmed
+from kronos_client.feeds.window import Block, Change, Lost, Record, compare, cut, num_kept_blocks, trimmed
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.calendar.spacing import LAST_TIME
 from kronos_model.bars.columns import COLUMNS, check_candles, check_price_columns, impossible_warning
@@ -52,12 +52,16 @@ class Append:
         now = self._store.now()
         for _ in range(MAX_TRIES):
             writes, counts = list[Write](), dict.fromkeys(("num_new", "num_corrected", "num_held_back"), 0)
-            held_until, warnings = 0, list[str]()
+            held_until, warnings, lost = 0, list[str](), list[str]()
             reads = dict(zip(given, self._store.read(self._uid, list(given)), strict=True))
             tails = {} if self._is_whole else self._tails(reads, given)
             for name, (new, zone) in given.items():
-                with _of_series(name):
-                    held, write, change = self._plan(name, new, zone, reads[name], tails.get(name), now)
+                try:
+                    with _of_series(name):
+                        held, write, change = self._plan(name, new, zone, reads[name], tails.get(name), now)
+                except Lost:
+                    lost.append(name)
+                    continue
                 counts["num_held_back"] += len(held)
                 held_until = max([held_until, *held.tolist()])
                 if write is not None:
@@ -69,6 +73,8 @@ class Append:
             if not writes:
                 self._store.check_exists(self._name, self._uid)
             if not writes or self._store.write(self._name, self._uid, writes, queue(), self._spec):
+                if lost:
+                    raise gone(self._name, *lost)
                 until = datetime.fromtimestamp(held_until / 1e6, UTC).isoformat() if held_until else None
                 changed = tuple(write.series_id for write in writes)
                 return Appended(changed=changed, held_until=until, warnings=tuple(warnings), **counts)
@@ -76,56 +82,46 @@ class Append:
         text = f"other appends changed the same series of feed {self._name!r} {MAX_TRIES} times: repeat it"
         raise JobError(ErrorCode.FEED_BUSY, text, None, {"feed": self._name})
 
-    def _tails(self, reads: dict[str, Read], given: Mapping[str, Any]) -> dict[str, tuple[int, Bars]]:
-        """For each known series the bars before its tail, and the tail."""
-        tails, firsts, names = {}, {}, list[str]()
-        for name, read in reads.items():
-            if read.record is not None:
-                firsts[name] = read.record.tail_from(int(given[name][0].clock[0]))
-                names += [block.name for block in read.record.blocks[firsts[name] :]]
-            elif read.version:
-                raise gone(self._name, name)
-        found = self._store.blocks(self._uid, names)
-        for name, first in firsts.items():
-            record: Any = reads[name].record
-            before = sum(block.num_bars for block in record.blocks[:first])
-            tails[name] = (
-                before,
-                Bars.from_blocks(record.form, self._contents(name, record.blocks[first:], found)),
-            )
-        return tails
-
-    def _contents(self, name: str, blocks: Iterable[Block], found: Any) -> list[bytes]:
-        contents = [found[block.name] for block in blocks]
-        if None in contents:
-            raise gone(self._name, name)
-        return contents
+    def _tails(self, reads: Mapping[str, Read], given: Mapping[str, Given]) -> dict[str, Bars]:
+        """The last bars of each known series, with which its new ones are compared, unless they are lost."""
+        records = {name: read.record for name, read in reads.items() if read.record}
+        firsts = {name: int(given[name][0].clock[0]) for name in records}
+        tails = {name: record.blocks[record.tail_from(firsts[name]) :] for name, record in records.items()}
+        found = self._store.blocks(self._uid, [block.name for tail in tails.values() for block in tail])
+        bars: dict[str, Bars] = {}
+        for name, tail in tails.items():
+            with suppress(Lost):
+                bars[name] = records[name].bars(tail, found)
+        return bars
 
     def _plan(
-        self, name: str, new: Bars, zone: str | None, read: Read, tail: Any, now: float
+        self, name: str, new: Bars, zone: str | None, read: Read, tail: Bars | None, now: float
     ) -> tuple[NDArray[np.int64], Write | None, Any]:
-        """When bars that are held back end, and what is to be written."""
-        held, known = self._held_back(new, tail[1] if tail else None, zone, now), read.record
+        """When bars that are held back end, and what is to be written. Raises Lost."""
+        known = None if self._is_whole else read.record
+        if tail is None and not self._is_whole and (known or read.version):
+            raise Lost
+        held = self._held_back(new, tail, zone, now)
         new = new[: len(new) - len(held)]
         if not len(new):
             return held, None, None
-        if known is not None and not self._is_whole:
+        if known is not None and tail is not None:
             if known.form.columns != new.form.columns or known.form.is_aware != new.form.is_aware:
                 text = (
                     "columns and offsets must be those of the bars before: replace() exchanges a series whole"
                 )
                 raise JobError(ErrorCode.FEED_BAR_CHANGED, text, "timestamps")
             is_cut = known.num_bars >= self._spec.max_bars  # who sends whole windows may send older bars
-            change = compare(tail[1], tail[0], new, self._spec.corrections, is_cut=is_cut)
+            num_before = known.num_bars - len(tail)
+            change = compare(tail, num_before, new, self._spec.corrections, is_cut=is_cut)
             if change is None:
                 return held, None, None
         else:
-            change, known = Change(0, new, len(new), 0), None
+            change = Change(0, new, len(new), 0)
         kept: tuple[Block, ...] = known.blocks[: num_kept_blocks(known.blocks, change)] if known else ()
         rest = change.bars
         if known and (between := known.blocks[len(kept) :]):
-            found = self._store.blocks(self._uid, [block.name for block in between])
-            old = Bars.from_blocks(known.form, self._contents(name, between, found))
+            old = known.bars(between, self._store.blocks(self._uid, [block.name for block in between]))
             rest = replace(change.bars, form=known.form)
             rest = old[: change.num_kept - sum(block.num_bars for block in kept)] + rest
         added = cut(rest)

@@ -1,6 +1,6 @@
 """Bars of one series: compared, cut and joined by time, and written as blocks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -66,11 +66,6 @@ class Bars:
             rows["offset_s"] = times.offsets_s
         rows["values"] = np.stack([decode_column(payload[name]) for name in columns], axis=-1)
         return cls(form, rows)
-
-    @classmethod
-    def from_blocks(cls, form: Form, blocks: Sequence[bytes]) -> "Bars":
-        """The bars of blocks that follow each other."""
-        return cls(form, np.frombuffer(b"".join(blocks), form.dtype))
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 
@@ -18,7 +19,7 @@ from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By, score_rows
 from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, gone
 from kronos_client.feeds.stored import Read
-from kronos_client.feeds.window import Record
+from kronos_client.feeds.window import Lost, Record
 from kronos_client.redis.connection import reachable
 from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
@@ -116,6 +117,8 @@ class Feed:
     ) -> Appended:
         """Add bars of any number of series, all or none: whole windows or new bars, in any overlap.
 
+        Only series of which Redis has lost bars are left out: FEED_GONE, with their ids as ``details["lost"]``.
+
         Args:
             bars: A long frame of pandas or polars, as ``predict_df`` takes it.
             id_column, timestamp_column: Its titles.
@@ -169,10 +172,10 @@ class Feed:
             (read,) = self._store.read(self._uid, [series_id])
             if read.record is None:
                 break
-            found = self._store.blocks(self._uid, [block.name for block in read.record.blocks])
-            contents = [content for content in found.values() if content is not None]
-            if len(contents) == len(found):
-                return read.record, Bars.from_blocks(read.record.form, contents)
+            blocks = read.record.blocks
+            with suppress(Lost):
+                found = self._store.blocks(self._uid, [block.name for block in blocks])
+                return read.record, read.record.bars(blocks, found)
         raise gone(self.name, series_id)
 
     def latest(self, *, max_age_s: float = math.inf) -> "pd.DataFrame":
@@ -230,9 +233,11 @@ class Feed:
         }
         found = self._store.blocks(self._uid, [block.name for tail in tails.values() for block in tail])
         for row in rows:
-            if record := reads[row["id"]].record:
-                contents = [content for block in tails[row["id"]] if (content := found[block.name])]
-                row["closes"] = shortest(Bars.from_blocks(record.form, contents)[-num_bars:].closes())
+            row["closes"] = []
+            with suppress(Lost):  # its bars are lost
+                if record := reads[row["id"]].record:
+                    bars = record.bars(tails[row["id"]], found)
+                    row["closes"] = shortest(bars[-num_bars:].closes())
 
     def scores(self, by: By = "series", *, days: int | None = None) -> "pd.DataFrame":
         """How the feed's own past forecasts did, against bars as they were first read. Needs pandas.

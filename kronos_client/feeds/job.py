@@ -23,6 +23,7 @@ from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
 from kronos_client.feeds.store import FeedStore, gone
 from kronos_client.feeds.stored import Delivery, End, Ends, Read, TakenFeed, Unscored
+from kronos_client.feeds.window import Lost
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.columns import CLOSE
 from kronos_model.bars.timestamps import parse_timestamps
@@ -104,8 +105,8 @@ class FeedJob:
             try:
                 payloads.append(self._payload(found.spec, name, series, contents))
                 self._computed.append(name)
-            except JobError as error:
-                series.update = series.update.with_error(error)
+            except Lost:
+                series.update = series.update.with_error(gone(self.name, name))
         if not payloads:
             return None
         job = found.spec.job
@@ -116,11 +117,9 @@ class FeedJob:
         self, spec: FeedSpec, name: str, series: _Series, contents: Mapping[str, bytes | None]
     ) -> dict[str, Any]:
         record = series.read.record
-        found = [] if record is None else [contents[block.name] for block in record.blocks]
-        blocks = [content for content in found if content is not None]
-        if record is None or len(blocks) < len(found):
-            raise gone(self.name, name)
-        series.bars = Bars.from_blocks(record.form, blocks)[-spec.max_bars :]
+        if record is None:
+            raise Lost
+        series.bars = record.bars(record.blocks, contents)[-spec.max_bars :]
         payload = series.bars.payload(name)
         last = {"last_time": payload["timestamps"][-1]}
         last["last_close"] = next(iter(shortest(series.bars.closes()[-1:])), None)

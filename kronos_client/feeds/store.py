@@ -360,14 +360,15 @@ class FeedStore:
                 return
 
 
-def gone(name: str, series_id: str | None = None) -> JobError:
-    """The error for a feed, or bars of one of its series, that Redis no longer has."""
-    if series_id is None:
+def gone(name: str, *lost: str) -> JobError:
+    """The error for a feed, or bars of some of its series, that Redis no longer has."""
+    if not lost:
         text = f"Redis no longer has feed {name!r}: create it again and append whole windows"
         return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name})
-    text = f"Redis no longer has all bars of series {series_id!r} of feed {name!r}"
-    text += ": give its whole window to replace()"
-    return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name, "series": series_id})
+    text = f"Redis no longer has all bars of series {lost[0]!r} of feed {name!r}: give its whole window to replace()"
+    if len(lost) > 1:
+        text += f", and those of {len(lost) - 1} more series, which details['lost'] names"
+    return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name, "series": lost[0], "lost": [*lost]})
 
 
 def _lines(names: Iterable[str]) -> list[str]:

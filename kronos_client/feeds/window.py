@@ -6,7 +6,7 @@ has at most 18 blocks.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from secrets import token_urlsafe
 from typing import Final, NamedTuple
@@ -21,6 +21,10 @@ NAME_BYTES: Final = 12
 GROWTH: Final = 4
 TAIL_BARS: Final = 8
 """The last known bars that each append reads: for corrections, and to find the spacing."""
+
+
+class Lost(Exception):
+    """Redis no longer has all bars of a series."""
 
 
 class Block(NamedTuple):
@@ -78,6 +82,14 @@ class Record:
             at -= 1
             num_bars += self.blocks[at].num_bars
         return at
+
+    def bars(self, blocks: Sequence[Block], found: Mapping[str, bytes | None]) -> Bars:
+        """The bars of some of its blocks. Raises Lost, also if another program wrote one."""
+        contents = [found[block.name] or b"" for block in blocks]
+        sizes = [block.num_bars * self.form.dtype.itemsize for block in blocks]
+        if sizes != [*map(len, contents)]:
+            raise Lost
+        return Bars(self.form, np.frombuffer(b"".join(contents), self.form.dtype))
 
 
 class Change(NamedTuple):

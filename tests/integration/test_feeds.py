@@ -121,6 +121,9 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
         assert appended(app, feed="t", series=[]) == ("BAD_VALUE", "series")
         assert appended(app, feed="t", series=[series | {"volume": [-1.0] * 40}])[0] == "NEGATIVE_VOLUME"
         assert feed.ids() == ["A"]
+        redis.connection.hdel(f"kronos:feed_series:{feed._uid}", "A")
+        assert appended(app, feed="t", series=[series, series | {"id": "B"}])[0] == "FEED_GONE"
+        assert len(feed.bars("B")["close"]) == 40
 
 
 def test_a_killed_workers_series_are_forecast_within_two_visibility_timeouts(redis, start):

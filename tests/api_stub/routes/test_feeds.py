@@ -121,6 +121,19 @@ def test_columns_may_be_base64_as_in_a_forecast_job(http):
     assert found == ("BAD_ENCODING", "close", "A")
 
 
+def test_bars_of_all_series_but_a_lost_one_are_taken(http, redis):
+    http.put("/v1/feeds/us", json=OPTIONS)
+    http.post("/v1/feeds/us/bars", json={"series": [series("A"), series("BB")]})
+    (records,) = redis.keys("kronos:feed_series:*")
+    redis.hdel(records, "A")
+    later = {"series": [series("A", 20, 21), series("BB", 20, 21)]}
+    answer = http.post("/v1/feeds/us/bars", json=later)
+    assert (answer.status_code, answer.json()["details"]["lost"]) == (410, ["A"])
+    assert len(http.get("/v1/feeds/us/series/BB").json()["bars"]["close"]) == 21
+    whole = {"series": [series("A", 0, 21)], "replace": True}
+    assert http.post("/v1/feeds/us/bars", json=whole).json()["changed"] == ["A"]
+
+
 def test_each_new_forecast_is_an_event_and_none_is_missed_after_a_break(http, worker):
     http.put("/v1/feeds/us", json=OPTIONS)
     http.post("/v1/feeds/us/bars", json={"series": [series("A"), series("BB")]})

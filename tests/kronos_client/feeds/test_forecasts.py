@@ -21,6 +21,7 @@ from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.job import FeedJob, is_feed_job
 from kronos_client.feeds.keys import taken_key
 from kronos_client.feeds.store import FeedStore
+from kronos_client.feeds.stored import Read
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.settings import ClientSettings
@@ -446,14 +447,33 @@ def test_a_series_whose_bars_are_lost_is_replaced(feed, worker, redis, redis_ser
     else:
         redis.hdel(records, "s2")
     with Feed.open("f", url=redis_server.url) as fresh:  # which has read no blocks
-        found = error_of(lambda: fresh.append(pd.concat([bars("s1", 1, 20), bars("s2", 1, 20)])))
-        assert (found.code, found.details["series"]) == ("FEED_GONE", "s2")
+        found = error_of(lambda: fresh.append(pd.concat([bars(name, 1, 20) for name in ("s2", "s1")])))
+        assert (found.code, found.details) == ("FEED_GONE", {"feed": "f", "series": "s2", "lost": ["s2"]})
         assert "replace()" in found.message
+        assert len(fresh.bars("s1")["close"]) == 21  # it has its own bars, whatever became of others
         assert fresh.replace(bars("s2", 21)).changed == ("s2",)
         assert fresh.append(bars("s2", 1, 21)).num_new == 1
         worker.run()
         assert fresh.forecast("s2").last_time == fresh.bars("s2")["timestamps"][-1]
         assert len(fresh.bars("s2")["close"]) == 22
+
+
+def test_an_append_takes_the_bars_of_all_series_but_the_lost_ones(client, monkeypatch):
+    with client.feed("f", **OPTIONS) as feed:
+        feed.append(all_bars())
+        read = feed._store.read
+
+        def without_two(uid: str, names: list[str]) -> list[Read]:
+            both = zip(names, read(uid, names), strict=True)
+            return [found._replace(record=None) if name in ("s2", "s5") else found for name, found in both]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(feed._store, "read", without_two)
+            for _ in range(2):
+                assert error_of(lambda: feed.append(all_bars(21))).details["lost"] == ["s2", "s5"]
+        assert {name: len(feed.bars(name)["close"]) for name in NAMES} == {
+            name: 20 if name in ("s2", "s5") else 21 for name in NAMES
+        }
 
 
 def test_a_series_whose_version_is_lost_is_forecast_again(feed, worker, redis):
