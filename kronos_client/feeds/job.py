@@ -212,14 +212,14 @@ class FeedJob:
         kept = {name: series.unscored.kept for name, series in self._series.items() if series.made}
         found = self._store.kept_forecasts(self._delivery.uid, kept)
         for name, series in self._series.items():
-            newest, scored, versions, own = series.unscored
+            newest, scored, versions, own = unscored = series.unscored
             update, made, bars = series.update, series.made, series.bars
             if name in put_back:
                 ends[name] = None
             elif newest >= update.version:
                 continue
             elif made is None or bars is None:
-                ends[name] = End(update, newest, scored, own)
+                ends[name] = End(update, newest, unscored._replace(version=update.version))
             else:
                 known = {at: PendingForecast.from_bytes(content) for at, content in found[name].items()}
                 current = {at: one for at, one in known.items() if one.num_restarts == made.num_restarts}
@@ -237,9 +237,10 @@ class FeedJob:
                 last = int(bars.clock[-1])
                 waiting = {at for at, forecast in current.items() if forecast.times[-1] > last}
                 content = made.to_bytes() if is_kept(update.version, len(made.times)) else b""
-                done = sorted({*versions} - waiting)
                 update = self._shown(update, feed.spec.keep)
-                ends[name] = End(update, newest, last, state.to_json(), content, done)
+                now_kept = sorted({*waiting, *([update.version] if content else [])})
+                unscored = Unscored(update.version, last, tuple(now_kept), state.to_json())
+                ends[name] = End(update, newest, unscored, content, sorted({*versions} - waiting))
         return ends, sums
 
     def _calibrated(

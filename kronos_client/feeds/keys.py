@@ -6,8 +6,6 @@ from kronos_client.contract.names import KEY_PREFIX
 
 FEEDS_KEY: Final = f"{KEY_PREFIX}feeds"
 """The sorted set of feeds' names, by their last append."""
-GONE_KEY: Final = f"{KEY_PREFIX}feeds_gone"
-"""The set of deleted feeds whose series are still to be removed."""
 
 
 def feed_key(name: str) -> str:
@@ -55,9 +53,9 @@ def adaptive_key(uid: str) -> str:
     return f"{KEY_PREFIX}feed_adaptive:{uid}"
 
 
-def pending_key(uid: str, series_id: str) -> str:
-    """The key of what is unscored of a series: as ``lua/feed_unscored.lua`` has it."""
-    return f"{KEY_PREFIX}feed_pending:{uid}:{series_id}"
+def pending_key(uid: str) -> str:
+    """The key of what is still to be scored, by series, and of forecasts by series and version."""
+    return f"{KEY_PREFIX}feed_pending:{uid}"
 
 
 def scores_key(uid: str) -> str:
@@ -75,6 +73,13 @@ def unlisted_key(uid: str) -> str:
     return f"{KEY_PREFIX}feed_unlisted:{uid}"
 
 
-def block_key(uid: str, block: str) -> str:
-    """The key of a block."""
-    return f"{KEY_PREFIX}feed_block:{uid}:{block}"
+def blocks_key(uid: str) -> str:
+    """The key of all blocks, by name."""
+    return f"{KEY_PREFIX}feed_blocks:{uid}"
+
+
+OF_A_FEED: Final = (
+    series_key, versions_key, blocks_key, unlisted_key, due_key, turns_key, taken_key, latest_key, updates_key,
+    pending_key, adaptive_key, scores_key,
+)  # fmt: skip
+"""All keys of a feed but those of days."""

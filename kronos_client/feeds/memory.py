@@ -122,7 +122,7 @@ class MemoryFeedStore(FeedStore):
 
     def pending(self, uid: str, series_id: str) -> dict[int, bytes]:
         kept = list(self._of(uid).kept.items())
-        return {version: content for (name, version), content in kept if name == series_id and content}
+        return {version: content for (name, version), content in kept if name == series_id}
 
     def end(
         self, delivery: Delivery, ends: Ends, sums: Mapping[str, Array], shared: Mapping[str, Array]
@@ -136,12 +136,11 @@ class MemoryFeedStore(FeedStore):
                 if end is None:
                     feed.due.setdefault(series_id)
                     continue
-                version = end.update.version
-                kept = {*known[series_id].kept, *([version] if end.forecast else [])} - {*end.done}
-                feed.kept[series_id, version] = end.forecast and end.forecast + packed(end.update)[1]
+                if end.forecast:
+                    feed.kept[series_id, end.update.version] = end.forecast + packed(end.update)[1]
                 for done in end.done:
                     feed.kept.pop((series_id, done), None)
-                feed.unscored[series_id] = Unscored(version, end.scored, tuple(sorted(kept)), end.state)
+                feed.unscored[series_id] = end.unscored
                 feed.latest[series_id] = end.update
                 feed.updates.append(end.update.model_copy(update={"id": str(len(feed.updates) + 1)}))
             for score, numbers in sums.items():

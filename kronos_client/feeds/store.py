@@ -7,7 +7,7 @@ are noted by time, so that later appends remove them and nothing stays of one th
 import json
 import uuid
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,9 +20,9 @@ from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, job_k
 from kronos_client.feeds.adaptive import LIMIT
 from kronos_client.feeds.keys import (
     FEEDS_KEY,
-    GONE_KEY,
+    OF_A_FEED,
     adaptive_key,
-    block_key,
+    blocks_key,
     day_keys,
     due_key,
     feed_key,
@@ -48,7 +48,6 @@ from kronos_client.feeds.stored import (
     packed,
     unpacked,
 )
-from kronos_client.feeds.window import Record
 from kronos_client.redis.connection import connect, reachable, run_script
 from kronos_client.redis.message import CONTENT, NO_TIMES, NOT_USED
 from kronos_client.redis.queues import FEED, list_key
@@ -82,7 +81,7 @@ class FeedStore:
     def __init__(self, url: str, limits: FeedLimits | None = None, min_replicas: int = 0) -> None:
         self.redis: Redis = connect(url, decode_responses=False, min_replicas=min_replicas)
         self.limits = limits or FeedLimits()
-        self._blocks: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 
     @classmethod
     def from_settings(cls, settings: ClientSettings, limits: FeedLimits | None = None) -> "FeedStore":
@@ -149,16 +148,7 @@ class FeedStore:
 
     def blocks(self, uid: str, names: Iterable[str]) -> dict[str, bytes | None]:
         """Blocks by their names; None for one that is not there. Those that were read before cost nothing."""
-        wanted = list(dict.fromkeys(names))
-        found: dict[str, bytes | None] = {name: self._blocks.get(name) for name in wanted}
-        missing = [name for name in wanted if found[name] is None]
-        with reachable():
-            for first in range(0, len(missing), CHUNK):
-                part = missing[first : first + CHUNK]
-                contents: Any = self.redis.mget([block_key(uid, name) for name in part])
-                found |= zip(part, contents, strict=True)
-        self._remember({name: content for name in missing if (content := found[name]) is not None})
-        return found
+        return self._fields(uid, blocks_key(uid), names)
 
     def write(self, name: str, uid: str, writes: Sequence[Write], queue: str, spec: FeedSpec) -> bool:
         """Store blocks, then make all records visible. False, with nothing visible, if a series has changed.
@@ -173,7 +163,7 @@ class FeedStore:
         uploads, old = _lines(added), _lines(block for write in writes for block in write.old)
         for names in uploads:
             contents = [added[block] for block in names.split()]
-            keys = [feed_key(name), unlisted_key(uid)]
+            keys = [feed_key(name), unlisted_key(uid), blocks_key(uid)]
             if not self._run("feed_upload", keys, [uid, UNSEEN_S, names, *contents]):
                 raise gone(name)
         limits = self.limits
@@ -194,15 +184,15 @@ class FeedStore:
             most = limits.max_series if what == "series" else limits.max_bytes
             raise exceeds(f"{what} of feed {name!r}", most, int(number[0]))
         if answer == b"done":
-            self._remember(added)
+            self._remember(uid, added)
         return bool(answer == b"done")
 
     def take(self, delivery: Delivery) -> TakenFeed | None:
         """The due series of a feed, for a job; None if the feed is gone."""
         name, uid, job_id, source = delivery
-        keys = [feed_key(name)]
-        keys += [key(uid) for key in (due_key, taken_key, series_key, versions_key, turns_key)]
-        keys += [source, job_key(job_id), adaptive_key(uid)]
+        keys = [feed_key(name), source, job_key(job_id)]
+        keys += [key(uid) for key in (due_key, taken_key, turns_key)]
+        keys += [key(uid) for key in (series_key, versions_key, adaptive_key, pending_key)]
         answer = self._run("feed_take", keys, [uid, job_id])
         if not answer:
             return None
@@ -217,26 +207,19 @@ class FeedStore:
 
     def kept_forecasts(self, uid: str, versions: Mapping[str, Sequence[int]]) -> dict[str, dict[int, bytes]]:
         """What is kept of forecasts, by series and version. Those made or read here before cost nothing."""
-        names = [(series_id, version) for series_id, known in versions.items() for version in known]
-        kept: dict[str, dict[int, bytes]] = {series_id: {} for series_id in versions}
-        missing = [name for name in names if (uid, *name) not in self._blocks]
-        with reachable():
-            pipe: Any = self.redis.pipeline(transaction=False)
-            for series_id, version in missing:
-                pipe.hget(pending_key(uid, series_id), str(version))
-            found = dict(zip(missing, pipe.execute() if missing else (), strict=True))
-        self._remember({(uid, *name): content for name, content in found.items() if content})
-        for series_id, version in names:
-            content = found.get((series_id, version)) or self._blocks.get((uid, series_id, version))
-            if content:
-                kept[series_id][version] = content
-        return kept
+        kept = {name: {each: f"{name}\n{each}" for each in known} for name, known in versions.items()}
+        names = [field for fields in kept.values() for field in fields.values()]
+        found = self._fields(uid, pending_key(uid), names)
+        return {
+            name: {version: content for version, field in fields.items() if (content := found[field])}
+            for name, fields in kept.items()
+        }
 
     def pending(self, uid: str, series_id: str) -> dict[int, bytes]:
         """All that is kept of a series' forecasts, by version."""
         with reachable():
-            found: Any = self.redis.hgetall(pending_key(uid, series_id))
-        return {int(version): content for version, content in found.items() if version.isdigit()}
+            found: Any = self.redis.hget(pending_key(uid), series_id)
+        return self.kept_forecasts(uid, {series_id: Unscored.from_bytes(found).kept})[series_id]
 
     def end(
         self, delivery: Delivery, ends: Ends, sums: Mapping[str, Array], shared: Mapping[str, Array]
@@ -251,8 +234,9 @@ class FeedStore:
             None; or, with nothing stored, what is unscored, because other jobs have ended series meanwhile.
         """
         name, uid, job_id, source = delivery
-        keys = [feed_key(name), *(key(uid) for key in (due_key, taken_key, latest_key, updates_key)), source]
-        keys += [scores_key(uid), job_key(job_id), adaptive_key(uid)]
+        keys = [feed_key(name), source, job_key(job_id)]
+        keys += [key(uid) for key in (due_key, taken_key, latest_key, updates_key)]
+        keys += [key(uid) for key in (scores_key, adaptive_key, pending_key)]
         args: list[Any] = [uid, job_id, SCORES_KEPT_DAYS * 86_400, LIMIT]
         for added in (sums, shared):
             args.append(len(added))
@@ -260,14 +244,15 @@ class FeedStore:
                 args += [field, numbers.astype("<f4").tobytes()]
         for series_id, end in ends.items():
             if end is None:
-                args += [series_id, 0, "", "", 0, 0, "", "", 0]
+                args += [series_id, 0, "", "", 0, "", "", 0]
                 continue
-            args += [series_id, end.update.version, *packed(end.update), *end[1:5], len(end.done), *end.done]
+            args += [series_id, end.update.version, *packed(end.update), end.before, end.unscored.to_text()]
+            args += [end.forecast, len(end.done), *end.done]
         answer = self._run("feed_end", keys, args)
         if answer is not None:
             return dict(zip(ends, map(Unscored.from_bytes, answer), strict=True))
         made = [end for end in ends.values() if end and end.forecast]
-        self._remember({(uid, end.update.series, end.update.version): end.forecast for end in made})
+        self._remember(uid, {f"{end.update.series}\n{end.update.version}": end.forecast for end in made})
         return None
 
     def scores(self, uid: str, days: int | None) -> dict[str, Array]:
@@ -309,20 +294,18 @@ class FeedStore:
 
     def delete(self, name: str, uid: str, before: float | None = None) -> bool:
         """Remove a feed and all that belongs to it, if its last append was ``before`` a moment."""
-        args: list[Any] = [name, uid, "" if before is None else before]
-        is_deleted = self._run("feed_delete", [feed_key(name), FEEDS_KEY, GONE_KEY], args)
-        self._remove_gone()
-        return bool(is_deleted)
+        keys = [feed_key(name), FEEDS_KEY, *(key(uid) for key in OF_A_FEED)]
+        keys += day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
+        return bool(self._run("feed_delete", keys, [name, uid, "" if before is None else before]))
 
     def sweep(self) -> None:
-        """Delete feeds that nobody appends to any more, and finish deletions that were cut off."""
+        """Delete feeds that nobody appends to any more."""
         before = self.now() - self.limits.kept_s
         with reachable():
             old: Any = self.redis.zrangebyscore(FEEDS_KEY, "-inf", before)
         for name in old:
             if (found := self.find(name.decode())) is not None:
                 self.delete(name.decode(), found[0], before)
-        self._remove_gone()
 
     def now(self) -> float:
         """Redis's clock, Unix time in seconds."""
@@ -330,29 +313,25 @@ class FeedStore:
             seconds, micros = self.redis.time()
         return float(seconds) + micros / 1e6
 
-    def _remove_gone(self) -> None:
+    def _fields(self, uid: str, key: str, names: Iterable[str]) -> dict[str, bytes | None]:
+        """Fields of a hash of a feed that never change; None for one that is not there."""
+        wanted = list(dict.fromkeys(names))
+        found: dict[str, bytes | None] = {name: self._blocks.get((uid, name)) for name in wanted}
+        missing = [name for name in wanted if found[name] is None]
         with reachable():
-            uids: Any = self.redis.smembers(GONE_KEY)
-            for uid in (each.decode() for each in uids):
-                for name, record in self.redis.hscan_iter(series_key(uid), count=100):
-                    blocks = Record.from_json(record).blocks
-                    pending = pending_key(uid, name.decode())
-                    self.redis.unlink(pending, *(block_key(uid, block.name) for block in blocks))
-                unlisted: Any = self.redis.zrange(unlisted_key(uid), 0, -1)
-                for names in unlisted:
-                    self.redis.unlink(*(block_key(uid, block) for block in names.decode().split()))
-                others = [series_key, versions_key, due_key, taken_key, latest_key, updates_key]
-                others += [scores_key, adaptive_key, unlisted_key, turns_key]
-                days = day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
-                self.redis.unlink(*(key(uid) for key in others), *days)
-                self.redis.srem(GONE_KEY, uid)
+            for first in range(0, len(missing), CHUNK):
+                part = missing[first : first + CHUNK]
+                contents: Any = self.redis.hmget(key, part)
+                found |= zip(part, contents, strict=True)
+        self._remember(uid, {name: content for name in missing if (content := found[name]) is not None})
+        return found
 
     def _run(self, script: str, keys: list[str], args: list[Any]) -> Any:
         with reachable():
             return run_script(self.redis, self.redis.register_script(read_script(script)), keys, args)
 
-    def _remember(self, blocks: Mapping[Any, bytes]) -> None:
-        self._blocks.update(blocks)
+    def _remember(self, uid: str, fields: Mapping[str, bytes]) -> None:
+        self._blocks.update({(uid, name): content for name, content in fields.items()})
         while len(self._blocks) > CACHED_BLOCKS:
             try:
                 self._blocks.popitem(last=False)

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from kronos_client.contract.feed import FeedUpdate
@@ -45,12 +46,17 @@ class Unscored(NamedTuple):
     state: str = ""
 
     @classmethod
-    def from_bytes(cls, found: bytes) -> Self:
-        """By what ``lua/feed_unscored.lua`` says of a series."""
-        line, _, state = found.partition(b"\n")
-        version, scored, *fields = line.split()
-        kept = sorted(int(field) for field in fields if field.isdigit())
-        return cls(int(version), int(scored), tuple(kept), state.decode())
+    def from_bytes(cls, found: bytes | None) -> Self:
+        """As ``kronos:feed_pending`` has it. What another program wrote counts as nothing."""
+        line, _, state = (found or b"").partition(b"\n")
+        with suppress(ValueError):
+            version, scored, *kept = map(int, line.split())
+            return cls(version, scored, tuple(kept), state.decode())
+        return cls(0, 0, ())
+
+    def to_text(self) -> str:
+        """The reverse of ``from_bytes``."""
+        return f"{' '.join(map(str, (self.version, self.scored, *self.kept)))}\n{self.state}"
 
 
 class Delivery(NamedTuple):
@@ -84,16 +90,14 @@ class End(NamedTuple):
 
     Attributes:
         before: The version whose outcome was the newest.
-        scored: The instant up to which its bars are scored now.
-        state: What jobs note of it, if that has changed.
+        unscored: What is still to be scored now.
         forecast: What is kept of its forecast until its bars come, or nothing.
         done: Versions whose forecasts need not be kept any longer.
     """
 
     update: FeedUpdate
     before: int
-    scored: int
-    state: str = ""
+    unscored: Unscored
     forecast: bytes = b""
     done: Sequence[int] = ()
 

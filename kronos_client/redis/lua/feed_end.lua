@@ -3,13 +3,12 @@
 -- series meanwhile; so each bar is scored once. The job holds series on that a later delivery took with newer bars.
 -- include: now
 -- include: feed_send
--- include: feed_unscored
-local feed, due, taken, latest, updates, list, scores, job, adaptive = unpack(KEYS)
+local feed, list, job, due, taken, latest, updates, scores, adaptive, pending = unpack(KEYS)
 local uid, job_id, kept_s = ARGV[1], ARGV[2], ARGV[3]
 -- Then the number of sums of scores, and of each its field and float32 numbers to add; the same of the parts of adaptive
 -- calibrations that all series share; then of each series its id, version, outcome (or ''), the forecast's manifest, which
--- stands after the outcome and what is kept, the version whose outcome was newest, the instant up to which its bars are scored now, what jobs note of the series, what is kept of the
--- forecast (or ''), the number of forecasts that need not be kept any longer, and their versions.
+-- stands after the outcome and what is kept, the version whose outcome was newest, what is unscored of the series now, what is
+-- kept of the forecast (or ''), the number of forecasts that need not be kept any longer, and their versions.
 local position, limit = 4, tonumber(ARGV[4])
 
 local function next_value()
@@ -27,31 +26,39 @@ end
 
 local function add(key, field, numbers, limit)
     local known, sums = redis.call('HGET', key, field), {}
+    local is_known = known and #known == 2 * #numbers -- else another program wrote it
     for at = 1, #numbers / 4 do
-        local before = known and struct.unpack('<d', known, 8 * at - 7) or 0
+        local before = is_known and struct.unpack('<d', known, 8 * at - 7) or 0
         local sum = before + struct.unpack('<f', numbers, 4 * at - 3)
         sums[at] = struct.pack('<d', math.max(-limit, math.min(limit, sum)))
     end
     redis.call('HSET', key, field, table.concat(sums))
 end
 
+local function newest_of(id)
+    return tonumber(string.match(redis.call('HGET', pending, id) or '', '^%d+') or 0)
+end
+
 if redis.call('HGET', feed, 'uid') ~= uid then
     return
 end
 local fields, shared = next_pairs(), next_pairs()
+local of_day = string.format('%s:%d', scores, math.floor(now / 86400))
+for key, command in pairs({[latest] = 'HLEN', [scores] = 'HLEN', [of_day] = 'HLEN', [adaptive] = 'HLEN', [updates] = 'XLEN'}) do
+    redis.call(command, key) -- one that another program wrote is refused before something is written
+end
 local series, ids, has_changed = {}, {}, false
 while position < #ARGV do
     local one = {id = next_value(), version = next_value(), outcome = next_value(), manifest = next_value(),
-        before = next_value(), scored = next_value(), state = next_value(), forecast = next_value(), done = {}}
+        before = next_value(), unscored = next_value(), forecast = next_value(), done = {}}
     for at = 1, tonumber(next_value()) do
         one.done[at] = next_value()
     end
-    local known = redis.call('HGET', pending_key(uid, one.id), 'version') or '0'
-    has_changed = has_changed or (one.outcome ~= '' and known ~= one.before)
+    has_changed = has_changed or (one.outcome ~= '' and newest_of(one.id) ~= tonumber(one.before))
     series[#series + 1], ids[#ids + 1] = one, one.id
 end
 if has_changed then
-    return unscored(uid, ids)
+    return redis.call('HMGET', pending, unpack(ids))
 end
 
 local max_updates = math.max(100, 4 * redis.call('HLEN', latest))
@@ -59,23 +66,18 @@ for _, one in ipairs(series) do
     if one.outcome == '' then
         redis.call('ZADD', due, 'NX', now_text, one.id)
     else
-        local key = pending_key(uid, one.id)
-        redis.call('HSET', key, 'version', one.version, 'scored', one.scored)
-        if one.state ~= '' then
-            redis.call('HSET', key, 'state', one.state)
-        end
+        redis.call('HSET', pending, one.id, one.unscored)
         local outcome = one.outcome .. one.manifest
         redis.call('HSET', latest, one.id, one.version .. ' ' .. outcome)
         redis.call('XADD', updates, 'MAXLEN', '~', max_updates, '*', 'series', one.id, 'outcome', outcome)
         if one.forecast ~= '' then
-            redis.call('HSET', key, one.version, one.forecast .. one.manifest)
+            redis.call('HSET', pending, one.id .. '\n' .. one.version, one.forecast .. one.manifest)
         end
         for _, version in ipairs(one.done) do
-            redis.call('HDEL', key, version)
+            redis.call('HDEL', pending, one.id .. '\n' .. version)
         end
     end
 end
-local of_day = string.format('%s:%d', scores, math.floor(now / 86400))
 for _, pair in ipairs(fields) do
     add(scores, pair[1], pair[2], math.huge)
     add(of_day, pair[1], pair[2], math.huge)
@@ -86,8 +88,7 @@ end
 redis.call('EXPIRE', of_day, kept_s)
 local has_ended = true
 for id, version in pairs(cjson.decode(redis.call('HGET', taken, job_id) or '{}')) do
-    local newest = tonumber(redis.call('HGET', pending_key(uid, id), 'version') or 0)
-    has_ended = has_ended and (newest >= version or redis.call('ZSCORE', due, id))
+    has_ended = has_ended and (newest_of(id) >= version or redis.call('ZSCORE', due, id))
 end
 if has_ended then
     redis.call('HDEL', taken, job_id)

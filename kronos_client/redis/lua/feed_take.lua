@@ -4,8 +4,7 @@
 -- again gets the same series, as they are now, or none if their outcomes are stored.
 -- include: now
 -- include: feed_send
--- include: feed_unscored
-local feed, due, taken, series, versions, turns, list, job, adaptive = unpack(KEYS)
+local feed, list, job, due, taken, turns, series, versions, adaptive, pending = unpack(KEYS)
 local uid, job_id = ARGV[1], ARGV[2]
 
 -- By when they became due, those that are taken early in a tick would be again before others: twice as often.
@@ -52,16 +51,16 @@ end
 if #ids == 0 then
     return {options, 0, {}, {}, {}, {}, {}}
 end
+-- All is read before something is written, so that a key that another program wrote changes nothing.
 local known, now_held = redis.call('HMGET', versions, unpack(ids)), {}
-for position, id in ipairs(ids) do
-    now_held[id] = tonumber(string.match(known[position] or '0', '^%d+'))
-end
-redis.call('HSET', taken, job_id, cjson.encode(now_held)) -- before they are removed: Redis may be full
-redis.call('ZREM', due, unpack(ids))
+local answer = {options, redis.call('HLEN', versions), redis.call('HGETALL', adaptive), ids,
+    redis.call('HMGET', series, unpack(ids)), known, redis.call('HMGET', pending, unpack(ids))}
 local turn = redis.call('HINCRBY', feed, 'num_taken', #ids) - #ids
 for position, id in ipairs(ids) do
+    now_held[id] = tonumber(string.match(known[position] or '', '^%d+') or 0)
     redis.call('ZADD', turns, turn + position, id)
 end
+redis.call('HSET', taken, job_id, cjson.encode(now_held))
+redis.call('ZREM', due, unpack(ids))
 send_if_due(feed, due, list, uid)
-return {options, redis.call('HLEN', versions), redis.call('HGETALL', adaptive), ids,
-    redis.call('HMGET', series, unpack(ids)), known, unscored(uid, ids)}
+return answer

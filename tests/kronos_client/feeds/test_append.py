@@ -15,7 +15,7 @@ from redis import Redis
 
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import feed_key, unlisted_key
+from kronos_client.feeds.keys import blocks_key, feed_key, unlisted_key
 from kronos_client.feeds.store import FeedLimits, FeedStore
 from kronos_client.redis.connection import connect
 from kronos_client.testing import FakeForecastClient
@@ -51,14 +51,18 @@ def is_held(feed: Feed, expected: pd.DataFrame, name="A") -> bool:
 
 
 def listed_blocks(redis: Redis, feed: Feed) -> set[str]:
-    """The keys of blocks that records list; all others are noted to be removed."""
-    prefix, unlisted = f"kronos:feed_block:{feed._uid}:", unlisted_key(feed._uid)
-    old = {prefix + name for names in redis.zrange(unlisted, 0, -1) for name in names.split()}
+    """The names of blocks that records list; all others are noted to be removed."""
+    old = {name for names in redis.zrange(unlisted_key(feed._uid), 0, -1) for name in names.split()}
     records = map(json.loads, redis.hvals(f"kronos:feed_series:{feed._uid}"))
-    listed = {prefix + block[0] for record in records for block in record["blocks"]}
+    listed = {block[0] for record in records for block in record["blocks"]}
     assert not listed & old
-    assert listed <= {*redis.scan_iter(f"{prefix}*")} <= listed | old
+    assert listed <= {*redis.hkeys(blocks_key(feed._uid))} <= listed | old
     return listed
+
+
+def num_listed_bytes(redis: Redis, feed: Feed) -> int:
+    """The size of the blocks that records list."""
+    return sum(redis.hstrlen(blocks_key(feed._uid), name) for name in listed_blocks(redis, feed))
 
 
 def code_of(call, *arguments, **options) -> str:
@@ -87,11 +91,9 @@ def test_appends_in_any_overlap_leave_what_one_of_all_leaves(redis, redis_server
             assert is_held(feed, WHOLE[:end])
         assert num_new == end
         with connect(redis_server.url) as raw:
-            blocks = listed_blocks(raw, feed)
-            assert len(blocks) <= 14
-            assert raw.hget("kronos:feed:f", "num_bytes") == str(
-                sum(map(raw.strlen, blocks))
-            )  # what counts against the limit is what is there
+            assert len(listed_blocks(raw, feed)) <= 14
+            # What counts against the limit is what is there.
+            assert raw.hget("kronos:feed:f", "num_bytes") == str(num_listed_bytes(raw, feed))
 
 
 def test_a_repeated_append_changes_nothing(feed, redis):
@@ -329,12 +331,11 @@ def test_an_error_reply_leaves_all_or_nothing_and_the_append_can_be_repeated(
         assert is_held(feed, WHOLE[: 70 if is_visible else 60])
         assert feed.append(changes).num_new == (0 if is_visible else 80)
         assert is_held(feed, WHOLE[:70])
-        listed = listed_blocks(redis, feed)
-        assert sum(map(redis.strlen, listed)) == int(redis.hget("kronos:feed:f", "num_bytes"))
+        assert num_listed_bytes(redis, feed) == int(redis.hget("kronos:feed:f", "num_bytes"))
 
 
 def test_blocks_that_no_record_lists_go_by_later_appends(feed, redis):
-    keys = [feed_key("f"), unlisted_key(feed._uid)]
+    keys = [feed_key("f"), unlisted_key(feed._uid), blocks_key(feed._uid)]
 
     def upload(names: str) -> None:
         contents = [b"x" for _ in names.split()]
@@ -343,18 +344,18 @@ def test_blocks_that_no_record_lists_go_by_later_appends(feed, redis):
     upload("cut off")
     for end in range(60, 66):
         feed.append(WHOLE[:end])
-    names = " ".join(key.rpartition(":")[2] for key in listed_blocks(redis, feed))
+    names = " ".join(listed_blocks(redis, feed))
     upload(names)  # a command that was sent twice, and came late
     old = redis.zrange(keys[1], 0, -1)
     assert {"cut off"} < {*old}
     assert names not in old
-    assert redis.exists(f"kronos:feed_block:{feed._uid}:off")
+    assert redis.hexists(keys[2], "off")
     redis.zadd(keys[1], dict.fromkeys(old, 0))
     for end in range(66, 72):
         feed.append(WHOLE[:end])
     assert not {*old} & {*redis.zrange(keys[1], 0, -1)}
     assert len(listed_blocks(redis, feed)) < 10
-    assert not redis.exists(f"kronos:feed_block:{feed._uid}:off")
+    assert not redis.hexists(keys[2], "off")
     assert is_held(feed, WHOLE[:71])
 
 

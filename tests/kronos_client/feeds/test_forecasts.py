@@ -19,7 +19,7 @@ from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.feeds.aio import AsyncFeed
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.job import FeedJob, is_feed_job
-from kronos_client.feeds.keys import taken_key
+from kronos_client.feeds.keys import blocks_key, taken_key
 from kronos_client.feeds.store import FeedStore
 from kronos_client.feeds.stored import Read
 from kronos_client.redis.connection import connect
@@ -427,7 +427,7 @@ def test_lost_bars_fail_their_series_alone(feed, worker, redis):
     naive = all_bars()
     feed.append(naive.assign(ds=naive["ds"].dt.tz_localize(None)))  # so that none is overdue
     record = json.loads(redis.hget(f"kronos:feed_series:{feed._uid}", "s2"))
-    redis.delete(f"kronos:feed_block:{feed._uid}:{record['blocks'][0][0]}")
+    redis.hdel(blocks_key(feed._uid), record["blocks"][0][0])
     worker.run()
     assert {name: feed.forecast(name).error and feed.forecast(name).error.code for name in NAMES} == {
         name: "FEED_GONE" if name == "s2" else None for name in NAMES
@@ -443,7 +443,7 @@ def test_a_series_whose_bars_are_lost_is_replaced(feed, worker, redis, redis_ser
     records = f"kronos:feed_series:{feed._uid}"
     if lost == "block":
         name = json.loads(redis.hget(records, "s2"))["blocks"][0][0]
-        redis.delete(f"kronos:feed_block:{feed._uid}:{name}")
+        redis.hdel(blocks_key(feed._uid), name)
     else:
         redis.hdel(records, "s2")
     with Feed.open("f", url=redis_server.url) as fresh:  # which has read no blocks

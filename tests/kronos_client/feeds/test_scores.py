@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import feed_key, unlisted_key
+from kronos_client.feeds.keys import blocks_key, feed_key, unlisted_key
 from kronos_client.redis.connection import connect
 from kronos_model.bars.synthetic import candles
 from kronos_model.evaluation.naive import bootstrap_draws
@@ -170,16 +170,15 @@ def test_a_deleted_feed_leaves_nothing(redis, redis_server, worker):  # noqa: F8
             feed.append(some_bars(max(1, 30 - first), first))
             worker.run()
         # An append that is cut off, and a job that is not over.
-        feed._store._run(
-            "feed_upload", [feed_key("f"), unlisted_key(feed._uid)], [feed._uid, 600, "cut", b"x"]
-        )
+        keys = [feed_key("f"), unlisted_key(feed._uid), blocks_key(feed._uid)]
+        feed._store._run("feed_upload", keys, [feed._uid, 600, "cut", b"x"])
         feed.append(some_bars(1, 32))
         worker.take().take()
         assert {key.split(":")[1] for key in redis.scan_iter(f"*{feed._uid}*")} >= {
             f"feed_{kind}"
             for kind in (
                 "series",
-                "block",
+                "blocks",
                 "unlisted",
                 "pending",
                 "scores",
@@ -189,6 +188,8 @@ def test_a_deleted_feed_leaves_nothing(redis, redis_server, worker):  # noqa: F8
                 "updates",
             )
         }
+        redis.hdel(f"kronos:feed_series:{feed._uid}", "s1")  # nor what belongs to a lost record
+        redis.hset(f"kronos:feed_series:{feed._uid}", "s2", "another program's")
         feed.delete()
         assert list(redis.scan_iter("*feed*")) == []
 
