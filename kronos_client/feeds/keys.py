@@ -79,7 +79,7 @@ def blocks_key(uid: str) -> str:
 
 
 OF_A_FEED: Final = (
-    series_key, versions_key, blocks_key, unlisted_key, due_key, turns_key, taken_key, latest_key, updates_key,
-    pending_key, adaptive_key, scores_key,
+    series_key, versions_key, blocks_key, unlisted_key, due_key, turns_key, taken_key, latest_key,
+    updates_key, pending_key, adaptive_key, scores_key,
 )  # fmt: skip
 """All keys of a feed but those of days."""

@@ -344,7 +344,8 @@ def gone(name: str, *lost: str) -> JobError:
     if not lost:
         text = f"Redis no longer has feed {name!r}: create it again and append whole windows"
         return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name})
-    text = f"Redis no longer has all bars of series {lost[0]!r} of feed {name!r}: give its whole window to replace()"
+    text = f"Redis no longer has all bars of series {lost[0]!r} of feed {name!r}"
+    text += ": give its whole window to replace()"
     if len(lost) > 1:
         text += f", and those of {len(lost) - 1} more series, which details['lost'] names"
     return JobError(ErrorCode.FEED_GONE, text, None, {"feed": name, "series": lost[0], "lost": [*lost]})
