@@ -121,7 +121,7 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
         assert appended(app, feed="t", series=[]) == ("BAD_VALUE", "series")
         assert appended(app, feed="t", series=[series | {"volume": [-1.0] * 40}])[0] == "NEGATIVE_VOLUME"
         assert feed.ids() == ["A"]
-        redis.connection.hdel(f"kronos:feed_series:{feed._uid}", "A")
+        feed._store.redis.hdel(f"kronos:feed_series:{feed._uid}", "A")
         assert appended(app, feed="t", series=[series, series | {"id": "B"}])[0] == "FEED_GONE"
         assert len(feed.bars("B")["close"]) == 40
 
