@@ -22,8 +22,9 @@ from kronos_client.contract.names import job_key, result_key
 from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, pool_options, read_bytes
 from kronos_client.redis.job_store import JobRecord
-from kronos_client.redis.queues import queue_and_step
+from kronos_client.redis.queues import TAKEN_KEY, queue_and_step
 from kronos_client.redis.routing import live_workers
+from kronos_client.redis.scripts import read_script
 from kronos_client.settings import ClientSettings
 
 log = logging.getLogger(__name__)
@@ -33,11 +34,7 @@ MAX_SHORT_BYTES: Final = 2**16
 RECONNECT_S: Final = 0.5
 SEEN_FOR_S: Final = 2.0
 """Seconds between the reads by which a job is known to be lost."""
-IS_REMOVED: Final = """
-local is_there = redis.call('LLEN', KEYS[2]) > 0 or redis.call('HGET', KEYS[1], 'at') ~= ARGV[1]
-return is_there and 0 or 1
-"""
-"""Whether a record says that its message waits on a list, while that list is empty."""
+IS_REMOVED: Final = read_script("is_removed")
 
 ANOTHER_APPS: Final = {b"": b""}
 """The record of a job whose key another app wrote: its worker ends the job."""
@@ -203,7 +200,7 @@ class RedisResultStore:
         }
 
     async def _removed(self, records: Mapping[str, JobRecord], before_s: float) -> set[str]:
-        """The ids of jobs older than that whose list is empty: another program removed their messages."""
+        """The ids of jobs older than that whose messages another program removed from their lists."""
         waiting = {
             job_id: record
             for job_id, record in records.items()
@@ -212,12 +209,21 @@ class RedisResultStore:
             and (record.number("admitted_at") or 0) < before_s
         }
         lists = list({record.list: None for record in waiting.values()})
+        commands = [*(("LLEN", name) for name in lists), ("HMGET", TAKEN_KEY, *lists)]
         try:
-            lengths = await self._ask(*(("LLEN", name) for name in lists)) if lists else []
-            empty = {name for name, length in zip(lists, lengths, strict=True) if length == 0}
-            asked = {job_id: record for job_id, record in waiting.items() if record.list in empty}
+            *lengths, num_taken = await self._ask(*commands) if lists else [[]]
+            num_taken = num_taken if isinstance(num_taken, list) else [0] * len(lists)
+            reached = {
+                name: math.inf if length == 0 else int(number or 0)
+                for name, length, number in zip(lists, lengths, num_taken, strict=True)
+            }
+            asked = {
+                job_id: record
+                for job_id, record in waiting.items()
+                if reached[record.list] > (record.number("place") or 0)
+            }
             questions = [
-                ("EVAL", IS_REMOVED, 2, job_key(job_id), record.list, record.fields["at"])
+                ("EVAL", IS_REMOVED, 3, job_key(job_id), record.list, TAKEN_KEY, record.fields["at"])
                 for job_id, record in asked.items()
             ]
             answers = await self._ask(*questions) if questions else []

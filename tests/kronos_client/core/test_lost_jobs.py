@@ -108,6 +108,34 @@ def test_a_message_that_went_to_the_dead(redis, redis_server, admission, store, 
     assert outcome_of(redis_server.url) is None
 
 
+def test_a_message_that_another_program_took_from_a_list_that_others_keep_full(
+    redis, redis_server, admission, deliveries
+):
+    live(redis)
+    for job_id in "abcd":
+        admit(admission, job_id)
+    redis.lrem(LIST, 1, redis.lindex(LIST, -2))
+    tag = [take_one(deliveries, [LIST]).tag for _ in "ac"][-1]
+    deliveries.put_back(tag)
+    assert outcome_of(redis_server.url, "b") is None
+    take_one(deliveries, [LIST])
+    assert outcome_of(redis_server.url, "b", num_reads=200) == ErrorCode.LOST
+    assert [outcome_of(redis_server.url, job_id) for job_id in "acd"] == [None] * 3
+
+
+def test_a_message_behind_others_that_another_program_put_in_front_is_not_lost(
+    redis, redis_server, admission, deliveries
+):
+    live(redis)
+    for job_id in "ab":
+        admit(admission, job_id)
+    redis.rpush(LIST, *[redis.lindex(LIST, -1)] * 3)
+    for _ in range(3):
+        take_one(deliveries, [LIST])
+    assert int(redis.hget("kronos:taken", LIST)) == 3  # more than came before b
+    assert outcome_of(redis_server.url, "b", num_reads=20) is None
+
+
 @pytest.mark.parametrize("is_worker_there", [False, True])
 @pytest.mark.parametrize(
     "remove",
@@ -294,7 +322,7 @@ def test_a_redis_that_did_not_answer_begins_the_time_again(redis, redis_server, 
     on_a_store(redis_server.url, body)
 
 
-def test_jobs_in_order_cost_one_command_for_their_list(redis, redis_server):
+def test_jobs_in_order_cost_two_commands_for_their_list(redis, redis_server):
     redis.lpush(LIST, "a message")
     redis.hset(job_key("a"), mapping=record(redis, at=f"list {LIST}"))
     redis.hset(job_key("b"), mapping=record(redis, at=at(redis, -60, 60)))
@@ -307,10 +335,11 @@ def test_jobs_in_order_cost_one_command_for_their_list(redis, redis_server):
 
     on_a_store(redis_server.url, body)
     calls = {name.removeprefix("cmdstat_"): one["calls"] for name, one in redis.info("commandstats").items()}
-    assert {name: calls.get(name) for name in ("hgetall", "getrange", "llen", "eval", "time", "zrange")} == {
+    assert {name: calls.get(name) for name in ("hgetall", "getrange", "llen", "hmget", "eval", "time", "zrange")} == {
         "hgetall": 6,
         "getrange": 6,
         "llen": 3,
+        "hmget": 3,
         "eval": None,
         "time": 3,
         "zrange": None,
