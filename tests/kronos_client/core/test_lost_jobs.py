@@ -335,7 +335,9 @@ def test_jobs_in_order_cost_two_commands_for_their_list(redis, redis_server):
 
     on_a_store(redis_server.url, body)
     calls = {name.removeprefix("cmdstat_"): one["calls"] for name, one in redis.info("commandstats").items()}
-    assert {name: calls.get(name) for name in ("hgetall", "getrange", "llen", "hmget", "eval", "time", "zrange")} == {
+    assert {
+        name: calls.get(name) for name in ("hgetall", "getrange", "llen", "hmget", "eval", "time", "zrange")
+    } == {
         "hgetall": 6,
         "getrange": 6,
         "llen": 3,
