@@ -4,7 +4,8 @@ These imports take most of a process's start, and the suite starts hundreds. Bef
 imported that reads settings. Settings, signals and exit are those of a new process, and so is the environment
 that /proc shows. The processes that a fork starts are forks too, if they are our own modules.
 
-    python -m tests.fork_server FD      takes requests at this socket until its standard input ends
+    python -m tests.fork_server FD         takes requests at this socket until its standard input ends
+    python -m tests.fork_server COMMAND…   runs ``python -m COMMAND…`` with its own standard streams
 """
 
 import atexit
@@ -35,14 +36,14 @@ ROOT: Final = Path(__file__).parents[1]
 WORKER: Final = (
     "celery.apps.worker", "celery.backends.redis", "celery.bin.celery", "celery.concurrency.thread",
     "celery.worker.consumer", "einops", "huggingface_hub.hf_api", "huggingface_hub.hub_mixin",
-    "kombu.transport.redis", "numpy.typing", "prometheus_client", "pydantic",
-    "pythonjsonlogger.json", "safetensors.torch", "torch", "yaml",
+    "kombu.transport.redis", "matplotlib.figure", "numpy.typing", "pandas", "prometheus_client", "pydantic",
+    "pythonjsonlogger.json", "safetensors.torch", "scipy.special", "torch", "yaml",
     "kronos_client.feeds.job", "kronos_client.redis.routing", "kronos_model.engine.build",
     "worker.inference.executor",
 )  # fmt: skip
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "celery": WORKER,
-    "kronos_cli": (*WORKER, "flower.command", "pandas", "rich.progress", "rich.table"),
+    "kronos_cli": (*WORKER, "flower.command", "mcp", "rich.progress", "rich.table"),
     "kronos_model.finetuning": (
         "accelerate", "einops", "pandas", "pydantic", "safetensors.torch", "scipy.special", "torch",
         "torch._dynamo", "tqdm", "yaml",
@@ -52,7 +53,7 @@ IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "torch.distributed.run": ("torch.distributed.elastic.rendezvous.registry", "torch.distributed.run"),
     "api_stub": (
         "fastapi", "httpx2", "kombu.transport.redis", "numpy", "prometheus_client", "pydantic",
-        "redis.asyncio", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
+        "mcp", "redis.asyncio", "uvicorn.loops.auto", "uvicorn.protocols.http.auto",
         "api_stub.routes.datasets", "api_stub.routes.feeds", "api_stub.routes.predict",
     ),
     "api_stub.uploads.file_child": (
@@ -274,6 +275,8 @@ def _exit(status: int) -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1].isdigit():
+        sys.exit(Process(sys.argv[1:], os.environ, stdin=0, stdout=1, stderr=2).wait())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which then end their processes
     serve(socket.socket(fileno=int(sys.argv[1])))
     try:

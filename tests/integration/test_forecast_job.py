@@ -275,7 +275,7 @@ def test_an_id_that_was_used_is_refused_for_other_content(worker, client, candle
 def test_a_job_that_is_submitted_again_has_the_one_outcome(worker, client, candles):
     def submit(job_id: str):
         # A cancellation takes up to a second: a worker checks once a second.
-        sample_count = 16 if job_id == "twice" else 256
+        sample_count = 4 if job_id == "twice" else 256
         return client.submit(candles[:120], pred_len=100, sample_count=sample_count, seed=1, job_id=job_id)
 
     handles = [submit("twice"), submit("twice")]
@@ -294,7 +294,7 @@ def test_a_job_that_is_submitted_again_has_the_one_outcome(worker, client, candl
 
 def test_a_broken_record_is_a_coded_error_and_no_endless_loop(worker, client, candles, redis):
     job_id = "poisoned-record"
-    handle = client.submit(candles[:120], pred_len=100, sample_count=8, job_id="keeps-it-busy")
+    handle = client.submit(candles[:120], pred_len=100, sample_count=4, job_id="keeps-it-busy")
     connection = Redis.from_url(redis.url)
     connection.set(job_key(job_id), "not a hash")
     app = Celery(broker=redis.url, backend=redis.url, set_as_current=False)
@@ -345,9 +345,9 @@ def test_a_running_job_that_is_late_ends_by_its_deadline(worker, client, candles
 
 
 def test_waiting_too_short_is_a_timeout_and_the_job_goes_on(worker, client, candles):
-    handle = client.submit(candles[:120], pred_len=120, sample_count=20)
+    handle = client.submit(candles[:120], pred_len=120, sample_count=4)
     with pytest.raises(JobError) as ended:
-        handle.wait(0.1)
+        handle.wait(0.05)
     assert ended.value.code == ErrorCode.TIMEOUT
     assert handle.wait(WAIT_S).series
 

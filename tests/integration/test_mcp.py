@@ -79,7 +79,7 @@ class Reached:
             environment |= {"KRONOS_REDIS_URL": self.redis.url, "PYTHONPATH": str(ROOT)}
             command = StdioServerParameters(
                 command=sys.executable,
-                args=["-m", "kronos_cli", "mcp"],
+                args=["-m", "tests.fork_server", "kronos_cli", "mcp"],
                 env=environment,
                 cwd=self.folder,
             )
