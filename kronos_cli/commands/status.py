@@ -110,7 +110,23 @@ def status_table(workers: Sequence[AnyWorkerStatus]) -> RenderableType:
             running.add_row(node, Text(job.id), share, f"{job.bars_total:,}")
         if worker.num_jobs_running > len(shown):
             running.add_row(node, Text(f"and {worker.num_jobs_running - len(shown)} more", style="dim"))
+    warnings += [Text(text, style="yellow") for text in different_limits(workers)]
     return Group(what, load, *(table for table in (gpus, running) if table.row_count), *warnings)
+
+
+def different_limits(workers: Sequence[AnyWorkerStatus]) -> list[str]:
+    """A warning for each limit that differs among forecast workers: one refuses what another would take."""
+    by_name: dict[str, dict[int, str]] = {}
+    for worker in workers:
+        for name, limit in getattr(worker, "limits", {}).items():
+            by_name.setdefault(name, {}).setdefault(limit, worker.node)
+    return [
+        f"KRONOS_{name.upper()} is "
+        + ", ".join(f"{limit} on {node}" for limit, node in sorted(of_workers.items()))
+        + "; give all workers and clients the same: a job above it fails on the one and not on the other"
+        for name, of_workers in by_name.items()
+        if len(of_workers) > 1
+    ]
 
 
 def gpu_cells(worker: AnyWorkerStatus) -> tuple[str, str, str]:

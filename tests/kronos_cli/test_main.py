@@ -122,6 +122,14 @@ def test_status_and_check_name_each_engine_and_a_warning_once(redis: Redis) -> N
     assert (finding["level"], finding["remedy"]) == ("warning", "run kronos check on its machine")
 
 
+def test_status_names_limits_that_differ_among_workers(redis: Redis) -> None:
+    for node, max_paths in (("a", 4096), ("b", 100)):
+        announce(redis, status(node, limits={"max_paths": max_paths, "max_bars": 10}))
+    output = run("status").output
+    assert "KRONOS_MAX_PATHS is 100 on b, 4096 on a; give all workers" in " ".join(output.split())
+    assert "KRONOS_MAX_BARS" not in output
+
+
 def test_status_shows_the_progress_of_jobs(redis: Redis) -> None:
     jobs = [{"id": f"job-{number}", "bars_done": 95 - number, "bars_total": 100} for number in range(7)]
     announce(redis, status("celery@one", jobs_running=jobs, num_jobs_running=20))
