@@ -220,6 +220,9 @@ def jobs() -> str:
         ("forecasts/five", "nikkei.csv, 60 bars", 31, "failed", FAILURE),
         ("forecasts/six", "eurusd.csv, 48 bars", 64, "done", ""),
         ("finetunes/two", f"Training of desk on {STORED}", 90, "done", ""),
+        ("forecasts/seven", "gold-daily.csv, 20 bars", 118, "cancelled", ""),
+        ("backtests/eight", "Backtest on eurusd.csv", 147, "done", ""),
+        ("forecasts/nine", "nikkei.csv, 24 bars", 480, "expired", ""),
     ]
     kept = [
         {"address": address, "title": title, "at": (SENT_S - 60 * ago) * 1000, "state": state, "note": note}

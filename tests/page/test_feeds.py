@@ -114,7 +114,7 @@ def test_the_open_symbol_is_marked_and_the_ranking_is_above_its_chart_on_small_s
     tops = [page.evaluate(top, selector) for selector in ("#feed-rows", "#feed-figure")]
     assert (tops[0] < tops[1]) is is_table_first
     place = "document.querySelector('#feed-figure').getBoundingClientRect()"
-    wait_until(page, f"() => {place}.top >= 0 && {place}.bottom <= innerHeight")
+    wait_until(page, f"() => {place}.top >= 0 && Math.floor({place}.bottom) <= innerHeight")
 
 
 @pytest.mark.parametrize(("width", "is_open"), [(1440, True), (390, False)])

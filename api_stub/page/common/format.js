@@ -24,27 +24,22 @@ export const count = (number) => written(number, { maximumFractionDigits: 0 })
 export const bars = (number) => `${count(number)} ${number === 1 ? "bar" : "bars"}`
 
 /** A price with so many decimal places; "" for undefined. */
-export function price(value, digits) {
-  return value === undefined ? "" : written(value, fixed(digits))
-}
+export const price = (value, digits) => value === undefined ? "" : written(value, fixed(digits))
 
 /** A share from 0 to 1 in percent, such as "66.7 %". */
-export function share(part) {
-  return part === null ? NONE : `${written(100 * part, fixed(1))} %`
-}
+export const share = (part) => part === null ? NONE : `${written(100 * part, fixed(1))} %`
 
 /** A quantile's level, such as "10 %". */
-export function percent(level) {
-  return `${written(100 * Number(level), { maximumFractionDigits: 1 })} %`
-}
+export const percent = (level) => `${written(100 * Number(level), { maximumFractionDigits: 1 })} %`
 
 /** The range between two quantiles by the share of paths in it, such as "80 % range". */
 export const rangeName = (low, high) => `${percent(high - low)} range`
 
 /** A number without a unit, such as an error or a loss, with three digits that count. */
-export function figure(value) {
-  return value === null ? NONE : written(value, { maximumSignificantDigits: 3 })
-}
+export const figure = (value) => value === null ? NONE : written(value, { maximumSignificantDigits: 3 })
+
+/** An error in prices, with two digits that count. */
+export const rough = (value) => written(value, { minimumSignificantDigits: 2, maximumSignificantDigits: 2 })
 
 /** A difference with its sign. */
 export function signed(value, textOf = figure) {

@@ -46,7 +46,7 @@ export function verdictLines(sentences) {
   const ranges = lines.filter((line, index) => line.className && /too (narrow|wide)/.test(sentences[index]))
   const others = lines.filter((line) => !ranges.includes(line))
   const [, number, than] = NUMBER.exec(sentences.find((line) => NUMBER.test(line) && kindOf(line) === kind)) ?? []
-  const by = number ? [made("p", {}, made("b", { class: kind }, number), ` ${inWords(than).replaceAll(" -", " −").replace("interval", "sure:")})`)] : []
+  const by = number ? [made("p", {}, made("b", { class: kind }, number), ` ${inWords(than).replaceAll(" -", " −").replace("interval", "sure:").replaceAll(" %", "\u00a0%")})`)] : []
   return [made("p", {}, made("strong", { class: kind }, SHORT[kind])), ...by, ...ranges,
     made("details", {}, made("summary", {}, "In detail"), ...others)]
 }

@@ -18,9 +18,7 @@ export function words({ code, message }) {
 }
 
 /** An error as one line: its words, and its code, by which the service's operator finds more. */
-export function reason(error) {
-  return error.code ? `${words(error)} (${error.code})` : words(error)
-}
+export const reason = (error) => error.code ? `${words(error)} (${error.code})` : words(error)
 
 const IN_PLACE = [ // of what the service's messages say
   [/^.*requested but.*Falling back to CPU\.$/, "No graphics card is ready for this, so the processor computed it."],

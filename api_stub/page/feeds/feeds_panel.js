@@ -3,7 +3,7 @@
 import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
-import { NEAR, bars, count, digitsFor, digitsOf, duration, figure, price, share, timesOf } from "../common/format.js"
+import { NEAR, bars, count, digitsFor, digitsOf, duration, figure, price, share, timesOf, zoneOf } from "../common/format.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
 import { HIGHER, eventInWords } from "../forecast/answer.js"
@@ -83,9 +83,12 @@ export class FeedsPanel {
   #showRows() {
     const events = this.#feed.options.events ?? []
     const [by, rows] = [this.#sortedBy, this.#sorted]
-    const head = Object.entries({ symbol: "Symbol", closes: "Last closes", last: "Last bar", state: "State", close: "Close at the end", range: "80 % range" })
+    const stamps = [...new Set(rows.flatMap(({ last_time: last }) => last ?? []))]
+    const zones = [...new Set(stamps.map((stamp) => zoneOf(stamp, null)))]
+    const time = timesOf(stamps, zones.length === 1 ? "" : null, { ...NEAR, weekday: undefined })
+    const last = zones.length === 1 && zones[0] ? `Last bar, ${zones[0]}` : "Last bar"
+    const head = Object.entries({ symbol: "Symbol", closes: "Last closes", last, state: "State", close: "Close at the end", range: "80 % range" })
       .map(([name, text], place) => made("th", { scope: "col", class: name, ...(by || place ? {} : { "aria-sort": "ascending" }) }, text))
-    const time = timesOf([...new Set(rows.flatMap(({ last_time: last }) => last ?? []))], null, NEAR)
     const table = byId("feed-rows")
     const focused = table.contains(document.activeElement) ? document.activeElement.dataset.name : null
     table.tHead.replaceChildren(made("tr", {}, ...head, ...events.map((event) => this.#eventHead(event))))

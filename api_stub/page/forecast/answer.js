@@ -60,7 +60,7 @@ function sentence(series, last, chart) {
   const now = change === null ? "" : `last close ${close}`
   const rest = [[sure, range].filter(Boolean).join(", "), now].filter(Boolean).join("; ")
   return [made("span", hasDirection ? { class: isUp ? "good" : "bad" } : {}, moved), ` by ${chart.shortTime(timestamps.at(-1))}. `,
-    made("span", { class: "rest" }, rest ? `${rest}.` : "")]
+    made("span", { class: "rest" }, rest ? `${rest}.`.replaceAll(" %", "\u00a0%") : "")]
 }
 
 function cards({ quantiles, events, statistics }, chart) {

@@ -107,7 +107,7 @@ export class ForecastView {
     const last = lookback.columns.close?.at(-1)
     showAnswer(result && series, last, this.chart)
     this.line.onForecast(result && series, last)
-    showScore(result && scoreOf(lookback, actual, series), (value) => this.chart.price(value))
+    showScore(result && scoreOf(lookback, actual, series))
     if (byId("numbers").open) this.#fillNumbers()
   }
 

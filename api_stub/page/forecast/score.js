@@ -1,7 +1,7 @@
 /** How a forecast did on the held-out bars. */
 
 import { byId, showFacts } from "../common/elements.js"
-import { bars, count, percent, rangeName, share } from "../common/format.js"
+import { bars, count, percent, rangeName, rough, share } from "../common/format.js"
 import { levelsInWords } from "./answer.js"
 
 /**
@@ -28,15 +28,15 @@ export function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
 }
 
 /** Shows a score as facts, in colour where it says good or bad; null hides it. */
-export function showScore(score, price) {
+export function showScore(score) {
   if (!score) return showFacts(byId("score"), [])
   const { numBars, error, unchanged, level, inside, bounds } = score
   const isBetter = error < unchanged
   const gain = unchanged ? `${share(Math.abs(1 - error / unchanged))} ` : ""
   const facts = [
     ["Compared with what followed", bars(numBars)],
-    ["Average miss of the close", `${price(error)} (${share(error / level)})`],
-    ["A guess of no change missed by", `${price(unchanged)}: the forecast is ${gain}${isBetter ? "better" : "worse"}`,
+    ["Average miss of the close", `${rough(error)} (${share(error / level)})`],
+    ["A guess of no change missed by", `${rough(unchanged)}: the forecast is ${gain}${isBetter ? "better" : "worse"}`,
       isBetter ? "good" : "bad"],
   ]
   if (bounds) {

@@ -22,7 +22,9 @@ export function explanationRow(address, width) {
 async function fill(cell, id) {
   try {
     const found = await get(`jobs/${id}/explanation`)
-    cell.replaceChildren(made("p", {}, sentences(found).join(" ")), ...history(found), made("p", { class: "help" }, ...whole(`Id ${id}`)))
+    const [progress, attempts] = history(found)
+    const now = made("div", {}, made("p", {}, sentences(found).join(" ")), progress)
+    cell.replaceChildren(made("div", { class: "compared" }, now, attempts), made("p", { class: "help" }, ...whole(`Id ${id}`)))
   } catch (error) {
     cell.textContent = reason(error)
   }
@@ -47,6 +49,6 @@ function history({ where, bars, attempts }) {
   const lines = attempts.map(({ begun_at: begun, ended_at: ended, worker, how }, place) => made("li", {},
     made("strong", {}, `Attempt ${count(place + 1)}: ${how ?? (ended ? "ended" : "under way")}`),
     made("p", { class: "help" }, `${moment(begun)} to ${ended ? moment(ended) : "now"}, by `, ...whole(worker.replace(/^celery@/, "")))))
-  return [...(bars && where === "held" ? [made("progress", { value: bars[0], max: bars[1], "aria-label": "Bars done" })] : []),
-    ...(lines.length ? [made("ol", { class: "timeline" }, ...lines)] : [])]
+  return [bars && where === "held" ? made("progress", { value: bars[0], max: bars[1], "aria-label": "Bars done" }) : "",
+    lines.length ? made("ol", { class: "timeline" }, ...lines) : ""]
 }

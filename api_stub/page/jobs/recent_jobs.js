@@ -104,8 +104,9 @@ export class RecentJobs {
   #show(jobs = recall("jobs", [])) {
     this.#jobs = jobs
     byId("recent").hidden = byId("forget-jobs").hidden = !jobs.length
-    const counted = [["Running", "running"], ["Waiting", "queued"], ["Done", "done"], ["Failed", "failed"]]
-    showFacts(byId("job-counts"), jobs.length ? counted.map(([name, state]) => [name, count(jobs.filter((job) => job.state === state).length)]) : [])
+    const counted = [["Running", "running"], ["Waiting", "queued"], ["Done", "done"], ["Failed", "failed"]].map(([name, state]) => (
+      [name, jobs.filter((job) => job.state === state).length]))
+    showFacts(byId("job-counts"), jobs.length ? counted.map(([name, of]) => [name, count(of), of && name === "Failed" ? "bad" : ""]) : [])
     byId("no-jobs").hidden = jobs.length > 0
     const rows = jobs.flatMap((job) => (
       job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]

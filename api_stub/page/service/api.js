@@ -73,9 +73,7 @@ export function post(path, job, repeatKey) {
 }
 
 /** A new key for `post`. */
-export function newRepeatKey() {
-  return crypto.getRandomValues(new Uint32Array(4)).join("-")
-}
+export const newRepeatKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-")
 
 /** The most bytes of an upload. Readings of the pool set it. */
 export const uploads = { maxBytes: Infinity }

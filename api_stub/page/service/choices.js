@@ -37,9 +37,7 @@ export function offerModels(models) {
 }
 
 /** What the service says of a model: `lookback`, `min_lookback` and `pred_len` of its training, if they are known. */
-export function modelOf(id) {
-  return known.get(id) ?? {}
-}
+export const modelOf = (id) => known.get(id) ?? {}
 
 /** The chosen model as the workers announce it, with `id`, `max_context` and `lookback`; null if none has it. */
 export function chosenModel(workers, model, horizon) {
