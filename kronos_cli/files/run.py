@@ -16,7 +16,7 @@ from kronos_cli.wording import in_own_words, job_error
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.results import SeriesForecast
-from kronos_client.core.job import announced_model
+from kronos_client.core.equal_jobs import announced_model
 from kronos_client.core.many import FATAL_CODES, ForecastOutcome
 from kronos_client.core.options import ForecastOptions
 from kronos_model.checkpoints.names import full_name

@@ -5,7 +5,7 @@ A job goes through these modules in turn:
 series.py            an app's candles to series of the wire
 options.py           the options of the clients' methods, and what ``help`` shows of them
 forecast_request.py  candles and options to a forecast; long_request.py: to a finetuning job or a backtest
-job.py               a checked job with its id
+job.py               a checked job with its id; equal_jobs.py: one id for equal ones
 dispatcher.py        sends and cancels jobs, blocking; repeats what was refused for now
 core.py              sends jobs in an event loop, and waits for their states
 result_store.py      reads stored states, and receives published ones

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KIND_TASKS, is_shared, result_key
+from kronos_client.core import equal_jobs
 from kronos_client.core.job import Job
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
 from kronos_client.otel.spans import SendSpan
@@ -102,7 +103,7 @@ class Dispatcher(ABC):
         """
         if scope is None or not self.settings.share_equal_jobs:
             return job
-        return job.shared(scope, self.known_workers())
+        return equal_jobs.shared(job, scope, self.known_workers())
 
     def send_all(self, jobs: Sequence[Job]) -> list[str | JobError]:
         """Send jobs together, unless they have their outcomes already.

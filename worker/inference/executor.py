@@ -25,6 +25,7 @@ from kronos_model.checkpoints.names import short_name_taken
 from kronos_model.engine.generation import Generation, Priority, SamplingParams, SeriesRequest
 from kronos_model.errors import KronosError
 from kronos_model.forecast import Forecast
+from worker.deadline import Deadline, late
 from worker.inference.engine_thread import EngineDied, JobRun
 from worker.inference.model_loader import LoadedModel
 from worker.inference.model_server import ModelServer
@@ -69,7 +70,12 @@ class Computation:
         if self._calibration is not None:
             check_num_bars([len(series.bars) for series in self._series], self._calibration)
         self._waited_s = receipt.waited_s(job.submitted_at)
-        self._deadline = self._deadline_from(receipt)
+        self._deadline = Deadline.after(self._waited_s, job.deadline_s)
+        if self._deadline.has_passed():
+            waited = f"the job waited {self._waited_s:.1f} s, longer than its deadline of {job.deadline_s} s"
+            raise late(waited, "allow more time or add workers")
+        if receipt.is_cancelled:
+            raise cancelled_before_start()
         self._run: JobRun | None = None
         self._reported = 0
         self._loading_s = 0.0
@@ -92,9 +98,8 @@ class Computation:
             self._submit(self._entry.served)
         elif not engine_thread.is_alive:
             raise EngineDied
-        elif self._deadline is not None and time.monotonic() >= self._deadline:
-            late = f"the deadline passed while the model {self._entry.name} was being loaded"
-            raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time", "deadline_s")
+        elif self._deadline.has_passed():
+            raise late(f"the deadline passed while the model {self._entry.name} was being loaded")
         return False
 
     def cancel(self) -> None:
@@ -152,17 +157,6 @@ class Computation:
             self._server.engine_thread.cancel(self._run)
         self._server.models.release(self._entry)
 
-    def _deadline_from(self, receipt: Receipt) -> float | None:
-        """The job's deadline by time.monotonic. Raises JobError if it has passed, or the job is cancelled."""
-        deadline_s = self._job.deadline_s
-        left_s = None if deadline_s is None else deadline_s - self._waited_s
-        if left_s is not None and left_s <= 0:
-            late = f"the job waited {self._waited_s:.1f} s, longer than its deadline of {deadline_s} s"
-            raise JobError(ErrorCode.DEADLINE, f"{late}; allow more time or add workers", "deadline_s")
-        if receipt.is_cancelled:
-            raise cancelled_before_start()
-        return None if left_s is None else time.monotonic() + left_s
-
     def _submit(self, served: LoadedModel) -> None:
         job = self._job
         self._loading_s = time.monotonic() - self._started
@@ -172,7 +166,7 @@ class Computation:
         trained = served.lookback, served.min_lookback
         lookbacks = [series.last(num_bars) for series in self._series]
         self._series = tuple(with_lookback_warning(series, *trained) for series in lookbacks)
-        given = job, self._deadline, self._priority, self._job_id
+        given = job, self._deadline.at, self._priority, self._job_id
         requests = [_request(series, *given) for series in self._series]
         if job.output.stream:
             self._early = EarlyBars(self._series, job.output, self._calibration)
@@ -198,7 +192,7 @@ def _generations_of(run: JobRun) -> list[Generation]:
 
 
 def _request(
-    series: PreparedSeries, job: ForecastJob, deadline: float | None, priority: Priority, job_id: str
+    series: PreparedSeries, job: ForecastJob, deadline: float, priority: Priority, job_id: str
 ) -> SeriesRequest:
     return SeriesRequest(
         bars=series.bars,

@@ -6,7 +6,6 @@ cause.
 """
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +22,7 @@ from kronos_client.contract.results import ForecastProgress
 from kronos_client.redis.job_store import Receipt
 from kronos_model.processes.children import LocalStackError, module_command
 from kronos_model.processes.json_child import ChildEnded, Event, JsonChild
+from worker.deadline import Deadline, late
 from worker.process import RetryLater
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ class IsolatedRun:
     """A suspect, used as a ``Computation``: a thread waits for the isolated process.
 
     Args:
-        deadline_s: Seconds left for the job, or None.
         on_change: Called, on any thread, when ``advance`` may go on.
     """
 
@@ -72,12 +71,12 @@ class IsolatedRun:
         job: object,
         receipt: Receipt,
         queue: str,
-        deadline_s: float | None,
+        deadline: Deadline,
         on_change: Callable[[], object],
     ) -> None:
         self._is_cancelled = False
         self._process, self._job_id, self._tag = process, job_id, tag
-        self._late_at = math.inf if deadline_s is None else time.monotonic() + deadline_s + LATE_GRACE_S
+        self._deadline = deadline
         self._progress: ForecastProgress | None = None
         self._outcome: Future[dict[str, object]] = Future()
         self._outcome.add_done_callback(lambda _: on_change())
@@ -87,9 +86,8 @@ class IsolatedRun:
 
     def advance(self) -> bool:
         """Whether the job has ended, so that it has its ``result``. Raises JobError if it is late."""
-        if not self._outcome.done() and time.monotonic() > self._late_at:
-            late = "the job was not done within its deadline; allow more time"
-            raise JobError(ErrorCode.DEADLINE, late, "deadline_s")
+        if not self._outcome.done() and self._deadline.has_passed(grace_s=LATE_GRACE_S):
+            raise late("the job was not done within its deadline")
         return self._outcome.done()
 
     def result(self) -> dict[str, object]:

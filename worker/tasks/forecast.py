@@ -36,6 +36,7 @@ from worker.broker.outcomes import store_health
 from worker.broker.result_backend import coded
 from worker.broker.service_order import needs_thread
 from worker.celery_types import AnyTask, Body
+from worker.deadline import Deadline
 from worker.inference.engine_thread import EngineDied, JobRun
 from worker.inference.executor import Computation
 from worker.inference.forecast_process import ForecastProcess
@@ -170,9 +171,8 @@ class ForecastAttempt(Attempt):
         metrics.observe_job_wait(self._queue, self._priority, job.submitted_at, receipt)
         on_change = partial(jobs.changed, self)
         if receipt.is_suspect:
-            left_s = None if job.deadline_s is None else job.deadline_s - waited_s
             given = (self._process, self.job_id, self.tag, payload, receipt, self._queue)
-            self._work = IsolatedRun(*given, left_s, on_change)
+            self._work = IsolatedRun(*given, Deadline.after(waited_s, job.deadline_s), on_change)
         else:
             about = (self.job_id, job, receipt, self._queue, self._priority)
             self._work = Computation(self._process.server, *about, on_change, jobs.runs.extend)

@@ -12,6 +12,7 @@ from kronos_client.contract.model_info import ResultModel
 from kronos_client.redis.job_store import Receipt
 from kronos_model.errors import KronosError
 from worker.broker.claims import Claim
+from worker.deadline import Deadline, late
 from worker.process import RETRY_DELAY_S, RetryLater
 from worker.training.finetune_process import FinetuneProcess
 from worker.training.job_folder import RESULT_FILE, JobFolder, JobNotes
@@ -54,6 +55,7 @@ class LongRun(ABC):
         self._folder = JobFolder(self.process.model_folder, self.job_id)
         self._job: Any = self.parse(self.payload, settings.limits())
         self._waited_s = self.receipt.waited_s(self._job.submitted_at)
+        self._deadline = Deadline.after(self._waited_s, self._job.deadline_s)
         given = (self.queue, self._job.priority, self._job.submitted_at, self.receipt)
         self.process.metrics.observe_job_wait(*given)
 
@@ -137,16 +139,15 @@ class LongRun(ABC):
 
     def _ending_error(self) -> JobError | None:
         """The error of a job that was cancelled, missed its deadline, or reached its time limit."""
-        elapsed_s, deadline_s = time.monotonic() - self._began, self._job.deadline_s
         if self.is_cancelled:
             return JobError(ErrorCode.CANCELLED, "the job was cancelled, as asked")
-        if deadline_s is not None and self._waited_s + elapsed_s >= deadline_s:
-            late = f"the job was not done within its deadline of {deadline_s} s"
-            return JobError(ErrorCode.DEADLINE, f"{late}; allow more time, or ask for less", "deadline_s")
-        if self.receipt.worked_s + elapsed_s >= self._time_limit_s:
-            late = f"the job took longer than its time limit of {self._time_limit_s:g} s"
+        if self._deadline.has_passed():
+            missed = f"the job was not done within its deadline of {self._job.deadline_s} s"
+            return late(missed, "allow more time, or ask for less")
+        if self.receipt.worked_s + time.monotonic() - self._began >= self._time_limit_s:
+            reached = f"the job took longer than its time limit of {self._time_limit_s:g} s"
             remedy = "raise the job's time_limit or the worker's KRONOS_FINETUNE_TIME_LIMIT_S"
-            return JobError(ErrorCode.DEADLINE, f"{late}; ask for less, or {remedy}")
+            return JobError(ErrorCode.DEADLINE, f"{reached}; ask for less, or {remedy}")
         return None
 
     def _reason_to_stop(self) -> JobError | RetryLater | None:

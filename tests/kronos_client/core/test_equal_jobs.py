@@ -6,6 +6,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_shared
 from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import AnyWorkerStatus
+from kronos_client.core.equal_jobs import shared
 from kronos_client.core.job import finetune_job, forecast_job
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeForecastClient, fake_worker
@@ -18,7 +19,7 @@ SEEDED = {"sampling": {"seed": 7}}
 
 
 def id_of(content, scope: str = "", workers=WORKERS) -> str:
-    return forecast_job(content, "own", SETTINGS).shared(scope, workers).id
+    return shared(forecast_job(content, "own", SETTINGS), scope, workers).id
 
 
 def test_equal_jobs_have_one_id_and_others_another():
@@ -106,7 +107,7 @@ def test_forecasts_whose_results_are_to_be_deleted_are_not_shared():
 
 
 def test_finetuning_jobs_are_not_shared():
-    assert finetune_job(example("finetune-job"), "own", SETTINGS).shared("", WORKERS).id == "own"
+    assert shared(finetune_job(example("finetune-job"), "own", SETTINGS), "", WORKERS).id == "own"
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from kronos_client.redis.message import fingerprint
 from kronos_model.errors import DiskFull
 from kronos_model.processes.children import LocalStackError
 from kronos_model.processes.json_child import ChildEnded
+from worker.deadline import Deadline
 from worker.process import RetryLater
 from worker.training import finetune_run
 from worker.training.finetune_process import FinetuneProcess
@@ -91,8 +92,7 @@ def cancelled(run: FinetuneRun) -> None:
 
 
 def late(run: FinetuneRun) -> None:
-    run._job = run._job.model_copy(update={"deadline_s": 1.0})
-    run._waited_s = 2.0
+    run._deadline = Deadline.after(waited_s=2.0, deadline_s=1.0)
 
 
 def drained(run: FinetuneRun) -> None:
