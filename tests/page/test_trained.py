@@ -32,7 +32,9 @@ def test_a_trained_model_is_compared_with_its_start_and_a_simple_forecast(routed
         ["NeoQuasar/Kronos-small, before training", "2.87", "49.0 %"],
         ["a drift-free bootstrap", "2.83", "51.0 %"],
     ]
-    assert "On 64 moments that training has not seen: 256 bars read" in page.inner_text("#trained > .help")
+    assert "On 64 moments that training has not seen: 256 bars read" in page.inner_text(
+        "#trained .outcome > .help"
+    )
     assert axe_problems(page, "#finetune") == []
     page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]

@@ -9,7 +9,7 @@ import { comparison, scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 import { showWorstWindows } from "./worst_windows.js"
 
-const COLOURS = ["accent", "second", "third", "fourth"] // of models; the lines that they must beat are "soft" and "warning-line"
+const COLOURS = ["accent", "second", "third", "fourth"] // of models; the lines that they must beat are "soft" and "control"
 const MAX_MARKED = 12 // points of a line; more would hide it
 const LEVELS = ["0.5", "0.8", "0.9"]
 const SHARES = { type: "custom", formatter: share, minMove: 0.001 }
@@ -104,7 +104,7 @@ function showPortfolio(portfolio) {
     PORTFOLIO, [...Object.entries(models), ...simple]))
   byId("portfolio-charts").replaceChildren()
   const lines = (valuesOf) => [...linesOf(models, valuesOf), ...simple.map(([text, of], index) => (
-    { text, colour: ["soft", "warning-line"][index % 2], values: valuesOf(of) }))]
+    { text, colour: ["soft", "control"][index % 2], values: valuesOf(of) }))]
   draw("portfolio-charts", "Rank IC, by bar ahead", lines(({ rank_ic: values }) => values))
   const at = times.map((_, period) => period)
   const time = timesOf(times)

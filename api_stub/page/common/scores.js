@@ -27,10 +27,8 @@ export function comparison(title, caption, columns, rows) {
   return made("div", { class: "outcome" }, scroll, made("p", { class: "help" }, caption))
 }
 
-/** The table of scores of `[name, scores]`. */
-export function scoresTable(rows) {
-  return comparison("Scores", CAPTION, COLUMNS, rows)
-}
+/** The table of scores of `[name, scores]`, and below it what they were made on. */
+export const scoresTable = (rows, madeOn = "") => comparison("Scores", madeOn + CAPTION, COLUMNS, rows)
 
 const SHORT = {
   good: "Better than all simple forecasts", bad: "Worse than a simple forecast", "": "No clear advantage over simple forecasts",

@@ -151,9 +151,8 @@ export class FinetunePanel {
       made("div", { class: "notice" },
         made("p", {}, made("strong", {}, ...whole(model.id)), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),
         ...verdictLines(verdict), made("div", { class: "row" }, use, promotion(model.id))),
-      ...(evaluation?.models ? [scoresTable(rowsOf(model.id, parent.model, evaluation)),
-        made("p", { class: "help" }, `On ${count(evaluation.num_windows)} moments that training has not seen: ${bars(evaluation.lookback)} read, ` +
-          `${count(evaluation.horizon)} forecast.`)] : []),
+      ...(evaluation?.models ? [scoresTable(rowsOf(model.id, parent.model, evaluation), `On ${count(evaluation.num_windows)} moments that ` +
+        `training has not seen: ${bars(evaluation.lookback)} read, ${count(evaluation.horizon)} forecast. `)] : []),
     )
     byId("trained").hidden = false
     this.onModel(model.id, false)

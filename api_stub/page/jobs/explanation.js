@@ -23,8 +23,8 @@ async function fill(cell, id) {
   try {
     const found = await get(`jobs/${id}/explanation`)
     const [progress, attempts] = history(found)
-    const now = made("div", {}, made("p", {}, sentences(found).join(" ")), progress)
-    cell.replaceChildren(made("div", { class: "compared" }, now, attempts), made("p", { class: "help" }, ...whole(`Id ${id}`)))
+    const now = made("div", {}, made("p", {}, sentences(found).join(" ")), progress, made("p", { class: "help" }, ...whole(`Id ${id}`)))
+    cell.replaceChildren(made("div", { class: "compared" }, now, attempts))
   } catch (error) {
     cell.textContent = reason(error)
   }

@@ -3,7 +3,7 @@
 import { get, key } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, fillRows, made, showFacts, showText, whole } from "../common/elements.js"
-import { count, duration, ownTime, percent } from "../common/format.js"
+import { NONE, count, duration, ownTime, percent } from "../common/format.js"
 import { isForecasting, isGpu, isReady } from "../service/pool.js"
 import { deviceName, reason } from "../common/texts.js"
 
@@ -167,6 +167,6 @@ async function showDeadMessages() {
   byId("dead").hidden = !total
   byId("dead-title").textContent = `${count(total)} ${total === 1 ? "message" : "messages"} that no worker could read`
   fillRows(byId("dead-messages").tBodies[0], messages.map(({ at, reason: why, queue, id, num_bytes: size }) => (
-    [at ? ownTime(new Date(at * 1000)) : "?", why ?? "?", id ?? "?", queue ?? "?", size === null ? "?" : count(size)]
+    [at ? ownTime(new Date(at * 1000)) : NONE, why ?? NONE, id ?? NONE, queue ?? NONE, size === null ? NONE : count(size)]
   )))
 }
