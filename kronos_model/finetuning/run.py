@@ -29,8 +29,8 @@ from kronos_model.finetuning.run_folder import RunFolder, comparable
 from kronos_model.finetuning.split import Split, split_warnings, split_windows
 from kronos_model.finetuning.stages.batches import BarStore, WindowDataset
 from kronos_model.finetuning.stages.loop import StageLoop, StageResult
+from kronos_model.finetuning.stages.saved_state import load_progress
 from kronos_model.finetuning.stages.stage import PredictorStage, Stage, TokenizerStage
-from kronos_model.finetuning.stages.state import load_progress
 from kronos_model.finetuning.starting_point import StartingPoint, starting_point, with_revisions
 
 

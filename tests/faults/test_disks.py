@@ -23,7 +23,7 @@ from kronos_model.errors import DiskFull, OutOfMemory, TrainingStopped
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.run import TrainingResult, finetune
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.stages.state import load_progress
+from kronos_model.finetuning.stages.saved_state import load_progress
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 from tests.faults.fleet import Fleet, Worker

@@ -4,5 +4,5 @@ batches.py       windows as batches, their order, seeds, and each process's shar
 stage.py         the losses of a stage, its optimiser and schedule
 cpu_products.py  faster matrix products on some CPUs
 loop.py          the training loop, and its events
-state.py         what is saved
+saved_state.py   what is saved, from which a killed run goes on
 """

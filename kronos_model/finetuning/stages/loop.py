@@ -27,8 +27,8 @@ from kronos_model.finetuning.reporting import Listener
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages.batches import VALIDATION, EpochOrder, Sharing, steps_per_epoch
 from kronos_model.finetuning.stages.cpu_products import fast_products
+from kronos_model.finetuning.stages.saved_state import Progress, StageState
 from kronos_model.finetuning.stages.stage import Stage, make_optimiser, make_schedule
-from kronos_model.finetuning.stages.state import Progress, StageState
 
 LOG_INTERVAL_STEPS: Final = 10
 """Steps between two losses in the metrics; on a GPU also between two reads of the loss, which wait for it."""

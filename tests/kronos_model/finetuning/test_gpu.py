@@ -8,7 +8,7 @@ import pytest
 from kronos_model.errors import TrainingStopped
 from kronos_model.finetuning import finetune
 from kronos_model.finetuning.run_folder import RunFolder
-from kronos_model.finetuning.stages.state import load_progress
+from kronos_model.finetuning.stages.saved_state import load_progress
 
 from .tiny_runs import tiny_config
 

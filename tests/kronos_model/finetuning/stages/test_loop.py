@@ -17,8 +17,8 @@ from kronos_model.finetuning.group import accelerated
 from kronos_model.finetuning.run_folder import RunFolder
 from kronos_model.finetuning.stages.batches import window_order
 from kronos_model.finetuning.stages.loop import StageLoop
+from kronos_model.finetuning.stages.saved_state import load_progress
 from kronos_model.finetuning.stages.stage import PredictorStage, TokenizerStage
-from kronos_model.finetuning.stages.state import load_progress
 from kronos_model.model import Kronos
 from kronos_model.tokenizer import KronosTokenizer
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from kronos_model.finetuning.advice import next_step
 from kronos_model.finetuning.config import parse_config
-from kronos_model.finetuning.next_step import next_step
 
 UNCLEAR = {"verdict": "unclear", "low": -3.0}
 LOWEST = "the validation loss was lowest after epoch "

@@ -8,8 +8,8 @@ from torch import nn
 
 from kronos_model.errors import CheckpointError, DiskFull
 from kronos_model.finetuning.config import OptimiserConfig
+from kronos_model.finetuning.stages.saved_state import Progress, StageState, load_progress
 from kronos_model.finetuning.stages.stage import make_optimiser, make_schedule
-from kronos_model.finetuning.stages.state import Progress, StageState, load_progress
 
 
 def make(seed=0, num_features=3):
@@ -46,7 +46,9 @@ def test_training_continues_as_if_it_had_not_stopped(tmp_path):
     assert ours[2].get_last_lr() == theirs[2].get_last_lr()
 
 
-@pytest.mark.parametrize("step", ["kronos_model.finetuning.stages.state.save_file", "pathlib.Path.replace"])
+@pytest.mark.parametrize(
+    "step", ["kronos_model.finetuning.stages.saved_state.save_file", "pathlib.Path.replace"]
+)
 def test_a_save_that_fails_leaves_the_old_one(tmp_path, monkeypatch, step):
     parts = make()
     StageState(*parts).save(tmp_path / "state", Progress(step=1))
