@@ -17,7 +17,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from kronos_client import celery_app
-from kronos_client.redis.connection import connect
+from kronos_client.redis.connection import REFUSED, connect, is_refused
 from kronos_client.redis.url import SentinelUrl
 from worker.celery_types import Consumer
 from worker.settings import get_settings
@@ -57,7 +57,12 @@ class Connection(celery_app.Connection):
         pause_s = random.uniform(MIN_PAUSE_S, MAX_PAUSE_S)
         options |= {"interval_start": pause_s / 3, "interval_step": pause_s / 3, "interval_max": pause_s}
         callback = callback or _end_if_asked
-        return super()._ensure_connection(errback, max_retries, callback=callback, **options)
+
+        def on_error(error: Exception, interval_s: float) -> None:
+            if errback is not None:
+                errback(type(error)(REFUSED) if is_refused(error) else error, interval_s)
+
+        return super()._ensure_connection(on_error, max_retries, callback=callback, **options)
 
 
 class Client(Redis):

@@ -1,11 +1,14 @@
-"""Replies to control commands."""
+"""How a worker connects, and replies to control commands."""
 
 import threading
 from functools import partial
 
+import pytest
 from kombu import Exchange, Queue
+from kombu.exceptions import OperationalError
 
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.redis.connection import REFUSED, connect
 from tests.waiting import WAIT_S
 from worker.config import make_worker_app
 
@@ -25,3 +28,13 @@ def test_a_reply_is_given_up_when_redis_is_gone(settings, caplog):
         sending.join(WAIT_S / 4)
         assert not sending.is_alive()
     assert "a control command stays without a reply: Error 111 connecting" in caplog.text
+
+
+def test_a_password_that_was_changed_is_named_with_what_to_do(settings):
+    errors: list[str] = []
+    with LocalRedis() as server, make_worker_app(settings.with_redis_url(server.url)) as app:
+        with connect(server.url) as redis:
+            redis.config_set("requirepass", "another")
+        with app.connection_for_read() as connection, pytest.raises(OperationalError):
+            connection.ensure_connection(lambda error, _: errors.append(str(error)), max_retries=1)
+    assert set(errors) == {REFUSED}
