@@ -131,7 +131,7 @@ class AsyncForecastClient:
     @opts.with_options(opts.LongOptions)
     async def predict_df(self, df: Any, **options: Unpack[opts.LongOptions]) -> pd.DataFrame:
         """Forecast a long frame, as ``ForecastClient.predict_df``."""
-        from kronos_client.core.long_frame import LongFrame
+        from kronos_client.core.predict_df import LongFrame
 
         long: LongFrame = await self._core.call(LongFrame, df, options)
         async with aclosing(self.forecast_many(long.items(), **long.sending)) as outcomes:

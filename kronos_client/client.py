@@ -183,7 +183,7 @@ class ForecastClient:
         ``target_name``, ``predictions`` (the mean) and each quantile; also the chance of each event, and the
         statistics, if they were asked for. A JobError names the series at fault.
         """
-        from kronos_client.core.long_frame import LongFrame
+        from kronos_client.core.predict_df import LongFrame
 
         long = LongFrame(df, options)
         with closing(self.forecast_many(long.items(), **long.sending)) as outcomes:

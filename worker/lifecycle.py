@@ -29,10 +29,10 @@ from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, Transpo
 from worker.celery_types import Worker
 from worker.config import node_name
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
+from worker.inference.forced_shutdown import EXIT_STATUS, ShutdownLimit, end_worker
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
-from worker.inference.shutdown import EXIT_STATUS, ShutdownLimit, end_worker
 from worker.monitoring import tracing
 from worker.process import WorkerProcess, current
 from worker.settings import explain, get_settings

@@ -20,7 +20,7 @@ from kronos_cli.wording import file_error, in_own_words
 from kronos_client.backtesting.run import model_names
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
+from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import FeedStore

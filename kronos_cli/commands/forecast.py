@@ -19,7 +19,7 @@ from kronos_cli.wording import file_error
 from kronos_client.client import ForecastClient
 from kronos_client.contract.results import SeriesForecast
 from kronos_client.core.forecast_request import default_sample_count
-from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
+from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.errors import CandleFileError, InputError

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from kronos_model.processes.children import POLL_S, ChildProcess
-from worker.inference.shutdown import EXIT_STATUS
+from worker.inference.forced_shutdown import EXIT_STATUS
 
 MAX_RESTARTS: Final = 5
 WINDOW_S: Final = 600.0

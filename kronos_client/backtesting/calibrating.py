@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kronos_client.backtesting.plan import DEFAULT_WINDOWS
 from kronos_client.backtesting.store import LEVELS, PARTS
+from kronos_client.backtesting.window_plan import DEFAULT_WINDOWS
 from kronos_client.contract.calibration import Calibration
 from kronos_client.contract.columns import ColumnName
 from kronos_client.contract.errors import ErrorCode, JobError

@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 import numpy as np
 
-from kronos_client.backtesting.plan import MIN_LOOKBACK, WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
 from kronos_client.backtesting.store import ForecastStore, earlier_lookback
+from kronos_client.backtesting.window_plan import MIN_LOOKBACK, WINDOWS_PER_JOB, BacktestOptions, BacktestPlan
+from kronos_client.contract.dataframes import plain_candles
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import auto_lookback
-from kronos_client.contract.frames import plain_candles
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.worker_status import AnyWorkerStatus, ForecastWorkerStatus
 from kronos_client.core.dispatcher import Dispatcher

@@ -2,7 +2,7 @@
 
 names.py          tasks, queues, keys in Redis, and ids; states.py: Celery's states
 errors.py         the error codes, ``JobError``, and pydantic's errors as such
-columns.py        a column of numbers; frames.py: frames of vendors, with our names
+columns.py        a column of numbers; dataframes.py: frames of vendors, with our names
 forecast.py       a forecast's fields; finetune.py, backtest.py: the other kinds of jobs, with their results
 feed.py           bars for a feed, and the updates of its forecasts
 job_limits.py     the limits of a job's size

@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from kronos_client.contract.dataframes import plain_candles
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.frames import plain_candles
 from kronos_model.bars.columns import PRICE_COLUMNS, TIME_COLUMNS
 from kronos_model.bars.files.options import VALUE
 from kronos_model.bars.files.vendors import VALUES

@@ -184,7 +184,7 @@ def _read_series(
         if given is not None:
             future = Inferred(given, "the job", is_on_clock=True)
         elif series.calendar is not None:
-            from kronos_model.bars.calendar.named import follow_calendar  # seldom needed
+            from kronos_model.bars.calendar.named_calendar import follow_calendar  # seldom needed
 
             future = follow_calendar(series.calendar, lookback, job.horizon, zone)
         else:

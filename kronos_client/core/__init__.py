@@ -12,6 +12,6 @@ result_store.py      reads stored states, and receives published ones
 stored.py            a stored state; kinds.py: what it means for each kind of job
 result_events.py     waits for the states of any number of jobs, and says why no worker takes one
 handle.py            an enqueued job, for its submitter; a thread with a loop for callers that have none
-many.py              ``forecast_many``; long_frame.py: ``predict_df``
+many.py              ``forecast_many``; predict_df.py: ``predict_df``
 job_facts.py         what Redis says about one job, and the newest jobs, for operators
 """

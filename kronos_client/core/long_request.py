@@ -8,9 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
+from kronos_client.contract.dataframes import plain_candles
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH
-from kronos_client.contract.frames import plain_candles
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.core.forecast_request import plain
 from kronos_client.core.options import BacktestJobOptions, DataSource, FinetuneOptions, check_options

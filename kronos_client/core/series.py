@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_client.contract.columns import encode_column
+from kronos_client.contract.dataframes import plain_candles, refuse_empty
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.frames import plain_candles, refuse_empty
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS, TIME_COLUMNS
 from kronos_model.bars.files.options import VALUE
 from kronos_model.bars.files.vendors import VALUES

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
-from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
+from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import WAIT_S, Feed
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By

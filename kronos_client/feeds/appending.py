@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_client.contract.columns import decode_column
+from kronos_client.contract.dataframes import refuse_empty
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended
-from kronos_client.contract.frames import refuse_empty
 from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
-from kronos_client.core.long_frame import LongFrame
+from kronos_client.core.predict_df import LongFrame
 from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.options import FeedSpec

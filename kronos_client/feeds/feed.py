@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
-from kronos_client.core.long_frame import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.core.options import FeedOptions
+from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.appending import Append, Given, bars_by_id, bars_of_frame
 from kronos_client.feeds.bars import Bars, shortest
 from kronos_client.feeds.latest import latest_columns, latest_rows, past_forecasts

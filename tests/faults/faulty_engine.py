@@ -22,7 +22,7 @@ from kronos_model.engine.engine import Engine
 from kronos_model.engine.runner import ModelRunner
 from kronos_model.engine.scheduling.path_table import Batch
 from kronos_model.engine.sequence import Sequence
-from worker.inference import shutdown
+from worker.inference import forced_shutdown
 from worker.inference.engine_thread import EngineThread
 
 FOLDER = Path(os.environ["FAULTY_ENGINE"])
@@ -87,5 +87,5 @@ ModelRunner.compute = compute_or_fail  # type: ignore[method-assign]
 ModelRunner.decode = decode_or_fail  # type: ignore[method-assign]
 
 if "HANGING_SHUTDOWN" in os.environ:
-    shutdown.ENDING_GRACE_S = 1.0  # type: ignore[misc]
+    forced_shutdown.ENDING_GRACE_S = 1.0  # type: ignore[misc]
     EngineThread.has_ended = lambda *_: time.sleep(3600)  # type: ignore[assignment, method-assign, func-returns-value]

@@ -11,7 +11,7 @@ from kronos_client.client import ForecastClient
 from tests.faults.accounting import Accounts
 from tests.faults.fleet import Fleet, Worker
 from tests.waiting import WAIT_S, await_true
-from worker.inference.shutdown import EXIT_STATUS
+from worker.inference.forced_shutdown import EXIT_STATUS
 
 STEP_TIMEOUT_S = 4
 

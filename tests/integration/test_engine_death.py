@@ -4,7 +4,7 @@ import pytest
 
 from tests.integration.conftest import StartWorker, WorkerUnderTest
 from tests.waiting import WAIT_S
-from worker.inference.shutdown import EXIT_STATUS
+from worker.inference.forced_shutdown import EXIT_STATUS
 
 INCLUDE = ("--include", "tests.faults.faulty_engine")
 SETTINGS = {"KRONOS_VISIBILITY_TIMEOUT_S": "4"}

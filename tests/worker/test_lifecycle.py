@@ -18,9 +18,9 @@ from worker import lifecycle
 from worker.broker.service_order import ALL_ROOM
 from worker.config import make_worker_app
 from worker.inference.capacity import MAX_CALLBACK_JOBS
+from worker.inference.forced_shutdown import end_worker
 from worker.inference.pools import WaitingThreadsPool
 from worker.inference.probe import ProbeError
-from worker.inference.shutdown import end_worker
 from worker.monitoring.metrics import JobMetrics
 from worker.process import WorkerProcess
 

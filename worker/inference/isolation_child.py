@@ -21,9 +21,9 @@ from kronos_model.errors import DeviceError, KronosError, OutOfMemory
 from kronos_model.processes.json_child import Event, JsonParent
 from worker.broker.result_backend import coded
 from worker.inference.executor import Computation
+from worker.inference.forced_shutdown import EXIT_STATUS
 from worker.inference.isolation import EXIT_IDLE
 from worker.inference.model_server import ModelServer
-from worker.inference.shutdown import EXIT_STATUS
 from worker.settings import WorkerSettings, get_settings
 
 log = logging.getLogger(__name__)

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from worker.inference.engine_thread import EngineObserver, EngineThread
+from worker.inference.forced_shutdown import end_at_once
 from worker.inference.model_cache import ModelCache
 from worker.inference.model_loader import ModelLoader, UsedEngines
-from worker.inference.shutdown import end_at_once
 from worker.inference.watchdog import Watchdog
 from worker.settings import WorkerSettings
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from kronos_cli.stack.restarts import MAX_RESTARTS, SIGNALS, WINDOW_S, Restarts, WorkerProcesses
 from kronos_model.processes.children import ChildProcess, LocalStackError
 from tests.waiting import await_true
-from worker.inference.shutdown import EXIT_STATUS
+from worker.inference.forced_shutdown import EXIT_STATUS
 
 KILLED, REFUSED, STOPPED = -9, 1, 0
 

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from kronos_client.backtesting import reporting
-from kronos_client.backtesting.plan import BacktestOptions, BacktestPlan
 from kronos_client.backtesting.run import BacktestRun, find_lookback, read_candles
+from kronos_client.backtesting.window_plan import BacktestOptions, BacktestPlan
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.worker_status import ModelStatus
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient, fake_worker

@@ -14,7 +14,7 @@ from tests.taking import begin_one
 from worker.broker import steps, transport
 from worker.broker.claims import Claim, Claims
 from worker.broker.deliveries import Deliveries
-from worker.inference import shutdown
+from worker.inference import forced_shutdown
 from worker.process import current
 
 TIMEOUT_S = 30.0
@@ -326,7 +326,7 @@ def renewal(settings, monkeypatch, claims):
     monkeypatch.setattr(transport, "message_consumer", lambda: SimpleNamespace(deliveries=deliveries))
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     step = steps.ClaimRenewal(None)
-    controller = SimpleNamespace(claims=claims, on_tick=shutdown.ShutdownLimit().check)
+    controller = SimpleNamespace(claims=claims, on_tick=forced_shutdown.ShutdownLimit().check)
     step.start(SimpleNamespace(controller=controller))
     return step
 
@@ -356,8 +356,8 @@ def test_a_renewal_that_fails_stays_due_and_ticks_wait_for_redis(renewal, claims
 
 def test_a_shutdown_that_hangs_ends_once_no_job_is_left(renewal, monkeypatch):
     ended: list[str] = []
-    monkeypatch.setattr(shutdown, "end_at_once", ended.append)
-    monkeypatch.setattr(shutdown, "ENDING_GRACE_S", 0.0)
+    monkeypatch.setattr(forced_shutdown, "end_at_once", ended.append)
+    monkeypatch.setattr(forced_shutdown, "ENDING_GRACE_S", 0.0)
     process = SimpleNamespace(jobs=["a"])
     monkeypatch.setattr(current, "process", process)
     renewal.keep()

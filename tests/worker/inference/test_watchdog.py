@@ -15,7 +15,7 @@ from tests.worker.inference.fake_engine import FakeEngine, FakeGeneration, param
 from tests.worker.inference.runs import added, ended, submit
 from worker.inference import watchdog
 from worker.inference.engine_thread import EngineThread, ModelEngine
-from worker.inference.shutdown import EXIT_STATUS
+from worker.inference.forced_shutdown import EXIT_STATUS
 from worker.inference.watchdog import Watchdog
 
 LIMIT_S = 0.2
@@ -23,7 +23,7 @@ LONG_S = 600
 
 PRELUDE = """
 import ctypes, logging, threading, time
-from worker.inference import shutdown as ending
+from worker.inference import forced_shutdown as ending
 from worker.inference.watchdog import Watchdog
 """
 KEEPS_THE_LOCK = """

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from kronos_model.bars.calendar.named import follow_calendar
+from kronos_model.bars.calendar.named_calendar import follow_calendar
 from kronos_model.bars.calendar.offsets import offset_warning
 from kronos_model.bars.calendar.spacing import infer_future
 from kronos_model.bars.timestamps import check_continues, load_timezone, parse_timestamps

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kronos_client.contract.dataframes import plain_times
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.frames import plain_times
 from kronos_client.contract.results import Distribution, PathStatistics, SeriesForecast, long_columns
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.core.options import LongOptions

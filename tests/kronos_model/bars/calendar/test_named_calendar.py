@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kronos_model.bars.calendar.exchange import Exchange, SessionBars, load_exchange
-from kronos_model.bars.calendar.named import follow_calendar
+from kronos_model.bars.calendar.named_calendar import follow_calendar
 from kronos_model.bars.timestamps import parse_timestamps
 from kronos_model.errors import KronosError, TimestampError
 
