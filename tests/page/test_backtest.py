@@ -64,7 +64,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
         assert all(line in shown for line in [name, *page.evaluate(words, model["verdict"])])
         assert "lookback" not in shown
     rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
-    assert [row[0] for row in rows] == [own, other, "a drift-free bootstrap"]
+    assert [row[0] for row in rows] == [own, other, "recent moves in random order"]
     assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.1%}".replace(
         "%", " %"
     )

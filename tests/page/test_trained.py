@@ -30,7 +30,7 @@ def test_a_trained_model_is_compared_with_its_start_and_a_simple_forecast(routed
     assert rows == [
         ["crypto-hourly@3", "2.61", "49.0 %"],
         ["NeoQuasar/Kronos-small, before training", "2.87", "49.0 %"],
-        ["a drift-free bootstrap", "2.83", "51.0 %"],
+        ["recent moves in random order", "2.83", "51.0 %"],
     ]
     assert "On 64 moments that training has not seen: 256 bars read" in page.inner_text(
         "#trained .outcome > .help"
