@@ -59,7 +59,7 @@ def test_without_a_worker_a_job_waits_and_can_be_cancelled(visit: Visit):
     page.wait_for_selector("#job")
     assert page.inner_text("#readiness") == "No worker is running"
     text_begins(visit, "job-state", "No worker is running. This starts by itself once")
-    assert "kronos worker" in page.locator("#pools").text_content()
+    assert "kronos worker" in page.locator("#no-workers:not([hidden])").text_content()
     visit.shoot("no-worker")
     page.click("#cancel")
     page.wait_for_selector("#job-problem")
@@ -285,9 +285,9 @@ def test_the_page_asks_for_a_key_and_keeps_it_for_the_tab_only(open_page: OpenPa
     page.keyboard.press("Enter")
     page.wait_for_selector("#readiness:not(.away)")
     assert page.locator("#key-form").is_hidden()
-    page.wait_for_selector("#pools p", state="attached")
+    page.wait_for_selector("#no-workers:not([hidden])", state="attached")
     page.reload()
-    page.wait_for_selector("#pools p", state="attached")
+    page.wait_for_selector("#no-workers:not([hidden])", state="attached")
     assert page.locator("#key-form").is_hidden()
     assert page.evaluate("[localStorage.length, document.cookie, location.href]") == [0, "", locked_api.url]
 
