@@ -100,6 +100,21 @@ def test_symbols_are_sorted_by_any_chance(routed: RoutedVisit):
     assert page.locator("#feed-rows th[aria-sort]").count() == 1
 
 
+def test_events_are_written_in_words(routed: RoutedVisit):
+    page = routed.open()
+    said = {
+        "high > last+1% at 12": "high more than 1 % above the last close at bar 12",
+        "low<=last-2.5%by end": "low at least 2.5 % below the last close by the end",
+        "close>last-2% at end": "close less than 2 % below the last close at the end",
+        "open<=last+2% at 3": "open at most 2 % above the last close at bar 3",
+        "high>=195.5 by 24": "high at or above 195.5 by bar 24",
+        "close<last at 1": "close below the last close at bar 1",
+        "of a newer service": "of a newer service",
+    }
+    words = "async (events) => events.map((await import('./forecast/answer.js')).eventInWords)"
+    assert page.evaluate(words, list(said)) == list(said.values())
+
+
 @pytest.mark.parametrize(("width", "is_table_first"), [(1440, False), (1024, True), (390, True)])
 def test_the_open_symbol_is_marked_and_the_ranking_is_above_its_chart_on_small_screens(
     routed: RoutedVisit, width: int, is_table_first: bool

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,8 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     page.wait_for_selector("#answer:not(:empty)")
     assert "An example: made-up prices, forecast by kronos-tiny." in page.inner_text("#made-by")
     assert "not for trading" in page.inner_text("#made-by .badge")
+    decimals = r"between \d+\.\d\d and \d+\.\d\d; last close \d+\.\d\d\.$"  # the sample has four
+    assert re.search(decimals, page.inner_text("#answer"))
     assert page.locator("#invite").is_visible()
     assert page.locator("#open-own").is_visible()
     label = page.get_attribute("#chart", "aria-label")
