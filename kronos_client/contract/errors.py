@@ -108,6 +108,7 @@ class ErrorCode(Code):
     BAD_MESSAGE = "BAD_MESSAGE", "Not a Celery message for a known task: the message says what is wrong."
     TIMEOUT = "TIMEOUT", "No result within the timeout: the message says whether the job goes on."
     BROKER_UNREACHABLE = "BROKER_UNREACHABLE", "Redis does not answer: check that it runs, and its URL."
+    KEY_UNREADABLE = "KEY_UNREADABLE", "Another program wrote the Redis key in the message: delete it."
     REDIS_CLUSTER = (
         "REDIS_CLUSTER",
         "Redis runs as a cluster: use a single primary, with Sentinel if need be.",

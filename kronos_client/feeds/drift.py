@@ -15,6 +15,7 @@ one that was tested: then their errors do not overlap.
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final, Self
 
@@ -56,8 +57,10 @@ class SeriesState:
     def read(cls, text: str, made: PendingForecast) -> Self:
         """That which was written, if it is of the same model and bars."""
         new = cls(made.model, made.num_restarts)
-        known = cls(**json.loads(text)) if text else new
-        return known if (known.model, known.num_restarts) == (new.model, new.num_restarts) else new
+        with suppress(ValueError, TypeError):  # there is none, or another program wrote it
+            known = cls(**json.loads(text))
+            return known if (known.model, known.num_restarts) == (new.model, new.num_restarts) else new
+        return new
 
     def to_json(self) -> str:
         """The text that stands in Redis."""

@@ -14,10 +14,11 @@ from kronos_client.core.options import FeedOptions
 from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.appending import Append, Given, bars_by_id, bars_of_frame
 from kronos_client.feeds.bars import Bars, shortest
+from kronos_client.feeds.keys import feed_key, scores_key
 from kronos_client.feeds.latest import latest_columns, latest_rows, past_forecasts
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By, score_rows
-from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, gone
+from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, gone, reading
 from kronos_client.feeds.stored import Read
 from kronos_client.feeds.window import Lost, Record
 from kronos_client.redis.connection import reachable
@@ -82,7 +83,8 @@ class Feed:
             if found is None:
                 text = f"there is no feed {name!r}: create it by giving pred_len and other options"
                 raise JobError(ErrorCode.FEED_NOT_FOUND, text, "name")
-            spec = FeedSpec.from_json(found[1])
+            with reading(feed_key(name)):
+                spec = FeedSpec.from_json(found[1])
             if wanted and (option := spec.first_difference(wanted)):
                 has, given = (one.as_given().get(option) for one in (spec, wanted))
                 text = f"feed {name!r} has {option}={has!r}, not {given!r}"
@@ -274,7 +276,8 @@ class Feed:
         ids = self.ids() if by == "series" else []
         reads = zip(ids, self._store.read(self._uid, ids), strict=True)
         num_restarts = {name: read.record.num_restarts for name, read in reads if read.record}
-        return score_rows(sums, by, num_restarts)
+        with reading(scores_key(self._uid)):
+            return score_rows(sums, by, num_restarts)
 
     def _frame(self, rows: Iterable[dict[str, Any]], max_age_s: float) -> "pd.DataFrame":
         import pandas as pd

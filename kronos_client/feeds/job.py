@@ -221,7 +221,7 @@ class FeedJob:
             elif made is None or bars is None:
                 ends[name] = End(update, newest, unscored._replace(version=update.version))
             else:
-                known = {at: PendingForecast.from_bytes(content) for at, content in found[name].items()}
+                known = PendingForecast.known(found[name])
                 current = {at: one for at, one in known.items() if one.num_restarts == made.num_restarts}
                 scored_now = due(current.values(), bars, scored)
                 by_model = sums.add(name, scored_now, bars, events)
@@ -258,7 +258,8 @@ class FeedJob:
         own_change, shared_change = changes(error, feed.num_series)
         own = clipped(own_change + np.array(state.own))
         state.own = own.round(6).tolist()
-        shared = feed.shared.get(made.model, np.zeros(shape)).reshape(shape)
+        shared = feed.shared.get(made.model, np.zeros(0))
+        shared = shared.reshape(shape) if shared.size == error.size else np.zeros(shape)
         by = np.round(factors(own, clipped(shared + shared_change)), 6)
         self._shared[made.model] = self._shared.get(made.model, 0) + shared_change
         forecast = widened_forecast(update.forecast, by)

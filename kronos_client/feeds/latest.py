@@ -68,8 +68,7 @@ def past_forecasts(
         if ahead is not None and ahead.offsets_s is not None:
             offsets |= zip(ahead.clock.tolist(), ahead.offsets_s.tolist(), strict=True)
     last = int(bars.rows["offset_s"][-1]) if offsets else 0  # for bars that never came
-    for version, content in sorted(kept.items()):
-        past = PendingForecast.from_bytes(content)
+    for version, past in sorted(PendingForecast.known(kept).items()):
         if version >= newest.version or past.num_restarts != num_restarts:
             continue
         offsets_s = np.array([offsets.get(time, last) for time in past.times.tolist()])

@@ -144,7 +144,7 @@ class FeedSpec:
         return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> "FeedSpec":
+    def from_json(cls, text: str | bytes) -> "FeedSpec":
         """The reverse of ``to_json``."""
         return cls(**json.loads(text))
 

@@ -7,6 +7,7 @@ are in mean changes of that lookback, so that series of different prices count a
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -108,6 +109,15 @@ class PendingForecast:
         tables = quantiles.reshape(2, NUM_LEVELS, num_steps)
         facts = last_close, scale, chances, opened.unused_data
         return cls(model, int(num_restarts), times, tables, *facts)
+
+    @classmethod
+    def known(cls, contents: Mapping[int, bytes]) -> dict[int, Self]:
+        """Those of ``from_bytes``. What another program wrote counts as lost."""
+        found = {}
+        for version, content in contents.items():
+            with suppress(ValueError, zlib.error):
+                found[version] = cls.from_bytes(content)
+        return found
 
 
 def is_kept(version: int, horizon: int) -> bool:

@@ -6,8 +6,10 @@ are noted by time, so that later appends remove them and nothing stays of one th
 
 import json
 import uuid
+import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,9 +96,9 @@ class FeedStore:
 
     def find(self, name: str) -> tuple[str, str] | None:
         """A feed's uid and options."""
-        with reachable():
+        with reading(feed_key(name)):
             found: Any = self.redis.hmget(feed_key(name), "uid", "options")
-        return None if found[0] is None else (found[0].decode(), found[1].decode())
+            return None if found[0] is None else (found[0].decode(), found[1].decode())
 
     def check_exists(self, name: str, uid: str) -> None:
         """Raise JobError FEED_GONE if the feed was deleted, or made anew."""
@@ -106,9 +108,9 @@ class FeedStore:
 
     def all(self) -> list[tuple[str, str, float]]:
         """Each feed's name, uid and last append, the newest append first."""
-        with reachable():
+        with reading(FEEDS_KEY):
             known: Any = self.redis.zrevrange(FEEDS_KEY, 0, -1, withscores=True)
-        found = [(name.decode(), self.find(name.decode()), at) for name, at in known]
+            found = [(name.decode(), self.find(name.decode()), at) for name, at in known]
         return [(name, feed[0], float(at)) for name, feed, at in found if feed is not None]
 
     def create(self, name: str, spec: FeedSpec, max_series: int) -> tuple[str, str]:
@@ -124,7 +126,8 @@ class FeedStore:
         found = self._run("feed_create", [feed_key(name), FEEDS_KEY], args)
         if not found:
             raise exceeds("feeds", self.limits.max_feeds, self.limits.max_feeds + 1)
-        return found[0].decode(), found[1].decode()
+        with reading(feed_key(name)):
+            return found[0].decode(), found[1].decode()
 
     def read(self, uid: str, ids: Sequence[str]) -> list[Read]:
         """The series, in the order of ``ids``."""
@@ -142,9 +145,9 @@ class FeedStore:
 
     def series_ids(self, uid: str) -> list[str]:
         """The ids of all series, sorted."""
-        with reachable():
+        with reading(versions_key(uid)):
             ids: Any = self.redis.hkeys(versions_key(uid))
-        return sorted(name.decode() for name in ids)
+            return sorted(name.decode() for name in ids)
 
     def blocks(self, uid: str, names: Iterable[str]) -> dict[str, bytes | None]:
         """Blocks by their names; None for one that is not there. Those that were read before cost nothing."""
@@ -197,13 +200,15 @@ class FeedStore:
         if not answer:
             return None
         options, num_series, shared, *columns = answer
+        with reading(feed_key(name)):
+            spec = FeedSpec.from_json(options)
         series = [
             Taken(series_id.decode(), Read.from_fields(*both), Unscored.from_bytes(kept))
             for series_id, *both, kept in zip(*columns, strict=True)
         ]
         parts = zip(shared[::2], shared[1::2], strict=True)
-        by_model = {model.decode(): np.frombuffer(part, "<f8") for model, part in parts}
-        return TakenFeed(FeedSpec.from_json(options.decode()), num_series, by_model, series)
+        by_model = {model.decode(): np.frombuffer(part, "<f8") for model, part in parts if not len(part) % 8}
+        return TakenFeed(spec, num_series, by_model, series)
 
     def kept_forecasts(self, uid: str, versions: Mapping[str, Sequence[int]]) -> dict[str, dict[int, bytes]]:
         """What is kept of forecasts, by series and version. Those made or read here before cost nothing."""
@@ -260,8 +265,8 @@ class FeedStore:
         today = int(self.now() // 86_400)
         keys = [scores_key(uid)] if days is None else day_keys(uid, today, days)
         sums: dict[str, Array] = {}
-        with reachable():
-            for key in keys:
+        for key in keys:
+            with reading(key):
                 found: Any = self.redis.hgetall(key)
                 for field, numbers in found.items():
                     name = field.decode()
@@ -270,13 +275,14 @@ class FeedStore:
 
     def latest(self, uid: str, ids: Sequence[str] | None = None) -> dict[str, FeedUpdate]:
         """The newest update of each series, or of these, that have one."""
-        with reachable():
+        key = latest_key(uid)
+        with reading(key):
             if ids is None:
-                found: Any = self.redis.hgetall(latest_key(uid)).values()
+                known: Any = self.redis.hgetall(key)
+                found = {name.decode(): text for name, text in known.items()}
             else:
-                found = self.redis.hmget(latest_key(uid), list(ids)) if ids else []
-        updates = [unpacked(text.partition(b" ")[2]) for text in found if text is not None]
-        return {update.series: update for update in updates}
+                found = dict(zip(ids, self.redis.hmget(key, list(ids)), strict=True)) if ids else {}
+        return {name: _update(key, name, text.partition(b" ")[2]) for name, text in found.items() if text}
 
     def last_update_id(self, uid: str) -> str:
         """The id of the newest update; ``0`` if there is none."""
@@ -286,11 +292,15 @@ class FeedStore:
 
     def updates(self, uid: str, after: str, wait_s: float) -> list[FeedUpdate]:
         """The next updates after the one with this id. Waits for the first."""
+        key = updates_key(uid)
         with reachable():
             wait_ms = max(1, int(wait_s * 1000))
-            streams: Any = self.redis.xread({updates_key(uid): after}, count=MAX_UPDATES_READ, block=wait_ms)
-        entries = streams[0][1] if streams else []
-        return [unpacked(entry[b"outcome"], entry_id.decode()) for entry_id, entry in entries]
+            streams: Any = self.redis.xread({key: after}, count=MAX_UPDATES_READ, block=wait_ms)
+        found = []
+        for entry_id, entry in streams[0][1] if streams else []:
+            series, outcome = entry.get(b"series", b""), entry.get(b"outcome", b"")
+            found.append(_update(key, series.decode(errors="replace"), outcome, entry_id.decode()))
+        return found
 
     def delete(self, name: str, uid: str, before: float | None = None) -> bool:
         """Remove a feed and all that belongs to it, if its last append was ``before`` a moment."""
@@ -337,6 +347,27 @@ class FeedStore:
                 self._blocks.popitem(last=False)
             except KeyError:  # another thread has removed them
                 return
+
+
+@contextmanager
+def reading(key: str) -> Iterator[None]:
+    """As ``reachable``. Raise JobError KEY_UNREADABLE, too, if what the key holds has another form."""
+    with reachable():
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, zlib.error) as error:
+            text = f"another program wrote the Redis key {key} ({type(error).__name__}): delete it"
+            raise JobError(ErrorCode.KEY_UNREADABLE, text) from error
+
+
+def _update(key: str, series: str, content: bytes, update_id: str = "") -> FeedUpdate:
+    """An update, or an error in its place, so that it hides no other."""
+    try:
+        with reading(key):
+            return unpacked(content, update_id)
+    except JobError as error:
+        nothing: Any = {"version": 0, "job_id": "", "last_time": None, "last": None, "appended_at": 0.0}
+        return FeedUpdate(id=update_id, series=series, **nothing).with_error(error)
 
 
 def gone(name: str, *lost: str) -> JobError:

@@ -1,15 +1,19 @@
 """What ``FeedStore`` reads and writes of series and jobs, and the forms in which Redis has it."""
 
+import re
 import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.manifest import Manifest
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.window import Record
 from kronos_model.evaluation.windows import Array
+
+VERSION: Final = re.compile(rb"(\d+) (\d+\.?\d*)")
+UNSCORED: Final = re.compile(rb"(\d+) (-?\d+)([ \d]*)\n(.*)", re.DOTALL)
+"""The scripts read them by the same patterns. What another program wrote counts as nothing."""
 
 
 class Read(NamedTuple):
@@ -26,8 +30,9 @@ class Read(NamedTuple):
     @classmethod
     def from_fields(cls, record: bytes | None, version: bytes | None) -> Self:
         """By its fields in ``kronos:feed_series`` and ``kronos:feed_versions``."""
-        number, _, moment = (version or b"0 0").decode().partition(" ")
-        return cls(int(number), float(moment), None if record is None else Record.from_json(record))
+        known = VERSION.fullmatch(version or b"")
+        number, moment = (known[1], known[2]) if known else (0, 0)
+        return cls(int(number), float(moment), Record.from_json(record))
 
 
 class Unscored(NamedTuple):
@@ -47,12 +52,11 @@ class Unscored(NamedTuple):
 
     @classmethod
     def from_bytes(cls, found: bytes | None) -> Self:
-        """As ``kronos:feed_pending`` has it. What another program wrote counts as nothing."""
-        line, _, state = (found or b"").partition(b"\n")
-        with suppress(ValueError):
-            version, scored, *kept = map(int, line.split())
-            return cls(version, scored, tuple(kept), state.decode())
-        return cls(0, 0, ())
+        """As ``kronos:feed_pending`` has it."""
+        if (known := UNSCORED.match(found or b"")) is None:
+            return cls(0, 0, ())
+        kept = tuple(map(int, known[3].split()))
+        return cls(int(known[1]), int(known[2]), kept, known[4].decode(errors="replace"))
 
     def to_text(self) -> str:
         """The reverse of ``from_bytes``."""

@@ -7,11 +7,13 @@ has at most 18 blocks.
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from secrets import token_urlsafe
 from typing import Final, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.feeds.bars import Bars, Form
@@ -68,12 +70,11 @@ class Record:
         return json.dumps({**vars(self), "form": vars(self.form)}, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "Record":
-        """The reverse of ``to_json``."""
-        given = json.loads(text)
-        form = given.pop("form")
-        form["columns"] = tuple(form["columns"])
-        return cls(Form(**form), tuple(Block(*block) for block in given.pop("blocks")), **given)
+    def from_json(cls, text: str | bytes | None) -> "Record | None":
+        """The reverse of ``to_json``. None if there is no text, or another program wrote it."""
+        with suppress(ValidationError):
+            return RECORD.validate_json(text or "")
+        return None
 
     def tail_from(self, instant: int, num_wanted: int = TAIL_BARS) -> int:
         """The number of blocks before those with the last ``num_wanted`` bars and all from ``instant`` on."""
@@ -90,6 +91,9 @@ class Record:
         if sizes != [*map(len, contents)]:
             raise Lost
         return Bars(self.form, np.frombuffer(b"".join(contents), self.form.dtype))
+
+
+RECORD: Final = TypeAdapter(Record)
 
 
 class Change(NamedTuple):

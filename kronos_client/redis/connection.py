@@ -90,6 +90,14 @@ class _Client(Redis):
 
     min_replicas = 0
 
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """As redis-py's, but an error names the keys of another type."""
+        untyped: Any = super()
+        try:
+            return untyped.execute_command(*args, **options)
+        except ResponseError as error:
+            raise _named(self, args, error) from None
+
     def _close_connection(self, *args: Any, **kwargs: Any) -> None:
         """Called by redis-py (8.1) before it repeats a command."""
         super()._close_connection(*args, **kwargs)
@@ -103,6 +111,22 @@ class _Client(Redis):
             if connection is not None:
                 connection.disconnect()
             pool.pool.put_nowait(connection)
+
+
+WRONG_TYPE: Final = "WRONGTYPE"
+
+
+def _named(redis: Redis, command: Sequence[Any], error: ResponseError) -> ResponseError:
+    """The error itself; if a key has another type, it names the key, of a script those that are strings."""
+    if not str(error).startswith(WRONG_TYPE):
+        return error
+    is_script = str(command[0]).startswith("EVAL")
+    keys = command[3 : 3 + int(command[2])] if is_script else command[1:2]
+    if command[0] == "XREAD":
+        keys = command[-2:-1]
+    with suppress(RedisError):
+        keys = [key for key in keys if is_script and redis.type(key) in ("string", b"string")] or keys
+    return ResponseError(f"{WRONG_TYPE} of {', '.join(map(str, keys))}: {error}")
 
 
 def read_bytes(redis: Any, *command: str | int) -> list[Any]:
@@ -190,7 +214,10 @@ def _ask_once(redis: Redis, commands: Sequence[Sequence[Any]]) -> list[Any]:
         raise
     finally:
         pool.release(connection)
-    return answers
+    return [
+        _named(redis, command, answer) if isinstance(answer, ResponseError) else answer
+        for command, answer in zip(commands, answers, strict=True)
+    ]
 
 
 def _answer(connection: Any) -> Any:
@@ -209,7 +236,7 @@ NOT_REACHED: Final = (RedisError, OSError)
 
 @contextmanager
 def reachable(job_id: str | None = None) -> Iterator[None]:
-    """Raise JobError BROKER_UNREACHABLE if Redis does not answer."""
+    """Raise JobError BROKER_UNREACHABLE if Redis is away, KEY_UNREADABLE if a key has another type."""
     try:
         yield
     except NOT_REACHED as error:
@@ -224,6 +251,7 @@ CLUSTER_REFUSED: Final = (
 
 
 REMEDIES: Final = {
+    "WRONGTYPE": "delete that key, which another program wrote",
     "OOM|OutOfMemory": "make room in Redis, or raise its maxmemory",
     "MISCONF": "make room on Redis's disk, and let it write there",
     "NOPERM|NoPermission|can't (run|acc|pub)": "give Redis's user the rights in deploy/redis-users.acl",
@@ -268,7 +296,9 @@ def unreachable(error: BaseException, job_id: str | None = None) -> JobError:
         message = f"{REFUSED} ({name})"
     if isinstance(error, NotReplicated):
         message = f"{error}: try again, and see that the replicas of Redis follow it"
-    return JobError(ErrorCode.BROKER_UNREACHABLE, message, None, details)
+    is_unreadable = isinstance(error, ResponseError) and WRONG_TYPE in str(error)
+    code = ErrorCode.KEY_UNREADABLE if is_unreadable else ErrorCode.BROKER_UNREACHABLE
+    return JobError(code, message, None, details)
 
 
 def unanswered(job_id: str | None = None) -> JobError:

@@ -12,9 +12,11 @@ from kronos_cli.main import cli
 from kronos_cli.settings import get_settings
 from kronos_client.client import ForecastClient
 from kronos_client.contract.columns import encode_column
-from kronos_client.contract.names import FEED_APPEND_TASK
+from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.names import FEED_APPEND_TASK, result_key
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import taken_key
+from kronos_client.feeds.keys import feed_key, pending_key, taken_key, updates_key
+from kronos_client.redis.queues import DELIVERY_KEYS
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import PACED, PARITY, WorkerUnderTest
 from tests.waiting import WAIT_S, await_true
@@ -124,6 +126,27 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
         feed._store.redis.hdel(f"kronos:feed_series:{feed._uid}", "A")
         assert appended(app, feed="t", series=[series, series | {"id": "B"}])[0] == "FEED_GONE"
         assert len(feed.bars("B")["close"]) == 40
+
+
+@pytest.mark.parametrize("key", [pending_key, updates_key])
+def test_a_job_ends_by_an_error_where_another_program_wrote_its_feeds_keys(redis, start, key):
+    start("worker", WORKER)
+    with Feed.open("w", url=redis.url, **OPTIONS) as feed, ForecastClient(redis.url) as client:
+        raw = feed._store.redis
+        raw.set(key(feed._uid), "another program's")
+        feed.append(bars(0, 50))
+        job_id = f"feed-{feed._uid}-1"
+        await_true(lambda: raw.exists(result_key(job_id)), "it is taken")
+        with pytest.raises(JobError) as failed:
+            client.forecast_handle(job_id).wait(timeout_s=WAIT_S)
+        assert failed.value.code == ErrorCode.KEY_UNREADABLE
+        assert key(feed._uid) in failed.value.message
+        places = ["cpu.feed\x06\x163", *DELIVERY_KEYS["forecast"][:2]]
+        await_true(lambda: not raw.exists(*places), "no message is left")
+        raw.delete(key(feed._uid))
+        raw.hset(feed_key("w"), "waiting", "feed-0 1.0")  # a minute later
+        feed.append(bars(50, 51))
+        await_true(lambda: len(versions(feed)) == len(NAMES), "all are forecast")
 
 
 def test_a_killed_workers_series_are_forecast_within_two_visibility_timeouts(redis, start):

@@ -187,6 +187,8 @@ class ForecastAttempt(Attempt):
             except RetryLater as later:
                 self.leave(self._requeued(str(later), later.delay_s))
                 return
+            except JobError as error:  # Redis has what another program wrote
+                outcome = error
         assert outcome is not None
         self.trace.computed(outcome)
         if self._waiter is not None:

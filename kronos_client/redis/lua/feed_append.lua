@@ -2,6 +2,7 @@
 -- Returns 'done'; 'gone' if the feed no longer exists; 'changed' if a series has another version than it had when it was
 -- read, or blocks are no longer there; 'series' or 'bytes' with the number that would exceed its limit.
 -- include: now
+-- include: expect
 -- include: feed_send
 local feed, feeds, series, versions, due, turns, latest, list, unlisted = unpack(KEYS)
 local name, uid, max_series, max_bytes = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -9,6 +10,9 @@ local growth, num_series, num_uploads = tonumber(ARGV[5]), tonumber(ARGV[6]), to
 -- Then for each series: id, record, version that was read ('0': none) and, if its newest bar was known, the moment when that
 -- came. Then the names of blocks, as each upload had them; then names of blocks that no record lists now, some together.
 local first_upload, chunk = 8 + 3 * num_series, 1000
+expect('hash', feed, series, versions, latest)
+expect('zset', feeds, due, turns, unlisted)
+expect('list', list)
 
 local known_uid, num_bytes = unpack(redis.call('HMGET', feed, 'uid', 'num_bytes'))
 if known_uid ~= uid then
@@ -31,7 +35,7 @@ for first = 8, first_upload - 1, 3 * chunk do
     end
     for position, known in ipairs(redis.call('HMGET', versions, unpack(ids))) do
         local expected, moment = string.match(changes[2 * position], '^(%d+)(.*)$')
-        if (known and string.match(known, '^%d+') or '0') ~= expected then
+        if (known and string.match(known, '^(%d+) %d+%.?%d*$') or '0') ~= expected then
             return {'changed'}
         end
         if expected == '0' then

@@ -2,6 +2,7 @@
 -- all or nothing. Series without an outcome are due again. Returns nothing, or what is unscored if other jobs have ended
 -- series meanwhile; so each bar is scored once. The job holds series on that a later delivery took with newer bars.
 -- include: now
+-- include: expect
 -- include: feed_send
 local feed, list, job, due, taken, latest, updates, scores, adaptive, pending = unpack(KEYS)
 local uid, job_id, kept_s = ARGV[1], ARGV[2], ARGV[3]
@@ -35,18 +36,20 @@ local function add(key, field, numbers, limit)
     redis.call('HSET', key, field, table.concat(sums))
 end
 
+local of_day = string.format('%s:%d', scores, math.floor(now / 86400))
+expect('hash', feed, taken, latest, scores, of_day, adaptive, pending)
+expect('zset', due)
+expect('stream', updates)
+expect('list', list)
+
 local function newest_of(id)
-    return tonumber(string.match(redis.call('HGET', pending, id) or '', '^%d+') or 0)
+    return tonumber(string.match(redis.call('HGET', pending, id) or '', '^(%d+) %-?%d+[ %d]*\n') or 0)
 end
 
 if redis.call('HGET', feed, 'uid') ~= uid then
     return
 end
 local fields, shared = next_pairs(), next_pairs()
-local of_day = string.format('%s:%d', scores, math.floor(now / 86400))
-for key, command in pairs({[latest] = 'HLEN', [scores] = 'HLEN', [of_day] = 'HLEN', [adaptive] = 'HLEN', [updates] = 'XLEN'}) do
-    redis.call(command, key) -- one that another program wrote is refused before something is written
-end
 local series, ids, has_changed = {}, {}, false
 while position < #ARGV do
     local one = {id = next_value(), version = next_value(), outcome = next_value(), manifest = next_value(),
@@ -87,7 +90,7 @@ for _, pair in ipairs(shared) do
 end
 redis.call('EXPIRE', of_day, kept_s)
 local has_ended = true
-for id, version in pairs(cjson.decode(redis.call('HGET', taken, job_id) or '{}')) do
+for id, version in pairs(held_by(taken, job_id)) do
     has_ended = has_ended and (newest_of(id) >= version or redis.call('ZSCORE', due, id))
 end
 if has_ended then

@@ -4,6 +4,12 @@
 -- and the message and list of that. After a while another one is sent: the list may have been deleted.
 local resend_s = 60
 
+-- The series that a job holds, with their versions.
+local function held_by(taken, job_id)
+    local is_read, held = pcall(cjson.decode, redis.call('HGET', taken, job_id) or '{}')
+    return is_read and type(held) == 'table' and held or {}
+end
+
 local function send_if_due(feed, due, list, uid)
     local num_due = redis.call('ZCARD', due)
     if num_due == 0 then

@@ -3,9 +3,13 @@
 -- series its id, record, version and what is unscored. Returns nothing if the feed no longer exists. A job that is delivered
 -- again gets the same series, as they are now, or none if their outcomes are stored.
 -- include: now
+-- include: expect
 -- include: feed_send
 local feed, list, job, due, taken, turns, series, versions, adaptive, pending = unpack(KEYS)
 local uid, job_id = ARGV[1], ARGV[2]
+expect('hash', feed, taken, series, versions, adaptive, pending)
+expect('zset', due, turns)
+expect('list', list)
 
 -- By when they became due, those that are taken early in a tick would be again before others: twice as often.
 local function next_ids(number)
@@ -34,9 +38,9 @@ local known_uid, options, max_series, waiting = unpack(
 if known_uid ~= uid then
     return {}
 end
-local held, ids = redis.call('HGET', taken, job_id), {}
-if held then
-    for id in pairs(cjson.decode(held)) do
+local held, ids = held_by(taken, job_id), {}
+if next(held) then
+    for id in pairs(held) do
         ids[#ids + 1] = id
     end
     table.sort(ids)
@@ -51,13 +55,12 @@ end
 if #ids == 0 then
     return {options, 0, {}, {}, {}, {}, {}}
 end
--- All is read before something is written, so that a key that another program wrote changes nothing.
 local known, now_held = redis.call('HMGET', versions, unpack(ids)), {}
 local answer = {options, redis.call('HLEN', versions), redis.call('HGETALL', adaptive), ids,
     redis.call('HMGET', series, unpack(ids)), known, redis.call('HMGET', pending, unpack(ids))}
 local turn = redis.call('HINCRBY', feed, 'num_taken', #ids) - #ids
 for position, id in ipairs(ids) do
-    now_held[id] = tonumber(string.match(known[position] or '', '^%d+') or 0)
+    now_held[id] = tonumber(string.match(known[position] or '', '^(%d+) %d+%.?%d*$') or 0)
     redis.call('ZADD', turns, turn + position, id)
 end
 redis.call('HSET', taken, job_id, cjson.encode(now_held))

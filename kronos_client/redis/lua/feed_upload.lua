@@ -24,7 +24,7 @@ for position, name in ipairs(each(names)) do
 end
 local noted = redis.pcall('ZADD', unlisted, now_text, names) -- a full Redis refuses it
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', unlisted, '-inf', now - kept_s, 'LIMIT', 0, 2)) do
-    redis.call('HDEL', blocks, unpack(each(old)))
+    redis.call('HDEL', blocks, old, unpack(each(old)))
     redis.call('ZREM', unlisted, old)
 end
 if type(noted) == 'table' and noted.err then

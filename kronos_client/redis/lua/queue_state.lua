@@ -21,7 +21,7 @@ local function waited_s(message)
 end
 
 local of_feeds = {}
-for _, name in ipairs(redis.call('ZRANGE', 'kronos:feeds', 0, -1)) do
+local function add_feed(name)
     local uid, max_series, list = unpack(redis.call('HMGET', 'kronos:feed:' .. name, 'uid', 'max_series', 'list'))
     local due = 'kronos:feed_due:' .. (uid or '')
     local since = redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
@@ -30,6 +30,10 @@ for _, name in ipairs(redis.call('ZRANGE', 'kronos:feeds', 0, -1)) do
         local num_jobs = math.ceil(redis.call('ZCARD', due) / max_series)
         of_feeds[list] = {known[1] + num_jobs, math.max(known[2], now - since)}
     end
+end
+local is_read, names = pcall(redis.call, 'ZRANGE', 'kronos:feeds', 0, -1)
+for _, name in ipairs(is_read and names or {}) do
+    pcall(add_feed, name) -- another program may have written its keys
 end
 
 local states = {}

@@ -8,8 +8,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, TimeoutError
 
 from kronos_cli.stack.local_redis import LocalRedis
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.redis import connection
-from kronos_client.redis.connection import connect
+from kronos_client.redis.connection import ask_once, connect, reachable, unreachable
 from tests.ports import free_port
 from tests.waiting import WAIT_S
 
@@ -31,6 +32,28 @@ def test_a_redis_that_restarts_is_found_again(tmp_path):
     with LocalRedis(data=tmp_path, port=port):
         assert client.get("kept") == "yes"
     client.close()
+
+
+def test_an_error_of_a_key_of_another_type_names_the_key(redis, redis_server):
+    redis.mset({"wrong": "a string", "kronos:right": 1})
+    redis.hset("hash", "field", 1)
+    with connect(redis_server.url) as client:
+        script = client.register_script("return redis.call('HGET', KEYS[2], KEYS[1])")
+        calls = [
+            lambda: client.hgetall("wrong"),
+            lambda: client.xread({"wrong": 0}),
+            lambda: script(keys=["hash", "wrong"]),
+            lambda: client.pipeline(transaction=False).get("kronos:right").hgetall("wrong").execute(),
+        ]
+        for call in calls:
+            with pytest.raises(JobError) as refused, reachable():
+                call()
+            assert refused.value.code == ErrorCode.KEY_UNREADABLE
+            assert "wrong" in refused.value.message
+            assert "delete that key" in refused.value.message
+        answers = ask_once(client, [("GET", "kronos:right"), ("HGETALL", "wrong")])
+        assert answers[0] == "1"
+        assert unreachable(answers[1]).message.count(" of wrong") == 1
 
 
 def test_more_threads_than_connections_wait_for_each_other(redis_server):
