@@ -131,7 +131,8 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
 @pytest.mark.parametrize("key", [pending_key, updates_key])
 def test_a_job_ends_by_an_error_where_another_program_wrote_its_feeds_keys(redis, start, key):
     start("worker", WORKER)
-    with Feed.open("w", url=redis.url, **OPTIONS) as feed, ForecastClient(redis.url) as client:
+    name = key.__name__
+    with Feed.open(name, url=redis.url, **OPTIONS) as feed, ForecastClient(redis.url) as client:
         raw = feed._store.redis
         raw.set(key(feed._uid), "another program's")
         feed.append(bars(0, 50))
@@ -144,7 +145,7 @@ def test_a_job_ends_by_an_error_where_another_program_wrote_its_feeds_keys(redis
         places = ["cpu.feed\x06\x163", *DELIVERY_KEYS["forecast"][:2]]
         await_true(lambda: not raw.exists(*places), "no message is left")
         raw.delete(key(feed._uid))
-        raw.hset(feed_key("w"), "waiting", "feed-0 1.0")  # a minute later
+        raw.hset(feed_key(name), "waiting", "feed-0 1.0")  # a minute later
         feed.append(bars(50, 51))
         await_true(lambda: len(versions(feed)) == len(NAMES), "all are forecast")
 
