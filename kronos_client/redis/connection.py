@@ -118,7 +118,7 @@ WRONG_TYPE: Final = "WRONGTYPE"
 
 def _named(redis: Redis, command: Sequence[Any], error: ResponseError) -> ResponseError:
     """The error itself; if a key has another type, it names the key, of a script those that are strings."""
-    if not str(error).startswith(WRONG_TYPE):
+    if WRONG_TYPE not in str(error) or f"{WRONG_TYPE} of" in str(error):  # lua/expect.lua names the key
         return error
     is_script = str(command[0]).startswith("EVAL")
     keys = command[3 : 3 + int(command[2])] if is_script else command[1:2]
