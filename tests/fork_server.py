@@ -39,7 +39,7 @@ WORKER: Final = (
     "kombu.transport.redis", "matplotlib.figure", "numpy.typing", "pandas", "prometheus_client", "pydantic",
     "pythonjsonlogger.json", "safetensors.torch", "scipy.special", "torch", "yaml",
     "kronos_client.feeds.job", "kronos_client.redis.routing", "kronos_model.engine.build",
-    "worker.inference.executor",
+    "worker.inference.executor", "tests.loaded_kernels",
 )  # fmt: skip
 IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     "celery": WORKER,
@@ -61,6 +61,8 @@ IMPORTED: Final[Mapping[str, Sequence[str]]] = {
     ),
 }  # fmt: skip
 """By the module that a command runs. They are imported when the first such command is started."""
+KERNELS: Final = ("float32", "float32")
+"""The formats of the native kernels that workers find loaded."""
 READ_EARLY: Final = ("COVERAGE", "LD_", "MALLOC_", "OMP_", "PYTHON")
 """Variables that Python and libraries read at their start, and a fork would not."""
 SHARED: Final = "TEST_FORK_SERVER"

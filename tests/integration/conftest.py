@@ -17,6 +17,7 @@ from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.client import ForecastClient, ForecastHandle
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
+from kronos_model.engine.native.compiling import is_warm
 from tests import fork_server
 from tests.integration.finetune_bench import Bench
 from tests.waiting import WAIT_S
@@ -24,12 +25,15 @@ from tests.waiting import WAIT_S
 ROOT = Path(__file__).parents[2]
 PARITY = ROOT / "tests" / "data" / "parity" / "a"
 CASES = json.loads((PARITY / "cases.json").read_text())["cases"]
-
+# The native engine takes half the time. A process that loads its kernels takes a second longer to start, but
+# a fork does not; and no test waits until they are compiled.
+IS_NATIVE = fork_server.can_fork(["celery"], os.environ) and is_warm(fork_server.KERNELS)
 PARITY_SETTINGS = {
     "KRONOS_MODEL": str(PARITY / "model"),
     "KRONOS_TOKENIZER": str(PARITY / "tokenizer"),
     "KRONOS_MAX_CONTEXT": "128",
-    "KRONOS_ENGINE": "torch",  # a worker that loads the native kernels takes a second longer to start
+    "KRONOS_ENGINE": "auto" if IS_NATIVE else "torch",
+    "KRONOS_KERNEL_CACHE": os.environ["KRONOS_KERNEL_CACHE"],
 }
 
 

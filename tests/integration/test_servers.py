@@ -55,7 +55,7 @@ def test_jobs_are_computed_cancelled_and_redelivered(
 ):
     def start(name: str) -> WorkerUnderTest:
         command = ["celery", "-A", "worker.app", "worker", "--loglevel", "INFO", *PACED]
-        settings = {"KRONOS_VISIBILITY_TIMEOUT_S": "3", "PACE_S": "0.02"}
+        settings = {"KRONOS_VISIBILITY_TIMEOUT_S": "3", "PACE_S": "0.05"}
         worker = WorkerUnderTest(server, tmp_path / name, command, settings)
         request.addfinalizer(worker.stop)
         return worker.wait_until_ready()

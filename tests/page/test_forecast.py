@@ -10,7 +10,7 @@ import pytest
 
 from kronos_client.client import ForecastClient
 from kronos_model.bars.synthetic import candles
-from tests.integration.conftest import StartWorker, WorkerUnderTest
+from tests.integration.conftest import IS_NATIVE, StartWorker, WorkerUnderTest
 from tests.page.conftest import TINY, OpenPage, Visit, await_frame, wait_until
 
 LOOKBACK, HORIZON, SAMPLES, SEED = 128, 12, 25, 7
@@ -96,7 +96,7 @@ def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, t
     made_by = page.inner_text("#made-by")
     assert " of my bars.csv, by kronos-tiny on the processor (CPU) in " in made_by
     assert f"Seed {SEED}." in made_by
-    assert ", torch engine." in made_by
+    assert f", {'native' if IS_NATIVE else 'torch'} engine." in made_by
     assert page.locator("#job-warning").is_hidden()
     page.click("#numbers summary")
     rows = [row.split("\t") for row in page.locator("#numbers tbody tr").all_inner_texts()]
