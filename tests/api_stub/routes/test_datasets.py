@@ -5,6 +5,7 @@ import errno
 import io
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -22,6 +23,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.files.instruments import read_instruments
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.synthetic import candles
+from kronos_model.processes import children
 from tests.api_stub.conftest import ADDRESS
 from tests.processes import await_end
 
@@ -143,6 +145,7 @@ def test_a_file_that_finetuning_could_not_read_is_refused(http, settings, name, 
 
 def test_a_file_that_would_take_all_memory_is_refused(http, settings, monkeypatch):
     """A megabyte of Parquet whose times take gigabytes of memory."""
+    monkeypatch.setattr(children, "subprocess", subprocess)  # a fork here would hold more
     monkeypatch.setattr(file_process, "MAX_MEMORY_BYTES", 2**30)
     num_rows, file = 1_000_000, io.BytesIO()
     times = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int8()), ["2024-01-01" + " " * 2000])
