@@ -10,6 +10,7 @@ import sys
 import time
 
 import httpx2
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -143,19 +144,24 @@ def test_a_file_that_finetuning_could_not_read_is_refused(http, settings, name, 
     assert not list(settings.data_folder.iterdir())
 
 
-def test_a_file_that_would_take_all_memory_is_refused(http, settings, monkeypatch):
-    """A megabyte of Parquet whose times take gigabytes of memory."""
+def test_a_file_that_would_take_all_memory_is_refused(http, settings, table, monkeypatch):
+    """Two megabytes of Parquet whose times take 150, and half a gigabyte while they are read."""
     monkeypatch.setattr(children, "subprocess", subprocess)  # a fork here would hold more
-    monkeypatch.setattr(file_process, "MAX_MEMORY_BYTES", 2**30)
-    num_rows, file = 1_000_000, io.BytesIO()
-    times = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int8()), ["2024-01-01" + " " * 2000])
-    prices = pa.repeat(pa.scalar(1.0), num_rows)
+    monkeypatch.setattr(file_process, "MAX_MEMORY_BYTES", 2**29)
+    small = io.BytesIO()
+    table.to_parquet(small)
+    answer = http.post(URL, params={"name": "small.parquet"}, content=small.getvalue(), headers=PARQUET)
+    assert answer.status_code == 201, answer.text
+    num_rows, file = 50_000, io.BytesIO()
+    times = pa.DictionaryArray.from_arrays(pa.array([0] * num_rows, pa.int8()), ["2024-01-01" + " " * 3_000])
+    prices = np.random.default_rng(0).uniform(1, 2, num_rows)  # else it is refused by its ratio
     columns = {"timestamps": times} | dict.fromkeys(["open", "high", "low", "close"], prices)
     pq.write_table(pa.table(columns), file, compression="zstd")
     assert len(file.getvalue()) < 2**21
     answer = http.post(URL, params={"name": "bomb.parquet"}, content=file.getvalue(), headers=PARQUET)
     assert (answer.status_code, answer.json()["code"]) == (422, "TRAINING_DATA_INVALID")
-    assert not list(settings.data_folder.iterdir())
+    assert "memory" in answer.json()["detail"], answer.text
+    assert [path.name for path in settings.data_folder.iterdir()] == ["small.parquet"]
 
 
 ENDS = {
