@@ -160,7 +160,8 @@ def standard_error(series: Array, lags: int) -> float | None:
 
     The weights of their covariances fall to 0, which keeps the variance positive: Newey and West,
     A simple, positive semi-definite, heteroskedasticity and autocorrelation consistent covariance matrix,
-    Econometrica 55 (1987). None for fewer than ``MIN_TIMES`` values, or if all are equal.
+    Econometrica 55 (1987), times N / (N - 1), as for values that do not depend on others. None for fewer than
+    ``MIN_TIMES`` values, or if all are equal.
     """
     if len(series) < MIN_TIMES or not np.ptp(series):
         return None
@@ -168,7 +169,7 @@ def standard_error(series: Array, lags: int) -> float | None:
     variance = centred @ centred
     for lag in range(1, lags + 1):
         variance += 2 * (1 - lag / (lags + 1)) * (centred[lag:] @ centred[:-lag])
-    return math.sqrt(variance) / len(series)
+    return math.sqrt(variance / (len(series) * (len(series) - 1)))
 
 
 def verdict(against: Mapping[str, Any]) -> list[str]:

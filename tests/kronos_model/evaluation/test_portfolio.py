@@ -77,7 +77,7 @@ def test_the_t_value_is_newey_and_wests():
         for lag in (1, 2):
             variance += 2 * (1 - lag / 3) * (centred[lag:] @ centred[:-lag]) / 12
         assert found["rank_ic"][step] == pytest.approx(ic.mean())
-        assert found["rank_ic_t"][step] == pytest.approx(ic.mean() / np.sqrt(variance / 12))
+        assert found["rank_ic_t"][step] == pytest.approx(ic.mean() / np.sqrt(variance / 11))
 
 
 def test_a_perfect_forecast_has_rank_ic_1_and_never_falls():
