@@ -312,7 +312,7 @@ def test_the_form_says_how_to_read_the_file(visit, bars, tmp_path):
     table.loc[140, "Last"] = "n/a"
     path = tmp_path / "market.csv"
     pd.concat([table, table[:9].assign(Name="B")]).to_csv(path, index=False)
-    visit.expected_failures = 4
+    visit.expected_failures = 5
     page = visit.open()
     page.set_input_files("#file", path)
     for problem, field, value in (
@@ -328,6 +328,14 @@ def test_the_form_says_how_to_read_the_file(visit, bars, tmp_path):
     assert page.inner_text("#file-name").endswith(". Rows left out: 1 not a number")
     page.select_option("#instrument", "B")
     page.locator("#file-name", has_text="B: 9 bars").wait_for()
+    other = tmp_path / "other.csv"
+    pd.concat([table.assign(Name=name) for name in "CD"]).to_csv(other, index=False)
+    page.set_input_files("#file", other)  # it has no B
+    page.locator("#file-name", has_text="C: 149 bars").wait_for()
+    other.write_text("nothing")
+    page.set_input_files("#file", other)
+    page.wait_for_selector("#file-problem")
+    assert page.inner_text("#file-name").startswith("C: 149 bars")  # it is still open
 
 
 def test_the_workers_warnings_are_shown(visit):

@@ -22,9 +22,7 @@ export class Candles {
     Object.assign(this, { name, timestamps, columns, timezone })
   }
 
-  get length() {
-    return this.timestamps.length
-  }
+  get length() { return this.timestamps.length }
 
   slice(start, end) {
     const columns = Object.fromEntries(
@@ -37,6 +35,7 @@ export class Candles {
 export class CandleFile {
   #file = null
   #asked = "" // how the open file was read
+  #shown = null // what the open file is, which stays open if the next one is refused
   reading = new Reading()
   #reading = 0 // counts, so that only the last file's answer is shown
 
@@ -90,9 +89,9 @@ export class CandleFile {
 
   async #open([file, ...others]) {
     if (!file) return
+    if (file !== this.#file) byId("instrument").value = "" // of another file
     this.#file = file
-    this.#reading += 1
-    const reading = this.#reading
+    const reading = ++this.#reading
     byId("file-explanation").hidden = true
     showText(byId("file-problem"), null)
     showText(byId("file-name"), `Reading ${file.name}…`)
@@ -109,7 +108,7 @@ export class CandleFile {
       this.#show(new Candles(isOne ? file.name : id, timestamps, columns, timezone), answer)
     } catch (error) {
       if (reading !== this.#reading) return
-      showText(byId("file-name"), null)
+      showText(byId("file-name"), this.#shown)
       this.reading.onRefusal(error)
       showText(byId("file-problem"), reason(error), error instanceof Unreachable ? () => this.#open([file]) : null)
       byId("file-problem").scrollIntoView({ block: "nearest" }) // the file may have been dropped elsewhere
@@ -125,8 +124,9 @@ export class CandleFile {
   #show(candles, { dropped, warnings, explanation = [] }) {
     const left = Object.entries(dropped).map(([why, number]) => `${count(number)} ${why.replaceAll("_", " ")}`)
     const time = timesOf(candles.timestamps, candles.timezone)
-    showText(byId("file-name"), `${candles.name}: ${bars(candles.length)}, ${time(candles.timestamps[0])} to ` +
-      time(candles.timestamps.at(-1)) + (left.length ? `. Rows left out: ${left.join(", ")}` : "") + warnings.map((text) => `. ${text}`).join(""))
+    this.#shown = `${candles.name}: ${bars(candles.length)}, ${time(candles.timestamps[0])} to ` +
+      time(candles.timestamps.at(-1)) + (left.length ? `. Rows left out: ${left.join(", ")}` : "") + warnings.map((text) => `. ${text}`).join("")
+    showText(byId("file-name"), this.#shown)
     showText(byId("file-problem"), null)
     byId("file-explanation").hidden = !explanation.length
     byId("file-explanation").querySelector("p").textContent = explanation.join("\n")
