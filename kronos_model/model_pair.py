@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kronos_model.checkpoints.names import bundled_names, full_name
+from kronos_model.checkpoints.names import bundled_names, did_you_mean, full_name
 from kronos_model.checkpoints.source import local_origin, read_metadata
 from kronos_model.errors import CheckpointError, CheckpointMismatch
 from kronos_model.model import Kronos
@@ -89,7 +89,7 @@ def tokenizer_of(model: str | os.PathLike[str]) -> str | os.PathLike[str]:
     local_origin(model)
     raise CheckpointError(
         f"The tokenizer of '{model}' is not known: name it (KRONOS_TOKENIZER, or MODEL=TOKENIZER in "
-        "KRONOS_MODELS), or give a folder that holds model/ and tokenizer/."
+        "KRONOS_MODELS), or give a folder that holds model/ and tokenizer/" + did_you_mean(str(model))
     )
 
 

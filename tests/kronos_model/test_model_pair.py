@@ -86,6 +86,11 @@ def test_an_unknown_model_needs_its_tokenizer_named(model: str | Path) -> None:
         load_pair(model)
 
 
+def test_a_misspelt_model_is_named_with_the_nearest() -> None:
+    with pytest.raises(CheckpointError, match=r"; did you mean kronos-tiny\?$"):
+        load_pair("kronos-tny")
+
+
 def test_a_model_and_tokenizer_that_do_not_fit_are_both_named() -> None:
     with pytest.raises(
         CheckpointMismatch, match=r"'kronos-tiny' reads tokens of 8 \+ 10 bits, .*'.*a' writes 6 \+ 6"
