@@ -56,4 +56,5 @@ def next_step(
         )
     if number == 1 or losses[-1] < (1 - MIN_FALL) * min(losses[:-1]):
         return f"Next, try more epochs, {stage}.epochs {2 * number}: the validation loss was still falling."
-    return f"Next, try more data: {lowest}, so these candles hold no more for this model to learn."
+    flat = lowest if best < number else "the validation loss hardly fell in the last epoch"
+    return f"Next, try more data: {flat}, so these candles hold no more for this model to learn."
