@@ -17,10 +17,10 @@ from api_stub.job_state import problem_of
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.scopes import needs, own_name
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_client.contract.feed import Appended, FeedSeries, NewBars
+from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate, NewBars
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.core.options import FeedOptions
-from kronos_client.feeds.feed import Feed
+from kronos_client.feeds.feed import Feed, Outage
 from kronos_client.feeds.options import OF_ONE_JOB
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import SCORES_KEPT_DAYS
@@ -186,15 +186,23 @@ async def get_feed_series(
 
 @router.get("/{name:path}/events", response_class=EventSourceResponse)
 async def follow_feed(
+    name: FeedName,
     feed: OpenFeed,
     backend: BackendDependency,
     last_event_id: Annotated[str | None, Header(max_length=64, pattern=r"^\d+(-\d+)?$")] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """Each new forecast as an `update` event; its id goes into Last-Event-ID to miss none after a break."""
+    """Each new forecast as an `update` event; its id goes into Last-Event-ID to miss none after a break.
+
+    While Redis is away the stream stays open and waits.
+    """
+    after, outage = last_event_id, Outage(name)
     try:
-        after = await backend.call(feed.last_update_id) if last_event_id is None else last_event_id
         while True:
-            for update in await backend.call(feed.next_updates, after, 0.0):
+            found: list[FeedUpdate] = []
+            with outage:
+                after = await backend.call(feed.last_update_id) if after is None else after
+                found = await backend.call(feed.next_updates, after, 0.0)
+            for update in found:
                 after = update.id
                 yield ServerSentEvent(data=update, event="update", id=update.id)
             await asyncio.sleep(POLL_S)

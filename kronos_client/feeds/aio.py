@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
 from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
-from kronos_client.feeds.feed import WAIT_S, Feed
+from kronos_client.feeds.feed import POLL_S, WAIT_S, Feed, Outage
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import By
 
@@ -106,15 +106,20 @@ class AsyncFeed:
     async def updates(
         self, *, after: str | int | None = None, timeout_s: float | None = None
     ) -> AsyncIterator[FeedUpdate]:
-        """As ``Feed.updates``. Between two updates a thread waits up to two seconds."""
-        loop = asyncio.get_running_loop()
-        last_id = await self.last_update_id() if after is None else after
+        """As ``Feed.updates``. It reads a few times a second, so that no thread waits for updates."""
+        loop, outage = asyncio.get_running_loop(), Outage(self.name)
         last_at = loop.time()
         while timeout_s is None or loop.time() < last_at + timeout_s:
-            left_s = math.inf if timeout_s is None else last_at + timeout_s - loop.time()
-            for update in await asyncio.to_thread(self._feed.next_updates, last_id, min(WAIT_S, left_s)):
-                last_id, last_at = update.id, loop.time()
+            found: list[FeedUpdate] = []
+            with outage:
+                after = await self.last_update_id() if after is None else after
+                found = await self.next_updates(after, 0.0)
+            for update in found:
+                after, last_at = update.id, loop.time()
                 yield update
+            if not found:
+                left_s = math.inf if timeout_s is None else last_at + timeout_s - loop.time()
+                await asyncio.sleep(min(POLL_S, left_s))
 
     async def delete(self) -> None:
         """As ``Feed.delete``."""

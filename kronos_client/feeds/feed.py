@@ -1,5 +1,6 @@
 """Feed: series whose bars are kept current by appends, and which workers forecast at each new bar."""
 
+import logging
 import math
 import re
 import time
@@ -7,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
+
+from redis.exceptions import NoPermissionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
@@ -21,7 +24,7 @@ from kronos_client.feeds.scores import By, score_rows
 from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, gone, reading
 from kronos_client.feeds.stored import Read
 from kronos_client.feeds.window import Lost, Record
-from kronos_client.redis.connection import reachable
+from kronos_client.redis.connection import is_refused, reachable
 from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
 
@@ -33,6 +36,30 @@ if TYPE_CHECKING:
 UPDATE_ID: Final = re.compile(r"\d+(-\d+)?", re.ASCII)
 WAIT_S: Final = 2.0
 """How long Redis may wait with its answer for updates; it must be less than the connection's timeout."""
+POLL_S: Final = 0.25
+"""Seconds between two reads of updates that do not wait, and between two tries while Redis is away."""
+
+log = logging.getLogger(__name__)
+
+
+class Outage:
+    """A ``with`` statement that passes over Redis's outages, for readers of updates. Each is logged once."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self.is_on = name, False
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        is_away = isinstance(error, JobError) and error.code == ErrorCode.BROKER_UNREACHABLE
+        cause = error.__cause__ if error is not None and is_away else None
+        if cause is not None and (is_refused(cause) or isinstance(cause, NoPermissionError)):
+            return False  # waiting does not help
+        if is_away and not self.is_on:
+            log.warning("updates of feed %r wait: %s", self._name, error)
+        self.is_on = is_away
+        return is_away
 
 
 class Feed:
@@ -305,7 +332,8 @@ class Feed:
     ) -> Iterator[FeedUpdate]:
         """Yield each new forecast, or why there is none, in order for each series.
 
-        The last updates are kept: about four for each series.
+        The last updates are kept: about four for each series. While Redis is away it waits,
+        which is logged once.
 
         Args:
             after: The ``id`` of the last update that was handled, to miss none; by default begin now. 0
@@ -313,15 +341,20 @@ class Feed:
             timeout_s: End after so many seconds without an update; None goes on for ever.
 
         Raises:
-            JobError: BAD_VALUE if ``after`` is no such id; FEED_GONE if the feed was deleted,
-                BROKER_UNREACHABLE.
+            JobError: BAD_VALUE if ``after`` is no such id; FEED_GONE if the feed was deleted;
+                BROKER_UNREACHABLE if Redis refuses the user, the password or the command.
         """
-        after, last_at = self.last_update_id() if after is None else after, time.monotonic()
+        outage, last_at = Outage(self.name), time.monotonic()
         while timeout_s is None or time.monotonic() < last_at + timeout_s:
-            left_s = math.inf if timeout_s is None else last_at + timeout_s - time.monotonic()
-            for update in self.next_updates(after, left_s):
+            left_s, found = math.inf if timeout_s is None else last_at + timeout_s - time.monotonic(), []
+            with outage:
+                after = self.last_update_id() if after is None else after
+                found = self.next_updates(after, left_s)
+            for update in found:
                 after, last_at = update.id, time.monotonic()
                 yield update
+            if outage.is_on:
+                time.sleep(min(POLL_S, left_s))
 
     def last_update_id(self) -> str:
         """The id of the newest update, for ``updates``; "0" before the first."""

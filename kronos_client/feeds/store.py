@@ -294,7 +294,7 @@ class FeedStore:
         """The next updates after the one with this id. Waits for the first."""
         key = updates_key(uid)
         with reachable():
-            wait_ms = max(1, int(wait_s * 1000))
+            wait_ms = max(1, int(wait_s * 1000)) if wait_s > 0 else None  # 0 would wait for ever
             streams: Any = self.redis.xread({key: after}, count=MAX_UPDATES_READ, block=wait_ms)
         found = []
         for entry_id, entry in streams[0][1] if streams else []:

@@ -9,6 +9,8 @@ from pydantic import SecretStr
 
 from api_stub.main import create_app
 from kronos_client.contract.columns import encode_column
+from kronos_client.feeds.store import FeedStore
+from kronos_client.redis.connection import unanswered
 from kronos_model.bars.synthetic import candles
 from tests.api_stub.conftest import ADDRESS
 from tests.kronos_client.feeds.test_forecasts import HandWorker
@@ -148,6 +150,24 @@ def test_each_new_forecast_is_an_event_and_none_is_missed_after_a_break(http, wo
                     seen.append(json.loads(line[5:]))
                     break
     assert {one["series"] for one in seen} == {"A", "BB"}
+
+
+def test_events_go_on_after_an_outage_of_redis(http, worker, monkeypatch):
+    http.put("/v1/feeds/us", json=OPTIONS)
+    http.post("/v1/feeds/us/bars", json={"series": [series("A")]})
+    worker.run()
+    errors, updates = [unanswered()] * 2, FeedStore.updates
+
+    def failing(*args):
+        if errors:
+            raise errors.pop()
+        return updates(*args)
+
+    monkeypatch.setattr(FeedStore, "updates", failing)
+    with http.stream("GET", "/v1/feeds/us/events", headers={"Last-Event-ID": "0"}) as answer:
+        first = next(line for line in answer.iter_lines() if line.startswith("event:"))
+    assert first == "event: update"
+    assert not errors
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
+from redis.exceptions import AuthenticationError, NoPermissionError
 
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -226,6 +227,44 @@ def test_a_quiet_feed_is_asked_in_short_requests(client, monkeypatch):
         assert feed.next_updates("0", 0.1) == []
         assert len(waits_s) > 1
         assert max(waits_s) <= 0.02
+
+
+def away(code: ErrorCode, cause: Exception) -> JobError:
+    error = JobError(code, "away")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_updates_wait_while_redis_is_away(client, monkeypatch, caplog, is_async):
+    monkeypatch.setattr("kronos_client.feeds.feed.POLL_S", 0.001)
+    monkeypatch.setattr("kronos_client.feeds.aio.POLL_S", 0.001)
+    with client.feed("f", **OPTIONS) as feed:
+        feed.append(all_bars())
+        client.compute()
+        errors = [away(ErrorCode.BROKER_UNREACHABLE, ConnectionError())] * 3
+        updates = feed._store.updates
+
+        def failing(*args):
+            if errors:
+                raise errors.pop()
+            return updates(*args)
+
+        monkeypatch.setattr(feed._store, "updates", failing)
+
+        async def follow(**given):
+            return [one async for one in AsyncFeed(feed).updates(**given)]
+
+        def read(**given):
+            return asyncio.run(follow(**given)) if is_async else list(feed.updates(**given))
+
+        assert len(read(after=0, timeout_s=0.5)) == len(NAMES)
+        assert caplog.text.count("updates of feed 'f' wait: BROKER_UNREACHABLE: away") == 1
+        errors += [away(ErrorCode.BROKER_UNREACHABLE, ConnectionError())] * 1000
+        assert read(after=0, timeout_s=0.01) == []  # a timeout ends it
+        for cause in (AuthenticationError(), NoPermissionError()):
+            errors[:] = [away(ErrorCode.BROKER_UNREACHABLE, cause)]
+            assert error_of(lambda: read(after=0, timeout_s=0.5)).code == ErrorCode.BROKER_UNREACHABLE
 
 
 @pytest.mark.parametrize("zone", [None, "America/New_York"])
