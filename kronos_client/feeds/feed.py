@@ -19,7 +19,7 @@ from kronos_client.feeds.appending import Append, Given, bars_by_id, bars_of_fra
 from kronos_client.feeds.bars import Bars, shortest
 from kronos_client.feeds.keys import feed_key, scores_key
 from kronos_client.feeds.latest import latest_columns, latest_rows, past_forecasts
-from kronos_client.feeds.options import FeedSpec
+from kronos_client.feeds.options import FeedSpec, plain_event
 from kronos_client.feeds.scores import By, score_rows
 from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, gone, reading
 from kronos_client.feeds.stored import Read
@@ -176,10 +176,13 @@ class Feed:
         return self._store.series_ids(self._uid)
 
     def bars(self, series_id: str, *, all_kept: bool = False) -> dict[str, Any]:
-        """The window of a series, as candles that ``submit`` takes. Raises JobError FEED_GONE.
+        """The window of a series, as candles that ``submit`` takes.
 
         Args:
             all_kept: With earlier bars, which forecasts have read whose bars have not all come.
+
+        Raises:
+            JobError: FEED_NOT_FOUND if the feed has no such series; FEED_GONE, BROKER_UNREACHABLE.
         """
         _, bars = self._window(series_id)
         return (bars if all_kept else bars[-self.spec.max_bars :]).as_columns()
@@ -200,6 +203,7 @@ class Feed:
         for _ in range(2):  # blocks of a record that was read may go after a while
             (read,) = self._store.read(self._uid, [series_id])
             if read.record is None:
+                self._check_series(series_id)
                 break
             blocks = read.record.blocks
             with suppress(Lost):
@@ -233,6 +237,8 @@ class Feed:
 
     def rows(self, event: str | None = None, num_closes: int = 0) -> list[dict[str, Any]]:
         """The rows of ``latest``, or of ``rank``, without pandas; with ``closes`` of so many newest bars."""
+        known_events = {plain_event(known): known for known in self.spec.events}
+        event = None if event is None else known_events.get(plain_event(event), event)
         if event is not None and event not in self.spec.events:
             text = f"event must be one of the feed's events ({', '.join(self.spec.events)})"
             none = f"the feed has no events to rank by: create one with events=[{event!r}]"
@@ -321,11 +327,14 @@ class Feed:
         """
         found = self._store.latest(self._uid, [series_id])
         if not found:
-            self._store.check_exists(self.name, self._uid)
-            if series_id not in self.ids():
-                text = f"feed {self.name!r} has no series {series_id!r}"
-                raise JobError(ErrorCode.FEED_NOT_FOUND, text, "series_id")
+            self._check_series(series_id)
         return found.get(series_id)
+
+    def _check_series(self, series_id: str) -> None:
+        self._store.check_exists(self.name, self._uid)
+        if series_id not in self.ids():
+            text = f"feed {self.name!r} has no series {series_id!r}"
+            raise JobError(ErrorCode.FEED_NOT_FOUND, text, "series_id")
 
     def updates(
         self, *, after: str | int | None = None, timeout_s: float | None = None

@@ -1,6 +1,7 @@
 """The options of a feed, checked as those of a job are."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class FeedSpec:
         is_enough = payload["sampling"]["sample_count"] >= MIN_PATHS_OF_QUANTILES
         text = f"must be {MIN_PATHS_OF_QUANTILES} or more for calibration='adaptive'"
         _check(is_enough or not own["calibration"], text, "sample_count")
+        payload["output"]["events"] = [*map(plain_event, payload["output"]["events"])]
         for name in ("series", "schema_version"):
             del payload[name]
         return cls(job=json.loads(json.dumps(payload)), **zones, **own)
@@ -150,9 +152,16 @@ class FeedSpec:
 
     def first_difference(self, other: "FeedSpec") -> str | None:
         """The name of an option that ``other`` has with another value."""
-        ours, theirs = self.as_given(), other.as_given()
+        ours, theirs = (
+            {**one.as_given(), "events": [*map(plain_event, one.events)]} for one in (self, other)
+        )
         names = sorted(ours.keys() | theirs.keys())
         return next((name for name in names if ours.get(name) != theirs.get(name)), None)
+
+
+def plain_event(text: str) -> str:
+    """An event with only the spaces that it needs, such as ``close>last+2% at end``."""
+    return re.sub(r"\s*([<>]=?|[+-]|%)\s*", r"\1", " ".join(text.split())).replace("%", "% ")
 
 
 def _flat(options: Mapping[str, Any]) -> dict[str, Any]:

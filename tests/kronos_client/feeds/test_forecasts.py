@@ -229,6 +229,20 @@ def test_a_quiet_feed_is_asked_in_short_requests(client, monkeypatch):
         assert max(waits_s) <= 0.02
 
 
+def test_spaces_do_not_make_another_event(client):
+    given = {**OPTIONS, "events": ["close > last  at end", "close<last - 2 % at end"]}
+    with client.feed("f", **given) as feed, client.feed("f", **given):
+        assert feed.spec.events == ["close>last at end", "close<last-2% at end"]
+        feed.append(all_bars())
+        client.compute()
+        for event in ("close>last at end", " close >last at end "):
+            assert len(feed.rank(event)) == len(NAMES)
+        with client.feed("f", **{**OPTIONS, "events": feed.spec.events}):
+            pass
+        different = {**OPTIONS, "events": ["close>last at end", "close<last-3% at end"]}
+        assert error_of(lambda: client.feed("f", **different)).code == ErrorCode.FEED_CONFLICT
+
+
 def away(code: ErrorCode, cause: Exception) -> JobError:
     error = JobError(code, "away")
     error.__cause__ = cause
@@ -273,7 +287,7 @@ def test_a_series_has_its_bars_and_the_forecasts_whose_bars_have_not_all_come(cl
     days = pd.date_range("2025-10-10 12:00", periods=len(given), freq="D")  # clocks change at bar 23
     given["ds"] = days if zone is None else days.tz_localize(zone)
     with client.feed("f", **OPTIONS, missing="ffill") as feed:
-        for read in (feed.series, feed.forecast):
+        for read in (feed.series, feed.forecast, feed.bars):
             assert error_of(lambda read=read: read("s1")).code == ErrorCode.FEED_NOT_FOUND
         feed.append(bars("s2"))
         for last in (20, 21, 22, 24):
