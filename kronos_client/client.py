@@ -287,6 +287,8 @@ class ForecastClient:
         Args:
             name: Other processes open the feed by it.
             options: Horizon, sampling, output, model and more, as below; without any, the feed must exist.
+                ``series_ids``, ``timestamps``, ``future_timestamps``, ``paths``, ``stream`` and
+                ``deadline_s`` belong to one job: feeds refuse them.
 
         Raises:
             JobError: FEED_NOT_FOUND; FEED_CONFLICT, which names an option that the existing feed has with
