@@ -185,7 +185,8 @@ def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptio
     if missing := [name for name in PRICE_COLUMNS if name not in places]:
         text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(titles)}"
         if not {"open", "high", "low"} - {*missing}:
-            text += ". One value a bar is enough: call its column value"
+            text += ": rename the columns that hold them; if each bar has one value, keep only that column and "
+            text += "call it value"
             raise CandleFileError(text, field=VALUE)
         raise CandleFileError(f"{text}: rename the columns that hold them", field=missing[0])
     order = (TIMES, TIME_OF_DAY, *COLUMNS, INSTRUMENT if INSTRUMENT in places else SYMBOL)
@@ -221,18 +222,24 @@ def _without_tickers(
 ) -> tuple[list[str], Sequence[str], int]:
     """The titles of a file of yfinance, the ticker of each column but the first, and the number of rows."""
     prices, tickers = titles[1:], [cell.strip() for cell in rows[1][1:]]
-    if all(each.lower() in YFINANCE for each in tickers):  # grouped by ticker
+    if _are_prices(tickers):  # grouped by ticker
         prices, tickers = tickers, prices
     is_named = any(_plain(row[0]).lower() in ("ticker", "") for row in rows[:2])
     if not (is_named and all(each.lower() in YFINANCE for each in prices) and all(tickers)):
         return titles, (), 1
-    if any(map(_NUMBER.fullmatch, tickers)) or any(each.lower() in YFINANCE for each in tickers):
+    if any(map(_NUMBER.fullmatch, tickers)) or _are_prices(tickers):
         return titles, (), 1
     has_index_row = len(rows) > 2 and not any(rows[2][1:])
     index = _plain(rows[2][0]) if has_index_row else titles[0]
     if index.lower() not in TIME_TITLES:
         index = TIME_COLUMNS[-2]
     return [index, *prices], tickers, 3 if has_index_row else 2
+
+
+def _are_prices(cells: Sequence[str]) -> bool:
+    """Whether they are titles of yfinance, and not tickers such as LOW and OPEN."""
+    names = {each.lower() for each in cells}
+    return {*PRICE_COLUMNS} <= names <= {*YFINANCE}
 
 
 def _find_times(path: Path, titles: Sequence[str]) -> dict[str, int]:

@@ -111,13 +111,20 @@ def recognise(titles: Collection[str], given: Collection[str] = ()) -> tuple[Ven
     usual_time = next((title for title in TIME_TITLES if title in titles), "")
     has_prices = any(name in titles or name in given for name in PRICE_COLUMNS)
     fits: list[tuple[Vendor, dict[str, str], set[str]]] = []
-    for vendor in sorted(VENDORS, key=lambda each: each.is_value):
+    candidates = sorted(VENDORS, key=lambda each: each.is_value)
+    own_prices = [each for each in candidates if {*PRICE_COLUMNS} <= each.titles.keys()]
+    tries = [(each, False) for each in candidates] + [(each, True) for each in own_prices]
+    for vendor, has_other_times in tries:  # the titles of all prices show a vendor without its title of times
+        if has_other_times and fits:
+            break
         time = vendor.titles.get(TIMES)
         is_other = (VALUE in given) > vendor.is_value or (vendor.is_value and has_prices)
         if vendor.order or is_other or not {*vendor.marks} <= spelt.union(titles):
             continue
         if time is not None and TIMES not in given and not {*time.split("|")} & {*titles}:
-            continue
+            if not has_other_times:
+                continue
+            time = None
         found = ({} if time or TIMES in given else {TIMES: usual_time}) | vendor.found_in(titles, given)
         if all(name in found or name in given for name in ((VALUE,) if vendor.is_value else PRICE_COLUMNS)):
             fits.append((vendor, found, {*vendor.marks, *found.values()} - {"", usual_time}))
@@ -125,7 +132,8 @@ def recognise(titles: Collection[str], given: Collection[str] = ()) -> tuple[Ven
     fits = [fit for fit in fits if not any(fit[2] < other[2] for other in fits)]
     for name in (TIMES, *COLUMNS):
         if len({found.get(name) for _, found, _ in fits}) > 1:
-            forms = (f"{vendor.name}, with {name} in {found.get(name, 'none')}" for vendor, found, _ in fits)
+            forms = (f"{vendor.name}, with {name} in {found.get(name) or 'none'}" for vendor, found, _ in fits)
             raise CandleFileError(f"columns that fit two forms, {' and '.join(forms)}", field=name)
     vendor, found = fits[0][:2] if fits else (PLAIN, PLAIN.found_in(titles, given))
-    return vendor, {name: title for name, title in found.items() if name != TIMES or TIMES in vendor.titles}
+    is_own_time = found.get(TIMES) in vendor.titles.get(TIMES, "").split("|")
+    return vendor, {name: title for name, title in found.items() if name != TIMES or (title and is_own_time)}

@@ -332,3 +332,17 @@ def test_what_two_readings_fit_is_refused_with_the_option_that_decides(
     assert refused.value.field == field
     options = ReadOptions(decimal=",") if field == "decimal" else ReadOptions(columns={"value": header[5:]})
     assert CandleFile(path, options).last(1).candles["close"].tolist() in ([18430.0], [1.5])
+
+
+@pytest.mark.parametrize("ticker", ["LOW", "OPEN"])
+def test_a_ticker_may_be_spelt_as_a_title(tmp_path: Path, ticker: str) -> None:
+    text = f"Price,Close,High,Low,Open,Volume\nTicker{f',{ticker}' * 5}\nDate,,,,,\n2024-06-18,3,4,1,2,9\n"
+    (path := tmp_path / "a.csv").write_text(text)
+    assert read(path).candles[["open", "high", "low", "close"]].values.tolist() == [[2, 4, 1, 3]]
+
+
+def test_a_vendors_prices_suffice_if_its_times_have_another_title(tmp_path: Path) -> None:
+    (path := tmp_path / "a.csv").write_text(
+        "Date;Eröffnung;Hoch;Tief;Schluss\n2024-06-18;2,5;4;1;3\n", encoding="utf-8"
+    )
+    assert read(path).candles[["open", "high", "low", "close"]].values.tolist() == [[2.5, 4, 1, 3]]
