@@ -14,11 +14,11 @@ import numpy as np
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.columns import COLUMNS, TIME_COLUMNS
-from kronos_model.bars.files.header import UNNAMED_INDEX, are_numbers
+from kronos_model.bars.files.header import SYMBOL_TITLES, UNNAMED_INDEX, are_numbers
 from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, VALUE, ReadOptions
-from kronos_model.bars.files.vendors import PLAIN, TIME_TITLES, VALUES, recognise
+from kronos_model.bars.files.vendors import PLAIN, TIME_TITLES, VALUES, Vendor, recognise
 from kronos_model.bars.missing import Missing
-from kronos_model.bars.timestamps import ISO_8601
+from kronos_model.bars.timestamps import ISO_8601, write_like
 from kronos_model.errors import CandleFileError, RepeatedTime
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_BARS: Final = 2**31
 INSTALL: Final = "pip install pyarrow, by which vendors' frames are read, or give the columns our names"
+_UNITS: Final = {9: "s", 10: "s", 13: "ms", 16: "us", 19: "ns"}
+"""Of numbers since 1970, by their digits."""
 _ISO_TIME: Final = re.compile(ISO_8601)
 _recognised = lru_cache(recognise)
 
@@ -123,19 +125,24 @@ def _instruments(candles: Any, missing: Missing, has_times: bool, notes: list[st
             "the titles of the frame are numbers: give header=None to pd.read_csv for a file without titles"
         )
         raise JobError(ErrorCode.MISSING_COLUMN, text)
-    try:
-        vendor, found = _recognised((*bare, str(getattr(index, "name", None) or "")))
-    except CandleFileError as error:
-        raise JobError(ErrorCode.BAD_VALUE, f"the frame has {error.message}", error.field) from None
+    vendor, found = _vendor_of((*bare, str(getattr(index, "name", None) or "")))
     title = next((name for name in (*TIME_COLUMNS, "ds") if name in names), None)
     is_index = kind == "O" or parts[0] in UNNAMED_INDEX  # its texts may be times, also read again from CSV
     has_title = not has_index and str(getattr(index, "name", None)).lower() in TIME_TITLES
     if has_title and title is None and not has_times:
         return _read(candles.reset_index(), missing, notes)
     lacks_times = not (found.get(TIMES) or has_index or is_index or {*map(str.lower, bare)} & {*TIME_TITLES})
+    if has_times and lacks_times and vendor not in (PLAIN, VALUES):
+        return {"": candles.rename(columns=our_names(labels))}
+    is_plain = vendor in (PLAIN, VALUES) and parts == bare == labels and not {*names} & {*SYMBOL_TITLES}
+    is_pair = title == "date" and TIME_OF_DAY in names
+    if is_plain and not (has_times or is_pair) and hasattr(candles, "iloc") and (title or has_index):
+        sorted_candles = _in_order(candles, None if title is None else labels[names.index(title)], notes)
+        if sorted_candles is not None and names.count("close") < 2:
+            return {"": sorted_candles}
     if title is not None and not has_times:
         own = next(label for label in labels if title in map(str.lower, _levels(label)))
-        has_times = _are_plain(candles[own]) and not (title == "date" and TIME_OF_DAY in names)
+        has_times = _are_plain(candles[own]) and not is_pair
     elif has_index:
         has_times = has_times or _are_plain(index)
         if vendor in (PLAIN, VALUES):
@@ -143,6 +150,44 @@ def _instruments(candles: Any, missing: Missing, has_times: bool, notes: list[st
     is_ours = not {*found} & {"close", VALUE} or (vendor in (PLAIN, VALUES) and (has_times or lacks_times))
     is_spelt = parts == bare and not is_untitled and names.count("close") < 2
     return {"": candles} if is_ours and is_spelt else _read(candles, missing, notes)
+
+
+def _vendor_of(titles: tuple[str, ...]) -> tuple[Vendor, dict[str, str]]:
+    try:
+        return _recognised(titles)
+    except CandleFileError as error:
+        raise JobError(ErrorCode.BAD_VALUE, f"the frame has {error.message}", error.field) from None
+
+
+def our_names(labels: Iterable[Any]) -> dict[Any, str]:
+    """Our names of a vendor's columns, but the times, by their titles."""
+    titles = {str(label).strip("<> ").lower(): label for label in labels}
+    _, found = _vendor_of((*titles,))
+    return {titles[title]: name for name, title in found.items() if name in COLUMNS and title in titles}
+
+
+def _in_order(frame: Any, title: Any, notes: list[str]) -> Any:
+    """A frame of pandas in the order of its times; None if only the reader of files can read them."""
+    import pandas as pd  # the frame is of pandas
+
+    times = frame.index.to_series() if title is None else frame[title]
+    if times.dtype.kind in "iu":
+        unit: Any = _UNITS.get(len(str(times.min()))) if times.min() > 0 else None
+        if unit is None or len(str(times.max())) > len(str(times.min())) + (unit == "s"):
+            return None
+        wall = pd.to_datetime(times, unit=unit).to_numpy("datetime64[us]")
+        texts = write_like("2024-06-18T09:35:00Z", wall, np.zeros(len(wall), np.int64))
+        frame, instants = frame.assign(**{title: list(texts)}), pd.Series(wall)
+    elif times.dtype.kind == "M":
+        instants = times
+    elif all(isinstance(time, str) and _ISO_TIME.fullmatch(time) for time in times):
+        instants = pd.to_datetime(times, format="ISO8601", utc=True, errors="coerce")
+    else:
+        return None
+    if instants.is_monotonic_increasing or instants.isna().any():  # the job refuses what has no time
+        return frame
+    notes.append("the bars are not in the order of their times: sorted")
+    return frame.iloc[np.argsort(instants.to_numpy(), kind="stable")]
 
 
 def _levels(label: Any) -> list[str]:

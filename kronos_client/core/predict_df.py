@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kronos_client.contract.dataframes import plain_times
+from kronos_client.contract.dataframes import our_names, plain_times
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import Distribution, PathStatistics, SeriesForecast, long_columns
 from kronos_client.core.many import ForecastOutcome
@@ -81,6 +81,7 @@ class LongFrame:
         codes, names = pd.factorize(self._df[self._id_column])
         order = np.lexsort((instants.to_numpy("datetime64[ns]"), codes))
         columns = self._df.drop(columns=[self._id_column, self._timestamp_column]).iloc[order]
+        columns = columns.rename(columns=our_names(columns.columns))
         sorted_times: Any = times.iloc[order]
         if isinstance(times.dtype, pd.DatetimeTZDtype):
             sorted_times = pd.DatetimeIndex(sorted_times)

@@ -185,7 +185,9 @@ def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptio
     if missing := [name for name in PRICE_COLUMNS if name not in places]:
         text = f"{path} has no column {' and no column '.join(missing)}; it has {_listed(titles)}"
         if not {"open", "high", "low"} - {*missing}:
-            text += ": rename the columns that hold them; if each bar has one value, keep only that column and "
+            text += (
+                ": rename the columns that hold them; if each bar has one value, keep only that column and "
+            )
             text += "call it value"
             raise CandleFileError(text, field=VALUE)
         raise CandleFileError(f"{text}: rename the columns that hold them", field=missing[0])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,12 @@ def read_table(path: Path, options: ReadOptions) -> tuple[Cells, CandleTable]:
         return read_header(path, rows, options) if head is None else ordered(path, head).header
 
     cells = _read_cells(path, header_of, options)
-    return cells, _to_table(path, cells, options)
+    table = _to_table(path, cells, options)
+    for name in cells.columns.keys() & {*COLUMNS} - {*table.columns}:
+        if not pc.all(blank_cells(cells.columns[name])).as_py():
+            text = f"the column of {name}, {shown(cells.titles[name])}, is left out: it has no number"
+            cells = replace(cells, notes=[*cells.notes, text])
+    return cells, table
 
 
 def _read_cells(path: Path, read_header: ReadHeader, options: ReadOptions) -> Cells:

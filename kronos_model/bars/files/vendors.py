@@ -132,7 +132,9 @@ def recognise(titles: Collection[str], given: Collection[str] = ()) -> tuple[Ven
     fits = [fit for fit in fits if not any(fit[2] < other[2] for other in fits)]
     for name in (TIMES, *COLUMNS):
         if len({found.get(name) for _, found, _ in fits}) > 1:
-            forms = (f"{vendor.name}, with {name} in {found.get(name) or 'none'}" for vendor, found, _ in fits)
+            forms = (
+                f"{vendor.name}, with {name} in {found.get(name) or 'none'}" for vendor, found, _ in fits
+            )
             raise CandleFileError(f"columns that fit two forms, {' and '.join(forms)}", field=name)
     vendor, found = fits[0][:2] if fits else (PLAIN, PLAIN.found_in(titles, given))
     is_own_time = found.get(TIMES) in vendor.titles.get(TIMES, "").split("|")

@@ -1,5 +1,6 @@
 """Frames as vendors' libraries make them are read as their files are."""
 
+import sys
 import warnings
 from typing import Any
 
@@ -240,3 +241,53 @@ def test_missing_bars_of_a_series_are_treated_as_asked(missing: str, kept: int) 
         warnings.simplefilter("ignore")
         (found,) = job_series(series, missing=missing)
     assert len(found["timestamps"]) == kept
+
+
+@pytest.fixture
+def no_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kronos_model.bars.files.lookback", None)
+
+
+@pytest.mark.usefixtures("no_pyarrow")
+def test_frames_with_our_names_need_no_pyarrow() -> None:
+    bars = pd.DataFrame(synthetic.candles(bars=30).as_dict())
+    (expected,) = job_series(bars)
+    with pytest.warns(UserWarning, match="not in the order of their times: sorted"):
+        assert job_series(bars[::-1]) == [expected]
+    seconds = pd.to_datetime(bars["timestamps"], utc=True).to_numpy("datetime64[s]").astype(int)
+    numbered = bars.drop(columns="timestamps").assign(time=seconds)
+    assert job_series(numbered)[0]["close"] == expected["close"]
+    assert job_series(numbered)[0]["timestamps"][0].endswith("Z")
+    for bad, code in (
+        (pd.concat([bars, bars.tail(1)]), "TIMESTAMPS_NOT_ASCENDING"),
+        (bars.assign(ds=pd.to_datetime(bars["timestamps"]).where(bars.index < 29)), "BAD_TIMESTAMP"),
+    ):
+        given = bad.drop(columns="timestamps") if "ds" in bad else bad
+        with FakeForecastClient() as client, pytest.raises(JobError, match=code):
+            client.forecast(given, pred_len=3)
+
+
+@pytest.mark.parametrize(("name", "encoding"), [("akshare.csv", "utf-8"), ("korean_broker.csv", "cp949")])
+def test_vendors_prices_may_have_times_from_elsewhere(name: str, encoding: str) -> None:
+    frame = pd.read_csv(FOLDER / name, encoding=encoding, thousands=",")
+    (expected,) = job_series(frame)
+    bare = frame.drop(columns=[title for title in frame if title in ("日期", "일자", "날짜", "时间", "시간")])
+    times = pd.DatetimeIndex(expected["timestamps"])
+    for given, own in (
+        (bare.set_index(times), None),
+        (bare.set_index(times.rename("date")), None),
+        (bare, times),
+    ):
+        (found,) = job_series(given, timestamps=own)
+        assert [found[column] for column in PRICE_COLUMNS] == [expected[column] for column in PRICE_COLUMNS]
+
+
+def test_predict_df_reads_vendors_titles() -> None:
+    frame = pd.DataFrame(synthetic.candles(bars=30).as_dict())[["timestamps", *PRICE_COLUMNS]]
+    frame["timestamps"] = pd.date_range("2024-06-18", periods=30)
+    frame.columns = pd.Index(["日期", "开盘", "最高", "最低", "收盘"])
+    with FakeForecastClient() as client:
+        found = client.predict_df(
+            frame.assign(股票代码="A"), id_column="股票代码", timestamp_column="日期", pred_len=3
+        )
+    assert len(found) == 3

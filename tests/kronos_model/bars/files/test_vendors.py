@@ -346,3 +346,10 @@ def test_a_vendors_prices_suffice_if_its_times_have_another_title(tmp_path: Path
         "Date;Eröffnung;Hoch;Tief;Schluss\n2024-06-18;2,5;4;1;3\n", encoding="utf-8"
     )
     assert read(path).candles[["open", "high", "low", "close"]].values.tolist() == [[2.5, 4, 1, 3]]
+
+
+def test_a_volume_without_a_readable_number_gives_a_warning(tmp_path: Path) -> None:
+    (path := tmp_path / "a.csv").write_text(
+        "날짜,종가,시가,고가,저가,거래량\n2024-06-18,3,2,4,1,12.3M\n", encoding="utf-8"
+    )
+    assert read(path).notes == ("the column of volume, 거래량, is left out: it has no number",)
