@@ -47,10 +47,10 @@ __all__ = ["AsyncFinetuneHandle", "AsyncForecastClient", "AsyncForecastHandle", 
 
 
 class AsyncForecastClient:
-    """Enqueues forecast and finetuning jobs and waits for their results, in one event loop.
+    """Enqueues forecast and finetuning jobs and waits for their results, in any number of event loops.
 
     Jobs are checked and sent on a thread of asyncio's default executor. Waiting takes no thread, and all jobs
-    share one connection. Arguments and errors are those of ``ForecastClient``.
+    of an event loop share one connection. Arguments and errors are those of ``ForecastClient``.
 
     Args:
         url: URL of the workers' Redis; by default ``KRONOS_REDIS_URL``.
@@ -60,7 +60,27 @@ class AsyncForecastClient:
     def __init__(self, url: str | None = None, *, settings: ClientSettings | None = None) -> None:
         settings = settings_for(url, settings)
         dispatcher = RedisDispatcher(settings)
-        self._core = Core(settings, dispatcher, RedisResultStore(settings, dispatcher.redis))
+        self._serve(lambda: Core(settings, dispatcher, RedisResultStore(settings, dispatcher.redis)))
+
+    def _serve(self, make_core: Callable[[], Core]) -> None:
+        self._make_core, self._is_closed = make_core, False
+        self._cores: dict[asyncio.AbstractEventLoop, Core] = {}
+        self._own = make_core()
+        """For what is asked outside of a loop."""
+
+    @property
+    def _core(self) -> Core:
+        """That of the running event loop: connections and tasks belong to one."""
+        if self._is_closed:
+            raise RuntimeError("the client was closed: make a new one")
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self._own
+        if loop not in self._cores:
+            alive = {known: core for known, core in self._cores.items() if not known.is_closed()}
+            self._cores = alive | {loop: self._make_core()}
+        return self._cores[loop]
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,14 +89,20 @@ class AsyncForecastClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections. Calls that still wait end in RuntimeError."""
-        await self._core.close()
-        await self._core.call(self._core.dispatcher.close)
+        """Close the connections. Calls that still wait end in RuntimeError, as do later ones."""
+        if self._is_closed:
+            return
+        core, self._is_closed = self._core, True
+        for loop, other in list(self._cores.items()):
+            if other is not core and not loop.is_closed():
+                loop.call_soon_threadsafe(other.events.release)
+        await core.close()
+        await core.call(core.dispatcher.close)
 
     @property
     def redis_url(self) -> str:
         """The URL of the workers' Redis, with its password."""
-        return self._core.settings.redis_url.get_secret_value()
+        return self._own.settings.redis_url.get_secret_value()
 
     async def workers(self) -> list[AnyWorkerStatus]:
         """The status of every live worker, as announced."""

@@ -378,4 +378,4 @@ class FakeAsyncForecastClient(AsyncForecastClient):
     def __init__(self, fake: FakeForecastClient | None = None) -> None:
         self.fake = fake or FakeForecastClient()
         memory = self.fake._memory
-        self._core = Core(memory.settings, memory, _MemoryStore(memory))
+        self._serve(lambda: Core(memory.settings, memory, _MemoryStore(memory)))

@@ -5,6 +5,7 @@ import gc
 import threading
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 import pytest
@@ -82,6 +83,30 @@ def test_a_forecast_in_one_go(bench):
         await ending
 
     with_client(bench, use)
+
+
+def test_event_loops_one_after_the_other_and_at_once_share_a_client(bench):
+    client = bench.bench.make_client(is_awaited=True)
+
+    async def use() -> None:
+        async with asyncio.timeout(WAIT_S):
+            forecasts = [client.forecast(CANDLES, pred_len=5, timeout_s=WAIT_S) for _ in range(3)]
+            assert await asyncio.gather(*forecasts) == [RESULT] * 3
+
+    async def end(num_jobs: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            await all_end(bench, num_jobs)
+
+    for _ in range(3):
+        with ThreadPoolExecutor() as threads:
+            running = [threads.submit(asyncio.run, use()) for _ in range(2)]
+            ending = threads.submit(asyncio.run, end(6))
+            for each in (*running, ending):
+                each.result()
+    asyncio.run(client.aclose())
+    with pytest.raises(RuntimeError, match="was closed: make a new one"):
+        asyncio.run(client.submit(CANDLES, pred_len=5))
+    assert not bench.bench.waiting()
 
 
 async def code_of(awaitable: Awaitable[object]) -> str:

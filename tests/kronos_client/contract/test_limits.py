@@ -84,7 +84,7 @@ def test_the_default_number_of_paths_keeps_to_lowered_limits(settings, redis):
     for limits, num_series, expected in (
         ({"max_sample_count": 16}, 1, 16),
         ({"max_paths": 20}, 2, 10),
-        ({}, 1, 64),
+        ({}, 1, 100),
     ):
         submit(settings.model_copy(update=limits), {"candles": [CANDLES] * num_series})
         assert taken(redis, "cpu")["sampling"]["sample_count"] == expected
