@@ -9,6 +9,7 @@ For example:
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
 from contextlib import aclosing
 from functools import partial
@@ -67,6 +68,7 @@ class AsyncForecastClient:
         self._cores: dict[asyncio.AbstractEventLoop, Core] = {}
         self._own = make_core()
         """For what is asked outside of a loop."""
+        self._choosing = threading.Lock()
 
     @property
     def _core(self) -> Core:
@@ -77,10 +79,11 @@ class AsyncForecastClient:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return self._own
-        if loop not in self._cores:
-            alive = {known: core for known, core in self._cores.items() if not known.is_closed()}
-            self._cores = alive | {loop: self._make_core()}
-        return self._cores[loop]
+        with self._choosing:
+            if loop not in self._cores:
+                alive = {known: core for known, core in self._cores.items() if not known.is_closed()}
+                self._cores = alive | {loop: self._make_core()}
+            return self._cores[loop]
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,8 +97,9 @@ class AsyncForecastClient:
             return
         core, self._is_closed = self._core, True
         for loop, other in list(self._cores.items()):
-            if other is not core and not loop.is_closed():
-                loop.call_soon_threadsafe(other.events.release)
+            if other is not core and loop.is_running():
+                asyncio.run_coroutine_threadsafe(other.close(), loop)
+        self._own.events.release()
         await core.close()
         await core.call(core.dispatcher.close)
 

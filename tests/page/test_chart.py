@@ -77,6 +77,20 @@ def test_the_answer_says_which_way(routed: RoutedVisit, closes: list[float], wor
     assert page.inner_text("#answer").startswith(words)
 
 
+@pytest.mark.parametrize(
+    ("probability", "words", "is_coloured"),
+    [(0.52, "No clear direction by", False), (0.6, "Up 5.0 % by", False), (0.8, "Up 5.0 % by", True)],
+)
+def test_only_a_likely_move_has_a_colour(
+    routed: RoutedVisit, probability: float, words: str, is_coloured: bool
+):
+    median = SERIES["quantiles"] | {"0.5": column([10.0, 11.025])}
+    chances = [chance | {"probability": probability} for chance in WITH_PATHS["events"]]
+    page = forecast(routed, series=[SERIES | {"quantiles": median, "events": chances}])
+    assert page.inner_text("#answer").startswith(words)
+    assert page.locator("#answer .good").count() == is_coloured
+
+
 def test_a_price_line_reads_how_often_it_is_touched(routed: RoutedVisit):
     page = forecast(routed, series=[WITH_PATHS])
     of = "of 4 simulated paths before Wed, Mar 6"

@@ -19,7 +19,7 @@ export function eventInWords(event) {
 }
 
 const SURE = [[0.9, "Very likely"], [0.7, "Likely"], [0.55, "More likely than not"]]
-const CLEAR = SURE.at(-1)[0] // a smaller chance gives no direction
+const [LIKELY, CLEAR] = [SURE[1][0], SURE[2][0]] // a smaller chance gives no colour, or no direction
 
 /** The levels of the range that is told in words: that of 80 %, else the outermost; null without two levels. */
 export function levelsInWords(quantiles) {
@@ -59,7 +59,7 @@ function sentence(series, last, chart) {
   const range = levels ? `${Math.round(100 * (levels[1] - levels[0]))} % end between ${low} and ${high}` : ""
   const now = change === null ? "" : `last close ${close}`
   const rest = [[sure, range].filter(Boolean).join(", "), now].filter(Boolean).join("; ")
-  return [made("span", hasDirection ? { class: isUp ? "good" : "bad" } : {}, moved), ` by ${chart.shortTime(timestamps.at(-1))}. `,
+  return [made("span", hasDirection && !(chance < LIKELY) ? { class: isUp ? "good" : "bad" } : {}, moved), ` by ${chart.shortTime(timestamps.at(-1))}. `,
     made("span", { class: "rest" }, rest ? `${rest}.`.replaceAll(" %", "\u00a0%") : "")]
 }
 
