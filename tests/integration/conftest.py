@@ -33,7 +33,7 @@ PARITY_SETTINGS = {
     "KRONOS_TOKENIZER": str(PARITY / "tokenizer"),
     "KRONOS_MAX_CONTEXT": "128",
     "KRONOS_ENGINE": "auto" if IS_NATIVE else "torch",
-    "KRONOS_KERNEL_CACHE": os.environ["KRONOS_KERNEL_CACHE"],
+    "KRONOS_KERNEL_CACHE": os.environ.get("KRONOS_KERNEL_CACHE", ""),  # not set where pictures are made
 }
 
 
