@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -65,23 +65,20 @@ class AsyncForecastClient:
 
     def _serve(self, make_core: Callable[[], Core]) -> None:
         self._make_core, self._is_closed = make_core, False
-        self._cores: dict[asyncio.AbstractEventLoop, Core] = {}
-        self._own = make_core()
-        """For what is asked outside of a loop."""
+        self._cores: dict[asyncio.AbstractEventLoop | None, Core] = {}
         self._choosing = threading.Lock()
 
     @property
     def _core(self) -> Core:
-        """That of the running event loop: connections and tasks belong to one."""
+        """That of the running event loop: connections and tasks belong to one. None stands for no loop."""
         if self._is_closed:
             raise RuntimeError("the client was closed: make a new one")
-        try:
+        loop = None
+        with suppress(RuntimeError):
             loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return self._own
         with self._choosing:
             if loop not in self._cores:
-                alive = {known: core for known, core in self._cores.items() if not known.is_closed()}
+                alive = {key: core for key, core in self._cores.items() if not (key and key.is_closed())}
                 self._cores = alive | {loop: self._make_core()}
             return self._cores[loop]
 
@@ -96,17 +93,18 @@ class AsyncForecastClient:
         if self._is_closed:
             return
         core, self._is_closed = self._core, True
-        for loop, other in list(self._cores.items()):
-            if other is not core and loop.is_running():
+        for loop, other in self._cores.items():
+            if loop is None:
+                other.events.release()
+            elif other is not core and loop.is_running():
                 asyncio.run_coroutine_threadsafe(other.close(), loop)
-        self._own.events.release()
         await core.close()
         await core.call(core.dispatcher.close)
 
     @property
     def redis_url(self) -> str:
         """The URL of the workers' Redis, with its password."""
-        return self._own.settings.redis_url.get_secret_value()
+        return self._core.settings.redis_url.get_secret_value()
 
     async def workers(self) -> list[AnyWorkerStatus]:
         """The status of every live worker, as announced."""

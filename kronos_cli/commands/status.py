@@ -16,7 +16,12 @@ from rich.text import Text
 from kronos_cli.one_line_errors import error_as_json
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, show, simple_table
-from kronos_client.contract.worker_status import AnyWorkerStatus, FinetuneWorkerStatus, TrainingStatus
+from kronos_client.contract.worker_status import (
+    AnyWorkerStatus,
+    FinetuneWorkerStatus,
+    ForecastWorkerStatus,
+    TrainingStatus,
+)
 from kronos_client.redis.connection import connect
 from kronos_client.redis.routing import live_workers
 
@@ -118,7 +123,7 @@ def different_limits(workers: Sequence[AnyWorkerStatus]) -> list[str]:
     """A warning for each limit that differs among forecast workers: one refuses what another would take."""
     by_name: dict[str, dict[int, str]] = {}
     for worker in workers:
-        for name, limit in getattr(worker, "limits", {}).items():
+        for name, limit in worker.limits.items() if isinstance(worker, ForecastWorkerStatus) else ():
             by_name.setdefault(name, {}).setdefault(limit, worker.node)
     return [
         f"KRONOS_{name.upper()} is "

@@ -18,7 +18,7 @@ from kronos_model.bars.files.header import SYMBOL_TITLES, UNNAMED_INDEX, are_num
 from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, VALUE, ReadOptions
 from kronos_model.bars.files.vendors import PLAIN, TIME_TITLES, VALUES, Vendor, recognise
 from kronos_model.bars.missing import Missing
-from kronos_model.bars.timestamps import ISO_8601, write_like
+from kronos_model.bars.timestamps import EPOCH_UNITS, ISO_8601, write_like
 from kronos_model.errors import CandleFileError, RepeatedTime
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 MAX_BARS: Final = 2**31
 INSTALL: Final = "pip install pyarrow, by which vendors' frames are read, or give the columns our names"
-_UNITS: Final = {9: "s", 10: "s", 13: "ms", 16: "us", 19: "ns"}
-"""Of numbers since 1970, by their digits."""
 _ISO_TIME: Final = re.compile(ISO_8601)
 _recognised = lru_cache(recognise)
 
@@ -172,7 +170,7 @@ def _in_order(frame: Any, title: Any, notes: list[str]) -> Any:
 
     times = frame.index.to_series() if title is None else frame[title]
     if times.dtype.kind in "iu":
-        unit: Any = _UNITS.get(len(str(times.min()))) if times.min() > 0 else None
+        unit: Any = EPOCH_UNITS.get(len(str(times.min()))) if times.min() > 0 else None
         if unit is None or len(str(times.max())) > len(str(times.min())) + (unit == "s"):
             return None
         wall = pd.to_datetime(times, unit=unit).to_numpy("datetime64[us]")

@@ -198,8 +198,8 @@ def _read_series(
                     f"{event.text!r} asks for the {event.column}, but {ONE_VALUE.lower()}: ask for the close"
                 )
                 raise JobError(ErrorCode.BAD_VALUE, text, f"output.events.{index}")
-        text = f"{ONE_VALUE}. Only the close of the forecast means something. Models trained on candles were "
-        text += "measured to give such series too narrow intervals: backtest first."
+        text = f"{ONE_VALUE}. Only the close of the forecast means something. Models trained on candles may "
+        text += "give such series too narrow intervals: backtest first."
         remarks = [*remarks, text]
     return columns, lookback, remarks, future
 

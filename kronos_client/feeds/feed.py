@@ -146,7 +146,7 @@ class Feed:
     ) -> Appended:
         """Add bars of any number of series, all or none: whole windows or new bars, in any overlap.
 
-        Only series of which Redis has lost bars are left out: FEED_GONE, with ids in ``details["lost"]``.
+        Only series whose bars Redis has lost are left out: FEED_GONE, with ids in ``details["lost"]``.
 
         Args:
             bars: A long frame of pandas or polars, as ``predict_df`` takes it.

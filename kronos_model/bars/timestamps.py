@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -30,7 +30,9 @@ _ZONE_NAME: Final = re.compile(r"[A-Za-z0-9_+-]{1,32}(?:/[A-Za-z0-9_+-]{1,32}){0
 _EXAMPLE: Final = "2024-06-18T09:35:00+08:00"
 _DAY_CHARS, _MINUTE_CHARS, _SECOND_CHARS, _MICROSECOND_CHARS = 10, 16, 19, 26
 NUM_SHARED_TIMES: Final = 16
-"""Of series, so many of which are kept once they were read: those of a universe mostly share them."""
+"""Times of so many series are kept once they were read: those of a universe mostly share them."""
+EPOCH_UNITS: Final[dict[int, Any]] = {9: "s", 10: "s", 13: "ms", 16: "us", 19: "ns"}
+"""Of numbers since 1970, by their digits: any time from 1973 to 2286."""
 FIRST_TIME: Final = np.datetime64("0001-01-01")
 """Python's earliest date."""
 _FIRST_US: Final = int(FIRST_TIME.astype("datetime64[us]").astype(np.int64))

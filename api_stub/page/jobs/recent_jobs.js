@@ -150,7 +150,7 @@ export class RecentJobs {
   }
 }
 
-/** What a row says of a job beside its state: why it failed, or the share of it that is done. */
+/** What a row adds to the state of a job: why it failed, or the share of it that is done. */
 function noteOf({ state, error, bars_done: bars, bars_total: total, progress }) {
   if (error) return state === "failed" ? words(error) : ""
   const { step, num_steps: steps, forecasts_done: done = step, forecasts_total: all = steps } = progress ?? {}

@@ -15,15 +15,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pandas.tseries.api import guess_datetime_format
 
-from kronos_model.bars.timestamps import FIRST_TIME, ISO_8601, iana_name, write_like
+from kronos_model.bars.timestamps import EPOCH_UNITS, FIRST_TIME, ISO_8601, iana_name, write_like
 from kronos_model.errors import CandleFileError
 
 DATE_FORMAT: Final = "date_format"
 MAX_GUESSES: Final = 20
 
 _EPOCH: Final = r"^(?P<whole>[0-9]{9,10}|[0-9]{13}|[0-9]{16}|[0-9]{19})(?:\.[0-9]+)?$"
-"""Seconds, milliseconds, microseconds or nanoseconds since 1970: any time from 1973 to 2286."""
-_UNITS_US: Final = {9: 1e6, 10: 1e6, 13: 1e3, 16: 1, 19: 1e-3}
+"""A number of ``EPOCH_UNITS``."""
+_UNITS_US: Final = {
+    length: np.timedelta64(1, unit) / np.timedelta64(1, "us") for length, unit in EPOCH_UNITS.items()
+}
 _WITH_OFFSET: Final = (
     r"^(?P<local>.*:[0-9]{2}(?:[.][0-9]+)?) ?(?P<offset>Z|UTC|GMT|[+-][0-9]{2}(?::?[0-9]{2})?)$"
 )

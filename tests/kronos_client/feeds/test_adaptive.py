@@ -19,7 +19,7 @@ def loss(quantiles: np.ndarray, actual: np.ndarray) -> float:
 
 
 def simulate(volatility: np.ndarray, seed: int, degrees: float) -> tuple[np.ndarray, dict[int, list[float]]]:
-    """Twenty series, of which half of the variance is common; their model's volatility is always 1.
+    """Twenty series; half of their variance is common, and their model's volatility is always 1.
 
     Returns:
         Whether the 80 % interval held the outcome, (S, 2, T), 1 and 12 steps ahead; by steps ahead the loss

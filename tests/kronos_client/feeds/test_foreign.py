@@ -30,7 +30,7 @@ def keys_of(feed: Feed) -> list[str]:
 
 
 def outcomes(calls: list[Callable[[], object]]) -> list[JobError]:
-    """The errors of calls, each of which must be one of ours."""
+    """The errors of calls; each must be one of ours."""
     errors = []
     for call in calls:
         try:
