@@ -92,12 +92,10 @@ def _written(media_type: str, series: Sequence[SeriesForecast], caution: str | N
     for forecast in series:
         chances = {chance.event: chance.probability for chance in forecast.events}
         columns = forecast_columns(
-            forecast.id, forecast.timestamps, forecast.mean, forecast.quantiles, chances
+            forecast.id, forecast.timestamps, forecast.mean, forecast.quantiles, chances, caution
         )
         for name, paths in (forecast.paths or {}).items():
             columns |= {f"{name}_path{number}": values for number, values in enumerate(paths, 1)}
-        if caution is not None:
-            columns["caution"] = [caution] * len(forecast.timestamps)
         schema = pa.schema((name, pa.string() if name in TEXTS else pa.float64()) for name in columns)
         tables.append(pa.table(columns, schema=schema))
     sink = io.BytesIO()

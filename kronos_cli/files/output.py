@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from kronos_cli.files.inputs import Source
 from kronos_client.contract.results import ForecastResult, forecast_columns, long_columns
 from kronos_model.atomic_write import atomic_write, disk_errors
+from kronos_model.checkpoints.names import caution_in
 from kronos_model.errors import DiskFull, InputError
 from kronos_model.file_lock import lock
 
@@ -53,8 +54,9 @@ def columns_of(record: Record, form: LongForm | None = None) -> Mapping[str, Seq
         mean, quantiles = record["mean"], record["quantiles"]
         return long_columns(name, record["timestamps"], mean, quantiles, form.targets, form.titles)
     chances = {chance["event"]: chance["probability"] for chance in record.get("events", ())}
+    caution = caution_in(record["warnings"]) or ""  # forecasts of several models have the same columns
     return forecast_columns(
-        record["series"], record["timestamps"], record["mean"], record["quantiles"], chances
+        record["series"], record["timestamps"], record["mean"], record["quantiles"], chances, caution
     )
 
 

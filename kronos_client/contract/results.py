@@ -347,17 +347,19 @@ def forecast_columns(
     mean: Mapping[ColumnName, Sequence[float]],
     quantiles: Mapping[str, Mapping[ColumnName, Sequence[float]]],
     chances: Mapping[str, float],
+    caution: str | None = None,
 ) -> dict[str, Sequence[Any]]:
     """A forecast as a table: ``series``, ``timestamp``, the mean, and each quantile as ``close_q0.1``.
 
-    The chance of an event, whose text is its column's title, is the same in all rows.
+    Chances of events, whose texts are the titles, and the ``caution`` are the same in all rows.
     """
+    constants = {**chances} | ({} if caution is None else {"caution": caution})
     table: dict[str, Sequence[Any]] = {"series": [name] * len(timestamps), "timestamp": timestamps}
     table |= {column: mean[column] for column in COLUMNS if column in mean}
     for level in sorted(quantiles, key=float):
         quantile = quantiles[level]
         table |= {f"{column}_q{level}": quantile[column] for column in COLUMNS if column in quantile}
-    return table | {event: [chance] * len(timestamps) for event, chance in chances.items()}
+    return table | {title: [value] * len(timestamps) for title, value in constants.items()}
 
 
 def long_columns(

@@ -22,11 +22,13 @@ from kronos_cli.files.output import (
 )
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
+from kronos_model.checkpoints.names import FOR_TRYING
 from kronos_model.errors import DiskFull, InputError
 from tests.worker.inference.forecasts import result
 
 NAMES = ["open", "high", "low", "close", "volume", "amount"]
-COLUMNS = ["series", "timestamp", *NAMES, *(f"{name}_q0.1" for name in NAMES), *(f"{n}_q0.9" for n in NAMES)]
+QUANTILES = [f"{name}_q{level}" for level in (0.1, 0.9) for name in NAMES]
+COLUMNS = ["series", "timestamp", *NAMES, *QUANTILES, "caution"]
 
 
 def record(name: str = "a", close: float = 10.0) -> dict[str, Any]:
@@ -59,6 +61,14 @@ def test_a_table_holds_the_series_one_after_the_other(tmp_path: Path, kind: Kind
     table = read(path, kind)
     assert table["series"].tolist() == ["a", "a", "b", "b"]
     assert table["open"].tolist() == [10.0, 11.0, 20.5, 21.5]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_says_which_forecasts_are_only_for_trying(tmp_path: Path, kind: Kind) -> None:
+    caution = f"kronos-tiny was trained on synthetic candles: {FOR_TRYING}."
+    records = [record("a"), record("b") | {"warnings": ["Another.", caution]}]
+    write_table(tmp_path / f"all.{kind}", kind, records)
+    assert read(tmp_path / f"all.{kind}", kind)["caution"].fillna("").tolist() == ["", "", caution, caution]
 
 
 def test_json_has_the_origin_of_a_forecast(tmp_path: Path) -> None:
