@@ -72,6 +72,10 @@ pool.onChange((state) => {
   if (!hasModels) readModels()
   recent.refresh()
 })
+for (const button of document.querySelectorAll(".start button")) { // on a small screen, results come before the form
+  const form = button.closest("section").querySelector("form")
+  button.addEventListener("click", () => [form.scrollIntoView(), form.focus({ preventScroll: true })])
+}
 askForKey(() => {
   pool.refresh()
   openAddress()

@@ -46,15 +46,6 @@ def test_the_answer_is_one_sentence_and_its_numbers(routed: RoutedVisit):
     assert page.locator("#chances .meaning").first.inner_text() == "± 20.0 %: 3 of 4 simulated paths"
 
 
-def test_on_a_phone_nothing_covers_an_answer(routed: RoutedVisit):
-    routed.page.set_viewport_size({"width": 390, "height": 844})
-    page = with_file(routed)
-    place = "getComputedStyle(document.querySelector('.go')).position"
-    assert page.evaluate(place) == "fixed"
-    forecast(routed, series=[SERIES])
-    assert page.evaluate(place) == "static"
-
-
 def test_the_zone_stands_with_the_times_and_not_in_the_headline(routed: RoutedVisit):
     hours = [f"2024-03-04T0{hour}:00:00-05:00" for hour in range(1, 7)]
     series = {**CONTENT["series"], "timestamps": hours, "timezone": "America/New_York"}  # type: ignore[dict-item]

@@ -3,18 +3,25 @@
 import gzip
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 from kronos_client.client import ForecastClient
+from kronos_client.contract.schemas import example as example_of
 from tests.integration.conftest import StartWorker, client  # noqa: F401
-from tests.page.conftest import PAGE, OpenPage, RoutedVisit, StartApi
-from tests.page.test_routed import CONTENT
+from tests.page.conftest import PAGE, OpenPage, RoutedVisit, StartApi, wait_until
+from tests.page.test_routed import CONTENT, end
 from tools.page import example
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PHONE = {"width": 390, "height": 844}
 TOLERANCE = 1e-3
 MAX_PACKED_BYTES = 250_000
+MAX_OWN_LINES = 4500
 
 
 def numbers_of(value: Any) -> list[float]:
@@ -23,6 +30,12 @@ def numbers_of(value: Any) -> list[float]:
     if isinstance(value, list):
         return [number for one in value for number in numbers_of(one)]
     return [value] if isinstance(value, float) else []
+
+
+def is_on_first_screen(page: "Page", field: str) -> bool:
+    box = page.locator(field).bounding_box()
+    inside = 0 <= box["x"] < box["x"] + box["width"] <= PHONE["width"]
+    return inside and box["y"] + box["height"] <= PHONE["height"]
 
 
 def test_the_example_is_what_the_bundled_model_computes(start_worker: StartWorker, client: ForecastClient):  # noqa: F811
@@ -55,25 +68,42 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     assert waiting.value.suggested_filename == "forecast-sample.png"
 
 
-def test_a_phone_has_the_button_at_hand_once_there_is_a_file(routed: RoutedVisit):
-    height = 844
-    routed.page.set_viewport_size({"width": 390, "height": height})
+def test_a_phone_has_all_that_a_forecast_needs_on_its_first_screen(routed: RoutedVisit):
+    routed.page.set_viewport_size(PHONE)
     page = routed.open()
     page.wait_for_selector("#figure")
     assert page.locator("#drop").bounding_box()["height"] < 72  # one row
-    assert page.locator("#chart").bounding_box()["y"] < height / 2
-    assert page.locator("#run").bounding_box()["y"] > height  # nothing to forecast from covers nothing
-    for field in ("model", "horizon", "download-png"):
-        box = page.locator(f"#{field}").bounding_box()
-        assert box["y"] + box["height"] <= height, field
-        assert 0 <= box["x"] < box["x"] + box["width"] <= 390, field
+    assert page.locator("#chart").bounding_box()["y"] < PHONE["height"] / 2
+    for field in ("model", "horizon", "run", "download-png"):
+        assert is_on_first_screen(page, f"#{field}"), field
     page.click("#sample")
     page.wait_for_selector("#run:enabled")
-    bar = page.locator(".go").bounding_box()
-    assert bar["y"] + bar["height"] == height
-    assert bar["height"] < 72
-    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
-    assert page.locator("footer a").last.bounding_box()["y"] < bar["y"] - 16  # nothing stays covered
+    fields = [page.locator(f"#{field}").bounding_box() for field in ("horizon", "run")]
+    assert [box["y"] + box["height"] for box in fields] == [fields[0]["y"] + fields[0]["height"]] * 2
+    assert is_on_first_screen(page, "#run")
+    assert page.inner_text("#run").split() == ["Forecast", "48", "×", "5", "minutes"]  # for screen readers
+
+
+@pytest.mark.parametrize(
+    ("view", "result", "shown", "button"),
+    [("backtest", "backtest-result", "tested", "test"), ("finetune", "finetune-result", "trained", "train")],
+)
+def test_a_phone_has_what_starts_a_job_on_the_first_screen(
+    routed: RoutedVisit, view: str, result: str, shown: str, button: str
+):
+    routed.page.set_viewport_size(PHONE)
+    routed.answers[f"{view}s/one/events"] = end(state="done", result=example_of(result))
+    page = routed.open(f"#/{view}")
+    assert is_on_first_screen(page, f"#{button}")
+    page.goto(f"{routed.url}#{view}s/one")
+    page.wait_for_selector(f"#{shown}")
+    page.evaluate("scrollTo(0, 0)")
+    assert not is_on_first_screen(page, f"#{button}")  # the result comes first
+    assert is_on_first_screen(page, f"#{view} .start button")
+    page.click(f"#{view} .start button")
+    wait_until(page, "id => document.querySelector(id).contains(document.activeElement)", f"#{view}-form")
+    page.wait_for_timeout(100)
+    assert 0 <= page.locator(f"#{view}-form").bounding_box()["y"] < PHONE["height"] / 2
 
 
 def test_the_scale_holds_the_whole_of_the_widest_range(routed: RoutedVisit):
@@ -121,6 +151,11 @@ def test_the_first_load_is_small(routed: RoutedVisit):
     files = [PAGE / (name or "index.html") for name in loaded if not name.startswith("v1/")]
     assert PAGE / "forecast" / "example.json" in files
     assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= MAX_PACKED_BYTES
+
+
+def test_the_page_stays_small_to_read():
+    own = [path for path in PAGE.rglob("*") if path.suffix in {".js", ".css"} and "vendor" not in path.parts]
+    assert sum(len(path.read_text().splitlines()) for path in own) <= MAX_OWN_LINES
 
 
 def test_an_address_of_a_job_shows_no_example(routed: RoutedVisit):

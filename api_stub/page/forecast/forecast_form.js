@@ -95,7 +95,8 @@ export class ForecastForm {
     const model = this.#model
     const calibration = model?.calibration
     const horizon = numberIn("horizon") ?? 0
-    byId("run").textContent = this.#candles ? `Forecast ${lengthOf(horizon, this.#candles.timestamps)}` : "Forecast: open a file first"
+    const what = this.#candles ? ` ${lengthOf(horizon, this.#candles.timestamps)}` : ": open a file first"
+    byId("run").replaceChildren("Forecast", made("span", {}, what))
     byId("calibration").hidden = !calibration
     showText(byId("calibration-note"), calibration && `Learned from ${count(calibration.num_windows)} earlier forecasts, the last on ` +
       `${timesOf([calibration.last.slice(0, 10)])(calibration.last.slice(0, 10))}. It reads ${bars(calibration.lookback)}, and holds for ` +
