@@ -21,10 +21,10 @@ from kronos_client.backtesting.run import model_names
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
+from kronos_client.feeds.blocks import TAIL_BARS
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import FeedStore
-from kronos_client.feeds.window import TAIL_BARS
 from kronos_client.registry.model_registry import ModelRegistry
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, OfGrowingFiles, ReadOptions

@@ -19,10 +19,10 @@ from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.predict_df import LongFrame
 from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
+from kronos_client.feeds.blocks import Block, Change, Lost, Record, compare, cut, num_kept_blocks, trimmed
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import FeedStore, gone
 from kronos_client.feeds.stored import Read, Write
-from kronos_client.feeds.window import Block, Change, Lost, Record, compare, cut, num_kept_blocks, trimmed
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.calendar.spacing import LAST_TIME
 from kronos_model.bars.columns import COLUMNS, check_candles, check_price_columns, impossible_warning

@@ -18,12 +18,12 @@ from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened_forecast
 from kronos_client.feeds.bars import Bars, shortest
+from kronos_client.feeds.blocks import Lost
 from kronos_client.feeds.drift import NOMINAL, SeriesState
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
 from kronos_client.feeds.store import FeedStore, gone
 from kronos_client.feeds.stored import Delivery, End, Ends, Read, TakenFeed, Unscored
-from kronos_client.feeds.window import Lost
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.columns import CLOSE
 from kronos_model.bars.timestamps import parse_timestamps

@@ -17,7 +17,7 @@ from kronos_client.contract.results import MIN_PATHS_OF_QUANTILES
 from kronos_client.core.forecast_request import forecast_payload
 from kronos_client.core.job import forecast_job
 from kronos_client.core.options import FeedOptions
-from kronos_client.feeds.window import TAIL_BARS
+from kronos_client.feeds.blocks import TAIL_BARS
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.calendar.exchange import load_exchange
 from kronos_model.bars.calendar.sessions import DAY

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple, Self
 
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.manifest import Manifest
+from kronos_client.feeds.blocks import Record
 from kronos_client.feeds.options import FeedSpec
-from kronos_client.feeds.window import Record
 from kronos_model.evaluation.windows import Array
 
 VERSION: Final = re.compile(rb"(\d+) (\d+\.?\d*)")

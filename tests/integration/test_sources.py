@@ -16,8 +16,8 @@ from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import JobError
+from kronos_client.feeds.blocks import Record
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.window import Record
 from tests.faults.proxy import FaultyProxy, Rule
 from tests.integration.conftest import ROOT
 from tests.integration.exchange import Exchange

@@ -1,4 +1,4 @@
-"""What an append changes in a series: its record, the blocks it adds, and those it no longer needs.
+"""A series' bars as blocks: its record, the blocks that an append adds, and those it no longer needs.
 
 A window is a list of blocks of at most ``BLOCK_BARS`` bars. A new bar is a block of its own; three blocks of
 a size and the next one become a larger one. So a bar is written four times at most, and a window of 512 bars
