@@ -191,7 +191,7 @@ def test_a_report_is_drawn_as_its_page_is(answered: RoutedVisit):
     )
     pressed = page.locator("#worst button[aria-pressed=true]").all_inner_texts()
     assert pressed == ["SOL-USD, Tue, Jan 9, 2024, 05:00 AM: 2 usual moves"]
-    assert page.inner_text("#worst .values >> nth=0").endswith("close 35.16, forecast 35.87")
+    assert page.inner_text("#worst .legend >> nth=0").strip() == "O 35.96 H 36.03 L 35.83 C 35.90 −0.17 %"
     page.evaluate("document.querySelectorAll('#tested details').forEach(part => { part.open = true })")
     assert axe_problems(page, "#backtest") == []
     page.set_viewport_size(PHONE)

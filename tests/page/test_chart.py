@@ -1,7 +1,10 @@
 """What one can do with the chart and read from the answer, on answers of the test's own."""
 
+import io
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import matplotlib.image
 import pytest
 
 from kronos_client.contract.schemas import example
@@ -23,6 +26,9 @@ PATHS = {
 }
 WITH_PATHS = SERIES | {"paths": PATHS, "events": [UP]}
 BACKTEST = example("backtest-result")
+UP_COLOUR, MEDIAN_COLOUR = (0x0B, 0x7A, 0x5C), (0x7C, 0x3A, 0xED)
+AXIS_PX = 30
+TAG_PX = 200
 
 
 def card(page: "Page") -> list[list[str]]:
@@ -129,6 +135,52 @@ def test_the_card_of_a_bar_has_its_values_and_the_ranges(routed: RoutedVisit):
     ]  # fmt: skip
     page.keyboard.press("Escape")
     assert page.locator("#values").is_hidden()
+
+
+def axis_colours(page: "Page") -> set[tuple[int, ...]]:
+    """The strong colours of areas on the axis of prices."""
+    with io.BytesIO(page.locator("#chart").screenshot()) as picture:
+        pixels = matplotlib.image.imread(picture, format="png")
+    points = (255 * pixels[:, -AXIS_PX:, :3]).round().astype(int).reshape(-1, 3)
+    counted = Counter(map(tuple, points.tolist()))
+    return {
+        colour
+        for colour, number in counted.items()
+        if number > TAG_PX and max(colour) - min(colour) > TAG_PX // 2
+    }
+
+
+def legend(page: "Page") -> tuple[str, set[str]]:
+    """The line at the top of the chart, and the classes of its values."""
+    values = page.locator("#chart .legend b")
+    return page.inner_text("#chart .legend").strip(), set(
+        values.evaluate_all("all => all.map(one => one.className)")
+    )
+
+
+def test_a_line_at_the_top_follows_the_crosshair(routed: RoutedVisit):
+    page = forecast(routed)
+    assert legend(page) == ("O 10.00 H 13.00 L 9.00 C 10.50 +2.44 %", {"good"})
+    page.focus("#chart")
+    page.keyboard.press("End")
+    assert legend(page) == (
+        "Wed, Mar 6, 2024 O 10.00 H 13.00 L 9.00 C 12.00 +9.09 % forecast 11.50",
+        {"good", ""},
+    )
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
+    assert legend(page) == ("Sun, Mar 3, 2024 O 10.00 H 13.00 L 9.00 C 10.25 +2.50 %", {"good"})
+    page.keyboard.press("Escape")
+    assert legend(page) == ("O 10.00 H 13.00 L 9.00 C 10.50 +2.44 %", {"good"})
+
+
+def test_the_axis_has_tags_of_the_last_close_and_the_median(routed: RoutedVisit):
+    page = with_file(routed)
+    await_frame(page)
+    assert axis_colours(page) == {UP_COLOUR}
+    forecast(routed)
+    await_frame(page)
+    assert axis_colours(page) == {UP_COLOUR, MEDIAN_COLOUR}
 
 
 def test_one_of_several_series_is_found_by_its_name(routed: RoutedVisit):

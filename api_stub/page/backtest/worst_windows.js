@@ -30,15 +30,9 @@ export function showWorstWindows(windows = [], horizon) {
 class WindowChart {
   constructor(model) {
     this.model = model
-    this.element = made("div", {
-      class: "chart loss", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": model,
-    })
-    this.text = made("p", { class: "values help" })
-    this.part = made("div", { class: "drawn" }, made("h4", {}, model), this.element, this.text)
-    this.chart = new ForecastChart(this.element, ({ text, bar, actual, mean }) => {
-      const median = mean ? `, forecast ${this.chart.price(mean.close)}` : ""
-      this.text.textContent = `${this.chart.time(text)}: close ${this.chart.price((bar ?? actual).close)}${median}`
-    })
+    this.element = made("div", { class: "chart loss", tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": model })
+    this.part = made("div", { class: "drawn" }, made("h4", {}, model), this.element)
+    this.chart = new ForecastChart(this.element)
   }
 
   show({ instrument, timestamps, open, high, low, close, quantiles }, horizon) {

@@ -48,10 +48,10 @@ export class Ahead {
       if (!this.label) return
       context.fillStyle = text
       context.font = "12px system-ui, sans-serif"
-      context.textBaseline = "top"
-      if (context.measureText(this.label).width < width - x - GAP_PX) context.fillText(this.label, x + GAP_PX, GAP_PX)
+      const y = height - GAP_PX
+      if (context.measureText(this.label).width < width - x - GAP_PX) context.fillText(this.label, x + GAP_PX, y)
       context.textAlign = "right"
-      context.fillText("now", x - GAP_PX, GAP_PX)
+      context.fillText("now", x - GAP_PX, y)
     })
   }
 }

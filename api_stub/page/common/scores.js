@@ -30,9 +30,7 @@ export function comparison(title, caption, columns, rows) {
 /** The table of scores of `[name, scores]`, and below it what they were made on. */
 export const scoresTable = (rows, madeOn = "") => comparison("Scores", madeOn + CAPTION, COLUMNS, rows)
 
-const SHORT = {
-  good: "Better than all simple forecasts", bad: "Worse than a simple forecast", "": "No clear advantage over simple forecasts",
-}
+const SHORT = { good: "Better than all simple forecasts", bad: "Worse than a simple forecast", "": "No clear advantage over simple forecasts" }
 
 const NUMBER = /^([\d.]+ % (?:better|worse)) (than .*?)(, which is no clear difference)?\)\.$/
 

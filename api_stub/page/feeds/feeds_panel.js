@@ -157,23 +157,11 @@ export class FeedsPanel {
     const candles = new Candles(id, only(timestamps), Object.fromEntries(Object.entries(columns).map(([name, of]) => [name, only(of)])))
     const numRead = candles.timestamps.indexOf(newest.last_time) + 1 || candles.length
     const forecast = newest.forecast ? { ...newest.forecast, paths: null } : null
-    this.#chart ??= new ForecastChart(byId("feed-chart"), showBar)
+    this.#chart ??= new ForecastChart(byId("feed-chart"))
     this.#chart.show(candles.slice(0, numRead), candles.slice(numRead), forecast, false, past)
     const levels = Object.keys(forecast?.quantiles ?? {})
-    showKey(byId("feed-key"), {
-      hasBars: true, followed: numRead < candles.length && "newer bars, not forecast yet", levels, numPast: past.length,
-    })
+    showKey(byId("feed-key"), { hasBars: true, followed: numRead < candles.length && "newer bars, not forecast yet", levels, numPast: past.length })
     byId("feed-caption").textContent = forecast ? `${id}: the closes after ${this.#chart.time(newest.last_time)}, by ${newest.model?.id ?? "?"}`
       : `${id}: no forecast${newest.failure ? `: ${newest.failure.code}` : " yet"}`
   }
-}
-
-/** Says below the chart what is known and was forecast of the bar that is pointed at, or of the last one. */
-function showBar({ text, bar, actual, mean, past }, chart) {
-  const close = (bar ?? actual)?.close
-  const medians = (past ?? []).flatMap((quantiles) => quantiles?.["0.5"] ?? [])
-  const [low, high] = [Math.min(...medians), Math.max(...medians)].map((value) => chart.price(value))
-  byId("feed-values").textContent = [chart.time(text), ...(close === undefined ? [] : [`close ${chart.price(close)}`]),
-    ...(mean ? [`forecast ${chart.price(mean.close)}`] : []),
-    ...(medians.length ? [`before ${low === high ? low : `${low} to ${high}`}`] : [])].join(" · ")
 }

@@ -25,9 +25,7 @@ export class Candles {
   get length() { return this.timestamps.length }
 
   slice(start, end) {
-    const columns = Object.fromEntries(
-      Object.entries(this.columns).map(([name, values]) => [name, values.slice(start, end)]),
-    )
+    const columns = Object.fromEntries(Object.entries(this.columns).map(([name, values]) => [name, values.slice(start, end)]))
     return new Candles(this.name, this.timestamps.slice(start, end), columns, this.timezone)
   }
 }

@@ -1,13 +1,12 @@
 /** The chart of a forecast: candles, the actual bars after them, median, ranges, simulated paths, earlier forecasts, and volume. */
 
-import {
-  CandlestickSeries, HistogramSeries, LineSeries, PriceScaleMode, createChart,
-} from "../vendor/lightweight-charts/lightweight-charts.js"
+import { CandlestickSeries, HistogramSeries, LineSeries, LineStyle, PriceScaleMode, createChart } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { Ahead } from "../charts/ahead.js"
 import { BandView, LinesView } from "../charts/band_series.js"
 import { followSize } from "../charts/chart_size.js"
 import { chartOptions, colour, withColours } from "../charts/colours.js"
-import { NEAR, axisText, compact, decimalsOf, digitsFor, digitsOf, price, timesOf, zoneOf } from "../common/format.js"
+import { made } from "../common/elements.js"
+import { NEAR, axisText, compact, decimalsOf, digitsFor, digitsOf, price, signed, timesOf, zoneOf } from "../common/format.js"
 import { isIntraday } from "../common/times.js"
 import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
@@ -23,6 +22,7 @@ const COLOURS = {
   volume: "volume", meanVolume: "mean",
 }
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false, lineWidth: 2 }
+const LETTERS = { O: "open", H: "high", L: "low", C: "close" }
 
 export class ForecastChart {
   #series = {}
@@ -33,6 +33,8 @@ export class ForecastChart {
   #shows = "start" // what is fitted to the width: the start, all, or so many bars; null once the user has moved or zoomed
   #ahead = [new Ahead("forecast"), new Ahead()] // of the prices, and of the volume
   #line = null
+  #tag = null // the line and the label of the last close
+  #legend = made("p", { class: "legend" })
   /** Called with the price at which the chart is clicked. */
   onClick = () => {}
   /** Called with what is fitted to the width, as `fit` takes it, whenever that changes. */
@@ -43,16 +45,15 @@ export class ForecastChart {
    * Calls `onValues` with the values of the bar under the pointer, or of the last bar, with this chart, and with `isPointed`
    * and `isRight`: whether the bar is pointed at, and whether a card with its values covers less at the right.
    */
-  constructor(element, onValues) {
+  constructor(element, onValues = () => {}) {
     this.element = element
+    element.append(this.#legend)
     this.chart = createChart(element, {
       ...chartOptions(),
       localization: { timeFormatter: (time) => this.#timeText(time) },
       handleScroll: { vertTouchDrag: false }, // a vertical drag on a touch screen scrolls the page
       handleScale: { axisDoubleClickReset: { time: false, price: true } },
-      timeScale: {
-        fixLeftEdge: true, fixRightEdge: true, tickMarkFormatter: axisText, tickMarkMaxCharacterLength: 10, minBarSpacing: MIN_BAR_PX,
-      },
+      timeScale: { fixLeftEdge: true, fixRightEdge: true, tickMarkFormatter: axisText, tickMarkMaxCharacterLength: 10, minBarSpacing: MIN_BAR_PX },
     })
     this.onValues = onValues
     const add = (name, kind, pane = 0) => {
@@ -65,6 +66,7 @@ export class ForecastChart {
     add("meanCandles", CandlestickSeries)
     add("candles", CandlestickSeries)
     add("mean", LineSeries)
+    for (const name of ["mean", "meanCandles"]) this.#series[name].applyOptions({ lastValueVisible: true })
     add("volume", HistogramSeries, 1)
     add("meanVolume", LineSeries, 1)
     this.chart.panes()[0].setStretchFactor(4)
@@ -173,7 +175,9 @@ export class ForecastChart {
       const most = Math.max(...values.map((value) => decimalsOf(Number(value.toFixed(this.digits)))))
       return values.map((value) => price(value, most))
     }
-    const priceFormat = { type: "custom", formatter: (value) => this.price(value), tickmarksFormatter: onAxis, minMove: 10 ** -this.digits }
+    const closes = lookback.columns.close?.slice(-LOOKED_AT) ?? forecast?.mean.close ?? []
+    const span = [Math.min(...closes), Math.max(...closes)]
+    const priceFormat = { type: "custom", formatter: (value) => this.rounded(...span, value)[2], tickmarksFormatter: onAxis, minMove: 10 ** -this.digits }
     for (const [name, one] of Object.entries(this.#series)) {
       one.applyOptions({ priceFormat: /volume/i.test(name) ? { type: "custom", formatter: compact, minMove: 0.01 } : priceFormat })
     }
@@ -187,13 +191,9 @@ export class ForecastChart {
     this.chart.applyOptions(chartOptions())
     const { paths, past, candles, meanCandles, mean, volume, meanVolume } = this.#series
     const [up, down, violet] = [colour("up"), colour("down"), colour("mean")]
-    candles.applyOptions({
-      upColor: up, downColor: down, borderUpColor: up, borderDownColor: down, wickUpColor: up, wickDownColor: down,
-    })
-    meanCandles.applyOptions({
-      upColor: colour("ground"), downColor: violet, borderUpColor: violet, borderDownColor: violet,
-      wickUpColor: violet, wickDownColor: violet,
-    })
+    const inColours = (rise, fall) => ({ upColor: rise, downColor: fall, borderUpColor: rise, borderDownColor: fall, wickUpColor: rise, wickDownColor: fall })
+    candles.applyOptions(inColours(up, down))
+    meanCandles.applyOptions({ ...inColours(violet, violet), upColor: colour("ground") })
     for (const [name, of] of Object.entries(COLOURS)) this.#series[name].applyOptions({ color: colour(of) })
     this.#line?.applyOptions({ color: colour("accent") })
     if (!this.#drawn) return
@@ -215,8 +215,10 @@ export class ForecastChart {
     // Every line of the forecast begins at the last known close.
     const close = anchor?.[1].bar.close
     const begun = (items, first) => items.length && anchor ? [{ time: anchor[0], ...first }, ...items] : items
-    const middle = (quantiles) => quantiles.find(([level]) => Number(level) === 0.5)?.[1]
-    const line = from((point) => point.mean && { value: middle(point.quantiles) ?? point.mean.close })
+    if (this.#tag) candles.removePriceLine(this.#tag)
+    this.#tag = anchor ? candles.createPriceLine(
+      { price: close, color: close < anchor[1].bar.open ? down : up, lineWidth: 1, lineStyle: LineStyle.Dotted, title: "" }) : null
+    const line = from((point) => point.mean && { value: middleOf(point) })
     mean.setData(asCandles ? [] : begun(line, { value: close }))
     meanCandles.setData(asCandles ? from((point) => point.mean) : [])
     const levels = this.#drawn.forecast ? Object.keys(this.#drawn.forecast.quantiles) : []
@@ -238,8 +240,26 @@ export class ForecastChart {
     this.#at = time === undefined ? null : this.#times.indexOf(time)
     const point = this.#points.get(time ?? this.#times.at(-1))
     if (!point) return
+    this.#tell(time ?? this.#times[this.#drawn.lookback.length - 1] ?? this.#times.at(-1), time !== undefined)
     const x = time === undefined ? 0 : this.chart.timeScale().timeToCoordinate(time)
     this.onValues(point, this, { isPointed: time !== undefined, isRight: x < this.element.clientWidth / 2 })
+  }
+
+  /** Says at the top of the chart what a bar was, and is forecast to be: its change is that from the bar before, or from the last known one. */
+  #tell(time, isPointed) {
+    const { text, bar, actual = bar, mean, past = [], ...point } = this.#points.get(time)
+    const before = actual ? this.#points.get(this.#times[this.#times.indexOf(time) - 1]) : { bar: { close: this.#drawn.lookback.columns.close?.at(-1) } }
+    const change = 100 * ((actual?.close ?? middleOf({ mean, ...point })) / (before?.bar ?? before?.actual)?.close - 1)
+    const medians = past.flatMap((quantiles) => quantiles?.["0.5"] ?? [])
+    const [low, high] = [Math.min(...medians), Math.max(...medians)].map((value) => this.price(value))
+    const forecast = mean ? [["forecast", this.price(middleOf({ mean, ...point }))]] : []
+    const items = [
+      ...(actual ? Object.entries(LETTERS).map(([letter, name]) => [letter, this.price(actual[name])]) : forecast),
+      ...(Number.isFinite(change) ? [["", `${signed(change, (part) => price(part, 2))} %`]] : []),
+      ...(actual ? forecast : []), ...(medians.length && isPointed ? [["before", low === high ? low : `${low} to ${high}`]] : []),
+    ]
+    const kind = change < 0 ? "bad" : change > 0 ? "good" : ""
+    this.#legend.replaceChildren(isPointed ? `${this.time(text)} ` : "", ...items.flatMap(([name, value]) => [`${name} `, made("b", { class: name.length > 1 ? "" : kind }, value), " "]))
   }
 
   /** A price with the decimals of the file; "" for undefined. */
@@ -295,6 +315,11 @@ export class ForecastChart {
     const [middle, half] = [(from + to) / 2, Math.max(2, ((to - from) / 2) * factor)]
     this.chart.timeScale().setVisibleLogicalRange({ from: middle - half, to: middle + half })
   }
+}
+
+/** What is forecast of a bar's close: the median, or else the mean. */
+function middleOf({ mean, quantiles }) {
+  return quantiles.find(([level]) => Number(level) === 0.5)?.[1] ?? mean.close
 }
 
 /** What a chart is about, as text: while it stays the same, the user's view of it stays too. */

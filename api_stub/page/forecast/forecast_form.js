@@ -61,9 +61,7 @@ export class ForecastForm {
       series: [series],
       pred_len: horizon,
       lookback: numberIn("lookback") ?? "auto",
-      sampling: {
-        temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed,
-      },
+      sampling: { temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed },
       output: {
         quantiles: this.#isCalibrated || numberIn("samples") < WIDE_PATHS ? QUANTILES : WIDE, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
         events: [HIGHER, ...byId("events").value.split(",").map((text) => text.trim()).filter(Boolean)],
