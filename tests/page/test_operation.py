@@ -257,6 +257,15 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
     assert page.locator("#fleet .scroll").evaluate("one => one.scrollWidth - one.clientWidth") == 0
 
 
+def dot_colour(page: "Page", selector: str) -> str:
+    colour = "selector => getComputedStyle(document.querySelector(selector), '::before').backgroundColor"
+    return str(page.evaluate(colour, selector))
+
+
+def of_theme(page: "Page", name: str) -> str:
+    return str(page.evaluate("async (name) => (await import('./charts/colours.js')).colour(name)", name))
+
+
 @pytest.mark.parametrize(
     ("changed", "colour", "state"),
     [
@@ -279,10 +288,39 @@ def test_only_what_works_is_green_and_only_what_needs_somebody_is_yellow_or_red(
     page.wait_for_selector(dot)
     assert page.inner_text(dot) == state
     assert page.inner_text(".pool .state").endswith(", full") is (state == "Full")
-    shown = f"getComputedStyle(document.querySelector('{dot}'), '::before').backgroundColor"
-    assert page.evaluate(shown) == page.evaluate(
-        "async (name) => (await import('./charts/colours.js')).colour(name)", colour
-    )
+    assert dot_colour(page, dot) == of_theme(page, colour)
+
+
+@pytest.mark.parametrize(
+    ("num_ready", "num_waiting", "colour"),
+    [(1, 0, "up"), (1, 9, "up"), (0, 0, "warning-line"), (0, 1, "down")],
+)
+def test_a_pool_is_green_while_it_needs_nothing(
+    routed: RoutedVisit, num_ready: int, num_waiting: int, colour: str
+):
+    lengths = {"high": 0, "normal": num_waiting, "low": 0}
+    worker = WORKER | {"slots": 64, "sequences_running": 0, "state": "ready" if num_ready else "loading"}
+    queues = {"cpu": {"ready": num_ready, "lengths": lengths}}
+    routed.answers["workers"] = {"workers": [worker], "queues": queues}
+    page = routed.open("#/workers")
+    page.wait_for_selector(".pool .dot")
+    assert dot_colour(page, ".pool .dot") == of_theme(page, colour)
+    assert dot_colour(page, "#readiness") == of_theme(page, "up" if num_ready else "warning-line")
+    assert page.locator("#fleet-facts .warn").count() == 1 - num_ready
+
+
+@pytest.mark.parametrize(
+    ("state", "colour"),
+    [("running", "up"), ("done", "up"), ("queued", "control"), ("cancelled", "control"), ("failed", "down")],
+)
+def test_a_job_has_the_colour_of_what_it_needs(routed: RoutedVisit, state: str, colour: str):
+    page = routed.page
+    routed.answers["forecasts/one"] = {"state": state}
+    job = {"address": "forecasts/one", "title": "one", "at": 0, "state": state}
+    page.add_init_script(f"localStorage.setItem('kronos.jobs', '{json.dumps([job])}')")
+    routed.open("#/jobs")
+    page.wait_for_selector("#recent-jobs .state")
+    assert dot_colour(page, "#recent-jobs .state") == of_theme(page, colour)
 
 
 def test_nothing_is_asked_of_dead_messages_in_other_views(routed: RoutedVisit):

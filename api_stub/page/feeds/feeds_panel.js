@@ -112,7 +112,7 @@ export class FeedsPanel {
       : row.overdue_s ? `next bar is late by ${duration(row.overdue_s)}` : "being forecast"
     const badge = drift ? [" ", made("span", { class: "badge" }, DRIFTS[drift])] : []
     const [first, newest] = [closes[0], closes.at(-1)].map((close) => price(close, digits))
-    const kind = error ? "away" : row.is_current ? "ready" : row.overdue_s ? "late" : ""
+    const kind = error ? "away" : row.overdue_s && !row.is_current ? "late" : "ready"
     const cells = [
       ["closes", sparkline(closes, `${bars(closes.length)}, close from ${first} to ${newest}`, Math.min(...closes), Math.max(...closes)) ?? ""],
       ["last", last ? time(last) : "none yet"], ["state", made("span", { class: `dot ${kind}` }, state), ...badge],

@@ -57,7 +57,7 @@ function showFigures(workers, pools, { room, load, speed }) {
   const [ready, atWork] = [isReady, (worker) => handOf([worker]).running].map((is) => count(workers.filter(is).length))
   showFacts(byId("fleet-facts"), [
     ["Waiting jobs", count(high + normal + low), "", null, `${count(high)} urgent, ${count(normal)} normal, ${count(low)} can wait`],
-    ["Workers ready", `${ready} of ${count(workers.length)}`, "", null, `${atWork} at work`],
+    ["Workers ready", `${ready} of ${count(workers.length)}`, workers.every(isReady) ? "" : "warn", null, `${atWork} at work`],
     ...(room ? [["Load", withLine(percent(Math.round(100 * load) / 100), ALL, "load"), "", null, load < 1 ? "of what fits at once" : "full: new jobs wait"],
       ["Speed", withLine(`${count(speed)} bars/s`, ALL, "speed"), "", null, "forecast by all workers"]] : []),
   ])
@@ -76,7 +76,7 @@ function row(kind, head, cells) {
 function poolRow({ queue, ready, high, normal, low }, workers) {
   const waiting = high + normal + low
   const isFull = workers.some(isForecasting) && handOf(workers).load >= 1
-  const kind = waiting && !ready ? "away" : ready < workers.length || isFull ? "late" : ""
+  const kind = waiting && !ready ? "away" : ready < workers.length || isFull ? "late" : "ready"
   return row("pool", made("th", { scope: "rowgroup", colspan: 2 }, queueName(queue)), {
     state: dot(kind, `${count(ready)} of ${count(workers.length)} ready${isFull ? ", full" : ""}`), ...inHand(workers, queue),
     waiting: `${count(waiting)} ${waiting === 1 ? "job" : "jobs"}`, models: "", done: "", failed: "", up: "",
@@ -124,7 +124,7 @@ function showReadiness(pool) {
   const text = !pool ? "The service does not answer"
     : canForecast ? `${count(ready.length)} of ${count(pool.workers.length)} ${pool.workers.length === 1 ? "worker" : "workers"} ready`
     : pool.workers.some(isForecasting) ? "No worker is ready to forecast yet" : `No worker${pool.workers.length ? " for forecasts" : ""} is running`
-  line.className = `readiness ${!pool ? "away" : canForecast ? "ready" : ""}`
+  line.className = `readiness ${!pool ? "away" : canForecast ? "ready" : "late"}`
   const where = made("span", { class: "devices" }, canForecast ? `: ${devices}` : "")
   if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
 }
