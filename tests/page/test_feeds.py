@@ -100,6 +100,19 @@ def test_symbols_are_sorted_by_any_chance(routed: RoutedVisit):
     assert page.locator("#feed-rows th[aria-sort]").count() == 1
 
 
+def test_on_a_phone_each_number_of_a_symbol_has_its_heading(routed: RoutedVisit):
+    routed.page.set_viewport_size(PHONE)
+    page = opened(routed)
+    headed = """cell => {
+        const { content, display } = getComputedStyle(cell, "::before")
+        return display === "block" ? JSON.parse(content) : null
+    }"""
+    cells = page.locator("#feed-rows tbody tr:first-child td").filter(visible=True)
+    numbers = [cell.evaluate(headed) for cell in cells.all() if any(map(str.isdigit, cell.inner_text()))]
+    assert numbers == ["Close at the end", "80 % range", "ends higher"]
+    assert page.locator("#feed-rows").evaluate("one => one.scrollWidth - one.clientWidth") <= 0
+
+
 def test_events_are_written_in_words(routed: RoutedVisit):
     page = routed.open()
     said = {

@@ -14,6 +14,8 @@ import { COLUMNS, showKey } from "../forecast/values.js"
 const RANGE = ["close_q0.1", "close_q0.9"]
 const CLOSES = 60 // of each symbol's small line
 const UNCHANGED_MS = 30_000 // so long rows are not read again if there is no new forecast
+const HEADS = { symbol: "Symbol", closes: "Last closes", last: "Last bar", state: "State", close: "Close at the end", range: "80 % range" }
+const textOf = (event) => (event === HIGHER ? "ends higher" : eventInWords(event))
 const DRIFTS = { too_narrow: "ranges too narrow", too_wide: "ranges too wide" }
 
 export class FeedsPanel {
@@ -86,9 +88,8 @@ export class FeedsPanel {
     const stamps = [...new Set(rows.flatMap(({ last_time: last }) => last ?? []))]
     const zones = [...new Set(stamps.map((stamp) => zoneOf(stamp, null)))]
     const time = timesOf(stamps, zones.length === 1 ? "" : null, { ...NEAR, weekday: undefined })
-    const last = zones.length === 1 && zones[0] ? `Last bar, ${zones[0]}` : "Last bar"
-    const head = Object.entries({ symbol: "Symbol", closes: "Last closes", last, state: "State", close: "Close at the end", range: "80 % range" })
-      .map(([name, text], place) => made("th", { scope: "col", class: name, ...(by || place ? {} : { "aria-sort": "ascending" }) }, text))
+    const last = zones.length === 1 && zones[0] ? `${HEADS.last}, ${zones[0]}` : HEADS.last
+    const head = Object.entries({ ...HEADS, last }).map(([name, text], place) => made("th", { scope: "col", class: name, ...(by || place ? {} : { "aria-sort": "ascending" }) }, text))
     const table = byId("feed-rows")
     const focused = table.contains(document.activeElement) ? document.activeElement.dataset.name : null
     table.tHead.replaceChildren(made("tr", {}, ...head, ...events.map((event) => this.#eventHead(event))))
@@ -118,10 +119,10 @@ export class FeedsPanel {
       ["last", last ? time(last) : "none yet"], ["state", made("span", { class: `dot ${kind}` }, state), ...badge],
       ["close", mean === null ? "" : price(mean, digits)],
       ["range", low === undefined || low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`],
-    ].map(([name, ...parts]) => made("td", { class: name }, ...parts))
+    ].map(([name, ...parts]) => made("td", { class: name, "data-head": HEADS[name] }, ...parts))
     for (const event of events) {
       const chance = row[event] ?? null
-      const cell = made("td", { class: `chance ${event === (this.#sortedBy ?? events[0]) ? "chosen" : ""}` }, chance === null ? "" : share(chance))
+      const cell = made("td", { class: `chance ${event === (this.#sortedBy ?? events[0]) ? "chosen" : ""}`, "data-head": textOf(event) }, chance === null ? "" : share(chance))
       cell.style.setProperty("--share", `${100 * chance}%`)
       cells.push(cell)
     }
@@ -133,7 +134,7 @@ export class FeedsPanel {
   }
 
   #button(name, onClick) {
-    const button = made("button", { type: "button", class: "quiet", "data-name": name }, name === HIGHER ? "ends higher" : eventInWords(name))
+    const button = made("button", { type: "button", class: "quiet", "data-name": name }, textOf(name))
     button.addEventListener("click", onClick)
     return button
   }
