@@ -113,6 +113,22 @@ def test_on_a_phone_each_number_of_a_symbol_has_its_heading(routed: RoutedVisit)
     assert page.locator("#feed-rows").evaluate("one => one.scrollWidth - one.clientWidth") <= 0
 
 
+def test_a_figure_that_needs_somebody_names_its_symbols_and_leads_to_them(routed: RoutedVisit):
+    page = opened(routed)
+    late, off = page.locator("#feed-scores .meaning").all()[:2]
+    assert late.inner_text().split() == ["all", "but", "NVDA", "GONE"]
+    assert off.inner_text().split()[-1] == "MSFT"
+    late.locator("button >> text=GONE").click()
+    wait_until(page, "() => document.querySelector('#feed-caption').textContent.startsWith('GONE')")
+    assert page.locator("#feed-rows [aria-current] th").all_inner_texts() == ["GONE"]
+    routed.answers["feeds/us%205%2Fmin"] |= {"last_update": "8-0"}
+    many = [ROWS[0] | {"id": f"S{number}", "is_current": False} for number in range(6)]
+    routed.answers["feeds/us%205%2Fmin/latest"] = {"rows": many}
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    wait_until(page, "() => document.querySelector('#feed-scores .meaning').textContent.includes('S0')")
+    assert late.inner_text().split() == ["all", "but", "S0", "S1", "S2", "S3", "and", "2", "more"]
+
+
 def test_events_are_written_in_words(routed: RoutedVisit):
     page = routed.open()
     said = {
@@ -200,7 +216,7 @@ def test_what_is_late_missing_or_off_its_ranges_is_said(routed: RoutedVisit):
         "no forecast: FEED_GONE",
     ]
     facts = " ".join(page.inner_text("#feed-scores").split())
-    assert "Up to date 2 of 4 symbols" in facts
+    assert "Up to date 2 of 4 all but NVDA GONE" in facts
     assert "80 % ranges held, kronos-tiny 78.3 % of 1,234 bars" in facts
     assert "Error against a guess, kronos-tiny 0.97" in facts
 

@@ -125,6 +125,5 @@ function draw(parent, title, lines, format, text = "") {
 
 /** A chart for screen readers: where each line begins and ends. */
 function inWords(title, lines, written) {
-  return `${title}. ${lines.map(({ text, values }) => (
-    `${text}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`)).join("; ")}`
+  return `${title}. ${lines.map(({ text, values }) => (`${text}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`)).join("; ")}`
 }

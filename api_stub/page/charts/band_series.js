@@ -6,9 +6,7 @@ class View {
   #data = null
   #options = null
 
-  defaultOptions() {
-    return { ...customSeriesDefaultOptions, color: "#888" }
-  }
+  defaultOptions() { return { ...customSeriesDefaultOptions, color: "#888" } }
 
   renderer() {
     return { draw: (target, toY) => target.useBitmapCoordinateSpace((scope) => this.#draw(scope, toY)) }
@@ -19,9 +17,7 @@ class View {
     this.#options = options
   }
 
-  isWhitespace(item) {
-    return item.values === undefined
-  }
+  isWhitespace(item) { return item.values === undefined }
 
   priceValueBuilder({ values }) {
     const known = values.filter(Number.isFinite)

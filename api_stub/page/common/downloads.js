@@ -6,9 +6,7 @@ const COLUMNS = ["open", "high", "low", "close", "volume", "amount"]
 export function asCsv({ timestamps, mean, quantiles }) {
   const levels = Object.keys(quantiles)
   const header = ["timestamps", ...COLUMNS, ...levels.map((level) => `close_${level}`)]
-  const rows = timestamps.map((stamp, index) => [
-    stamp, ...COLUMNS.map((name) => mean[name][index]), ...levels.map((level) => quantiles[level].close[index]),
-  ])
+  const rows = timestamps.map((stamp, index) => [stamp, ...COLUMNS.map((name) => mean[name][index]), ...levels.map((level) => quantiles[level].close[index])])
   return [header, ...rows].map((cells) => `${cells.join(",")}\n`).join("")
 }
 

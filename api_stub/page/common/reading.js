@@ -20,8 +20,7 @@ export class Reading {
   /** The options, as a job has them. What is not given is left out. */
   get options() {
     const value = ({ type, checked, value: text }) => (type === "checkbox" ? checked : text)
-    const { columns = "", ...options } = Object.fromEntries(
-      this.fields.map((field) => [field.name, value(field)]).filter(([, given]) => given))
+    const { columns = "", ...options } = Object.fromEntries(this.fields.map((field) => [field.name, value(field)]).filter(([, given]) => given))
     const titles = columns.split(",").filter((text) => text.trim()).map((text) => text.split(/=(.*)/s, 2).map((part) => part.trim()))
     return titles.length ? { ...options, columns: Object.fromEntries(titles) } : options
   }

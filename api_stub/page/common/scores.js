@@ -4,8 +4,7 @@ import { explainTerms, made, whole } from "./elements.js"
 import { NONE, figure, share } from "./format.js"
 import { inWords } from "./texts.js"
 
-const CAPTION = "Error: in usual moves of one bar, lower is better. Ranges: the share of closes inside, which should be what " +
-  "their name says."
+const CAPTION = "Error: in usual moves of one bar, lower is better. Ranges: the share of closes inside, which should be what their name says."
 const COLUMNS = [
   ["Error", ({ crps_scaled: error }) => figure(error), "pinball"],
   ["50 % range", ({ coverage }) => share(coverage["0.5"])],

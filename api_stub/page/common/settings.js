@@ -52,9 +52,7 @@ export class Settings {
     this.#show()
   }
 
-  get #item() {
-    return `settings.${this.view}`
-  }
+  get #item() { return `settings.${this.view}` }
 
   /** The values that differ from the defaults, by name. */
   get #values() {

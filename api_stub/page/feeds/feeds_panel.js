@@ -13,6 +13,7 @@ import { COLUMNS, showKey } from "../forecast/values.js"
 
 const RANGE = ["close_q0.1", "close_q0.9"]
 const CLOSES = 60 // of each symbol's small line
+const MAX_NAMED = 4 // symbols that need somebody
 const UNCHANGED_MS = 30_000 // so long rows are not read again if there is no new forecast
 const HEADS = { symbol: "Symbol", closes: "Last closes", last: "Last bar", state: "State", close: "Close at the end", range: "80 % range" }
 const textOf = (event) => (event === HIGHER ? "ends higher" : eventInWords(event))
@@ -62,11 +63,10 @@ export class FeedsPanel {
 
   /** How past forecasts of all symbols did, and how many are current. */
   #showScores(rows) {
-    const current = this.#rows.filter((row) => row.is_current).length
-    const drifting = this.#rows.filter((row) => row.drift).length
+    const [late, off] = [(row) => !row.is_current, (row) => row.drift].map((is) => this.#rows.filter(is))
     const facts = [
-      ["Up to date", `${count(current)} of ${count(this.#rows.length)}`, current < this.#rows.length ? "warn" : "", null, "symbols"],
-      ["Off their ranges", count(drifting), drifting ? "warn" : "", null, "symbols: 80 % ranges held too little or too much"],
+      ["Up to date", `${count(this.#rows.length - late.length)} of ${count(this.#rows.length)}`, late.length ? "warn" : "", null, this.#named("all but", late)],
+      ["Off their ranges", count(off.length), off.length ? "warn" : "", null, this.#named("80 % ranges held too little or too much:", off)],
     ]
     for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
       if (id === null && scored) {
@@ -75,6 +75,17 @@ export class FeedsPanel {
       }
     }
     showFacts(byId("feed-scores"), facts)
+  }
+
+  /** Names symbols after a text; each name leads to its chart. */
+  #named(text, rows) {
+    const names = rows.slice(0, MAX_NAMED).flatMap(({ id }) => [this.#button(id, () => this.#lead(id)), " "])
+    return rows.length ? made("span", {}, `${text} `, ...names, rows.length > MAX_NAMED ? `and ${count(rows.length - MAX_NAMED)} more` : "") : "symbols"
+  }
+
+  async #lead(id) {
+    await this.#open(id)
+    byId("feed-figure").scrollIntoView({ block: "nearest" })
   }
 
   get #sorted() {
@@ -127,10 +138,7 @@ export class FeedsPanel {
       cells.push(cell)
     }
     return made("tr", id === this.#opened ? { "aria-current": "true" } : {},
-      made("th", { scope: "row" }, this.#button(id, async () => {
-        await this.#open(id)
-        byId("feed-figure").scrollIntoView({ block: "nearest" })
-      })), ...cells)
+      made("th", { scope: "row" }, this.#button(id, () => this.#lead(id))), ...cells)
   }
 
   #button(name, onClick) {

@@ -13,9 +13,7 @@ import { deviceName, inWords, reason } from "../common/texts.js"
 import { scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 
-const STAGES = {
-  evaluation: "Trying it on bars that it has not seen", predictor: "Training the model", tokenizer: "Training its tokenizer",
-}
+const STAGES = { evaluation: "Trying it on bars that it has not seen", predictor: "Training the model", tokenizer: "Training its tokenizer" }
 
 export class FinetunePanel {
   #charts = new Map()

@@ -64,8 +64,7 @@ function sentence(series, last, chart) {
 }
 
 function cards({ quantiles, events, statistics }, chart) {
-  const facts = (events ?? []).map((chance) => [
-    chance.event === HIGHER ? "Chance to end higher" : `Chance of ${eventInWords(chance.event)}`, ...inWords(chance)])
+  const facts = (events ?? []).map((chance) => [chance.event === HIGHER ? "Chance to end higher" : `Chance of ${eventInWords(chance.event)}`, ...inWords(chance)])
   const levels = levelsInWords(quantiles)
   if (levels) {
     const [low, high] = chart.rounded(...levels.map((level) => quantiles[level].close.at(-1)))

@@ -263,9 +263,7 @@ export class ForecastChart {
   }
 
   /** A price with the decimals of the file; "" for undefined. */
-  price(value) {
-    return price(value, this.digits)
-  }
+  price(value) { return price(value, this.digits) }
 
   /** The ends of a range, and other prices, with no more decimals than its width makes worth reading. */
   rounded(low, high, ...others) {

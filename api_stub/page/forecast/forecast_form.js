@@ -73,13 +73,9 @@ export class ForecastForm {
     }
   }
 
-  get #model() {
-    return chosenModel(this.#workers, byId("model").value, numberIn("horizon") ?? 0)
-  }
+  get #model() { return chosenModel(this.#workers, byId("model").value, numberIn("horizon") ?? 0) }
 
-  get #isCalibrated() {
-    return !byId("calibration").hidden && byId("calibrated").checked
-  }
+  get #isCalibrated() { return !byId("calibration").hidden && byId("calibrated").checked }
 
   get #autoLookback() {
     const model = this.#model

@@ -73,9 +73,7 @@ export class ForecastPanel {
     if (byId("figure").hidden) this.view.show(example)
   }
 
-  #preview() {
-    if (this.#candles) this.view.show(this.form.cut(this.#candles))
-  }
+  #preview() { if (this.#candles) this.view.show(this.form.cut(this.#candles)) }
 
   async #submit(event) {
     event.preventDefault()

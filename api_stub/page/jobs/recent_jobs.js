@@ -54,21 +54,16 @@ export class RecentJobs {
   }
 
   /** The hash of the candles of a job; null if this browser does not have it. */
-  hashOf(address) {
-    return recall(`candles.${address}`, {}).hash ?? null
-  }
+  hashOf(address) { return recall(`candles.${address}`, {}).hash ?? null }
 
   /** What a job is, as in the list; undefined if it is not in it. */
-  titleOf(address) {
-    return this.#jobs.find((job) => job.address === address)?.title
-  }
+  titleOf(address) { return this.#jobs.find((job) => job.address === address)?.title }
 
   /** The other jobs of the same title that are done, such as all backtests of one file; of an unknown title, all of the kind. */
   like(address) {
     const title = this.titleOf(address)
     const kind = address.split("/")[0]
-    return this.#others(address).filter((job) => (
-      job.state === "done" && job.address.startsWith(`${kind}/`) && (!title || job.title === title)))
+    return this.#others(address).filter((job) => (job.state === "done" && job.address.startsWith(`${kind}/`) && (!title || job.title === title)))
   }
 
   /** Reads the states of the jobs that have not ended. */
@@ -88,9 +83,7 @@ export class RecentJobs {
     if (status === 404 || status === 410) this.update(address, { state: "expired" })
   }
 
-  #others(address) {
-    return this.#jobs.filter((job) => job.address !== address)
-  }
+  #others(address) { return this.#jobs.filter((job) => job.address !== address) }
 
   #keep(jobs) {
     for (const { address } of recall("jobs", [])) {
@@ -108,9 +101,7 @@ export class RecentJobs {
       [name, jobs.filter((job) => job.state === state).length]))
     showFacts(byId("job-counts"), jobs.length ? counted.map(([name, of]) => [name, count(of), of && name === "Failed" ? "bad" : ""]) : [])
     byId("no-jobs").hidden = jobs.length > 0
-    const rows = jobs.flatMap((job) => (
-      job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]
-    ))
+    const rows = jobs.flatMap((job) => (job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]))
     placeRows(byId("recent-jobs").tBodies[0], rows)
   }
 

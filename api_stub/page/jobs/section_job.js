@@ -44,13 +44,9 @@ export class SectionJob {
   }
 
   /** Whether a job is sent or followed. Meanwhile the button keeps the focus but does nothing. */
-  get isBusy() {
-    return this.#button.ariaDisabled === "true"
-  }
+  get isBusy() { return this.#button.ariaDisabled === "true" }
 
-  set isBusy(value) {
-    this.#button.ariaDisabled = String(value)
-  }
+  set isBusy(value) { this.#button.ariaDisabled = String(value) }
 
   /**
    * Sends a job and follows it. If no answer comes, the same job can be sent again: it is computed once.

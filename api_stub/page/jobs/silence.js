@@ -24,7 +24,5 @@ export class Silence {
     this.#lastState = text
   }
 
-  get isLong() {
-    return this.#now() - this.#lastSign > LONG_MS
-  }
+  get isLong() { return this.#now() - this.#lastSign > LONG_MS }
 }

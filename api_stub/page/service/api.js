@@ -19,10 +19,7 @@ export class ApiError extends Error {
 /** The API did not answer: it is down or hangs, or the network is away. */
 export class Unreachable extends Error {}
 
-export const key = {
-  get: () => sessionStorage.getItem(KEY_ITEM) ?? "",
-  set: (text) => sessionStorage.setItem(KEY_ITEM, text),
-}
+export const key = { get: () => sessionStorage.getItem(KEY_ITEM) ?? "", set: (text) => sessionStorage.setItem(KEY_ITEM, text) }
 
 /** Functions to call if a request is refused because its key is missing or wrong. */
 export const onUnauthorized = new Set()

@@ -12,9 +12,7 @@ export class Pool {
   #timer = null
   last = null
 
-  onChange(listener) {
-    this.#listeners.push(listener)
-  }
+  onChange(listener) { this.#listeners.push(listener) }
 
   start() {
     document.addEventListener("visibilitychange", () => document.hidden || this.refresh())

@@ -34,8 +34,7 @@ export function promotion(id, backtest = null) {
     }
   }
 
-  box.append(made("p", { class: "row" }, button(`Promote ${id}`, false),
-    made("span", { class: "help" }, `From then on, ${name} means this version.`)), say)
+  box.append(made("p", { class: "row" }, button(`Promote ${id}`, false), made("span", { class: "help" }, `From then on, ${name} means this version.`)), say)
   return box
 }
 
