@@ -76,6 +76,8 @@ def test_a_phone_has_all_that_a_forecast_needs_on_its_first_screen(routed: Route
     assert page.locator("#chart").bounding_box()["y"] < PHONE["height"] / 2
     for field in ("model", "horizon", "run", "download-png"):
         assert is_on_first_screen(page, f"#{field}"), field
+    cut = "all => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map(({ id }) => id)"
+    assert page.locator(".tools button, .tools input").evaluate_all(cut) == []
     page.click("#sample")
     page.wait_for_selector("#run:enabled")
     fields = [page.locator(f"#{field}").bounding_box() for field in ("horizon", "run")]
@@ -106,22 +108,43 @@ def test_a_phone_has_what_starts_a_job_on_the_first_screen(
     assert 0 <= page.locator(f"#{view}-form").bounding_box()["y"] < PHONE["height"] / 2
 
 
-def test_the_scale_holds_the_whole_of_the_widest_range(routed: RoutedVisit):
+def test_the_scale_leaves_the_candles_readable_and_says_what_it_cuts(routed: RoutedVisit):
     page = routed.open()
-    low, high, least, most = page.evaluate("""async () => {
+    scale = """async ([isWhole, high]) => {
         const { ForecastChart } = await import("./forecast/forecast_chart.js")
         const { Candles } = await import("./forecast/candle_file.js")
         const { series: [forecast] } = await (await fetch("forecast/example.json")).json()
-        const known = new Candles("known", ["2024-01-01"], { open: [52], high: [52], low: [52], close: [52] })
-        const chart = new ForecastChart(document.querySelector("#chart"), () => {})
+        const prices = { open: [52], high: [high], low: [52], close: [52] }
+        const known = new Candles("known", ["2024-01-01"], prices)
+        const chart = new ForecastChart(document.querySelector("#chart"))
+        chart.isWhole = isWhole
         chart.show(known, known.slice(1), { ...forecast, paths: null }, false)
         await new Promise((resolve) => requestAnimationFrame(() => requestAnimationFrame(resolve)))
-        const [under, over] = ["0.025", "0.975"].map((level) => forecast.quantiles[level].close)
         const { from, to } = chart.chart.priceScale("right", 0).getVisibleRange()
-        return [from, to, Math.min(...under), Math.max(...over)]
-    }""")
-    assert low <= least
-    assert most <= high
+        const closes = (level) => forecast.quantiles[level].close
+        const ends = (low, high) => [Math.min(...closes(low)), Math.max(...closes(high))]
+        const [outer, widest] = [ends("0.1", "0.9"), ends("0.025", "0.975")]
+        return { scale: [from, to], cut: chart.cut, outer, widest }
+    }"""
+
+    def holds(outer: list[float], inner: list[float]) -> bool:
+        return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+    usual, whole, narrow = (page.evaluate(scale, how) for how in ([False, 53], [True, 53], [False, 55]))
+    assert holds(usual["scale"], usual["outer"])
+    assert not holds(usual["scale"], usual["widest"])
+    assert usual["cut"] == usual["widest"]
+    for shown in (whole, narrow):  # if it is asked for, or is not much higher than the candles
+        assert holds(shown["scale"], shown["widest"])
+        assert shown["cut"] is None
+
+    page.wait_for_selector("#figure")
+    low, high = usual["widest"]
+    said = [f"95 % range, cut: {low:.2f} to {high:.2f}", "80 % range", "50 % range"]
+    ranges = page.locator("#key-of-chart [data-term=range]")
+    assert ranges.all_inner_texts() == said
+    page.check("#whole")
+    assert ranges.all_inner_texts() == ["95 % range", *said[1:]]
 
 
 def test_two_actions_lead_to_a_forecast_of_ones_own(routed: RoutedVisit):

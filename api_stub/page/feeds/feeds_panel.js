@@ -169,7 +169,7 @@ export class FeedsPanel {
     this.#chart ??= new ForecastChart(byId("feed-chart"))
     this.#chart.show(candles.slice(0, numRead), candles.slice(numRead), forecast, false, past)
     const levels = Object.keys(forecast?.quantiles ?? {})
-    showKey(byId("feed-key"), { hasBars: true, followed: numRead < candles.length && "newer bars, not forecast yet", levels, numPast: past.length })
+    showKey(byId("feed-key"), { hasBars: true, followed: numRead < candles.length && "newer bars, not forecast yet", levels, numPast: past.length, chart: this.#chart })
     byId("feed-caption").textContent = forecast ? `${id}: the closes after ${this.#chart.time(newest.last_time)}, by ${newest.model?.id ?? "?"}`
       : `${id}: no forecast${newest.failure ? `: ${newest.failure.code}` : " yet"}`
   }

@@ -22,6 +22,7 @@ const COLOURS = {
   volume: "volume", meanVolume: "mean",
 }
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false, lineWidth: 2 }
+const MAX_WIDTH = 3 // of the widest range, in heights of all candles; one that is wider would flatten them
 const LETTERS = { O: "open", H: "high", L: "low", C: "close" }
 
 export class ForecastChart {
@@ -35,6 +36,10 @@ export class ForecastChart {
   #line = null
   #tag = null // the line and the label of the last close
   #legend = made("p", { class: "legend" })
+  /** Whether the scale of prices holds the whole of the widest range, even if that flattens the candles. */
+  isWhole = false
+  /** The ends of the widest range, if the scale cuts it and the paths; else null. */
+  cut = null
   /** Called with the price at which the chart is clicked. */
   onClick = () => {}
   /** Called with what is fitted to the width, as `fit` takes it, whenever that changes. */
@@ -67,6 +72,7 @@ export class ForecastChart {
     add("candles", CandlestickSeries)
     add("mean", LineSeries)
     for (const name of ["mean", "meanCandles"]) this.#series[name].applyOptions({ lastValueVisible: true })
+    for (const name of ["widest", "paths"]) this.#series[name].applyOptions({ autoscaleInfoProvider: (own) => (this.cut ? null : own()) })
     add("volume", HistogramSeries, 1)
     add("meanVolume", LineSeries, 1)
     this.chart.panes()[0].setStretchFactor(4)
@@ -223,6 +229,7 @@ export class ForecastChart {
     meanCandles.setData(asCandles ? from((point) => point.mean) : [])
     const levels = this.#drawn.forecast ? Object.keys(this.#drawn.forecast.quantiles) : []
     const bands = bandsOf(levels)
+    this.cut = this.isWhole ? null : tooWide(this.#drawn, bands.widest)
     for (const name of ["widest", "outer", "inner"]) {
       const [low, high] = bands[name]?.map((level) => levels.indexOf(level)) ?? []
       const band = low === undefined ? [] : from(({ quantiles }) => quantiles && { values: [quantiles[low][1], quantiles[high][1]] })
@@ -318,6 +325,15 @@ export class ForecastChart {
 /** What is forecast of a bar's close: the median, or else the mean. */
 function middleOf({ mean, quantiles }) {
   return quantiles.find(([level]) => Number(level) === 0.5)?.[1] ?? mean.close
+}
+
+/** The ends of a range between two levels, if it is much higher than the candles before it and in it; else null. */
+function tooWide({ lookback, actual, forecast }, levels = []) {
+  const ends = (values) => [Math.min(...values), Math.max(...values)]
+  const seen = [lookback.slice(-BARS_BEFORE * (forecast?.timestamps.length ?? 0)), actual]
+  const [low, high] = ends(seen.flatMap(({ columns }) => [...columns.low ?? [], ...columns.high ?? []]))
+  const [least, most] = ends(levels.flatMap((level) => forecast.quantiles[level].close))
+  return most - least > MAX_WIDTH * (high - low) ? [least, most] : null
 }
 
 /** What a chart is about, as text: while it stays the same, the user's view of it stays too. */

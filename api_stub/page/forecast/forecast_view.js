@@ -29,7 +29,7 @@ export class ForecastView {
     this.chart.onFit = (what) => ranges.forEach((button) => { button.ariaPressed = String(button.dataset.range === String(what)) })
     byId("log").addEventListener("change", () => this.chart.setLog(byId("log").checked))
     byId("series").addEventListener("change", () => this.#choose(byId("series").value))
-    for (const id of ["paths", "candles"]) byId(id).addEventListener("change", () => this.redraw())
+    for (const id of ["paths", "candles", "whole"]) byId(id).addEventListener("change", () => this.redraw())
     byId("numbers").querySelector("summary").addEventListener("click", () => this.#fillNumbers())
     this.#offerDownloads()
   }
@@ -93,11 +93,13 @@ export class ForecastView {
     const [wantsPaths, asCandles] = [byId("paths").checked, byId("candles").checked]
     const hasPaths = wantsPaths && Boolean(series?.paths)
     byId("figure").hidden = byId("chart-keys").hidden = false
+    this.chart.isWhole = byId("whole").checked
     this.chart.show(lookback, actual, series && { ...series, paths: hasPaths ? series.paths : null }, asCandles)
     showKey(byId("key-of-chart"), {
       hasBars: lookback.length > 0, followed: actual.length && "what followed, hidden from the model", hasPaths, asCandles,
-      levels: series ? Object.keys(series.quantiles) : [],
+      levels: series ? Object.keys(series.quantiles) : [], chart: this.chart,
     })
+    byId("whole").parentElement.hidden = !this.chart.cut && !byId("whole").checked
     byId("made-by").hidden = byId("download-png").hidden = !result
     showText(byId("zone"), this.chart.zone && `Times: ${this.chart.zone}`)
     for (const id of ["downloads", "numbers"]) byId(id).hidden = !result || isExample

@@ -42,13 +42,14 @@ function rangesTable(quantiles, chart) {
 }
 
 /** Shows the key in a list: the bars before the forecast, those that followed, the middle, ranges, paths, earlier forecasts. */
-export function showKey(list, { hasBars, followed, levels, hasPaths = false, asCandles = false, numPast = 0 }) {
+export function showKey(list, { hasBars, followed, levels, hasPaths = false, asCandles = false, numPast = 0, chart }) {
   const entries = hasBars ? [["candle", "history"]] : []
   if (followed) entries.push(["actual", followed])
   const middle = levels.includes("0.5") ? "forecast, median of the paths" : "forecast"
   if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, levels.includes("0.5") ? "median" : null])
   const bands = bandsOf(levels)
-  for (const name of ["widest", "outer", "inner"]) if (bands[name]) entries.push([name, rangeName(...bands[name]), "range"])
+  const beyond = chart.cut ? `, cut: ${chart.rounded(...chart.cut).join(" to ")}` : ""
+  for (const name of ["widest", "outer", "inner"]) if (bands[name]) entries.push([name, rangeName(...bands[name]) + (name === "widest" ? beyond : ""), "range"])
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
   if (numPast) entries.push(["past", numPast > 1 ? `the ${count(numPast)} forecasts before` : "the forecast before"])
   list.replaceChildren(...entries.map(([swatch, text, term]) => made(
