@@ -12,6 +12,7 @@ result of the right form, the same for the same job and seed. For example:
 
 import asyncio
 import json
+import math
 import threading
 import time
 import weakref
@@ -51,7 +52,7 @@ from kronos_client.core.dispatcher import Dispatcher
 from kronos_client.core.handle import LoopThread
 from kronos_client.core.job import Job
 from kronos_client.core.result_store import OnState
-from kronos_client.core.stored import FORGOTTEN, LOST, NOT_BEGUN, NOTHING, Stored, lost
+from kronos_client.core.stored import FORGOTTEN, LATE, LOST, NOT_BEGUN, NOTHING, Stored, lost
 from kronos_client.feeds.job import FeedJob
 from kronos_client.feeds.memory import MemoryFeedStore
 from kronos_client.redis.admission import id_conflict, queue_full
@@ -171,6 +172,10 @@ class _Accepted:
     queue: str
     stored: Stored = NOTHING
 
+    def is_late(self) -> bool:
+        ends_at = self.payload["submitted_at"] + (self.payload.get("deadline_s") or math.inf)
+        return not self.stored.has_ended and self.stored.absence is None and time.time() > ends_at
+
 
 class _Memory(Dispatcher):
     """All jobs of a fake, in the order of their submission. May be used by several threads at once."""
@@ -226,6 +231,8 @@ class _Memory(Dispatcher):
         accepted = self.by_id.get(job_id)
         if accepted is None:
             return Stored(absence=LOST)
+        if accepted.is_late():
+            self.store(job_id, Stored(states.FAILURE, LATE))
         return Stored(queue=accepted.queue) if accepted.stored == NOTHING else accepted.stored
 
     def store(self, job_id: str, stored: Stored) -> None:

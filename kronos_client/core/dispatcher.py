@@ -237,7 +237,16 @@ class RedisDispatcher(Dispatcher):
     def enqueue(self, jobs: Sequence[tuple[Job, str]]) -> list[JobError | None]:
         spans = [SendSpan(job.id, queue, {"kronos.task": job.kind.name}) for job, queue in jobs]
         sendings = [
-            Sending(job.id, job.content, queue, job.priority, job.kind.name, job.kwargsrepr, span.traceparent)
+            Sending(
+                job.id,
+                job.content,
+                queue,
+                job.priority,
+                job.kind.name,
+                job.kwargsrepr,
+                span.traceparent,
+                job.deadline_s,
+            )
             for (job, queue), span in zip(jobs, spans, strict=True)
         ]
         errors = list(map(_error_of, sendings, self._admission.admit(sendings)))

@@ -43,6 +43,7 @@ class Job(NamedTuple):
     priority: Priority
     kwargsrepr: str
     calibrated_model: str | Literal[False] | None = False
+    deadline_s: float | None = None
 
 
 def pop_sending(options: SendingOptions) -> tuple[str | None, float]:
@@ -92,8 +93,9 @@ def checked_job(
     if isinstance(parsed, ForecastJob):
         check_series(parsed, limits)
         calibrated_model = parsed.output.calibrated and parsed.model
+    about = kwargsrepr({"job": payload}), calibrated_model, parsed.deadline_s
     sent_to = parsed.device, parsed.allow_fallback, parsed.priority
-    return Job(job_id, kind, content, *sent_to, kwargsrepr({"job": payload}), calibrated_model)
+    return Job(job_id, kind, content, *sent_to, *about)
 
 
 forecast_job: Final = partial(checked_job, FORECAST)

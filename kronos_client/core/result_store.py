@@ -19,9 +19,18 @@ from redis.exceptions import TimeoutError as NoAnswer
 from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key, result_key
-from kronos_client.core.stored import FORGOTTEN, LOST, NOTHING, Stored, encode_failure, lost, read_stored
+from kronos_client.core.stored import (
+    FORGOTTEN,
+    LATE,
+    LOST,
+    NOTHING,
+    Stored,
+    encode_failure,
+    lost,
+    read_stored,
+)
 from kronos_client.redis.connection import ANSWER_TIMEOUT_S, pool_options, read_bytes
-from kronos_client.redis.job_store import JobRecord
+from kronos_client.redis.job_store import Ending, JobRecord, JobStore
 from kronos_client.redis.queues import TAKEN_KEY, queue_and_step
 from kronos_client.redis.routing import live_workers
 from kronos_client.redis.scripts import read_script
@@ -139,9 +148,13 @@ class RedisResultStore:
         for job_id, record, text in zip(job_ids, answers[::2], answers[1::2], strict=True):
             records[job_id] = JobRecord(record if isinstance(record, dict) else ANOTHER_APPS)
             texts[job_id] = text if isinstance(text, bytes) else b""
-        if long := [job_id for job_id, text in texts.items() if len(text) == MAX_SHORT_BYTES]:
+        late = [job_id for job_id, record in records.items() if record.is_late(now_s)]
+        if late:
+            await asyncio.to_thread(self._end_late, late)
+        long = [job_id for job_id, text in texts.items() if len(text) == MAX_SHORT_BYTES or job_id in late]
+        if long:
             whole = await asyncio.to_thread(read_bytes, self._redis, "MGET", *map(result_key, long))
-            texts.update(zip(long, whole, strict=True))
+            texts |= {job_id: text or b"" for job_id, text in zip(long, whole, strict=True)}
         lost_ids = await self._lost(records, now_s)
         found = []
         for job_id in job_ids:
@@ -164,6 +177,14 @@ class RedisResultStore:
         # XX: the first outcome stands. The key still holds the result, or has expired.
         (answer,) = await self._ask(("SET", key, encode_failure(job_id, FORGOTTEN), "XX", "KEEPTTL"))
         return answer is not None
+
+    def _end_late(self, job_ids: Sequence[str]) -> None:
+        """End jobs that missed their deadlines before a worker began them; one that has meanwhile goes on."""
+        late = [Ending(job_id, encode_failure(job_id, LATE)) for job_id in job_ids]
+        try:
+            JobStore(self._redis, self._result_ttl_s).end(late)
+        except RedisError as error:  # the next read tries again
+            log.debug("jobs that missed their deadlines could not be ended: %s", error)
 
     def _absent(self, record: JobRecord, now_s: float) -> Stored:
         if not record.fields:

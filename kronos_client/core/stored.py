@@ -24,6 +24,11 @@ log = logging.getLogger(__name__)
 
 LOST: Final = JobError(ErrorCode.LOST, "Redis holds nothing about this job: check its id, or submit it again")
 NOT_BEGUN: Final = JobError(ErrorCode.CANCELLED, "the job was cancelled before it began, as requested")
+LATE: Final = JobError(
+    ErrorCode.DEADLINE,
+    "the job's deadline_s passed before a worker began it; allow more time or add workers",
+    "deadline_s",
+)
 FORGOTTEN: Final = JobError(
     ErrorCode.RESULT_EXPIRED,
     "the result was deleted after it was read, as requested; submit the job under another job_id",

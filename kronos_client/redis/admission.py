@@ -80,11 +80,13 @@ class Admission:
         own = [key(job.job_id) for key in (names.job_key, names.cancel_key, names.result_key)]
         keys = [*own, names.SHARED_KEY, TAKEN_KEY, names.jobs_key(job.kind), *waiting_keys(job.queue)]
         before_time, after_time, event = write_message(job, self._event_exchange)
+        message = before_time, after_time, self._event_channel, event
+        deadline_s = "" if job.deadline_s is None else job.deadline_s
         limits = fingerprint(job.content), self._result_ttl_s, MAX_WAIT_S, self._max_queue_jobs
         sent_to = list_key(job.queue, names.CELERY_PRIORITIES[job.priority])
         place = sent_to, job.job_id, MAX_LISTED, "shared" if names.is_shared(job.job_id) else ""
         script = "EVALSHA", self._script.sha, len(keys)
-        return [*script, *keys, *limits, *place, before_time, after_time, self._event_channel, event]
+        return [*script, *keys, *limits, *place, *message, deadline_s]
 
     def _outcome(self, job: Sending, answer: Any) -> Sent | Exception:
         if isinstance(answer, Exception):

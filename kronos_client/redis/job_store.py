@@ -10,6 +10,7 @@ claim that ended without a release was lost with its holder; the record counts t
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -337,6 +338,11 @@ class JobRecord:
     def number(self, name: str) -> float | None:
         """A field that is a number."""
         return as_number(self.fields.get(name))
+
+    def is_late(self, now: float) -> bool:
+        """Whether the job waits, although its deadline has passed. Only our clients note it."""
+        waits = self.at in ("list", "delayed") and not {"holder", "ended_at"} & self.fields.keys()
+        return waits and (self.number("deadline_at") or math.inf) <= now
 
     def is_gone(self, now: float) -> bool:
         """Whether the job has not ended, and its message was removed or is overdue for long.

@@ -45,6 +45,7 @@ class Sending(NamedTuple):
     kind: Kind = "forecast"
     kwargsrepr: str = "{}"
     traceparent: str = ""
+    deadline_s: float | None = None
 
 
 def canonical_json(payload: Mapping[str, Any]) -> str:

@@ -60,6 +60,15 @@ def test_a_failure_is_raised_as_it_was_stored(bench: ClientBench):
         assert ended.value.args == error.args
 
 
+def test_a_waiting_job_misses_its_deadline_without_any_worker(bench: ClientBench):
+    handle = bench.client.submit(CANDLES, pred_len=5, deadline_s=0.2)
+    with pytest.raises(JobError) as ended:
+        handle.wait(WAIT_S)
+    assert (ended.value.code, ended.value.field) == (ErrorCode.DEADLINE, "deadline_s")
+    bench.finish(handle.id)  # a worker's outcome comes too late
+    assert code_of(handle.peek) == ErrorCode.DEADLINE
+
+
 def test_the_first_outcome_stands(bench: ClientBench):
     handle = bench.client.submit(CANDLES, pred_len=5)
     bench.finish(handle.id)

@@ -17,6 +17,7 @@ local job_id, max_listed = ARGV[6], tonumber(ARGV[7])
 local is_shared = ARGV[8] ~= '' -- its senders do not know each other
 local before_time, after_time = ARGV[9], ARGV[10] -- of the message, whose body is base64
 local event_channel, event = ARGV[11], ARGV[12]
+local deadline_s = tonumber(ARGV[13]) -- nil if it has none
 
 local length = 0
 for position, num_waiting in ipairs(lengths_of({unpack(KEYS, 7)}, max_length)) do
@@ -62,6 +63,9 @@ local function note()
     local place = redis.call('LLEN', list) - 1 + (redis.call('HGET', taken, list) or 0)
     redis.call('HSET', record, 'fingerprint', fingerprint, 'list', list, 'place', place, 'at', 'list ' .. list,
         'admitted_at', now_text)
+    if deadline_s then
+        redis.call('HSET', record, 'deadline_at', string.format('%.6f', now + deadline_s))
+    end
     redis.call('EXPIRE', record, record_ttl_s)
 end
 

@@ -51,7 +51,7 @@ local function store(result, record, cancel_request, tag, outcome)
         redis.call('PUBLISH', result, redis.call('GET', result))
         if is_record then
             redis.call('HSET', record, 'ended_at', now_text, 'ended_by', tag, 'at', 'none')
-            redis.call('HDEL', record, 'holder', 'renewed_at')
+            redis.call('HDEL', record, 'holder', 'renewed_at', 'deadline_at')
             redis.call('EXPIRE', record, record_ttl_s)
             ended_by = tag
         end

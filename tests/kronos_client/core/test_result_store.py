@@ -14,8 +14,11 @@ from kronos_client.core.stored import NOTHING, encode_state
 from kronos_client.redis.admission import Admission
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
+from kronos_client.redis.queues import DELIVERY_KEYS, list_key, queue_states
 from kronos_client.settings import ClientSettings
 from tests.admitting import admit
+from tests.taking import begin_one, take_one
+from worker.broker.deliveries import Deliveries
 
 
 def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, redis):
@@ -50,6 +53,33 @@ def test_a_job_without_result_is_lost_expired_or_still_to_come(redis_server, red
     assert absence() == ErrorCode.RESULT_EXPIRED
     submit()
     assert absence(waits_in="cpu") is None
+
+
+def test_only_a_job_that_waits_is_ended_by_a_reader_after_its_deadline(redis_server, redis):
+    keys, raw = DELIVERY_KEYS["forecast"], connect(redis_server.url, decode_responses=False)
+    admission = Admission(redis, result_ttl_s=50, max_queue_jobs=10)
+    workers, deliveries = JobStore(redis, 50, keys), Deliveries(raw, keys, timeout_s=60, max_bytes=10_000)
+    for job_id, deadline_s in (("taken", 0.0), ("begun", 0.0), ("waits", 0.0), ("early", 60.0)):
+        assert admit(admission, job_id, deadline_s=deadline_s)
+    tags = [take_one(deliveries, [list_key("cpu", 3)]).tag for _ in range(2)]
+    begin_one(workers, "begun", encode_state("begun", "STARTED", {}), tags[1], 60)
+    read: dict[str, str | None] = {}
+
+    async def body(store: RedisResultStore) -> None:
+        ids = ["taken", "begun", "waits", "early"]
+        found = await store.read(ids)
+        read.update(
+            {job_id: getattr(stored.value, "code", None) for job_id, stored in zip(ids, found, strict=True)}
+        )
+
+    on_a_store(redis_server.url, body)
+    assert read == {"taken": None, "begun": None, "waits": ErrorCode.DEADLINE, "early": None}
+    assert (
+        sum(queue_states(redis, 10, ["cpu"])["cpu"].lengths.values()) == 1
+    )  # the message that stays does not count
+    tag = take_one(deliveries, [list_key("cpu", 3)]).tag
+    assert begin_one(workers, "waits", "{}", tag, 60) == "ended"
+    assert workers.end([Ending("begun", encode_state("begun", "SUCCESS", 1), tags[1])]) == ["stored"]
 
 
 def on_a_store(url: str, body: Callable[[RedisResultStore], Coroutine[Any, Any, None]]) -> None:
