@@ -24,7 +24,7 @@ from kronos_client.feeds.options import FeedSpec, plain_event
 from kronos_client.feeds.scores import By, score_rows
 from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, gone, reading
 from kronos_client.feeds.stored import Read
-from kronos_client.redis.connection import is_refused, reachable
+from kronos_client.redis.connection import AWAY, is_refused, reachable
 from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
 
@@ -52,7 +52,7 @@ class Outage:
         pass
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        is_away = isinstance(error, JobError) and error.code == ErrorCode.BROKER_UNREACHABLE
+        is_away = isinstance(error, JobError) and error.code in AWAY
         cause = error.__cause__ if error is not None and is_away else None
         if cause is not None and (is_refused(cause) or isinstance(cause, NoPermissionError)):
             return False  # waiting does not help

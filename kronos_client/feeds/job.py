@@ -11,7 +11,7 @@ from typing import Any, Final, TypeGuard
 
 import numpy as np
 
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.names import SCHEMA_VERSION
@@ -24,6 +24,7 @@ from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import INTERVALS, PendingForecast, ScoreSums, due, is_kept
 from kronos_client.feeds.store import FeedStore, gone
 from kronos_client.feeds.stored import Delivery, End, Ends, Read, TakenFeed, Unscored
+from kronos_client.redis.connection import AWAY
 from kronos_model.bars.calendar.sessions import common_spacing
 from kronos_model.bars.columns import CLOSE
 from kronos_model.bars.timestamps import parse_timestamps
@@ -142,7 +143,7 @@ class FeedJob:
             try:
                 self.take()
             except JobError as error:
-                if error.code == ErrorCode.BROKER_UNREACHABLE:
+                if error.code in AWAY:
                     raise
                 return outcome
         assert self._feed is not None

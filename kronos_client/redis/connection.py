@@ -273,6 +273,10 @@ def refusal(error: BaseException) -> tuple[str, str]:
     return escaped(text, MAX_CHARS), remedy
 
 
+AWAY: Final = (ErrorCode.BROKER_UNREACHABLE, ErrorCode.REDIS_CLUSTER)
+"""Codes of errors that say nothing about the call: once Redis answers as it should, the same call works."""
+
+
 def refuse_unusable(redis: Redis) -> None:
     """Raise JobError if this Redis is part of a cluster or refuses the password; not if it is away."""
     try:

@@ -53,7 +53,7 @@ NUM_BARS = 50_000
 NUM_ROUNDS = 20
 JUMPS_S = (-90_000, -7_200, 0, 7_200, 90_000)
 """Of a clock: by more than a day, and by two hours, either way."""
-OOM, BUSY = ERRORS[4], ERRORS[0]
+OOM, BUSY, CLUSTERDOWN = ERRORS[4], ERRORS[0], ERRORS[10]
 
 
 def made(name: str) -> pd.DataFrame:
@@ -466,4 +466,6 @@ def test_generated_error_replies(
         Case("script feed_take", OOM, is_after=True, skip=1, lasts_s=0.3),
         Case("script feed_end", BUSY, is_after=True, skip=1, lasts_s=0.3),
         Case("script feed_append", BUSY, is_after=True, skip=2, lasts_s=0.3, is_client=True),
+        Case("script feed_take", CLUSTERDOWN, is_after=True, skip=1, lasts_s=0.3),
+        Case("script feed_end", CLUSTERDOWN, is_after=False, skip=1, lasts_s=0.3),
     )

@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.feed import FeedAppendJob
 from kronos_client.contract.jobs import check_payload, read_fields
 from kronos_client.contract.names import FEED_APPEND_TASK
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.store import FeedLimits
+from kronos_client.redis.connection import AWAY
 from worker.app import app
 from worker.celery_types import AnyTask
 from worker.process import RETRY_DELAY_S
@@ -29,6 +30,6 @@ def append(_self: AnyTask, /, *args: object, **kwargs: object) -> dict[str, Any]
         with Feed.open(job.feed, settings=settings) as feed:
             return feed.put_series(series, is_whole=job.replace).model_dump(mode="json")
     except JobError as error:
-        if error.code != ErrorCode.BROKER_UNREACHABLE:
+        if error.code not in AWAY:
             raise
         raise Requeued(error.message, delay_s=RETRY_DELAY_S) from None

@@ -21,12 +21,13 @@ from celery.exceptions import Ignore
 from celery.worker import state
 from redis.exceptions import RedisError
 
-from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_client.contract.errors import JobError
 from kronos_client.contract.jobs import read_job
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, PROGRESS_STATE
 from kronos_client.contract.results import ForecastProgress, ForecastResult
 from kronos_client.core.stored import encode_failure, encode_state
 from kronos_client.feeds.job import FeedJob, is_feed_job
+from kronos_client.redis.connection import AWAY
 from kronos_client.redis.job_store import Begun, Ended, Ending, Receipt
 from kronos_client.redis.queues import list_key
 from worker.app import app
@@ -345,7 +346,7 @@ def or_later(call: Callable[..., Any], *args: object) -> Any:
     try:
         return call(*args)
     except JobError as error:
-        if error.code != ErrorCode.BROKER_UNREACHABLE:
+        if error.code not in AWAY:
             raise
         raise RetryLater(str(error.__cause__ or error.message), RETRY_DELAY_S) from None
 
