@@ -30,6 +30,7 @@ from kronos_model.bars.calendar.spacing import (
     common_clock,
     infer_future,
     instants_of,
+    without_skipped,
 )
 from kronos_model.bars.timestamps import NUM_SHARED_TIMES, Timestamps, offset_s
 from kronos_model.errors import TimestampError
@@ -64,6 +65,8 @@ def follow_calendar(name: str, lookback: Timestamps, num_bars: int, zone: tzinfo
     clock = common_clock(wall)
     if is_daily and (clock is None or common_spacing(days) > MAX_DAYS_APART):
         return infer_future(lookback, num_bars, zone)
+    if is_daily and clock is not None:
+        days = without_skipped(days, clock, lookback, zone)
     rule = f"the calendar {name}"
     if name == ALWAYS:
         if clock is not None and is_daily:

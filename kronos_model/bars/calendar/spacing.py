@@ -97,6 +97,7 @@ def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None
     days = wall // DAY
     is_daily = bool((days[1:] > days[:-1]).all())
     if is_daily and (clock := common_clock(wall)) is not None:
+        days = without_skipped(days, clock, lookback, zone)
         for find, name in RULES:
             ahead = find(days, num_bars)
             if ahead is not None:
@@ -184,6 +185,17 @@ def common_clock(wall: NDArray[np.int64]) -> int | None:
     if _nearly_all(clocks == common):
         return int(common)
     return int(clocks[-1]) if len(distinct) == 2 and np.ptp(distinct) == HOUR else None
+
+
+def without_skipped(
+    days: NDArray[np.int64], clock: int, lookback: Timestamps, zone: tzinfo | None
+) -> NDArray[np.int64]:
+    """The days of daily bars; the last one is the day before if a change of clocks moved its bar."""
+    if zone is not None and days[-1] > days[-2] + 1:
+        skipped = _instants_at(int(days[-1] - 1) * DAY + clock, zone)
+        if skipped is not None and skipped[0] == instants_of(lookback[-1:], zone)[-1]:
+            return np.append(days[:-1], days[-1] - 1)
+    return days
 
 
 def _common_step(values: NDArray[np.int64]) -> int | None:

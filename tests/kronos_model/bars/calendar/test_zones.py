@@ -20,6 +20,8 @@ ZONES = sorted(available_timezones() - {"localtime", "Factory"})
 HOUR_S, DAY_S = 3600, 86_400
 MINUTES = st.sampled_from([5, 15, 20, 30, 60, 120, 240])
 AROUND = st.integers(-30, 30)
+AROUND_MIDNIGHT = st.sampled_from([46, 47, 0, 1])
+"""Half hours of the day: some clocks change from 23:00 to midnight, or from midnight to 1:00."""
 
 
 def local(at: int, zone: ZoneInfo) -> datetime:
@@ -122,11 +124,19 @@ def test_bars_without_breaks_follow_each_other_in_real_time(
 
 
 @settings(deadline=None, max_examples=100)
-@given(changes(), st.integers(0, 47), st.integers(-10, 5), st.sampled_from([None, "24/7"]), st.booleans())
+@given(
+    changes(),
+    AROUND_MIDNIGHT | st.integers(0, 47),
+    st.integers(-10, 5),
+    st.sampled_from([None, "24/7"]),
+    st.booleans(),
+)
 @example(("America/Sao_Paulo", 1508641200), 0, -3, None, True)
 @example(("Pacific/Apia", 1325239200), 0, -3, None, True)
 @example(("Pacific/Apia", 1325239200), 19, -3, None, False)
 @example(("America/Nuuk", 1711846800), 47, -3, None, True)
+@example(("America/Nuuk", 1711846800), 47, 0, None, True)
+@example(("America/Nuuk", 1711846800), 46, 0, "24/7", False)
 def test_daily_bars_stay_at_their_local_time(
     change: tuple[str, int], half_hours: int, ahead: int, calendar: str | None, is_aware: bool
 ) -> None:
@@ -136,7 +146,8 @@ def test_daily_bars_stay_at_their_local_time(
     days = [day for ahead in range(60) if has_day(day := first + timedelta(days=ahead), zone)]
     bars = [instants_of(datetime.combine(day, clock), zone)[0] for day in days]
     past, future = cut_after(40, bars, zone, is_aware=is_aware)
-    assume(all(text[:10] == str(day) for text, day in zip(past, days, strict=False)))
+    # An earlier bar that was moved to the next day makes two on that day: bars that are not daily.
+    assume(all(text[:10] == str(day) for text, day in zip(past[:-1], days, strict=False)))
 
     assert inferred(past, len(future), zone, calendar) == future
 
