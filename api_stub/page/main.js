@@ -58,6 +58,11 @@ const panels = {
   finetunes: new FinetunePanel(pool, recent, datasets, onModel),
   backtests,
 }
+recent.onAgain = (kind, job, title, known) => {
+  showView(kind.slice(0, -1))
+  if (known?.lookback) panels[kind].view.show(known)
+  panels[kind].job.send(job, title, known)
+}
 new FeedsPanel(pool)
 const settings = Object.values(panels).map((panel) => panel.settings)
 pool.onChange((state, error) => showPool(state, error, () => pool.refresh()))

@@ -86,8 +86,8 @@ def answers() -> dict[str, Any]:
         "dead-messages": {"total": 1, "messages": [DEAD]},
         "datasets": {"datasets": [{"name": STORED}, {"name": "eurusd.csv"}]},
         "backtests/one/events": end(state="done", result=tested()),
-        "forecasts/three": {"state": "running", "bars_done": 14, "bars_total": 24},
-        "forecasts/four": {"state": "queued"},
+        "forecasts/three": {"state": "running", "bars_done": 14, "bars_total": 24, "seconds_left": 7},
+        "forecasts/four": {"state": "queued", "jobs_before": 2, "seconds_left": 40},
         **feed(),
         "jobs/three/explanation": EXPLANATION,
         "finetunes/two/events": end(state="done", result=named(example("finetune-result")), before=losses()),
@@ -228,7 +228,8 @@ def jobs() -> str:
         {"address": address, "title": title, "at": (SENT_S - 60 * ago) * 1000, "state": state, "note": note}
         for address, title, ago, state, note in sent
     ]
-    return f"localStorage.setItem('kronos.jobs', {json.dumps(json.dumps(kept))})"
+    stored = {"kronos.jobs": kept} | {f"kronos.job.{address}": {} for address, *_ in sent}
+    return ";".join(f"localStorage['{name}'] = {json.dumps(json.dumps(of))}" for name, of in stored.items())
 
 
 def read_loads(visit: RoutedVisit) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kronos_client.core.job_facts import NEXT
 from tests.page.conftest import RoutedVisit, go_to, wait_until
-from tests.page.test_routed import WORKER, problem
+from tests.page.test_routed import RESULT, WORKER, end, problem, with_file
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -28,6 +28,7 @@ FACTS: dict[str, Any] = {
     "dead_reason": None,
     "next": "Wait, or start another worker.",
 }
+STOPPED = "No worker takes jobs from the queue cpu. Start one with: kronos worker"
 DEAD = {
     "total": 1,
     "messages": [{"at": 1767261600.0, "reason": "not JSON", "queue": "cpu", "id": None, "num_bytes": 12345}],
@@ -59,7 +60,7 @@ def list_of_jobs(routed: RoutedVisit) -> "Page":
 def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit):
     routed.answers["jobs/two/explanation"] = FACTS
     page = list_of_jobs(routed)
-    assert page.locator("#job-counts dd").all_inner_texts() == ["0", "1", "0", "0"]
+    assert page.locator("#job-counts dd:not(.meaning)").all_inner_texts() == ["0", "1", "0", "0"]
     page.click("#recent-jobs button[aria-expanded]")
     page.wait_for_selector(".explanation p")
     text = page.inner_text(".explanation")
@@ -80,10 +81,13 @@ def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: R
     failure = {"code": "HIGH_BELOW_LOW", "message": "High is below low."}
     states: dict[str, dict[str, Any]] = {
         "forecasts/one": {"state": "done"},
-        "forecasts/two": {"state": "running", "bars_done": 3, "bars_total": 8},
+        "forecasts/two": {"state": "running", "bars_done": 3, "bars_total": 8, "seconds_left": 7},
         "backtests/three": {"state": "running", "progress": {"forecasts_done": 9, "forecasts_total": 10}},
         "finetunes/four": {"state": "failed", "error": failure},
         "finetunes/five": {"state": "running", "progress": {"step": None, "num_steps": 7}},
+        "forecasts/six": {"state": "queued", "jobs_before": 2, "seconds_left": 40},
+        "forecasts/seven": {"state": "queued", "waiting": STOPPED},
+        "forecasts/eight": {"state": "cancelled"},
     }
     page = routed.open()
     kept = [{"address": address, "title": address, "at": 0, "state": "queued"} for address in states]
@@ -94,15 +98,53 @@ def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: R
     page.wait_for_selector(".state-failed")
     wait_until(page, "() => document.querySelectorAll('.state-running').length === 3")
     assert page.locator("#recent-jobs .note").all_inner_texts() == [
-        "", "37 % done", "90 % done", "High is below low.", "0 % done",
+        "", "37 % done, about 7 s left", "90 % done", "High is below low.", "0 % done",
+        "Waiting: 2 jobs come first, starts in about 40 s",
+        "No worker is running. This starts by itself once the service's operator starts one: kronos worker",
+        "",
     ]  # fmt: skip
-    assert page.locator("#recent-jobs .open:visible").count() == 1
+    steps = page.locator("#recent-jobs :is(.open, .again):visible").all_inner_texts()
+    assert steps == ["Open result", *2 * ["Follow"], "Open", *3 * ["Follow"], "Open"]
+    counts = page.locator("#job-counts div").all_inner_texts()
+    assert [text.split("\n")[:2] for text in counts] == [
+        ["Running", "3"], ["Waiting", "2"], ["Done", "1"], ["Failed", "1"], ["Cancelled", "1"],
+    ]  # fmt: skip
     assert axe_problems(page, "#jobs") == []
     page.goto("about:blank")
     page = routed.open("#/jobs")  # which a job that has ended is not asked for again
     assert page.inner_text("tr:has(.state-failed) .note") == "High is below low."
-    page.click("#recent-jobs .open:visible")
+    page.click("#recent-jobs .open >> text=Open result")
     wait_until(page, "() => location.hash === '#forecasts/one'")
+
+
+@pytest.mark.parametrize("state", ["failed", "cancelled"])
+def test_a_job_that_came_to_nothing_is_sent_again_from_its_row(routed: RoutedVisit, state: str):
+    error = {"code": "WORKER_LOST", "message": "Its worker ended."}
+    routed.answers |= {
+        "forecasts": {"id": "one", "queue": "cpu"},
+        "forecasts/one/events": end(state=state, error=error),
+    }
+    page = with_file(routed)
+    page.click("#run")
+    page.wait_for_selector("#job-problem")
+    go_to(page, "jobs")
+    routed.answers |= {
+        "forecasts": {"id": "two", "queue": "cpu"},
+        "forecasts/two/events": end(state="done", result=RESULT),
+    }
+    page.click("#recent-jobs .again")
+    page.wait_for_selector("#downloads")
+    assert page.evaluate("location.hash") == "#forecasts/two"
+    first, second = (
+        request
+        for request in routed.requests
+        if request.method == "POST" and request.url.endswith("forecasts")
+    )
+    assert first.post_data == second.post_data
+    assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
+    assert page.get_attribute("#chart", "aria-label").startswith("Candles of bars.csv, 4 bars")
+    go_to(page, "jobs")
+    assert page.locator("#recent-jobs .state").all_inner_texts() == ["done", state]
 
 
 @pytest.mark.parametrize(

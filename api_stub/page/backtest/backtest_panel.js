@@ -63,8 +63,7 @@ export class BacktestPanel {
     showText(byId("backtest-form-problem"), bad)
     if (bad) return
     const name = byId("backtest-data").value
-    await this.job.send(this.#jobOf(), `${TITLE}${name === AT_HAND ? this.#candles.name : name}`,
-      name === AT_HAND ? { hash: hashOf(this.#candles) } : null)
+    await this.job.send(this.#jobOf(), `${TITLE}${name === AT_HAND ? this.#candles.name : name}`, name === AT_HAND ? { hash: hashOf(this.#candles) } : null)
   }
 
   #jobOf() {

@@ -60,8 +60,7 @@ export function showReport(report, id, file) {
 export function together(one, other) {
   const named = (models) => Object.fromEntries(Object.entries(models).map(([name, values]) => (
     [name in one.models ? `${name}, the other backtest` : name, values])))
-  const portfolio = one.portfolio && other.portfolio
-    ? { ...one.portfolio, models: { ...one.portfolio.models, ...named(other.portfolio.models) } } : one.portfolio
+  const portfolio = one.portfolio && other.portfolio ? { ...one.portfolio, models: { ...one.portfolio.models, ...named(other.portfolio.models) } } : one.portfolio
   return { ...one, models: { ...one.models, ...named(other.models) }, portfolio }
 }
 

@@ -42,8 +42,7 @@ export function verdictLines(sentences) {
   const others = lines.filter((line) => !ranges.includes(line))
   const [, number, than] = NUMBER.exec(sentences.find((line) => NUMBER.test(line) && kindOf(line) === kind)) ?? []
   const by = number ? [made("p", {}, made("b", { class: kind }, number), ` ${inWords(than).replaceAll(" -", " −").replace("interval", "sure:").replaceAll(" %", "\u00a0%")})`)] : []
-  return [made("p", {}, made("strong", { class: kind }, SHORT[kind])), ...by, ...ranges,
-    made("details", {}, made("summary", {}, "In detail"), ...others)]
+  return [made("p", {}, made("strong", { class: kind }, SHORT[kind])), ...by, ...ranges, made("details", {}, made("summary", {}, "In detail"), ...others)]
 }
 
 /** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */

@@ -137,8 +137,7 @@ export class FeedsPanel {
       cell.style.setProperty("--share", `${100 * chance}%`)
       cells.push(cell)
     }
-    return made("tr", id === this.#opened ? { "aria-current": "true" } : {},
-      made("th", { scope: "row" }, this.#button(id, () => this.#lead(id))), ...cells)
+    return made("tr", id === this.#opened ? { "aria-current": "true" } : {}, made("th", { scope: "row" }, this.#button(id, () => this.#lead(id))), ...cells)
   }
 
   #button(name, onClick) {

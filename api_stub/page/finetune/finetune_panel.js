@@ -44,8 +44,7 @@ export class FinetunePanel {
   get #window() {
     const { lookback, min_lookback: shortest, pred_len } = modelOf(byId("start").value)
     const longest = numberIn("train-lookback") ?? lookback
-    return { lookback: longest, shortest: Math.min(shortest ?? Math.max(2, Math.ceil(longest / 4)), longest),
-      horizon: numberIn("train-horizon") ?? pred_len }
+    return { lookback: longest, shortest: Math.min(shortest ?? Math.max(2, Math.ceil(longest / 4)), longest), horizon: numberIn("train-horizon") ?? pred_len }
   }
 
   /** Proposes what the model to start from was trained with. */
@@ -107,8 +106,7 @@ export class FinetunePanel {
     event.preventDefault()
     if (this.job.isBusy) return
     showText(byId("training-problem"), null)
-    const bad = this.datasets.whyNone ??
-      (byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first.")
+    const bad = this.datasets.whyNone ?? (byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first.")
     showText(byId("finetune-form-problem"), bad)
     if (bad) return
     const job = this.#jobOf()

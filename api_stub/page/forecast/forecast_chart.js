@@ -62,8 +62,7 @@ export class ForecastChart {
     })
     this.onValues = onValues
     const add = (name, kind, pane = 0) => {
-      this.#series[name] = typeof kind === "function"
-        ? this.chart.addCustomSeries(kind(), UNMARKED, pane) : this.chart.addSeries(kind, UNMARKED, pane)
+      this.#series[name] = typeof kind === "function" ? this.chart.addCustomSeries(kind(), UNMARKED, pane) : this.chart.addSeries(kind, UNMARKED, pane)
     }
     add("past", () => new LinesView())
     for (const name of ["widest", "outer", "inner"]) add(name, () => new BandView())

@@ -117,8 +117,7 @@ export class ForecastView {
     const { lookback, series } = this.#shown
     const known = lookback.length && `Candles of ${lookback.name}, ${bars(lookback.length)} up to ` +
       `${this.chart.time(lookback.timestamps.at(-1))}, close ${this.chart.price(lookback.columns.close.at(-1))}`
-    const ahead = series && `forecast of ${bars(series.timestamps.length)}, last close ` +
-      this.chart.price(series.mean.close.at(-1))
+    const ahead = series && `forecast of ${bars(series.timestamps.length)}, last close ` + this.chart.price(series.mean.close.at(-1))
     return [known, ahead].filter(Boolean).join("; ")
   }
 

@@ -36,8 +36,7 @@ export function showScore(score) {
   const facts = [
     ["Compared with what followed", bars(numBars)],
     ["Average miss of the close", `${rough(error)} (${share(error / level)})`],
-    ["A guess of no change missed by", `${rough(unchanged)}: the forecast is ${gain}${isBetter ? "better" : "worse"}`,
-      isBetter ? "good" : "bad"],
+    ["A guess of no change missed by", `${rough(unchanged)}: the forecast is ${gain}${isBetter ? "better" : "worse"}`, isBetter ? "good" : "bad"],
   ]
   if (bounds) {
     const [low, high] = bounds

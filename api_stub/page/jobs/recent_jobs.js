@@ -4,19 +4,26 @@ import { explanationRow } from "./explanation.js"
 import { get, hasEnded } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
 import { byId, showFacts, whole } from "../common/elements.js"
-import { count, ownTime, percent } from "../common/format.js"
+import { count, ownTime, percent, timeLeft } from "../common/format.js"
 import { forget, onOtherTab, recall, remember } from "../common/storage.js"
+import { waiting } from "../service/pool.js"
 import { stateName, words } from "../common/texts.js"
 
 const MAX_JOBS = 12
 const COLUMNS = 6
 const KINDS = { forecasts: "Forecast", backtests: "Backtest", finetunes: "Training" }
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
+const MAX_STORED_JOB = 100_000 // characters
+const COUNTED = { running: ["Running", "a worker computes them"], queued: ["Waiting", "for a worker"], done: ["Done", "with a result to open"],
+  failed: ["Failed", "why is in the row"], cancelled: ["Cancelled", "by you"], expired: ["No longer kept", "send again for a result"] }
+const NEXT = { done: "Open result", running: "Follow", queued: "Follow" }
 
 export class RecentJobs {
   #jobs = []
   #explained = null // the address of the job that is explained
   #explanation = null // its row
+  /** Called with the kind of a job that is to be sent once more, the job, its title and what this browser keeps of it. */
+  onAgain = () => {}
 
   constructor() {
     byId("forget-jobs").addEventListener("click", () => this.#keep([]))
@@ -30,11 +37,13 @@ export class RecentJobs {
    * @param address Its path below v1/, such as "forecasts/ID".
    * @param title What it is, for the list.
    * @param candles `{lookback, actual, samples, hash}` of a forecast, to draw it again, or the `{hash}` of a backtest.
+   * @param job What was sent, to send it again.
    */
-  add(address, title, candles = null) {
+  add(address, title, candles, job) {
     this.#keep([{ address, title, at: Date.now(), state: "queued" }, ...this.#others(address)].slice(0, MAX_JOBS))
     const numBars = (candles?.lookback?.length ?? 0) + (candles?.actual?.length ?? 0)
     if (candles && numBars <= MAX_STORED_BARS) remember(`candles.${address}`, candles)
+    if (JSON.stringify(job).length <= MAX_STORED_JOB) remember(`job.${address}`, job)
   }
 
   /** Keeps a job's new state, how much of it is done, and why it failed, if it is in the list. */
@@ -71,7 +80,7 @@ export class RecentJobs {
     for (const { address, state } of [...this.#jobs]) {
       if (hasEnded({ state }) || state === "expired") continue
       try {
-        this.update(address, await get(address))
+        this.update(address, await get(`${address}?estimate=true`))
       } catch (error) {
         this.onRefusal(address, error)
       }
@@ -87,7 +96,7 @@ export class RecentJobs {
 
   #keep(jobs) {
     for (const { address } of recall("jobs", [])) {
-      if (!jobs.some((job) => job.address === address)) forget(`candles.${address}`)
+      if (!jobs.some((job) => job.address === address)) for (const what of ["candles", "job"]) forget(`${what}.${address}`)
     }
     if (jobs.length) remember("jobs", jobs)
     else forget("jobs")
@@ -97,9 +106,11 @@ export class RecentJobs {
   #show(jobs = recall("jobs", [])) {
     this.#jobs = jobs
     byId("recent").hidden = byId("forget-jobs").hidden = !jobs.length
-    const counted = [["Running", "running"], ["Waiting", "queued"], ["Done", "done"], ["Failed", "failed"]].map(([name, state]) => (
-      [name, jobs.filter((job) => job.state === state).length]))
-    showFacts(byId("job-counts"), jobs.length ? counted.map(([name, of]) => [name, count(of), of && name === "Failed" ? "bad" : ""]) : [])
+    const counted = Object.entries(COUNTED).map(([state, [name, meaning]], place) => {
+      const number = jobs.filter((job) => job.state === state).length
+      return number || place < 4 ? [[name, count(number), number && state === "failed" ? "bad" : "", null, meaning]] : []
+    })
+    showFacts(byId("job-counts"), jobs.length ? counted.flat() : [])
     byId("no-jobs").hidden = jobs.length > 0
     const rows = jobs.flatMap((job) => (job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]))
     placeRows(byId("recent-jobs").tBodies[0], rows)
@@ -120,33 +131,43 @@ export class RecentJobs {
     if (state.textContent !== stateName(job.state)) state.textContent = stateName(job.state)
     state.className = `state pill state-${job.state}`
     row.querySelector(".note").textContent = job.note ?? ""
-    row.querySelector(".open").hidden = job.state !== "done"
+    const [open, again] = row.querySelectorAll(".open, .again")
+    again.hidden = job.state in NEXT || !recall(`job.${job.address}`, null)
+    open.hidden = !again.hidden
+    open.textContent = NEXT[job.state] ?? "Open"
+    open.ariaLabel = `${open.textContent}: ${job.title}`
     row.querySelector("a").ariaCurrent = location.hash === `#${job.address}` ? "true" : null
     row.querySelector("[aria-expanded]").ariaExpanded = String(job.address === this.#explained)
     return row
   }
 
+  #again({ address, title }) {
+    this.onAgain(address.split("/")[0], recall(`job.${address}`, null), title, this.candlesOf(address) ?? recall(`candles.${address}`, null))
+  }
+
   #newRow({ address, title, at }) {
     const row = byId("job-row").content.firstElementChild.cloneNode(true)
-    const [link, time, open, why, drop] = row.querySelectorAll("a, time, button")
+    const [link, time, open, again, why, drop] = row.querySelectorAll("a, time, button")
     row.dataset.address = address
     link.append(...whole(title))
     link.href = open.href = `#${address}`
     row.cells[1].textContent = KINDS[address.split("/")[0]]
     Object.assign(time, { dateTime: new Date(at).toISOString(), textContent: ownTime(new Date(at)) })
-    open.ariaLabel = `Open result of ${title}`
+    Object.assign(again, { ariaLabel: `Send again: ${title}`, onclick: () => this.#again({ address, title }) })
     Object.assign(why, { ariaLabel: `What happens with ${title}?`, onclick: () => this.#explain(address) })
     Object.assign(drop, { ariaLabel: `Remove ${title} from the list`, onclick: () => this.#keep(this.#others(address)) })
     return row
   }
 }
 
-/** What a row adds to the state of a job: why it failed, or the share of it that is done. */
-function noteOf({ state, error, bars_done: bars, bars_total: total, progress }) {
+/** What a row adds to the state of a job: why it failed or waits, or the share of it that is done. */
+function noteOf({ state, error, bars_done: bars, bars_total: total, progress, waiting: why, jobs_before: before, seconds_left: left = null }) {
   if (error) return state === "failed" ? words(error) : ""
+  const { text, rest } = waiting({ waiting: why }, { before, left })
+  if (state === "queued") return [text, rest].filter(Boolean).join(", ")
   const { step, num_steps: steps, forecasts_done: done = step, forecasts_total: all = steps } = progress ?? {}
   const share = total ? bars / total : all ? (done ?? 0) / all : null
-  return state === "running" && share !== null ? `${percent(Math.floor(100 * share) / 100)} done` : ""
+  return state === "running" && share !== null ? [`${percent(Math.floor(100 * share) / 100)} done`, timeLeft(left)].filter(Boolean).join(", ") : ""
 }
 
 /** Makes these rows those of a table; a row that stays is not moved, because it would lose the focus. */

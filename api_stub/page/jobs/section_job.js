@@ -58,7 +58,7 @@ export class SectionJob {
       this.#line.leave()
       this.#line.announce("Sending")
       const { id } = await post(this.#kind, job, repeatKey)
-      this.recent.add(`${this.#kind}/${id}`, title, known)
+      this.recent.add(`${this.#kind}/${id}`, title, known, job)
       history.pushState(null, "", `#${this.#kind}/${id}`)
       this.pool.refresh()
       await this.#follow(id, known)
