@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from kronos_client.backtesting.store import PARTS
 from kronos_model.atomic_write import atomic_write, disk_errors
-from kronos_model.bars.columns import CLOSE, as_columns
+from kronos_model.bars.columns import CLOSE, ONLY_CLOSE, as_columns, has_one_value
 from kronos_model.bars.timestamps import write_times
 from kronos_model.evaluation.calibration import references
 from kronos_model.evaluation.naive import NAIVE_TITLES, NUM_SAMPLES, infer_season, why_not_seasonal
@@ -54,7 +54,10 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
     portfolio = _portfolio(run, returns)
     for name, model in scores["models"].items():
         model["verdict"] += [] if portfolio is None else [portfolio_line(portfolio, name)]
+    num_of_one = sum(has_one_value(as_columns(one.bars)) for one in plan.instruments)
+    of_one = f"One value a bar: {num_of_one} of {plural(len(plan.instruments), 'instrument')}. {ONLY_CLOSE}."
     for model, name in enumerate(names):
+        scores["models"][name]["verdict"] += [of_one] if num_of_one else []
         if caution := run.store.about(f"caution {model}", None):
             scores["models"][name]["verdict"].append(caution)
     num_left_out = len(plan.windows) - len(windows)

@@ -22,6 +22,7 @@ from kronos_model.bars.calendar.spacing import Inferred, infer_future
 from kronos_model.bars.columns import (
     COLUMNS,
     ONE_VALUE,
+    ONLY_CLOSE,
     FloatArray,
     Instrument,
     check_candles,
@@ -198,9 +199,7 @@ def _read_series(
                     f"{event.text!r} asks for the {event.column}, but {ONE_VALUE.lower()}: ask for the close"
                 )
                 raise JobError(ErrorCode.BAD_VALUE, text, f"output.events.{index}")
-        text = f"{ONE_VALUE}. Only the close of the forecast means something. Models trained on candles may "
-        text += "give such series too narrow intervals: backtest first."
-        remarks = [*remarks, text]
+        remarks = [*remarks, f"{ONE_VALUE}. {ONLY_CLOSE}: backtest first."]
     return columns, lookback, remarks, future
 
 

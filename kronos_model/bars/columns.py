@@ -37,6 +37,10 @@ LARGEST: Final = {"amount": MAX_MAGNITUDE**2}
 """The largest value of a column, if not ``MAX_MAGNITUDE``: an amount is a volume times a price."""
 
 ONE_VALUE: Final = "Each bar has one value, which is its open, high, low and close"
+ONLY_CLOSE: Final = (
+    "Only the close of the forecast means something. Models trained on candles may give such series too "
+    "narrow intervals"
+)
 RATES: Final = "the model reads prices, so rates and other values of 0 or below cannot be forecast"
 
 FloatArray = NDArray[np.float32]

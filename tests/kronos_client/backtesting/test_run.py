@@ -424,6 +424,19 @@ def test_instruments_too_short_for_the_lookback_are_left_out_by_name(announcing,
     assert (report["asked"]["lookback"], report["remarks"]) == (40, [])
 
 
+def test_the_verdict_says_which_instruments_have_one_value_a_bar(client, tmp_path):
+    closes = CANDLES["a"]["close"]
+    plain = closes.to_frame().assign(open=closes, high=closes, low=closes)
+    for name, bars, expected in (
+        ("series", {"a": closes, "b": CANDLES["b"]}, "One value a bar: 1 of 2 instruments. Only the close"),
+        ("frame", plain, "One value a bar: 1 of 1 instrument. Only the close"),
+        ("candles", CANDLES, None),
+    ):
+        report = client.backtest(bars, tmp_path / name, **OPTIONS)
+        said = [line for line in report["models"]["stand-in"]["verdict"] if "One value" in line]
+        assert [line.startswith(expected) for line in said] == ([True] if expected else [])
+
+
 def test_the_lookback_is_shortened_if_fewer_than_half_remain_and_nobody_chose_it(announcing, tmp_path):
     bars = {"long": walk(1), "middle": walk(2, 35), "also": walk(3, 37), "short": walk(4, 9)}
     report = announcing.backtest(bars, tmp_path / "auto", **AUTO)
