@@ -27,6 +27,7 @@ from kronos_client.core.handle import AsyncForecastHandle, cancelled_if_left_asy
 from kronos_client.core.job import candles_job
 from kronos_client.core.options import ForecastOptions, ManyOptions, check_options
 from kronos_client.core.series import readable
+from kronos_client.redis.connection import AWAY
 
 if TYPE_CHECKING:
     from kronos_client.contract.results import ForecastResult
@@ -39,7 +40,7 @@ MAX_IN_FLIGHT: Final = 64
 RETRY_FOR_S: Final = 600.0
 
 FATAL_CODES: Final = (
-    ErrorCode.BROKER_UNREACHABLE, ErrorCode.NO_GPU_WORKER, ErrorCode.INVALID_DEVICE,
+    *AWAY, ErrorCode.NO_GPU_WORKER, ErrorCode.INVALID_DEVICE,
     ErrorCode.MODEL_NOT_ALLOWED, ErrorCode.TIMEZONE_UNKNOWN, ErrorCode.CALENDAR_UNKNOWN,
     ErrorCode.NOT_INSTALLED,
     ErrorCode.CHECKPOINT_INVALID, ErrorCode.CHECKPOINT_MISSING, ErrorCode.CHECKPOINT_MISMATCH,
