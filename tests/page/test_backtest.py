@@ -42,6 +42,26 @@ def answered(routed: RoutedVisit) -> RoutedVisit:
     return routed
 
 
+def test_the_best_value_of_each_column_is_bold(routed: RoutedVisit):
+    rows = [
+        [
+            name,
+            {
+                "crps_scaled": error,
+                "direction_accuracy": right,
+                "coverage": dict.fromkeys(("0.5", "0.8", "0.9"), held),
+            },
+        ]
+        for name, error, right, held in (("a", 1.1, 0.5, 0.5), ("b", 1.0, 0.5, 0.7), ("c", 1.2, None, 0.99))
+    ]
+    bold = """async (rows) => {
+        const { scoresTable } = await import("./common/scores.js")
+        return [...scoresTable(rows).querySelectorAll("tbody tr")].map((row) => (
+            [...row.cells].flatMap((cell, place) => (cell.className === "best" ? place : []))))
+    }"""
+    assert routed.open().evaluate(bold, rows) == [[2, 5], [1, 3, 5], [4]]
+
+
 def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     page = with_file(answered)
     own, other = RESULT["report"]["models"]

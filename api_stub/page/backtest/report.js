@@ -5,7 +5,7 @@ import { StepChart } from "../charts/step_chart.js"
 import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { byId, made, offer, showText, whole } from "../common/elements.js"
 import { bars, count, figure, percent, price, share, signed, timesOf } from "../common/format.js"
-import { comparison, scoresTable, verdictLines } from "../common/scores.js"
+import { LEAST, MOST, comparison, scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 import { showWorstWindows } from "./worst_windows.js"
 
@@ -21,12 +21,12 @@ const BY_BAR = {
 }
 const NAIVE_PORTFOLIOS = { momentum: "by past return", random: "at random" }
 const PORTFOLIO = [
-  ["Rank IC", ({ rank_ic: values }) => figure(values.at(-1)), "rankic"],
-  ["Top above bottom", ({ hit_rate: hits }) => share(hits)],
-  ["Return a period", ({ return: gained }) => share(gained)],
-  ["Before costs", ({ return_before_costs: gained }) => share(gained)],
-  ["Turnover", ({ turnover }) => figure(turnover), "turnover"],
-  ["Deepest fall", ({ max_drawdown: fall }) => share(fall)],
+  ["Rank IC", ({ rank_ic: values }) => values.at(-1), figure, MOST, "rankic"],
+  ["Top above bottom", ({ hit_rate: hits }) => hits, share, MOST],
+  ["Return a period", ({ return: gained }) => gained, share, MOST],
+  ["Before costs", ({ return_before_costs: gained }) => gained, share, MOST],
+  ["Turnover", ({ turnover }) => turnover, figure, null, "turnover"],
+  ["Deepest fall", ({ max_drawdown: fall }) => fall, share, LEAST],
 ]
 
 /** Draws a report; `id` is that of its backtest, and `file` names what it was made on, if this browser knows. */

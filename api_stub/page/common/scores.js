@@ -1,26 +1,36 @@
 /** How good forecasters are: tables that compare them, a row for each, and verdicts. */
 
 import { explainTerms, made, whole } from "./elements.js"
-import { NONE, figure, share } from "./format.js"
+import { figure, share } from "./format.js"
 import { inWords } from "./texts.js"
 
 const CAPTION = "Error: in usual moves of one bar, lower is better. Ranges: the share of closes inside, which should be what their name says."
+/** How good a value is, from which the best one of a column follows. */
+export const [MOST, LEAST] = [(value) => value, (value) => -value]
+const near = (level) => (value) => -Math.abs(value - level)
 const COLUMNS = [
-  ["Error", ({ crps_scaled: error }) => figure(error), "pinball"],
-  ["50 % range", ({ coverage }) => share(coverage["0.5"])],
-  ["80 % range", ({ coverage }) => share(coverage["0.8"]), "range"],
-  ["90 % range", ({ coverage }) => share(coverage["0.9"])],
-  ["Right direction", ({ direction_accuracy: right = null }) => share(right)],
+  ["Error", ({ crps_scaled: error }) => error, figure, LEAST, "pinball"],
+  ["50 % range", ({ coverage }) => coverage["0.5"], share, near(0.5)],
+  ["80 % range", ({ coverage }) => coverage["0.8"], share, near(0.8), "range"],
+  ["90 % range", ({ coverage }) => coverage["0.9"], share, near(0.9)],
+  ["Right direction", ({ direction_accuracy: right }) => right, share, MOST],
 ]
 
-/** A table of `rows` of `[name, values]`; a column is `[title, its text of the values, term of the glossary]`. */
+/**
+ * A table of `rows` of `[name, values]`, with the best of each column in bold; a column is `[title, its value, the text of that,
+ * how good it is (null if no value is better), term of the glossary]`.
+ */
 export function comparison(title, caption, columns, rows) {
-  const known = columns.filter(([, textOf]) => rows.some(([, values]) => textOf(values) !== NONE))
-  const heads = known.map(([name, , term]) => made("th", { scope: "col", ...(term ? { "data-term": term } : {}) }, name))
+  const known = columns.map(([name, valueOf, ...rest]) => [name, (values) => valueOf(values) ?? null, ...rest])
+    .filter(([, valueOf]) => rows.some(([, values]) => valueOf(values) !== null))
+  const best = known.map(([, valueOf, , good]) => good && Math.max(...rows.flatMap(([, values]) => (valueOf(values) === null ? [] : good(valueOf(values))))))
+  const cell = (values, place, [, valueOf, textOf, good] = known[place], value = valueOf(values)) => (
+    made("td", good && value !== null && good(value) === best[place] ? { class: "best" } : {}, textOf(value)))
+  const heads = known.map(([name, , , , term]) => made("th", { scope: "col", ...(term ? { "data-term": term } : {}) }, name))
   const table = made("table", {},
     made("thead", {}, made("tr", {}, made("th", { scope: "col" }, "Forecast by"), ...heads)),
     made("tbody", {}, ...rows.map(([name, values]) => made("tr", {}, made("th", { scope: "row" }, ...whole(name)),
-      ...known.map(([, textOf]) => made("td", {}, textOf(values)))))))
+      ...known.map((_, place) => cell(values, place))))))
   explainTerms(table)
   const scroll = made("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table)
   return made("div", { class: "outcome" }, scroll, made("p", { class: "help" }, caption))
