@@ -61,9 +61,15 @@ def offline(updates: list[FeedUpdate], known: pd.DataFrame, window: int) -> dict
     clock = known["ds"].astype("datetime64[us, UTC]").astype("int64").to_numpy()
     rows = dict(zip(clock, pd.DataFrame(columns).itertuples(), strict=True))
     sums = dict.fromkeys(["num", "inside_50", "inside_80", "inside_95", "loss", "naive", "missing"], 0.0)
-    errors = []
-    for update in made:
-        end = np.searchsorted(clock, update.last, side="right")
+    lasts, errors = np.array([update.last for update in made]), []
+    ends = np.searchsorted(clock, lasts, side="right")
+
+    def read_at(time: int) -> dict[int, Any]:
+        """The bars of the first forecast that read past a time; earlier ones had left the window."""
+        end = ends[np.searchsorted(lasts, time)]
+        return {at: rows[at] for at in clock[max(0, end - window) : end]}
+
+    for update, end in zip(made, ends, strict=True):
         past = columns["close"].to_numpy()[None, max(0, end - window) : end]
         (samples,) = [next(bootstrap_draws(past, PATHS, 4, update.forecast.seed))]
         naive = sample_quantiles(samples, LEVELS)[:, 0]
@@ -72,7 +78,7 @@ def offline(updates: list[FeedUpdate], known: pd.DataFrame, window: int) -> dict
         for step, time in enumerate(times):
             if time > made[-1].last:
                 break
-            if time not in rows:
+            if time not in read_at(time):
                 sums["missing"] += 1
                 continue
             actual = rows[time].close
@@ -83,8 +89,11 @@ def offline(updates: list[FeedUpdate], known: pd.DataFrame, window: int) -> dict
             sums["loss"] += loss(quantiles, actual) / scale
             sums["naive"] += loss(naive[:, step], actual) / scale
         for chance, bar in zip(update.forecast.events, (4, 2, 1), strict=True):
-            ahead = [rows[time] for time in times[:bar] if time in rows]
-            if times[bar - 1] <= made[-1].last and times[bar - 1] in rows:
+            if times[bar - 1] > made[-1].last:
+                continue
+            read = read_at(times[bar - 1])
+            ahead = [read[time] for time in times[:bar] if time in read]
+            if times[bar - 1] in read and (times[0] >= min(read) or "high" not in chance.event):
                 errors.append((chance.probability - hits(chance.event, ahead, past[0, -1])) ** 2)
     number = sums["num"]
     coverage = {f"coverage_{share}": sums[f"inside_{share}"] / number for share in (50, 80, 95)}
