@@ -17,8 +17,8 @@ from api_stub.backend import Backend
 from api_stub.description import ABOUT, describe
 from api_stub.middleware.body_limits import BodyLimits, BodyRate
 from api_stub.middleware.encodings import Decoding, Encoding
-from api_stub.middleware.guards import Keys, read_keys
 from api_stub.middleware.head import Head
+from api_stub.middleware.keys import Keys, read_keys
 from api_stub.middleware.rate_limit import HEADERS, RateLimit
 from api_stub.middleware.request_log import RequestLog
 from api_stub.routes import (

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from api_stub.middleware.guards import read_keys
+from api_stub.middleware.keys import read_keys
 from api_stub.scopes import SCOPES
 from kronos_cli.main import cli
 from kronos_model.engine.native.compiling import TIMEOUT_S

@@ -1,1 +1,6 @@
-"""``kronos forecast``: forecasts of candle files, continued after a stop."""
+"""``kronos forecast``: forecasts of candle files, continued after a stop.
+
+- ``inputs``: the series of the files.
+- ``run``: sends them and waits.
+- ``output``: tables and JSON, printed or written.
+"""

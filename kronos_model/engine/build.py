@@ -42,7 +42,7 @@ def build_engine(
     Args:
         max_context: bars the model sees at most.
         clip: scaled values are clipped to ±clip.
-        max_slots: sample paths that run together; fewer if ``memory_bytes`` holds fewer. None: 64 on the
+        max_slots: sample paths that run together; fewer if ``memory_bytes`` holds fewer. None: 128 on the
             CPU and on MPS, on a GPU as many as the memory holds, up to 512.
         max_prefill_bars: bars that a step computes in addition to the newest ones, mostly of lookbacks.
             None: 512 on the CPU, 2048 on MPS, 8192 on a GPU.

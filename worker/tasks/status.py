@@ -1,4 +1,4 @@
-"""The task ``kronos.status``."""
+"""The task ``kronos.status``; inference/forecast_process.py fills in a device and its warnings."""
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import STATUS_TASK
