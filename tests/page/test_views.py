@@ -4,8 +4,9 @@ import re
 
 import pytest
 
+from kronos_client.contract.schemas import example
 from tests.page.conftest import RoutedVisit, go_to
-from tests.page.test_routed import WORKER
+from tests.page.test_routed import WORKER, end
 
 VIEWS = ("forecast", "feeds", "backtest", "finetune", "workers", "jobs")
 SIZE = {"width": 1440, "height": 900}
@@ -79,6 +80,21 @@ def test_the_addresses_of_views_open_them(routed: RoutedVisit, address: str):
     page = routed.open(address)
     assert shown(page) == ["finetune"]
     assert page.input_value("#epochs") == ("5" if "epochs" in address else "3")
+
+
+@pytest.mark.parametrize("view", ["backtest", "finetune"])
+def test_a_view_without_results_says_how_to_start_and_shows_an_example(routed: RoutedVisit, view: str):
+    routed.page.set_viewport_size(SIZE)
+    page = routed.open(f"#/{view}")
+    steps = page.locator(f"#{view} .intro li strong").all_inner_texts()
+    assert [step[:2] for step in steps] == ["1.", "2.", "3."]
+    assert "made-up figures" in page.inner_text(f"#{view} .intro")  # nobody takes it for a result
+    last = page.locator(f"#{view} .intro > *").last.bounding_box()
+    assert last["y"] + last["height"] > 2 / 3 * SIZE["height"]
+    routed.answers[f"{view}s/one/events"] = end(state="done", result=example(f"{view}-result"))
+    page.goto(f"{routed.url}#{view}s/one")
+    page.wait_for_selector("#tested" if view == "backtest" else "#trained")
+    assert page.locator(f"#{view} .intro").filter(visible=True).count() == 0
 
 
 def test_nothing_moves_if_the_system_asks_for_less_motion(routed: RoutedVisit):

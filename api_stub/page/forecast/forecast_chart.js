@@ -55,7 +55,7 @@ export class ForecastChart {
     element.append(this.#legend)
     this.chart = createChart(element, {
       ...chartOptions(),
-      localization: { timeFormatter: (time) => this.#timeText(time) },
+      localization: { timeFormatter: (time) => (this.#points.has(time) ? this.time(this.#points.get(time).text) : "") },
       handleScroll: { vertTouchDrag: false }, // a vertical drag on a touch screen scrolls the page
       handleScale: { axisDoubleClickReset: { time: false, price: true } },
       timeScale: { fixLeftEdge: true, fixRightEdge: true, tickMarkFormatter: axisText, tickMarkMaxCharacterLength: 10, minBarSpacing: MIN_BAR_PX },
@@ -275,11 +275,6 @@ export class ForecastChart {
   rounded(low, high, ...others) {
     const worth = Math.max(0, Math.ceil(2 - Math.log10(high - low || 1)))
     return [low, high, ...others].map((value) => price(value, Math.min(this.digits, worth)))
-  }
-
-  #timeText(time) {
-    const point = this.#points.get(time)
-    return point ? this.time(point.text) : ""
   }
 
   #onKey(event) {
