@@ -15,6 +15,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import KIND_TASKS, is_shared, result_key
 from kronos_client.core import equal_jobs
 from kronos_client.core.job import Job
+from kronos_client.core.options import check_waiting
 from kronos_client.core.stored import NOT_BEGUN, encode_failure
 from kronos_client.otel.spans import SendSpan
 from kronos_client.redis.admission import Admission
@@ -54,6 +55,7 @@ class Retries:
         clock: Callable[[], float] = time.monotonic,
         vary: Callable[[float, float], float] = random.uniform,
     ) -> None:
+        check_waiting(retry_for_s=retry_for_s)
         self._clock = clock
         self._vary = vary
         self._retry_for_s = retry_for_s

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.job import Job
 from kronos_client.core.kinds import BacktestState, FinetuneState, JobKind, JobState, Result, State
+from kronos_client.core.options import check_waiting
 from kronos_client.core.stored import NOTHING, Stored
 from kronos_client.otel.spans import waiting
 
@@ -163,6 +164,7 @@ class AsyncHandle(Generic[State, Result]):
         on_progress: Callable[[State], object] | None = None,
         forget: bool = False,
     ) -> Result:
+        check_waiting(timeout_s=timeout_s, on_progress=on_progress, forget=forget)
         stored, states = NOTHING, self._core.events.states(self.id, timeout_s, self._kind.state_of)
         with waiting(self.id):
             async with aclosing(states):
@@ -245,6 +247,7 @@ class JobHandle(Generic[State, Result]):
             JobError: The job's own; TIMEOUT if it has not ended in time (it goes on; wait again);
                 RESULT_EXPIRED or LOST if there is nothing to wait for, or no longer.
         """
+        check_waiting(timeout_s=timeout_s, on_progress=on_progress, forget=forget)
         if on_progress is None:
             return self._run(lambda handle: handle.wait(timeout_s, forget=forget))
         stored, state_of = NOTHING, self._kind.state_of

@@ -92,8 +92,6 @@ class ManyForecasts:
         self._prefix = options.pop("job_id_prefix", None)
         self._options: ForecastOptions = options
         check_options(options, ForecastOptions.__annotations__)
-        if self._max_in_flight < 1:
-            raise JobError(ErrorCode.BAD_VALUE, "max_in_flight must be at least 1", "max_in_flight")
         self._tasks: list[asyncio.Task[ForecastOutcome]] = []
         self._not_accepted: set[asyncio.Task[Any] | None] = set()
         self._num_taken = 0

@@ -1,19 +1,23 @@
 """The options of the clients' methods: their names and types, and what ``help`` and editors show of them."""
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from functools import wraps
 from inspect import Parameter, cleandoc, iscoroutinefunction, signature
+from numbers import Real
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, TypedDict, TypeVar, cast, get_args, is_typeddict
 
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
 from kronos_client.contract.names import ContextPolicy, Priority
 from kronos_client.core.series import CandleSource
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.bars.missing import Missing
 from kronos_model.checkpoints.names import did_you_mean
+from kronos_model.text import excerpt
 
 SAMPLE_COUNT: Final = 100
 """Paths for each series by default: the outer quantiles of 30 change much from seed to seed."""
@@ -279,6 +283,7 @@ def with_options(options: type) -> Callable[[Method], Method]:
 
         def check(given: Mapping[str, Any]) -> None:
             check_options([name for name in given if name not in shown.parameters], known)
+            check_waiting(**given)
 
         @wraps(method)
         def checked(*args: Any, **given: Any) -> Any:
@@ -296,6 +301,31 @@ def with_options(options: type) -> Callable[[Method], Method]:
         return cast("Method", final)
 
     return show
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, Real) and not math.isnan(value)
+
+
+_WAITING: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
+    "timeout_s": ("a number of seconds or None", lambda value: value is None or _is_number(value)),
+    "retry_for_s": ("a number of seconds", _is_number),
+    "max_in_flight": ("a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1),
+    "on_progress": ("a function or None", lambda value: value is None or callable(value)),
+    "forget": ("true or false", lambda value: isinstance(value, bool)),
+    "in_order": ("true or false", lambda value: isinstance(value, bool)),
+}
+"""What the options of sending and waiting may be: no worker checks them."""
+
+
+def check_waiting(**options: Any) -> None:
+    """Raises JobError BAD_TYPE or BAD_VALUE for an option of sending or waiting that cannot be used."""
+    for name in options.keys() & _WAITING:
+        (expected, is_usable), value = _WAITING[name], options[name]
+        if not is_usable(value):
+            is_near = "number" in expected and not isinstance(value, bool) and isinstance(value, Real)
+            code = ErrorCode.BAD_VALUE if is_near else ErrorCode.BAD_TYPE
+            raise JobError(code, f"{name} must be {expected}, not {excerpt(value)}", name)
 
 
 def check_options(options: Iterable[str], known: Collection[str]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
+from kronos_client.core.options import check_waiting
 from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.feed import POLL_S, WAIT_S, Feed, Outage
 from kronos_client.feeds.options import FeedSpec
@@ -107,6 +108,7 @@ class AsyncFeed:
         self, *, after: str | int | None = None, timeout_s: float | None = None
     ) -> AsyncIterator[FeedUpdate]:
         """As ``Feed.updates``. It reads a few times a second, so that no thread waits for updates."""
+        check_waiting(timeout_s=timeout_s)
         loop, outage = asyncio.get_running_loop(), Outage(self.name)
         last_at = loop.time()
         while timeout_s is None or loop.time() < last_at + timeout_s:

@@ -13,7 +13,7 @@ from redis.exceptions import NoPermissionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
-from kronos_client.core.options import FeedOptions
+from kronos_client.core.options import FeedOptions, check_waiting
 from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.appending import Append, Given, bars_by_id, bars_of_frame
 from kronos_client.feeds.bars import Bars, shortest
@@ -353,6 +353,7 @@ class Feed:
             JobError: BAD_VALUE if ``after`` is no such id; FEED_GONE if the feed was deleted;
                 BROKER_UNREACHABLE if Redis refuses the user, the password or the command.
         """
+        check_waiting(timeout_s=timeout_s)
         outage, last_at = Outage(self.name), time.monotonic()
         while timeout_s is None or time.monotonic() < last_at + timeout_s:
             left_s, found = math.inf if timeout_s is None else last_at + timeout_s - time.monotonic(), []

@@ -289,6 +289,40 @@ def test_a_misspelt_option_is_a_type_error(bench: ClientBench):
         bench.client.submit(CANDLES, predlen=5)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(
+    ("method", "options", "code"),
+    [
+        ("forecast", {"timeout_s": "5"}, ErrorCode.BAD_TYPE),
+        ("forecast", {"timeout_s": float("nan")}, ErrorCode.BAD_VALUE),
+        ("forecast", {"timeout_s": True}, ErrorCode.BAD_TYPE),
+        ("forecast", {"on_progress": "print"}, ErrorCode.BAD_TYPE),
+        ("forecast", {"forget": "no"}, ErrorCode.BAD_TYPE),
+        ("submit", {"retry_for_s": "5"}, ErrorCode.BAD_TYPE),
+        ("submit", {"retry_for_s": None}, ErrorCode.BAD_TYPE),
+        ("submit", {"retry_for_s": float("nan")}, ErrorCode.BAD_VALUE),
+        ("submit_job", {"retry_for_s": "5"}, ErrorCode.BAD_TYPE),
+        ("forecast_many", {"timeout_s": "5"}, ErrorCode.BAD_TYPE),
+        ("forecast_many", {"retry_for_s": float("nan")}, ErrorCode.BAD_VALUE),
+        ("forecast_many", {"max_in_flight": 2.5}, ErrorCode.BAD_VALUE),
+        ("forecast_many", {"max_in_flight": "2"}, ErrorCode.BAD_TYPE),
+        ("wait", {"timeout_s": "5"}, ErrorCode.BAD_TYPE),
+        ("wait", {"on_progress": 5}, ErrorCode.BAD_TYPE),
+    ],
+)
+def test_an_option_of_waiting_that_cannot_be_used_is_refused_before_anything_is_sent(
+    bench: ClientBench, method, options, code
+):
+    given = {"submit_job": [example("forecast-job")], "forecast_many": [[CANDLES]], "wait": []}
+    needed = {} if method in ("submit_job", "wait") else {"pred_len": 5}
+    call = getattr(bench.client, method, None) or bench.client.forecast_handle("a").wait
+    with pytest.raises(JobError) as refused:
+        call(*given.get(method, [CANDLES]), **needed, **options)
+    (name,) = options
+    assert (refused.value.code, refused.value.field) == (code, name)
+    assert refused.value.message.startswith(f"{name} must be ")
+    assert bench.waiting() == []
+
+
 def test_jobs_in_the_contracts_own_form(bench: ClientBench):
     handle = bench.client.submit_job(example("forecast-job"), job_id="a")
     bench.finish("a")

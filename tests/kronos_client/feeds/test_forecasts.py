@@ -129,6 +129,7 @@ def test_each_series_has_its_newest_forecast(client):
         assert sorted(update.series for update in updates) == NAMES
         for after in ("", "newest", 0.5):
             assert error_of(lambda after=after: next(feed.updates(after=after))).field == "after"
+        assert error_of(lambda: next(feed.updates(timeout_s="5"))).field == "timeout_s"
         assert feed.forecast("s3") == next(one for one in updates if one.series == "s3").model_copy(
             update={"id": ""}
         )
