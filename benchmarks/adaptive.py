@@ -96,7 +96,7 @@ def main() -> None:
         inside = (issued[:, :, low] <= actual) & (actual <= issued[:, :, -1 - low])
         for step, held in ((1, inside[..., 0]), (HORIZON, inside[..., -1].mean(axis=1))):
             each, short = shares(held, 1000), shares(held, 100)
-            both = [loss(one[..., step - 1], actual[..., step - 1], scale) for one in (issued, own)]
+            both = [loss(each[..., step - 1], actual[..., step - 1], scale) for each in (issued, own)]
             span = f"{each.min():.3f} to {each.max():.3f}"
             table.row(name, step, span, short.min(), both[0] / both[1])
 

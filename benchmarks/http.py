@@ -115,7 +115,7 @@ def main() -> None:
     table = Table("service:<20", "requests/s:>18", "p50 s:>8.2f", "p95 s:>8.2f")
     for name, of_name in runs.items():
         quantiles = [statistics.quantiles(took, n=20) for _, took in of_name]
-        p50, p95 = (statistics.median(one[place] for one in quantiles) for place in (9, 18))
+        p50, p95 = (statistics.median(user[place] for user in quantiles) for place in (9, 18))
         table.row(name, spread([rate for rate, _ in of_name]), p50, p95)
     ratios = [own / plain for (own, _), (plain, _) in zip(runs[OWN], runs[PLAIN], strict=True)]
     print(f"{OWN} answers {spread(ratios)} times as many requests a second")

@@ -85,7 +85,7 @@ async def explain_job(
 async def list_dead_messages(backend: BackendDependency, limit: Limit = 100) -> DeadMessagesView:
     """The messages that no worker could read, newest first, each with the reason."""
     found = await backend.dead()
-    return DeadMessagesView(messages=[_view(one) for one in found[:limit]], total=len(found))
+    return DeadMessagesView(messages=[_view(message) for message in found[:limit]], total=len(found))
 
 
 def _view(entry: dict[str, Any]) -> DeadMessage:

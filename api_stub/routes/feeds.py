@@ -140,7 +140,7 @@ async def delete_feed(feed: OpenFeed, backend: BackendDependency) -> Response:
 @router.post("/{name:path}/bars")
 async def append_bars(body: BarsOfSeries, feed: OpenFeed, backend: BackendDependency) -> Appended:
     """Append bars, all or none. Workers forecast each series with a new bar."""
-    series = {one.id: one.model_dump(exclude={"id"}, exclude_none=True) for one in body.series}
+    series = {item.id: item.model_dump(exclude={"id"}, exclude_none=True) for item in body.series}
     if len(series) < len(body.series):
         raise JobError(ErrorCode.DUPLICATE_ID, "two series have the same id: give each its own", "series")
     return await backend.call(feed.put_series, series, is_whole=body.replace)

@@ -44,17 +44,17 @@ def replay(manifest: str, candles: Path | None, reading: ReadOptions) -> None:
         found = list(_manifests(_documents(click.open_file(manifest).read())))
         if not found:
             raise click.UsageError(f"{manifest} has no manifest of a forecast")
-        for one in found:
+        for known in found:
             try:
-                again = _again(client, one, _bars(client, one, candles, reading))
+                again = _again(client, known, _bars(client, known, candles, reading))
             except JobError as error:
                 if error.code not in NO_BARS:
                     raise
                 is_equal, outcome = False, str(error)
             else:
-                is_equal = again.forecast == one.forecast
-                outcome = "equal" if is_equal else _difference(one, again)
-            click.echo(f"{one.series}, {one.bars.last}: {outcome}")
+                is_equal = again.forecast == known.forecast
+                outcome = "equal" if is_equal else _difference(known, again)
+            click.echo(f"{known.series}, {known.bars.last}: {outcome}")
             are_equal &= is_equal
     raise SystemExit(not are_equal)
 

@@ -54,7 +54,7 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
     portfolio = _portfolio(run, returns)
     for name, model in scores["models"].items():
         model["verdict"] += [] if portfolio is None else [portfolio_line(portfolio, name)]
-    num_of_one = sum(has_one_value(as_columns(one.bars)) for one in plan.instruments)
+    num_of_one = sum(has_one_value(as_columns(instrument.bars)) for instrument in plan.instruments)
     of_one = f"One value a bar: {num_of_one} of {plural(len(plan.instruments), 'instrument')}. {ONLY_CLOSE}."
     for model, name in enumerate(names):
         scores["models"][name]["verdict"] += [of_one] if num_of_one else []
@@ -273,7 +273,9 @@ def write_page(path: Path, report: Mapping[str, Any], run: "BacktestRun", best_f
     parts += ["<h2>Scores</h2>", _table(CAPTION, SCORES, rows)]
     if (view := report["portfolio"]) is not None:
         held = view["models"] | {PORTFOLIOS[name]: naive for name, naive in view["naive"].items()}
-        rank_ic, equity = ({name: one[of] for name, one in held.items()} for of in ("rank_ic", "equity"))
+        rank_ic, equity = (
+            {name: scores[of] for name, scores in held.items()} for of in ("rank_ic", "equity")
+        )
         times = np.array(view["equity_times"], dtype="datetime64[s]")
         parts += ["<h2>Portfolio</h2>", _table(PORTFOLIO_CAPTION.format(**view), PORTFOLIO, held.items())]
         parts += ["<div class=charts>", _drawn(_draw_lines, "Rank IC by bar ahead", ahead, rank_ic)]

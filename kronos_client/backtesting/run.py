@@ -305,8 +305,8 @@ def _fitting(
         remarks.append(f"{text}, for which fewer than half of the instruments are long enough")
         lookback = room // 2  # the other half is for several windows
     needed = lookback + horizon
-    kept = [one for one in candles.instruments if len(one) >= needed]
-    short = {one.name: len(one) for one in candles.instruments if len(one) < needed}
+    kept = [each for each in candles.instruments if len(each) >= needed]
+    short = {each.name: len(each) for each in candles.instruments if len(each) < needed}
     why = {name: f"it has {number} bars, and a window takes {needed}" for name, number in short.items()}
     if not kept:
         return candles, lookback  # the plan says so

@@ -113,7 +113,7 @@ class Feed:
             with reading(feed_key(name)):
                 spec = FeedSpec.from_json(found[1])
             if wanted and (option := spec.first_difference(wanted)):
-                has, given = (one.as_given().get(option) for one in (spec, wanted))
+                has, given = (each.as_given().get(option) for each in (spec, wanted))
                 text = f"feed {name!r} has {option}={has!r}, not {given!r}"
                 text += ": open it without options, or delete it first"
                 raise JobError(ErrorCode.FEED_CONFLICT, text, option)

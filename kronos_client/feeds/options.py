@@ -153,7 +153,7 @@ class FeedSpec:
     def first_difference(self, other: "FeedSpec") -> str | None:
         """The name of an option that ``other`` has with another value."""
         ours, theirs = (
-            {**one.as_given(), "events": [*map(plain_event, one.events)]} for one in (self, other)
+            {**spec.as_given(), "events": [*map(plain_event, spec.events)]} for spec in (self, other)
         )
         names = sorted(ours.keys() | theirs.keys())
         return next((name for name in names if ours.get(name) != theirs.get(name)), None)

@@ -137,7 +137,10 @@ class Due(NamedTuple):
 def due(forecasts: Iterable[PendingForecast], bars: Bars, after: int) -> list[Due]:
     """What is to be scored by the bars after an instant."""
     limits = (after, bars.clock[-1])
-    return [Due(one, *np.searchsorted(one.times, limits, side="right").tolist()) for one in forecasts]
+    return [
+        Due(forecast, *np.searchsorted(forecast.times, limits, side="right").tolist())
+        for forecast in forecasts
+    ]
 
 
 class ScoreSums:
@@ -155,8 +158,8 @@ class ScoreSums:
             ``STEP_SUMS`` by model, (6, H).
         """
         (clock, table), by_model = (bars.clock, bars.table), dict[str, Array]()
-        for model in {one.forecast.model for one in forecasts if one.first < one.end}:
-            own = [one for one in forecasts if one.forecast.model == model]
+        for model in {due.forecast.model for due in forecasts if due.first < due.end}:
+            own = [due for due in forecasts if due.forecast.model == model]
             steps, num_missing = _step_sums(own, clock, table[:, CLOSE])
             by_model[model] = steps
             bins, brier = _chance_sums(own, clock, table, events)
@@ -176,14 +179,14 @@ class ScoreSums:
 def _step_sums(forecasts: Sequence[Due], clock: NDArray[np.int64], closes: Array) -> tuple[Array, int]:
     """``STEP_SUMS`` by step ahead, (6, H), and the number of bars that never came."""
     horizon = len(forecasts[0].forecast.times)
-    parts = [(one.forecast, slice(one.first, one.end)) for one in forecasts]
+    parts = [(due.forecast, slice(due.first, due.end)) for due in forecasts]
     times = np.concatenate([forecast.times[part] for forecast, part in parts])  # (N,)
     at = np.minimum(np.searchsorted(clock, times), len(clock) - 1)
     actual = closes[at]
     has_come = (clock[at] == times) & np.isfinite(actual)
     quantiles = np.concatenate([forecast.quantiles[..., part] for forecast, part in parts], axis=2)
     tables = quantiles.astype(np.float64).swapaxes(0, 1)  # (L, 2, N)
-    scale = np.repeat([forecast.scale for forecast, _ in parts], [one.end - one.first for one in forecasts])
+    scale = np.repeat([forecast.scale for forecast, _ in parts], [due.end - due.first for due in forecasts])
     losses = pinball_loss(SCORED_LEVELS, tables, actual).mean(axis=0) / scale  # (2, N)
     losses = np.where(np.isfinite(losses).all(axis=0), losses, 0)
     low, high = tables[: len(INTERVALS), 0], tables[: -len(INTERVALS) - 1 : -1, 0]

@@ -102,7 +102,7 @@ def portfolio_report(
 def portfolio_line(view: Mapping[str, Any], name: str) -> str:
     """A model's portfolio in one sentence."""
     each = (view["models"][name], *view["naive"].values())
-    ours, momentum, at_random = (f"{100 * one['return']:+.2f} %" for one in each)
+    ours, momentum, at_random = (f"{100 * portfolio['return']:+.2f} %" for portfolio in each)
     return (
         f"Top {view['top']} less bottom {view['top']}, after costs of {view['cost_bps']:g} bps: {ours} on "
         f"average over {view['num_periods']} periods, by momentum {momentum}, at random {at_random}."

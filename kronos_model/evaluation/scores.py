@@ -108,7 +108,7 @@ class ScoreTotals:
         """
         each = [self._add(samples, actual, past) for samples in draws]
         for name in each[0]:
-            mean = np.mean([one[name] for one in each], axis=0)
+            mean = np.mean([draw[name] for draw in each], axis=0)
             self._by_window.setdefault(name, []).append(mean)
 
     def _add(self, samples: Array, actual: Array, past: Array) -> Mapping[str, Array]:

@@ -55,7 +55,7 @@ class MetricsFile:
         """The losses after each epoch of a stage."""
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
         entries = map(json.loads, lines)  # without an incomplete line: ``remove_after`` came first
-        epochs = (one for one in entries if (one["event"], one.get("stage")) == ("epoch", stage))
+        epochs = (entry for entry in entries if (entry["event"], entry.get("stage")) == ("epoch", stage))
         return [epoch["validation_loss"] for epoch in epochs]
 
     def __call__(self, event: Event) -> None:

@@ -25,7 +25,7 @@ def append(_self: AnyTask, /, *args: object, **kwargs: object) -> dict[str, Any]
     settings = get_settings()
     limits = settings.limits().model_copy(update={"max_series": FeedLimits().max_series})
     job = read_fields(FeedAppendJob, job_of(args, kwargs), limits, check_payload)
-    series = {one.id: one.model_dump(exclude={"id"}, exclude_none=True) for one in job.series}
+    series = {item.id: item.model_dump(exclude={"id"}, exclude_none=True) for item in job.series}
     try:
         with Feed.open(job.feed, settings=settings) as feed:
             return feed.put_series(series, is_whole=job.replace).model_dump(mode="json")
