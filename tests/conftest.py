@@ -94,9 +94,7 @@ def one_path() -> Iterator[None]:
     """Jobs of the tests' own client draw one path unless they say otherwise: more show nothing new."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forecast_request, "SAMPLE_COUNT", 1)
-        forecast_request.default_sample_count.cache_clear()
         yield
-    forecast_request.default_sample_count.cache_clear()
 
 
 @pytest.fixture

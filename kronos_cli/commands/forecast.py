@@ -100,11 +100,11 @@ def forecast(
     with ForecastClient(settings=settings) as client:
         sent: Any = given | {"missing": reading.missing, "allow_fallback": not no_fallback}
         sent |= {"lookback": lookback} if lookback else {}
-        sent["sample_count"] = sample_count or default_sample_count(settings.limits())
+        sent |= {"sample_count": sample_count} if sample_count else {}
         run = ForecastRun(
             client, inputs, reader, target, lookback or settings.max_bars, sent,
             max_in_flight=in_flight, timeout_s=timeout_s, fresh=fresh, plot=plot, overwrite=overwrite,
-            model_folder=settings.model_folder,
+            model_folder=settings.model_folder, num_paths=default_sample_count(settings.limits()),
         )  # fmt: skip
         try:
             run.run(Console(stderr=True, highlight=False))

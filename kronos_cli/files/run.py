@@ -89,7 +89,11 @@ class Tally:
 
 @dataclass
 class ForecastRun:
-    """One run of the command over its files. The command's help describes the options."""
+    """One run of the command over its files. The command's help describes the options.
+
+    Attributes:
+        num_paths: of a forecast, if the options have no ``sample_count``.
+    """
 
     client: ForecastClient
     inputs: Mapping[str, Source]
@@ -102,6 +106,7 @@ class ForecastRun:
     fresh: bool
     plot: bool
     overwrite: bool
+    num_paths: int
     model_folder: Path | None = None
 
     def __post_init__(self) -> None:
@@ -148,10 +153,11 @@ class ForecastRun:
     def _works(self, show: Callable[[], object]) -> Iterator[ForecastWork]:
         """Yield the files to forecast, and count the others. ``show`` is called before each file."""
         model = None if self.fresh else self._model_now()
+        asked: ForecastOptions = {"sample_count": self.num_paths, **self.options}
         for name, source in self.inputs.items():
             show()
             try:
-                work = read_work(name, source, self.reader, self.lookback, self.options)
+                work = read_work(name, source, self.reader, self.lookback, asked)
             except JobError as error:
                 self.tally.fail(source.file, error)
                 continue

@@ -1,8 +1,6 @@
 """From an app's data and options to a forecast job of the contract. No pandas needed."""
 
-import logging
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, Final, Unpack
 
 import numpy as np
@@ -20,10 +18,9 @@ OUTPUT: Final = Output().model_dump(mode="json")
 LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
 FEWER_PATHS: Final = (
     f"%d paths are drawn for each series, not {SAMPLE_COUNT}: "
-    "KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT allows no more"
+    "KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT allows no more; send fewer series in one job, or choose "
+    "sample_count."
 )
-
-log = logging.getLogger(__name__)
 
 
 def forecast_payload(
@@ -61,18 +58,14 @@ def forecast_payload(
     } | {name: value for name, value in given.items() if value is not None or name not in LEFT_OUT_IF_NONE}
 
 
-@lru_cache(maxsize=64)
 def default_sample_count(limits: Limits, num_series: int = 1) -> int:
-    """``SAMPLE_COUNT``, or fewer paths, with a warning, where limits allow a job of so many series fewer."""
-    number = min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, num_series)))
-    if number < SAMPLE_COUNT:
-        log.warning(FEWER_PATHS + "; send fewer series in one job, or choose sample_count", number)
-    return number
+    """``SAMPLE_COUNT``, or fewer paths where limits allow a job of so many series fewer."""
+    return min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, num_series)))
 
 
-def fewer_paths(options: Mapping[str, Any], limits: Limits) -> list[str]:
-    """The warning, for the result of a single series, that the default of its paths was lowered."""
-    number = SAMPLE_COUNT if "sample_count" in options else default_sample_count(limits)
+def fewer_paths(options: Mapping[str, Any], limits: Limits, num_series: int = 1) -> list[str]:
+    """The warning, for the job's result, that the default of its paths was lowered."""
+    number = SAMPLE_COUNT if "sample_count" in options else default_sample_count(limits, num_series)
     return [FEWER_PATHS % number] if number < SAMPLE_COUNT else []
 
 

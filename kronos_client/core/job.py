@@ -9,7 +9,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import check_series
 from kronos_client.contract.names import Priority, checked_job_id
-from kronos_client.core.forecast_request import forecast_payload
+from kronos_client.core.forecast_request import fewer_paths, forecast_payload
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.core.options import (
     BacktestJobOptions,
@@ -53,7 +53,10 @@ def pop_sending(options: SendingOptions) -> tuple[str | None, float]:
 
 def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, settings: ClientSettings) -> Job:
     """Make and check a forecast of candles. Raises JobError."""
-    return forecast_job(forecast_payload(candles, limits=settings.limits(), **options), job_id, settings)
+    limits = settings.limits()
+    payload = forecast_payload(candles, limits=limits, **options)
+    notes = fewer_paths(options, limits, len(payload["series"]))
+    return forecast_job(payload, job_id, settings)._replace(kind=FORECAST._replace(notes=notes))
 
 
 def config_job(

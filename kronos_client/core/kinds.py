@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -92,6 +92,7 @@ class JobKind(NamedTuple, Generic[State, Result]):
         parser, result_type, progress_type: Names in the contract.
         make_state: Makes a state of its name and the progress.
         candles_field, if_too_large: The field at fault if a job is too large, and the remedy.
+        notes: Warnings of the client that made the job, which its results have too.
     """
 
     name: Kind
@@ -101,6 +102,7 @@ class JobKind(NamedTuple, Generic[State, Result]):
     make_state: Callable[[str, Any], State]
     candles_field: str = "data.instruments"
     if_too_large: str = "put the candles into the workers' data folder"
+    notes: Sequence[str] = ()
 
     def parse(self, payload: object, limits: Limits) -> AnyJob:
         """Check a job. Raises JobError, as a worker does for it."""
@@ -131,7 +133,8 @@ class JobKind(NamedTuple, Generic[State, Result]):
             )
             message += "whether it is of a forecast, a finetuning job or a backtest"
             raise JobError(ErrorCode.LOST, message, "job_id") from None
-        return result
+        noted: Any = {"warnings": (*getattr(result, "warnings", ()), *self.notes)}
+        return result.model_copy(update=noted) if self.notes else result
 
 
 def progress_of(stored: Stored) -> dict[str, Any]:

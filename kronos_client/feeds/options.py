@@ -1,6 +1,7 @@
 """The options of a feed, checked as those of a job are."""
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.results import MIN_PATHS_OF_QUANTILES
-from kronos_client.core.forecast_request import forecast_payload
+from kronos_client.core.forecast_request import fewer_paths, forecast_payload
 from kronos_client.core.job import forecast_job
 from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.blocks import TAIL_BARS
@@ -25,6 +26,8 @@ from kronos_model.bars.calendar.spacing import instants_of
 from kronos_model.bars.columns import COLUMNS, PRICE_COLUMNS
 from kronos_model.bars.timestamps import Timestamps, load_timezone
 from kronos_model.errors import KronosError, TimestampError
+
+log = logging.getLogger(__name__)
 
 OF_ONE_JOB: Final = ("series_ids", "timestamps", "future_timestamps", "stream", "paths", "deadline_s")
 
@@ -88,6 +91,8 @@ class FeedSpec:
         # Some bars, so that all other options are checked just as a worker will.
         bars = {name: [value] * 3 for name, value in zip(PRICE_COLUMNS, (1.0, 3.0, 1.0, 2.0), strict=True)}
         payload = forecast_payload(bars, timestamps=SOME_TIMES, limits=settings.limits(), **given)
+        for text in fewer_paths(given, settings.limits()):
+            log.warning("%s", text)
         forecast_job(payload, None, settings)
         is_enough = payload["sampling"]["sample_count"] >= MIN_PATHS_OF_QUANTILES
         text = f"must be {MIN_PATHS_OF_QUANTILES} or more for calibration='adaptive'"

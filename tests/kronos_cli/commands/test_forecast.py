@@ -15,7 +15,7 @@ from rich.console import Console
 
 from kronos_cli.commands import forecast as command
 from kronos_cli.main import cli
-from kronos_cli.settings import CliSettings
+from kronos_cli.settings import CliSettings, get_settings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.core.many import ForecastOutcome
 from kronos_client.registry.model_registry import ModelRegistry
@@ -235,11 +235,25 @@ def test_a_file_that_fails_stops_no_other_and_is_printed_with_its_code(
 
 
 def test_paths_are_as_many_as_a_limit_below_the_default_allows(
-    played: PlayedClient, files: list[Path], monkeypatch: pytest.MonkeyPatch
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fakes: list[FakeForecastClient] = []
+
+    def fake(settings: CliSettings) -> FakeForecastClient:
+        fakes.append(FakeForecastClient(settings=settings))
+        return fakes[-1]
+
+    monkeypatch.setattr(command, "ForecastClient", fake)
     monkeypatch.setenv("KRONOS_MAX_SAMPLE_COUNT", "10")
-    assert forecast("in/a.csv", "--output", "out").exit_code == 0
-    assert played.options["sample_count"] == 10
+    arguments = ["in/a.csv", "--output", "out", "--format", "json", "--pred-len", "2"]
+    assert "Warning: 10 paths are drawn for each series, not 100: KRONOS" in forecast(*arguments).stderr
+    assert "10 paths are drawn" in " ".join(json.loads(Path("out/a.json").read_text())["warnings"])
+    assert "are drawn" not in forecast(*arguments, "--samples", "9").stderr
+    monkeypatch.setenv("KRONOS_MAX_SAMPLE_COUNT", "100")
+    get_settings.cache_clear()
+    assert forecast(*arguments).stdout == "1 file: 1 forecast. out\n"
+    drawn = [job["sampling"]["sample_count"] for fake in fakes for job in fake.jobs.values()]
+    assert drawn == [10, 9, 100]
 
 
 def test_the_summarys_keys_are_stable(played: PlayedClient, files: list[Path]) -> None:

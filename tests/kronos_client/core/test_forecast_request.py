@@ -7,10 +7,11 @@ import pytest
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling, SeriesInput
-from kronos_client.contract.job_limits import Limits
 from kronos_client.core.forecast_request import forecast_payload
 from kronos_client.core.long_request import finetune_payload
 from kronos_client.core.options import ForecastOptions
+from kronos_client.settings import ClientSettings
+from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 
 CANDLES = candles(seed=1, bars=60).as_dict()
@@ -70,12 +71,22 @@ def test_series_have_the_names_of_a_mapping_or_those_that_are_given(source, opti
     assert [one["id"] for one in payload["series"]] == ids
 
 
-def test_where_limits_allow_fewer_paths_the_default_is_what_they_allow_with_one_warning(caplog):
-    limits = Limits()
-    for _ in range(2):
-        many = forecast_payload({str(number): CANDLES for number in range(64)}, limits=limits, pred_len=5)
-        assert many["sampling"]["sample_count"] == 64 == limits.max_paths // 64
-    chosen = forecast_payload({str(number): CANDLES for number in range(64)}, limits=limits, sample_count=9)
-    assert chosen["sampling"]["sample_count"] == 9
-    (said,) = caplog.messages
-    assert said.startswith("64 paths are drawn for each series, not 100: KRONOS_MAX_PATHS or ")
+@pytest.mark.parametrize("how", ["forecast", "submit", "async", "many"])
+def test_where_limits_allow_fewer_paths_the_default_is_what_they_allow_and_the_result_says_so(how):
+    many = {str(number): CANDLES for number in range(64)}
+
+    def result(client, **options):
+        if how == "submit":
+            return client.submit(many, pred_len=2, **options).wait()
+        if how == "async":
+            return asyncio.run(FakeAsyncForecastClient(client).forecast(many, pred_len=2, **options))
+        if how == "many":
+            return next(client.forecast_many([[*many.values()]], pred_len=2, **options)).unwrap()
+        return client.forecast(many, pred_len=2, **options)
+
+    with FakeForecastClient(settings=ClientSettings.model_construct(max_paths=128)) as client:
+        said = [result(client).warnings, result(client, sample_count=1).warnings]
+        assert [job["sampling"]["sample_count"] for job in client.jobs.values()] == [128 // 64, 1]
+    ((note,), nothing) = [[text for text in texts if "KRONOS_MAX_PATHS" in text] for texts in said]
+    assert note.startswith("2 paths are drawn for each series, not 100: KRONOS_MAX_PATHS or ")
+    assert nothing == []
