@@ -190,6 +190,10 @@ class AsyncHandle(Generic[State, Result]):
         (await self._core.events.read(self.id)).raise_absence()
 
     async def cancel(self) -> None:
+        # Without a job it would leave an outcome for the next one with this id.
+        absence = (await self._core.events.read(self.id)).absence
+        if absence is not None and absence.code == ErrorCode.LOST:
+            raise JobError(*absence.args)
         await self._core.call(self._core.dispatcher.cancel, self.id)
 
     async def forget(self) -> bool:
@@ -272,7 +276,11 @@ class JobHandle(Generic[State, Result]):
         self._run(AsyncHandle.check)
 
     def cancel(self) -> None:
-        """Request that the job ends as CANCELLED. A job that has ended stays as it is."""
+        """Request that the job ends as CANCELLED. A job that has ended stays as it is.
+
+        Raises:
+            JobError: LOST if Redis has no such job.
+        """
         self._run(AsyncHandle.cancel)
 
     def forget(self) -> bool:

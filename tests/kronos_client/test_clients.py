@@ -211,6 +211,16 @@ def test_what_cannot_be_an_id_is_no_jobs(bench: ClientBench, job_id):
     assert code_of(bench.client.submit, CANDLES, pred_len=5, job_id=job_id) == ErrorCode.BAD_VALUE
 
 
+def test_cancelling_an_unknown_id_leaves_nothing_for_a_later_job_of_that_id(bench: ClientBench):
+    for job_id in ("a", "b\n"):
+        assert code_of(bench.client.forecast_handle(job_id).cancel) == ErrorCode.LOST
+    handle = bench.client.submit(CANDLES, pred_len=5, job_id="a")
+    assert bench.waiting() == ["a"]
+    bench.finish("a")
+    handle.cancel()  # a job that has ended stays as it is
+    assert handle.wait(WAIT_S) == RESULT
+
+
 def test_who_waits_for_a_job_that_is_lost_meanwhile_is_told(bench: ClientBench, monkeypatch):
     monkeypatch.setattr("kronos_client.core.result_events.LOOK_INTERVAL_S", 0.05)
     handle = bench.client.submit(CANDLES, pred_len=5)
