@@ -54,7 +54,11 @@ def hits(event: str, ahead: Sequence[Any], last: float) -> bool:
     return ahead[-1].close > last if "close" in event else ahead[-1].low < last
 
 
-def offline(updates: list[FeedUpdate], known: pd.DataFrame, window: int) -> dict[str, float]:
+def ratio_of(value: float, by: float) -> float | None:
+    return value / by if by else None
+
+
+def offline(updates: list[FeedUpdate], known: pd.DataFrame, window: int) -> dict[str, float | None]:
     """The row of one series with these bars, from its updates; None where it has no value."""
     made = [update for update in updates if update.forecast]
     columns = {name: known[name].astype(np.float32).astype(float) for name in ("high", "low", "close")}
@@ -96,8 +100,11 @@ def offline(updates: list[FeedUpdate], known: pd.DataFrame, window: int) -> dict
             if times[bar - 1] in read and (times[0] >= min(read) or "high" not in chance.event):
                 errors.append((chance.probability - hits(chance.event, ahead, past[0, -1])) ** 2)
     number = sums["num"]
-    coverage = {f"coverage_{share}": sums[f"inside_{share}"] / number for share in (50, 80, 95)}
-    ratio = {"pinball_ratio": sums["loss"] / sums["naive"], "brier": np.mean(errors)}
+    coverage = {f"coverage_{share}": ratio_of(sums[f"inside_{share}"], number) for share in (50, 80, 95)}
+    ratio = {
+        "pinball_ratio": ratio_of(sums["loss"], sums["naive"]),
+        "brier": ratio_of(sum(errors), len(errors)),
+    }
     return {"num_scored": number, **coverage, **ratio, "num_missing": sums["missing"]}
 
 
