@@ -64,6 +64,8 @@ LOADS: Final = (0.2, 0.5, 0.4, 0.9, 0.7, 0.8)
 READ_AGAIN: Final = "document.dispatchEvent(new Event('visibilitychange'))"
 READ_EVERY_S: Final = 4
 NUM_COLOURS: Final = 256
+RARE_TOO: Final = Image.Quantize.MAXCOVERAGE
+"""Keeps the colour of a single dot; the default method made a red one brown."""
 SETTLED_MS: Final = 600
 
 
@@ -273,13 +275,15 @@ def shoot(browser: Browser, width: int, theme: str) -> None:
             read_loads(visit)
         if view == "feeds":
             visit.page.click("#feed-rows tbody button >> text=NVDA")
+            visit.page.wait_for_selector("#feed-figure")
+            visit.page.wait_for_timeout(SETTLED_MS)  # it comes into view
             visit.page.mouse.move(0, 0)
             visit.page.evaluate("scrollTo(0, 0)")
         if view == "jobs":
             visit.page.click("#recent-jobs button[aria-expanded]")
         visit.page.wait_for_timeout(SETTLED_MS)
         picture = Image.open(io.BytesIO(visit.page.screenshot(full_page=False)))
-        small = picture.convert("RGB").quantize(NUM_COLOURS, kmeans=1, dither=Image.Dither.NONE)
+        small = picture.convert("RGB").quantize(NUM_COLOURS, RARE_TOO, kmeans=1, dither=Image.Dither.NONE)
         small.save(FOLDER / f"{view}-{width}-{theme}.png", optimize=True)
     context.close()
     assert visit.errors == [], visit.errors
