@@ -15,6 +15,7 @@ from kronos_client.contract.results import SeriesForecast
 from kronos_client.core.forecast_request import fewer_paths
 from kronos_client.core.job import candles_job
 from kronos_client.core.kinds import FORECAST
+from kronos_client.core.options import SAMPLE_COUNT
 from kronos_client.core.stored import Stored
 from kronos_client.mcp import service as base
 from kronos_client.mcp.service import READS, STARTS, AnyContext
@@ -50,7 +51,7 @@ class Options(_Arguments):
 
     model: str | None = Field(None, description="one of list_models; by default the workers' own")
     lookback: int | None = Field(None, ge=1, description="last bars that the model reads")
-    sample_count: int | None = Field(None, ge=1, description="sample paths; by default 64")
+    sample_count: int | None = Field(None, ge=1, description=f"sample paths; by default {SAMPLE_COUNT}")
     seed: int | None = Field(None, ge=0, description="the same job and seed give the same numbers")
     quantiles: list[float] | None = None
     calendar: str | None = Field(None, description="of the forecast times: such as XNYS, 24/7 or weekdays")

@@ -22,6 +22,7 @@ from mcp.client.streamable_http import streamable_http_client
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.core.job_facts import list_jobs
+from kronos_client.core.options import SAMPLE_COUNT
 from kronos_client.core.stored import Stored
 from kronos_client.feeds.feed import Feed
 from kronos_client.mcp.forecasts import UP
@@ -154,6 +155,10 @@ def test_candles_and_a_file_have_the_same_forecast_with_its_caution_and_its_tabl
         tools = (await client.list_tools()).tools
         assert {tool.name for tool in tools} >= TOOLS
         assert all(tool.description for tool in tools)
+        says_so = [tool.name for tool in tools if f"by default {SAMPLE_COUNT}" in str(tool.input_schema)]
+        assert says_so == ["forecast_candles", "forecast_file"]
+        of_default = await call(client, "forecast_file", file=file, pred_len=1)
+        assert f"{SAMPLE_COUNT} paths" in of_default["series"][0]["chances"][0]["in_words"]
         of_file = await call(client, "forecast_file", file=file, **asked)
         (series,) = of_file["series"]
         assert FOR_TRYING in of_file["caution"]
