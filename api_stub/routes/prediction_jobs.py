@@ -29,6 +29,8 @@ BYTES_PER_BAR: Final = 192
 _SERIES_FIELD: Final = re.compile(r"series\.(\d+)(?:\.(\w+))?")
 _NAMES: Final = {"id": "series_id", "future_timestamps": "prediction_timestamps", "seed": "overrides.seed"}
 """Fields of a series that have another name in requests."""
+_OUTPUT: Final = {*SingleRequest.model_fields} & {*Output.model_fields}
+_OF_SERIES: Final = {*Prediction.model_fields} & {*SeriesForecast.model_fields} - {"quantiles", "warnings"}
 _FUTURE: Final = re.compile(r"(?<![\w.])future_timestamps\b")
 
 
@@ -127,12 +129,7 @@ def _options(item: SingleRequest) -> dict[str, Any]:
     options: dict[str, Any] = {
         "pred_len": item.pred_len,
         "sampling": item.drawing.sampling(),
-        "output": {
-            "quantiles": item.quantiles or [],
-            "paths": item.paths,
-            "events": item.events,
-            "statistics": item.statistics,
-        },
+        "output": {"quantiles": []} | item.model_dump(include=_OUTPUT, exclude_none=True),
         "device": item.device,
         "allow_fallback": item.allow_fallback,
         "priority": item.priority,
@@ -204,13 +201,7 @@ def _prediction(item: SingleRequest, series: SeriesForecast, result: ForecastRes
         model_version=version_of(result.model.id, result.model.revision),
         tokenizer_version=version_of(result.model.tokenizer_id, result.model.tokenizer_revision),
         quantiles=series.quantiles if item.quantiles else None,  # type: ignore[arg-type]
-        paths=series.paths,  # type: ignore[arg-type]
-        events=list(series.events),
-        statistics=series.statistics,
-        seed=series.seed,
-        lookback=series.lookback,
-        device=result.device,
-        device_warning=result.device_warning,
-        engine=result.engine,
         warnings=[*result.warnings, *series.warnings],
+        **{name: getattr(series, name) for name in _OF_SERIES},
+        **{name: getattr(result, name) for name in ("device", "device_warning", "engine")},
     )

@@ -90,10 +90,7 @@ def _written(media_type: str, series: Sequence[SeriesForecast], caution: str | N
 
     tables = []
     for forecast in series:
-        chances = {chance.event: chance.probability for chance in forecast.events}
-        columns = forecast_columns(
-            forecast.id, forecast.timestamps, forecast.mean, forecast.quantiles, chances, caution
-        )
+        columns = forecast_columns(forecast.id, dict(forecast), caution)
         for name, paths in (forecast.paths or {}).items():
             columns |= {f"{name}_path{number}": values for number, values in enumerate(paths, 1)}
         schema = pa.schema((name, pa.string() if name in TEXTS else pa.float64()) for name in columns)

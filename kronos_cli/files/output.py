@@ -23,6 +23,8 @@ KINDS: Final[tuple[Kind, ...]] = ("csv", "parquet", "json")
 
 Record = Mapping[str, Any]
 """The value of ``forecast_record``."""
+NOT_IN_RECORDS: Final = {"id", "timestamps_from", "lookback", "paths", "warnings", "scoring"}
+"""Fields of a series' forecast: large, of feeds, or in another form."""
 JOURNAL: Final = ".kronos-forecasts.jsonl"
 
 
@@ -38,8 +40,7 @@ def forecast_record(name: str, source: Source, job_id: str, result: ForecastResu
     """The forecast of one series with its origin, as JSON-compatible values."""
     series = result.series[0]
     origin = result.model_dump(mode="json", include={"model", "device", "device_warning", "engine"})
-    fields = {"timestamps", "timezone", "mean", "quantiles", "events", "statistics", "manifest"}
-    bars = series.model_dump(mode="json", include=fields)
+    bars = series.model_dump(mode="json", exclude=NOT_IN_RECORDS)
     if bars["manifest"] is not None:
         bars["manifest"]["series"] = source.instrument or name  # the job's id says nothing
     origin |= {"warnings": result.all_warnings(), "seed": series.seed}
@@ -51,13 +52,9 @@ def columns_of(record: Record, form: LongForm | None = None) -> Mapping[str, Seq
     """The columns of a record."""
     if form is not None:
         name = record.get("instrument") or record["series"]
-        mean, quantiles = record["mean"], record["quantiles"]
-        return long_columns(name, record["timestamps"], mean, quantiles, form.targets, form.titles)
-    chances = {chance["event"]: chance["probability"] for chance in record.get("events", ())}
+        return long_columns(name, record, form.targets, form.titles)
     caution = caution_in(record["warnings"]) or ""  # forecasts of several models have the same columns
-    return forecast_columns(
-        record["series"], record["timestamps"], record["mean"], record["quantiles"], chances, caution
-    )
+    return forecast_columns(record["series"], record, caution)
 
 
 def write_record(path: Path, kind: Kind, record: Record) -> None:

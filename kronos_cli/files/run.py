@@ -203,9 +203,9 @@ class ForecastRun:
             self._up_to_date.add(work.name)
         if received:
             raise KeyboardInterrupt
-        if series.events or series.statistics:  # without what takes memory
-            bare = series.model_copy(update={"timestamps": (), "mean": {}, "quantiles": {}, "paths": None})
-            self.tally.answers.append((work.name, bare))
+        answers = {name: getattr(series, name) for name in ANSWERS}  # without what takes memory
+        if any(answers.values()):
+            self.tally.answers.append((work.name, SeriesForecast.model_construct(**answers)))
         for text in filter(None, [result.device_warning, *result.all_warnings()]):
             self.tally.warn(work.file, text)
 

@@ -247,8 +247,8 @@ class SeriesForecast(ResultModel):
             index = pd.DatetimeIndex(pd.to_datetime(list(self.timestamps), utc=True), name="timestamps")
         if self.timezone is not None and index.tz is not None:
             index = index.tz_convert(self.timezone)
-        levels = self.quantiles if quantiles else {}
-        columns = forecast_columns(self.id, self.timestamps, self.mean, levels, {})
+        shown = dict(self) | {"events": ()} | ({} if quantiles else {"quantiles": {}})
+        columns = forecast_columns(self.id, shown)
         return pd.DataFrame(dict(list(columns.items())[2:]), index=index)
 
 
@@ -342,18 +342,17 @@ class ErrorReport(ResultModel):
 
 
 def forecast_columns(
-    name: str,
-    timestamps: Sequence[str],
-    mean: Mapping[ColumnName, Sequence[float]],
-    quantiles: Mapping[str, Mapping[ColumnName, Sequence[float]]],
-    chances: Mapping[str, float],
-    caution: str | None = None,
+    name: str, forecast: Mapping[str, Any], caution: str | None = None
 ) -> dict[str, Sequence[Any]]:
     """A forecast as a table: ``series``, ``timestamp``, the mean, and each quantile as ``close_q0.1``.
 
-    Chances of events, whose texts are the titles, and the ``caution`` are the same in all rows.
+    ``forecast`` has the fields of a ``SeriesForecast``, or its JSON. Chances of events, whose texts are the
+    titles, and the ``caution`` are the same in all rows.
     """
-    constants = {**chances} | ({} if caution is None else {"caution": caution})
+    timestamps, mean, quantiles = forecast["timestamps"], forecast["mean"], forecast["quantiles"]
+    chances = map(dict, forecast.get("events", ()))
+    constants = {chance["event"]: chance["probability"] for chance in chances}
+    constants |= {} if caution is None else {"caution": caution}
     table: dict[str, Sequence[Any]] = {"series": [name] * len(timestamps), "timestamp": timestamps}
     table |= {column: mean[column] for column in COLUMNS if column in mean}
     for level in sorted(quantiles, key=float):
@@ -363,18 +362,15 @@ def forecast_columns(
 
 
 def long_columns(
-    name: Any,
-    timestamps: Sequence[str],
-    mean: Mapping[ColumnName, Sequence[float]],
-    quantiles: Mapping[str, Mapping[ColumnName, Sequence[float]]],
-    targets: Sequence[Any],
-    titles: tuple[str, str],
+    name: Any, forecast: Mapping[str, Any], targets: Sequence[str], titles: tuple[str, str]
 ) -> dict[str, list[Any]]:
     """A forecast in the long form of Chronos: a row for each target and bar.
 
-    The columns are the series and the time, whose titles are given (Nixtla's are ``unique_id`` and ``ds``),
-    then ``target_name``, ``predictions`` (the mean), and one for each quantile, such as ``0.1``.
+    ``forecast`` is that of ``forecast_columns``. The columns are the series and the time, whose titles are
+    given (Nixtla's are ``unique_id`` and ``ds``), then ``target_name``, ``predictions`` (the mean), and one
+    for each quantile, such as ``0.1``.
     """
+    timestamps, mean, quantiles = forecast["timestamps"], forecast["mean"], forecast["quantiles"]
     id_title, time_title = titles
     table: dict[str, list[Any]] = {
         id_title: [name] * len(timestamps) * len(targets),

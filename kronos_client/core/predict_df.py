@@ -106,8 +106,7 @@ class LongFrame:
         result = outcome.unwrap()
         (series,) = result.series
         titles = (self._id_column, self._timestamp_column)
-        values = series.timestamps, series.mean, series.quantiles
-        columns = long_columns(outcome.key, *values, self._targets, titles)
+        columns = long_columns(outcome.key, dict(series), self._targets, titles)
         columns |= {title: [value] * len(columns[titles[0]]) for title, value in _answers(series).items()}
         self._parts[outcome.index] = {
             title: np.asarray(values) if isinstance(values[0], float) else values

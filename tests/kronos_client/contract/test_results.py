@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from kronos_client.contract.backtest import BacktestResult
 from kronos_client.contract.errors import JobError
-from kronos_client.contract.forecast import ForecastJob
+from kronos_client.contract.forecast import ForecastJob, Output
 from kronos_client.contract.jobs import Limits, parse_job, prepare, result_bytes
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.results import ForecastResult, SeriesForecast, Timings, series_result
@@ -115,6 +115,22 @@ def test_the_estimate_bounds_the_results_size(output: dict[str, Any]) -> None:
     size = len(json.dumps(result_of(read).model_dump(mode="json")["series"]))
 
     assert size <= result_bytes(read) <= 2 * size
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, field in Output.model_fields.items() if field.annotation is bool]
+)
+def test_the_estimate_grows_with_each_output(name: str) -> None:
+    """By as many bytes as the result. ``scoring`` is only asked for by workers, in small jobs."""
+    sizes, estimates = [], []
+    for chosen in (False, True):
+        output = {"quantiles": [0.5], name: chosen}
+        read = parse_job(job(sampling={"sample_count": 9}, output=output, pred_len=60), Limits())
+        sizes.append(len(json.dumps(result_of(read).model_dump(mode="json")["series"])))
+        estimates.append(result_bytes(read))
+
+    growth, estimated = sizes[1] - sizes[0], estimates[1] - estimates[0]
+    assert growth <= max(100, estimated) or name == "scoring", f"count {name} in jobs.py result_bytes"
 
 
 def test_a_frame_is_the_mean_by_time() -> None:
