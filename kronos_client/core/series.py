@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import date, datetime, timedelta, timezone, tzinfo
+from itertools import zip_longest
 from typing import Any, Final
 
 import numpy as np
@@ -98,8 +99,7 @@ def series_payload(
         expected = "a DataFrame, a mapping of columns or a list of records"
         raise JobError(ErrorCode.BAD_TYPE, f"candles must be {expected}, not {type(candles).__name__}")
     names: dict[str, Any] = {}
-    for label in given:
-        name = _name_of(label)
+    for name, label in _named(given):
         if name in names and name in COLUMNS:
             message = f"the columns {names[name]} and {label} are both {name}: keep one of them"
             raise JobError(ErrorCode.BAD_VALUE, message, name)
@@ -128,10 +128,18 @@ def series_payload(
     return payload
 
 
-def _name_of(label: Any) -> str:
-    """A column's name in lower case; of a label with several levels the one that names a column of ours."""
-    parts = [str(part).lower() for part in label] if isinstance(label, tuple) else []
-    return next((part for part in parts if part in (*COLUMNS, *TIME_COLUMNS)), str(label).lower())
+def _named(labels: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+    """Each column's name in lower case, and its label.
+
+    Of labels with several levels it is the one that names most of our columns: tickers may be LOW and OPEN.
+    """
+    labels = list(labels)
+    parts = [label if isinstance(label, tuple) else (label,) for label in labels]
+    levels = [[str(part).lower() for part in level] for level in zip_longest(*parts, fillvalue="")]
+    ours = {*COLUMNS, *TIME_COLUMNS}
+    names = max(levels, key=lambda level: len(ours.intersection(level)), default=[])
+    for name, own, label in zip(names, parts, labels, strict=True):
+        yield name or str(own[0]).lower(), label
 
 
 def is_records(candles: object) -> bool:

@@ -71,6 +71,18 @@ def test_every_kind_of_source_gives_the_same_series(source):
     assert_columns(payload)
 
 
+@pytest.mark.parametrize("ticker", ["LOW", "OPEN", "VOLUME"])
+@pytest.mark.parametrize("is_price_first", [False, True])
+def test_tickers_may_be_spelt_as_columns(ticker, is_price_first):
+    bars = pd.DataFrame(mapping()).set_index("timestamps").rename(columns=str.title)
+    frame = pd.concat({ticker: bars.set_index(pd.to_datetime(bars.index))}, axis=1)
+    frame = frame.swaplevel(axis=1) if is_price_first else frame
+    for source in (frame, {ticker: frame}, frame.rename_axis(index="Date").reset_index()):
+        (series,) = job_series(source)
+        assert_columns(series)
+        assert series["timestamps"] == TEXTS
+
+
 @pytest.mark.parametrize("name", TIME_COLUMNS)
 def test_timestamps_are_found_under_each_of_their_names(name):
     frame = pd.DataFrame(mapping()).rename(columns={"timestamps": name.upper()})
