@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeVar
 
+from pydantic_core import from_json
 from redis import Redis
 from redis.exceptions import ResponseError
 
@@ -154,7 +155,8 @@ class JobStore:
 
         Returns:
             For each job its record; ``ended`` if it has its outcome, ``conflict`` if another with its id is
-            under way; JobError INTERNAL if an app wrote another type of key where its record should be.
+            under way; JobError INTERNAL if an app wrote another type of key where its record should be, or
+            the job's own error if a client ended it while it waited: to end it so again only counts it.
         """
         keys = [*self._delivery_keys, *(key for job in beginnings for key in _keys_of(job.job_id))]
         args: list[Any] = [self._result_ttl_s, MAX_WAIT_S, timeout_s, worker]
@@ -292,6 +294,11 @@ def _begun(job_id: str, answer: Any) -> Begun | JobError | NotStored:
         reason = f"another app wrote the key {job_key(job_id)}, which must be the job's record"
         log.error("job %s cannot begin: %s", job_id, reason)
         return JobError(ErrorCode.INTERNAL, f"{reason}; delete it, and submit the job again")
+    if text.startswith("{"):
+        match from_json(text):
+            case {"result": {"exc_message": [str(code), str(message), *more]}}:
+                return JobError(code, message, *more)
+        return "ended"
     return NotStored(text.removeprefix("error ")) if text.startswith("error ") else text
 
 

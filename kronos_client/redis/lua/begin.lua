@@ -2,6 +2,7 @@
 --
 -- Returns for each job:
 --   ended     it has its outcome
+--   {…         its outcome, if a client ended it while it waited and no worker has counted it
 --   conflict  another job with this id is under way
 --   unusable  an app wrote another type of key where its record should be
 --   error …   Redis's answer; the job may have begun
@@ -18,7 +19,11 @@ local min_held_s = 1 -- for a holder that is overdue and not put back yet
 
 local function begin(result, record, cancel_request, job_id, tag, state, fingerprint)
     local record_type = redis.call('TYPE', record).ok
-    if has_outcome(result) then
+    local outcome = outcome_of(result)
+    if outcome == 'FAILURE' and record_type == 'hash' and redis.call('HGET', record, 'ended_by') == '' then
+        redis.call('HSET', record, 'ended_by', tag) -- the first worker that gets the message counts the job
+        return redis.call('GET', result)
+    elseif outcome then
         return 'ended'
     elseif record_type ~= 'hash' and record_type ~= 'none' then
         return 'unusable'

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from kronos_client.contract.errors import ErrorCode
+from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import job_key, result_key
 from kronos_client.core.result_store import MAX_SHORT_BYTES, RedisResultStore
 from kronos_client.core.stored import NOTHING, encode_state
@@ -78,7 +78,8 @@ def test_only_a_job_that_waits_is_ended_by_a_reader_after_its_deadline(redis_ser
         sum(queue_states(redis, 10, ["cpu"])["cpu"].lengths.values()) == 1
     )  # the message that stays does not count
     tag = take_one(deliveries, [list_key("cpu", 3)]).tag
-    assert begin_one(workers, "waits", "{}", tag, 60) == "ended"
+    with pytest.raises(JobError, match="DEADLINE"):
+        begin_one(workers, "waits", "{}", tag, 60)
     assert workers.end([Ending("begun", encode_state("begun", "SUCCESS", 1), tags[1])]) == ["stored"]
 
 

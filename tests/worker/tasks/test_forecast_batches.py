@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.exceptions import Ignore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis import Redis
@@ -18,10 +19,11 @@ from redis.exceptions import ConnectionError, RedisError
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.jobs import read_job
-from kronos_client.contract.names import job_key, result_key
+from kronos_client.contract.names import FORECAST_TASK, job_key, result_key
 from kronos_client.contract.schemas import example
+from kronos_client.core.stored import NOT_BEGUN, encode_failure
 from kronos_client.redis.connection import connect
-from kronos_client.redis.job_store import JobStore
+from kronos_client.redis.job_store import Ending, JobStore
 from kronos_client.redis.queues import DELIVERY_KEYS, TAKEN_KEY
 from tests.published import published_states
 from worker.broker import outcomes, transport
@@ -130,6 +132,7 @@ class Worker:
         )
         self.jobs = ForecastJobs(process)
         self.ends: Counter[str] = Counter()  # by the delivery's tag
+        self.errors: list[Any] = []
 
     def drive(self, num_computed: int) -> None:
         """Take, begin, compute and end jobs until none is left; so many are computed at once."""
@@ -160,6 +163,7 @@ class Worker:
     def add(self, tag: str, job_id: str) -> None:
         def on_success(result: tuple[bool, Any, float]) -> None:
             self.ends[tag] += 1
+            self.errors.append(getattr(result[1], "exception", None))
             if isinstance(error := getattr(result[1], "exception", None), Requeued):
                 self.deliveries.put_back(tag, error.delay_s)
 
@@ -249,6 +253,22 @@ def test_each_job_has_one_outcome_whatever_fails_between_two_steps(
     for worker in (first, second) if error is not Killed else (second,):
         assert (len(worker.jobs), worker.outcomes.num_kept_bytes) == (0, 0)
         assert set(worker.ends.values()) <= {1}
+
+
+def test_a_job_that_a_client_ended_while_it_waited_counts_once(redis, redis_server, patched):
+    worker, counted = Worker(redis_server.url, 2, Fault()), []
+    worker.outcomes.on_end = lambda task, job_id, outcome: counted.append((task, job_id, outcome))
+    (job_id,) = send(redis, 1) and send(redis, 1)  # submitted twice
+    JobStore(redis, 50).end([Ending(job_id, encode_failure(job_id, NOT_BEGUN))])
+    stored = redis.get(result_key(job_id))
+    worker.drive(1)
+    ((task, _, outcome),) = counted
+    assert (task, outcome.args) == (FORECAST_TASK, NOT_BEGUN.args)
+    dropped, failed = sorted(worker.errors, key=lambda error: isinstance(error, JobError))
+    assert isinstance(dropped, Ignore)
+    assert failed.args == NOT_BEGUN.args  # Celery's request sends it to Flower
+    assert redis.get(result_key(job_id)) == stored
+    assert not redis.exists(QUEUE, KEYS.unacked)
 
 
 def test_a_job_that_ended_is_freed_at_once_without_garbage_collection(redis, redis_server, patched):
