@@ -25,7 +25,7 @@ from kronos_client.core.core import Core, Unsent
 from kronos_client.core.dispatcher import Retries
 from kronos_client.core.handle import AsyncForecastHandle, cancelled_if_left_async, submitted
 from kronos_client.core.job import candles_job
-from kronos_client.core.options import ForecastOptions, ManyOptions, check_options
+from kronos_client.core.options import DEFAULTS, RETRY_FOR_S, ForecastOptions, ManyOptions, check_options
 from kronos_client.core.series import readable
 from kronos_client.redis.connection import AWAY
 
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
 MAX_TOGETHER: Final = 16
 """Items that are sent in one call."""
-MAX_IN_FLIGHT: Final = 64
-"""A worker's default number of concurrent jobs."""
-
-RETRY_FOR_S: Final = 600.0
 
 FATAL_CODES: Final = (
     *AWAY, ErrorCode.NO_GPU_WORKER, ErrorCode.INVALID_DEVICE,
@@ -84,11 +80,11 @@ class ManyForecasts:
 
     def __init__(self, core: Core, **options: Unpack[ManyOptions]) -> None:
         self._core = core
-        self._in_order = options.pop("in_order", True)
-        self._max_in_flight = options.pop("max_in_flight", MAX_IN_FLIGHT)
+        self._in_order = options.pop("in_order", DEFAULTS["in_order"])
+        self._max_in_flight = options.pop("max_in_flight", DEFAULTS["max_in_flight"])
         self._timeout_s = options.pop("timeout_s", None)
         self._retry_for_s = options.pop("retry_for_s", RETRY_FOR_S)
-        self._forget = options.pop("forget", False)
+        self._forget = options.pop("forget", DEFAULTS["forget"])
         self._prefix = options.pop("job_id_prefix", None)
         self._options: ForecastOptions = options
         check_options(options, ForecastOptions.__annotations__)

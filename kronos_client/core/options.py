@@ -14,7 +14,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling
 from kronos_client.contract.names import ContextPolicy, Priority
 from kronos_client.core.series import CandleSource
-from kronos_model.bars.files.options import ReadOptions
+from kronos_model.bars.files.options import NO_OPTIONS, ReadOptions
 from kronos_model.bars.missing import Missing
 from kronos_model.checkpoints.names import did_you_mean
 from kronos_model.text import excerpt
@@ -247,9 +247,16 @@ class BacktestArguments(WindowChoice, total=False):
     model_folder: str | Path | None
 
 
-def _default_of(name: str, kind: Any) -> Any:
-    """An option's default: none, the contract's, or ``...`` for one that the description names."""
-    return None if NoneType in get_args(kind) else _DEFAULTS.get(name, ...)
+DEFAULTS: Final[dict[str, Any]] = {
+    "in_order": True, "max_in_flight": 64, "forget": False,
+    "id_column": "unique_id", "timestamp_column": "ds", "target": "close", "on_error": "raise",
+    "bar_time": "start", "closed_only": True, "corrections": 3, "max_bars": 512, "keep": "close",
+    "horizon": 24, "samples": 30, "seed": 0, "top": 5, "cost_bps": 10.0,
+    "reading": NO_OPTIONS, "fresh": False,
+}  # fmt: skip
+"""Of the options that are not the contract's for a forecast."""
+RETRY_FOR_S: Final = 600.0
+"""Of ``forecast_many``: long enough for Redis to restart."""
 
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -259,7 +266,7 @@ _DEFAULTS: Final = {
     for model in (ForecastJob, Sampling, Output)
     for name, field in model.model_fields.items()
     if field.default is not None
-} | {"sample_count": SAMPLE_COUNT}
+} | {"sample_count": SAMPLE_COUNT, "retry_for_s": 0.0, **DEFAULTS}
 
 
 def with_options(options: type) -> Callable[[Method], Method]:
@@ -268,6 +275,7 @@ def with_options(options: type) -> Callable[[Method], Method]:
     Other options are TypeErrors.
     """
     names = options.__annotations__
+    defaults = _DEFAULTS | ({"retry_for_s": RETRY_FOR_S} if "in_order" in names else {})
     parts = [kind for kind in globals().values() if is_typeddict(kind)]
     parts = [part for part in parts if part.__annotations__.keys() <= names.keys()]
     texts = [cleandoc(part.__doc__ or "").partition("Attributes:\n")[2] for part in parts]
@@ -276,7 +284,12 @@ def with_options(options: type) -> Callable[[Method], Method]:
         shown = signature(method)
         own = [one for one in shown.parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
         added = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=_default_of(name, kind), annotation=kind)
+            Parameter(
+                name,
+                Parameter.KEYWORD_ONLY,
+                default=None if NoneType in get_args(kind) else defaults[name],
+                annotation=kind,
+            )
             for name, kind in names.items()
         ]
         known = [one.name for one in (*own, *added) if one.kind is Parameter.KEYWORD_ONLY]

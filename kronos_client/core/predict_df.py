@@ -10,15 +10,15 @@ from kronos_client.contract.dataframes import our_names, plain_times
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.results import Distribution, PathStatistics, SeriesForecast, long_columns
 from kronos_client.core.many import ForecastOutcome
-from kronos_client.core.options import LongOptions
+from kronos_client.core.options import DEFAULTS, LongOptions
 from kronos_client.core.series import readable
 from kronos_model.bars.columns import COLUMNS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ID_COLUMN: Final = "unique_id"
-TIMESTAMP_COLUMN: Final = "ds"
+ID_COLUMN: Final[str] = DEFAULTS["id_column"]
+TIMESTAMP_COLUMN: Final[str] = DEFAULTS["timestamp_column"]
 
 
 class LongFrame:
@@ -33,7 +33,7 @@ class LongFrame:
         given: dict[str, Any] = {**options}
         self._id_column: str = given.pop("id_column", ID_COLUMN)
         self._timestamp_column: str = given.pop("timestamp_column", TIMESTAMP_COLUMN)
-        target, on_error = given.pop("target", "close"), given.pop("on_error", "raise")
+        target, on_error = (given.pop(name, DEFAULTS[name]) for name in ("target", "on_error"))
         self._targets = [target] if isinstance(target, str) else list(target)
         self._raises = on_error == "raise"
         # Nobody has the ids of these jobs, unless they begin with the caller's prefix.

@@ -17,7 +17,7 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.results import MIN_PATHS_OF_QUANTILES
 from kronos_client.core.forecast_request import fewer_paths, forecast_payload
 from kronos_client.core.job import forecast_job
-from kronos_client.core.options import FeedOptions
+from kronos_client.core.options import DEFAULTS, FeedOptions
 from kronos_client.feeds.blocks import TAIL_BARS
 from kronos_client.settings import ClientSettings
 from kronos_model.bars.calendar.exchange import load_exchange
@@ -60,15 +60,11 @@ class FeedSpec:
     def from_options(cls, settings: ClientSettings, **options: Unpack[FeedOptions]) -> "FeedSpec":
         """Raises JobError, which names the option at fault."""
         given: dict[str, Any] = {**options}
-        own = {
-            "bar_time": given.pop("bar_time", "start"),
-            "closed_only": given.pop("closed_only", True),
-            "corrections": given.pop("corrections", 3),
-            "max_bars": given.pop("max_bars", 512),
-        }
+        names = ("bar_time", "closed_only", "corrections", "max_bars")
+        own = {name: given.pop(name, DEFAULTS[name]) for name in names}
         own["calibration"] = given.pop("calibration", None)
         _check(own["calibration"] in (None, "adaptive"), "must be 'adaptive' or None", "calibration")
-        keep = given.pop("keep", "close")
+        keep = given.pop("keep", DEFAULTS["keep"])
         own["keep"] = [keep] if isinstance(keep, str) else list(keep)
         known = ", ".join(COLUMNS)
         _check({"close"} <= {*own["keep"]} <= {*COLUMNS}, f"must have close, and only {known}", "keep")

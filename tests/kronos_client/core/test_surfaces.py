@@ -8,6 +8,7 @@ import pytest
 import kronos_client
 from kronos_client.aio import AsyncForecastClient, AsyncHandle
 from kronos_client.client import ForecastClient
+from kronos_client.contract.backtest import BacktestJob
 from kronos_client.core.handle import JobHandle
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
@@ -91,6 +92,22 @@ def test_shown_defaults_are_what_a_job_has():
     for one in inspect.signature(ForecastClient.submit).parameters.values():
         if one.name in sent and one.name != "pred_len":
             assert sent[one.name] == (list(one.default) if isinstance(one.default, tuple) else one.default)
+
+
+def test_shown_defaults_of_a_backtest_are_its_jobs():
+    fields = BacktestJob.model_fields
+    for method in (ForecastClient.backtest, ForecastClient.submit_backtest):
+        for one in inspect.signature(method).parameters.values():
+            if one.name in fields and one.name not in ("data", "reading", "lookback", "models"):
+                assert one.default == fields[one.name].default, one.name
+
+
+@pytest.mark.parametrize("name", sorted(public(ForecastClient).keys() - {"redis_url"}))
+def test_no_shown_default_stands_for_another_one(name):
+    shown = inspect.signature(getattr(ForecastClient, name)).parameters
+    assert not [name for name, one in shown.items() if one.default is ...]
+    if {"in_order", "retry_for_s"} <= shown.keys():
+        assert shown["retry_for_s"].default == 600
 
 
 def test_the_package_lists_what_is_public_and_nothing_else():
