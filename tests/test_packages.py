@@ -205,6 +205,29 @@ def test_a_job_is_built_checked_and_enqueued_without_torch_pandas_and_celery():
             assert redis.llen(f"{CPU_QUEUE}\x06\x163") == 1
 
 
+VENDORS_FRAME = """
+import pandas as pd
+
+from kronos_client.contract.errors import JobError
+from kronos_client.core.series import job_series
+
+bars = {name: [1.0] * 30 for name in ("开盘", "最高", "最低", "收盘")}
+try:
+    print(len(job_series(pd.DataFrame(bars | {"日期": pd.date_range("2024-06-18", periods=30)}))))
+except JobError as error:
+    print(error)
+"""
+
+
+def test_a_vendors_frame_needs_no_more_than_its_extra_says():
+    done = run_without(brought_by_no_more_than("frames"), VENDORS_FRAME)
+    assert done.stdout == "1\n", done.stderr
+    done = run_without(("pyarrow",), VENDORS_FRAME)
+    assert re.match("NOT_INSTALLED: .* needs pyarrow: install kronos-worker.frames.", done.stdout), (
+        done.stderr
+    )
+
+
 BACKTEST = """
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError

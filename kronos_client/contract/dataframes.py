@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from kronos_model.bars.files.lookback import Lookback
 
 MAX_BARS: Final = 2**31
-INSTALL: Final = "pip install pyarrow, by which vendors' frames are read, or give the columns our names"
 _ISO_TIME: Final = re.compile(ISO_8601)
 _recognised = lru_cache(recognise)
 
@@ -222,8 +221,10 @@ def _read(frame: Any, missing: Missing, notes: list[str]) -> dict[str, Any]:
     """The frame as a file with it is read."""
     try:
         from kronos_model.bars.files.lookback import CandleFile
-    except ImportError:
-        raise JobError(ErrorCode.BAD_TYPE, f"the frame is read as a file: {INSTALL}") from None
+    except ImportError as error:
+        text = f"a frame with a vendor's titles, or such times, needs {error.name}: "
+        text += "install kronos-worker[frames], or give it our titles and ISO 8601 times, oldest first"
+        raise JobError(ErrorCode.NOT_INSTALLED, text) from None
     with TemporaryDirectory() as folder:
         path = Path(folder, "frame.parquet")
         (frame.to_parquet if hasattr(frame, "to_parquet") else frame.write_parquet)(path)
