@@ -49,6 +49,7 @@ from kronos_client.contract.schemas import example
 from kronos_client.contract.worker_status import WORKER_STATUS, AnyWorkerStatus, State
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import Dispatcher
+from kronos_client.core.forecast_request import with_defaults
 from kronos_client.core.handle import LoopThread
 from kronos_client.core.job import Job
 from kronos_client.core.result_store import OnState
@@ -346,8 +347,13 @@ class FakeForecastClient(ForecastClient):
 
     @property
     def jobs(self) -> Mapping[str, dict[str, Any]]:
-        """The accepted jobs by id, in the order of submission, each as a worker would receive it."""
-        return {job_id: accepted.payload for job_id, accepted in list(self._memory.by_id.items())}
+        """The accepted jobs by id, in the order of submission, each as a worker reads it."""
+        return {
+            job_id: with_defaults(accepted.payload)
+            if accepted.job.kind.name == "forecast"
+            else accepted.payload
+            for job_id, accepted in list(self._memory.by_id.items())
+        }
 
     def refuse_next(self, error: JobError, *, times: int = 1) -> None:
         """Refuse the next valid submissions, or appends to feeds, with this error."""

@@ -20,7 +20,12 @@ NOT_OPTIONS: Final[dict[str, Any]] = {
 }
 """Parts of a job that change no number, or have a place of their own."""
 OF_A_SERIES: Final = {"future_timestamps", "calendar", "timezone"}
-NUMBERS: Final = {"mean", "quantiles", "paths", "events", "statistics"}
+NOT_NUMBERS: Final = {
+    *("id", "timestamps", "timestamps_from", "timezone", "seed"),
+    *("lookback", "warnings", "scoring", "manifest"),
+}
+HASHED_ALWAYS: Final = {"paths", "events", "statistics"}
+"""Hashed also if nobody asked for them, as in the first manifests."""
 
 
 def hash_of(content: bytes | str) -> str:
@@ -89,5 +94,7 @@ class Manifest(ResultModel):
 
     def with_hash(self, forecast: ResultModel, **changes: Any) -> Self:
         """With the hash of this ``forecast``."""
-        hashed = hash_of(forecast.model_dump_json(include=NUMBERS))
+        fields = type(forecast).model_fields
+        absent = {name for name, value in forecast if value == fields[name].default} - HASHED_ALWAYS
+        hashed = hash_of(forecast.model_dump_json(exclude=NOT_NUMBERS | absent))
         return self.model_copy(update={**changes, "forecast": hashed})

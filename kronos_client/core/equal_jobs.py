@@ -25,7 +25,7 @@ def shared(job: Job, scope: str, workers: Sequence[AnyWorkerStatus]) -> Job:
     all ready ``workers`` must announce as their own, and by one engine, which all those of the pool that
     takes the job must announce.
     """
-    if job.kind is not FORECAST:
+    if job.kind.name != FORECAST.name:
         return job
     content = json.loads(job.content)
     ready = _forecasting(workers)

@@ -5,15 +5,17 @@ from typing import Any, Final, Unpack
 
 import numpy as np
 
-from kronos_client.contract.forecast import Output, Sampling
+from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.core.options import SAMPLE_COUNT, ForecastOptions, check_options
 from kronos_client.core.series import CandleSource, job_series, readable
 
 SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "calendar", "timezone")
-SAMPLING: Final = Sampling().model_dump()
-OUTPUT: Final = Output().model_dump(mode="json")
+JOB_DEFAULTS: Final = ForecastJob.model_construct(series=()).model_dump(
+    mode="json", exclude={"schema_version"}
+)
+PARTS: Final[dict[str, dict[str, Any]]] = {name: JOB_DEFAULTS[name] for name in ("sampling", "output")}
 """The contract's defaults."""
 LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
 FEWER_PATHS: Final = (
@@ -49,13 +51,26 @@ def forecast_payload(
     return {
         "schema_version": SCHEMA_VERSION,
         "series": series,
-        "sampling": {name: given.pop(name, default) for name, default in SAMPLING.items()},
-        "output": {name: given.pop(name, default) for name, default in OUTPUT.items()},
+        **{part: {name: given.pop(name, all_[name]) for name in all_} for part, all_ in PARTS.items()},
         "device": "auto",
         "allow_fallback": True,
         "priority": "normal",
         "context_policy": "exact",
     } | {name: value for name, value in given.items() if value is not None or name not in LEFT_OUT_IF_NONE}
+
+
+def without_defaults(job: Mapping[str, Any], defaults: Mapping[str, Any] = JOB_DEFAULTS) -> dict[str, Any]:
+    """A checked job as it is sent: an older worker gets no newer field that has its default."""
+    return {
+        name: without_defaults(value, defaults[name]) if name in PARTS else value
+        for name, value in job.items()
+        if value != defaults.get(name, ...)
+    }
+
+
+def with_defaults(job: Mapping[str, Any], defaults: Mapping[str, Any] = JOB_DEFAULTS) -> dict[str, Any]:
+    """The reverse of ``without_defaults``."""
+    return {**defaults, **job} | {part: {**PARTS[part], **job.get(part, {})} for part in PARTS}
 
 
 def default_sample_count(limits: Limits, num_series: int = 1) -> int:
@@ -70,5 +85,8 @@ def fewer_paths(options: Mapping[str, Any], limits: Limits, num_series: int = 1)
 
 
 def plain(**values: Any) -> dict[str, Any]:
-    """Convert NumPy's scalars to Python's, which JSON takes."""
-    return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+    """Convert NumPy's scalars and tuples to what JSON has."""
+    return {
+        name: value.item() if isinstance(value, np.generic) else [*value] if type(value) is tuple else value
+        for name, value in values.items()
+    }

@@ -9,7 +9,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.jobs import check_series
 from kronos_client.contract.names import Priority, checked_job_id
-from kronos_client.core.forecast_request import fewer_paths, forecast_payload
+from kronos_client.core.forecast_request import fewer_paths, forecast_payload, without_defaults
 from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind
 from kronos_client.core.options import (
     BacktestJobOptions,
@@ -86,7 +86,9 @@ def checked_job(
         JobError: The error that the worker would return.
     """
     job_id, limits = checked_job_id(job_id), settings.limits()
-    parsed, content = kind.parse(payload, limits), canonical_json(payload)
+    parsed = kind.parse(payload, limits)
+    payload = without_defaults(payload) if isinstance(parsed, ForecastJob) else payload
+    content = canonical_json(payload)
     actual, limit = len(content), limits.max_message_bytes
     if actual > limit:
         message = f"the job takes {actual} bytes, the limit is {limit}; {kind.if_too_large}"

@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.results import MIN_PATHS_OF_QUANTILES
-from kronos_client.core.forecast_request import fewer_paths, forecast_payload
+from kronos_client.core.forecast_request import (
+    PARTS,
+    fewer_paths,
+    forecast_payload,
+    with_defaults,
+    without_defaults,
+)
 from kronos_client.core.job import forecast_job
 from kronos_client.core.options import DEFAULTS, FeedOptions
 from kronos_client.feeds.blocks import TAIL_BARS
@@ -144,12 +150,14 @@ class FeedSpec:
 
     def to_json(self) -> str:
         """The same text for equal options."""
-        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
+        stored = vars(self) | {"job": without_defaults(self.job, PARTS)}
+        return json.dumps(stored, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "FeedSpec":
         """The reverse of ``to_json``."""
-        return cls(**json.loads(text))
+        stored = json.loads(text)
+        return cls(**stored | {"job": with_defaults(stored["job"], PARTS)})
 
     def first_difference(self, other: "FeedSpec") -> str | None:
         """The name of an option that ``other`` has with another value."""

@@ -1,13 +1,18 @@
 """From what apps ask for to a job of the contract."""
 
 import asyncio
+import inspect
+import json
+from pathlib import Path
 
+import jsonschema
 import pytest
 
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling, SeriesInput
-from kronos_client.core.forecast_request import forecast_payload
+from kronos_client.core.forecast_request import forecast_payload, with_defaults
+from kronos_client.core.job import candles_job
 from kronos_client.core.long_request import finetune_payload
 from kronos_client.core.options import ForecastOptions
 from kronos_client.settings import ClientSettings
@@ -15,6 +20,8 @@ from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 
 CANDLES = candles(seed=1, bars=60).as_dict()
+SETTINGS = ClientSettings.model_construct()
+RELEASE = Path(__file__).parents[2] / "data" / "release_0_1_0" / "forecast-job.json"
 
 
 def test_an_unknown_option_is_refused_by_name():
@@ -54,6 +61,22 @@ def test_defaults_are_the_contracts():
 
 def test_what_was_not_given_is_left_out():
     assert not forecast_payload(CANDLES).keys() & {"pred_len", "model", "deadline_s"}
+
+
+def test_a_new_field_with_its_default_does_not_reach_an_older_worker():
+    schema = json.loads(RELEASE.read_text(encoding="utf-8"))
+    given = {
+        name: one.default
+        for name, one in inspect.signature(ForecastClient.submit).parameters.items()
+        if name in ForecastOptions.__annotations__ and one.default is not ...
+    }
+    for options in ({}, given):
+        full = forecast_payload(CANDLES, **options | {"pred_len": 5})
+        sent = json.loads(candles_job(CANDLES, options | {"pred_len": 5}, None, SETTINGS).content)
+        jsonschema.validate(sent, schema)
+        assert (sent["sampling"], "output" in sent) == ({"sample_count": 100}, False)
+        assert ForecastJob.model_validate(sent) == ForecastJob.model_validate(full)
+        assert with_defaults(sent) == with_defaults(full)
 
 
 @pytest.mark.parametrize(
