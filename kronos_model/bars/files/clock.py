@@ -32,6 +32,7 @@ _WITH_OFFSET: Final = (
 _WITH_ZONE: Final = (
     r"^(?P<local>.*[0-9Z]) *\[?(?P<zone>[A-Z][A-Za-z]+/[A-Za-z0-9_+/-]+|[A-Z][A-Za-z]{2,}[0-9A-Z]*)\]?$"
 )
+_YEAR_OF_TWO_DIGITS: Final = re.compile(r"[0-9]{1,2}([-./])[0-9]{1,2}\1[0-9]{2}(?![0-9])")
 _HALF_OF_DAY: Final = re.compile(r"(?i) ?[ap]m$")
 _HAS_TIME_OF_DAY: Final = r"[0-9]:[0-9]"
 _MIDNIGHT: Final = r"[T ]00:00(:00([.,]0+)?)?$"
@@ -85,6 +86,12 @@ def read_formatted(column: pa.ChunkedArray, date_format: str | None, max_unread:
     forms = _guesses(texts) if date_format is None else [re.sub(" ?%[zZ]$", "", date_format)]
     readings = [_read(texts, form) for form in forms]
     if not readings:
+        if found := next(
+            filter(None, map(_YEAR_OF_TWO_DIGITS.match, texts.dropna().head(MAX_GUESSES))), None
+        ):
+            form = f"%d{found[1]}%m{found[1]}%y"
+            text = f"dates such as {found[0]!r}, which may have the year first or last: give the date format"
+            raise ClockError(f"{text}, such as {form}", field=DATE_FORMAT)
         return None
     counts = [int(np.isnat(reading).sum()) for reading in readings]  # of cells that do not fit
     best = int(np.argmin(counts))
