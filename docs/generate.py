@@ -15,7 +15,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from api_stub.problems import HttpCode, status_of
+from api_stub.problems import STATUSES, HttpCode
 from api_stub.routes.metrics import HttpMetrics
 from api_stub.settings import ApiSettings
 from kronos_cli.settings import CliSettings
@@ -48,10 +48,12 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def errors() -> str:
     """The page of error codes."""
+    if without := {*ErrorCode, *HttpCode} - STATUSES.keys():
+        raise SystemExit(f"{', '.join(without)}: add an HTTP status in _CODES of api_stub/problems.py")
     codes, own = (
         table(
             ("code", "HTTP", "meaning and remedy"),
-            ((f"`{code}`", f"{status_of(code):d}", code.meaning) for code in kind),
+            ((f"`{code}`", f"{STATUSES[code]:d}", code.meaning) for code in kind),
         )
         for kind in (ErrorCode, HttpCode)
     )

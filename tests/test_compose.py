@@ -163,7 +163,9 @@ def test_what_the_example_names_is_passed_on() -> None:
         for key, value in SERVICES[name]["environment"].items()
         if value is None or str(value).startswith("$")
     }
-    assert named == passed_on | set(re.findall(r"\$\{(KRONOS_\w+):-", COMPOSE_TEXT))
+    in_compose = passed_on | set(re.findall(r"\$\{(KRONOS_\w+):-", COMPOSE_TEXT))
+    text = "containers read every setting from .env; what people often set is named in .env.example and, "
+    assert named == in_compose, f"{text}without a value, under environment in docker-compose.yml"
     assert named <= settings_variables()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from api_stub.problems import STATUSES
 from docs.generate import FOLDER, PAGES
 from kronos_cli.main import cli
 from kronos_client.settings import RETIRED
@@ -21,6 +22,12 @@ ALL = [*sorted(ROOT.glob("*.md")), *DOCS]
 @pytest.mark.parametrize("name", PAGES)
 def test_a_generated_page_is_that_of_the_code(name):
     assert (FOLDER / name).read_text(encoding="utf-8") == PAGES[name](), "out of step: run `make reference`"
+
+
+def test_the_page_of_errors_is_not_written_while_a_code_has_no_status(monkeypatch):
+    monkeypatch.delitem(STATUSES, "NOT_CALIBRATED")
+    with pytest.raises(SystemExit, match="NOT_CALIBRATED: add an HTTP status in _CODES"):
+        PAGES["errors.md"]()
 
 
 def test_each_setting_stands_once():

@@ -140,14 +140,14 @@ def _options(item: SingleRequest) -> dict[str, Any]:
 
 def _parts(indices: Sequence[int], items: Sequence[SingleRequest], settings: ApiSettings) -> list[list[int]]:
     """Split items to keep the limits on a job's series, paths, size and result."""
-    first = items[indices[0]]
+    first, limits = items[indices[0]], settings.limits()
     num_samples = max(1, first.drawing.sample_count or 1)
     max_series = min(
-        settings.max_series,
-        settings.max_paths // num_samples,
-        settings.max_result_bytes // _result_bytes(first, num_samples),
+        limits.max_series,
+        limits.max_paths // num_samples,
+        limits.max_result_bytes // _result_bytes(first, num_samples),
     )
-    max_bars = settings.max_message_bytes // BYTES_PER_BAR
+    max_bars = limits.max_message_bytes // BYTES_PER_BAR
     parts: list[list[int]] = []
     num_bars = 0
     for index in indices:

@@ -10,7 +10,7 @@ from kronos_client.contract.errors import ErrorCode
 
 
 def test_exactly_the_known_codes_have_a_status():
-    assert set(STATUSES) == set(ErrorCode) | set(HttpCode)
+    assert set(STATUSES) == set(ErrorCode) | set(HttpCode), "list each code once in _CODES of problems.py"
     assert all(isinstance(status, HTTPStatus) and status >= 400 for status in STATUSES.values())
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from celery.exceptions import Ignore
-from prometheus_client import CollectorRegistry, Counter
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -26,6 +25,7 @@ from worker.broker.outcomes import Outcomes
 from worker.inference import isolation
 from worker.inference.engine_thread import EngineDied
 from worker.inference.isolation import ChildUnavailable
+from worker.monitoring.metrics import WorkerMetrics
 from worker.process import RetryLater, current
 from worker.tasks import attempt, forecast
 from worker.tasks.attempt import Requeued
@@ -52,7 +52,6 @@ class ScriptedIsolation:
 @pytest.fixture
 def process(redis, monkeypatch):
     """The part of a worker process that a delivery uses."""
-    repeated = Counter("kronos_jobs_repeated", "of the test", registry=CollectorRegistry())
     records = JobStore(redis, 50, KEYS, lambda tag: process.claims.take_away(tag))
     process = SimpleNamespace(
         node="test",
@@ -66,9 +65,7 @@ def process(redis, monkeypatch):
         server=None,
         hand_back_at=math.inf,
         state="ready",
-        metrics=SimpleNamespace(
-            count_job=lambda code: None, jobs_repeated=repeated, observe_job_wait=lambda *_: None
-        ),
+        metrics=WorkerMetrics(dict, lambda: 0),
     )
     monkeypatch.setattr(current, "process", process)
     return process
