@@ -223,7 +223,7 @@ class AsyncForecastClient:
         """Enqueue one finetuning job in the contract's form, as ``ForecastClient.submit_finetune_job``."""
         return await self._submit(partial(job.finetune_job, payload), job_id, retry_for_s)
 
-    @opts.with_options(opts.FeedOptions)
+    @opts.with_options(opts.FeedOptions, refused=opts.ForecastOptions.__annotations__)
     async def feed(self, name: str, **options: Unpack[opts.FeedOptions]) -> AsyncFeed:
         """Create a feed or open an existing one, as ``ForecastClient.feed``."""
         from kronos_client.feeds.aio import AsyncFeed

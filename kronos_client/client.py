@@ -278,7 +278,7 @@ class ForecastClient:
         """
         return self._submit(partial(job.finetune_job, payload), job_id, retry_for_s)
 
-    @opts.with_options(opts.FeedOptions)
+    @opts.with_options(opts.FeedOptions, refused=opts.ForecastOptions.__annotations__)
     def feed(self, name: str, **options: Unpack[opts.FeedOptions]) -> Feed:
         """Create a feed: series that workers forecast at each new bar. Or open an existing one.
 
@@ -287,8 +287,6 @@ class ForecastClient:
         Args:
             name: Other processes open the feed by it.
             options: Horizon, sampling, output, model and more, as below; without any, the feed must exist.
-                ``series_ids``, ``timestamps``, ``future_timestamps``, ``paths``, ``stream`` and
-                ``deadline_s`` belong to one job: feeds refuse them.
 
         Raises:
             JobError: FEED_NOT_FOUND; FEED_CONFLICT, which names an option that the existing feed has with

@@ -9,7 +9,7 @@ from api_stub.routes.predictions import Prediction, SingleRequest
 from kronos_cli.commands.options import of_forecast
 from kronos_client.contract.forecast import Output
 from kronos_client.contract.results import SeriesForecast
-from kronos_client.core.options import ForecastOptions
+from kronos_client.core.options import FeedOptions, ForecastOptions
 
 COMMAND: Any = of_forecast(lambda **_: None)
 IN_ONE_ANSWER = {
@@ -19,6 +19,10 @@ IN_ONE_ANSWER = {
 }
 PLACES = {
     "core/options.py ForecastOptions": (ForecastOptions.__annotations__, {"scoring"}),
+    "core/options.py CommonOptions, for feeds": (
+        FeedOptions.__annotations__,
+        {"scoring", "stream", "paths"},  # updates of a feed are whole, and kept for long
+    ),
     "commands/options.py OF_FORECASTS": (
         {option.name for option in COMMAND.__click_params__},
         {*IN_ONE_ANSWER, "paths"},  # files are written without paths

@@ -21,7 +21,6 @@ from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate, NewBar
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.feed import Feed, Outage
-from kronos_client.feeds.options import OF_ONE_JOB
 from kronos_client.feeds.scores import By
 from kronos_client.feeds.store import SCORES_KEPT_DAYS
 from kronos_model.checkpoints.names import did_you_mean
@@ -37,7 +36,7 @@ MAX_NAME_CHARS: Final = 64
 MAX_CLOSES: Final = 500
 POLL_S: Final = 0.5
 """Seconds between two looks for updates."""
-OPTIONS: Final = {name: kind for name, kind in FeedOptions.__annotations__.items() if name not in OF_ONE_JOB}
+OPTIONS: Final = FeedOptions.__annotations__
 FeedName = Annotated[str, Path(min_length=1, max_length=MAX_NAME_CHARS, examples=["us-5min"])]
 
 

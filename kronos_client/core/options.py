@@ -26,16 +26,13 @@ DataSource = str | Sequence[str] | CandleSource | Sequence[CandleSource] | Mappi
 """Paths below the workers' data folder; or candles, or several, in a list or by the instruments' names."""
 
 
-class ForecastOptions(TypedDict, total=False):
-    """Options of a forecast. Defaults are those of the contract, but for ``sample_count``: ``SAMPLE_COUNT``.
+class CommonOptions(TypedDict, total=False):
+    """Options of the forecasts of a job or a feed. Defaults are the contract's, but for ``sample_count``.
 
     Attributes:
-        pred_len: Bars to forecast; not needed with ``future_timestamps``.
-        series_ids: Names of the series; by default those of a mapping, else "0", "1", ….
-        timestamps, future_timestamps: Of the only series, or a list of lists for several. By default, future
-            ones follow the lookback's spacing.
-        calendar: By which future timestamps are found instead: an exchange's code such as "XNYS" (needs the
-            extra ``calendars``), "24/7" or "weekdays".
+        pred_len: Bars to forecast; a job with ``future_timestamps`` needs none.
+        calendar: By which future timestamps are found: an exchange's code such as "XNYS" (needs the extra
+            ``calendars``), "24/7" or "weekdays".
         lookback: The last bars of each series that the model reads. By default what its context leaves, up
             to the longest of its training; the result has the number.
         missing: What happens to bars without prices (NaN, or zero without volume). "error" refuses them,
@@ -47,26 +44,20 @@ class ForecastOptions(TypedDict, total=False):
         sample_count: Paths to draw for each series; fewer by default where the limits allow fewer.
         seed: Of the draws; by default the job's id gives it.
         quantiles: Levels of the quantiles over the paths.
-        paths: Whether the result has every path.
         repair: Whether high, low, volume and amount are made consistent.
         calibrated: Whether the model's calibration corrects the quantiles.
         events: Events whose chance it gives, such as "close>last at 24", "close<last-2% at end" or
             "high>=195.5 by 10" (at bar 10 or before).
         statistics: Whether it gives return, realised volatility and maximum drawdown over the paths.
-        stream: Whether ``progress`` has the bars that are done so far.
         model: By default the worker's own; or one of its further models, or a registered one.
         device: Where to compute: "auto", "cpu", "cuda", "cuda:N" or "mps".
         allow_fallback: Whether the CPU may compute if no GPU worker is ready.
-        deadline_s: Seconds from submission until the job is given up.
         priority: "high", "normal" or "low".
         context_policy: "exact", or "rolling" for an approximation that stays fast beyond the context.
     """
 
     pred_len: int | None
     lookback: int | Literal["auto"] | None
-    series_ids: Sequence[str] | None
-    timestamps: Iterable[Any] | None
-    future_timestamps: Iterable[Any] | None
     missing: Missing
     calendar: str | None
     timezone: str | None
@@ -76,18 +67,35 @@ class ForecastOptions(TypedDict, total=False):
     sample_count: int
     seed: int | None
     quantiles: Sequence[float]
-    paths: bool
     repair: bool
     calibrated: bool
     events: Sequence[str]
     statistics: bool
-    stream: bool
     model: str | None
     device: str
     allow_fallback: bool
-    deadline_s: float | None
     priority: Priority
     context_policy: ContextPolicy
+
+
+class ForecastOptions(CommonOptions, total=False):
+    """Options of a forecast. What a feed shows in its updates too stands in ``CommonOptions``.
+
+    Attributes:
+        series_ids: Names of the series; by default those of a mapping, else "0", "1", ….
+        timestamps, future_timestamps: Of the only series, or a list of lists for several. By default, future
+            ones follow the lookback's spacing.
+        paths: Whether the result has every path.
+        stream: Whether ``progress`` has the bars that are done so far.
+        deadline_s: Seconds from submission until the job is given up.
+    """
+
+    series_ids: Sequence[str] | None
+    timestamps: Iterable[Any] | None
+    future_timestamps: Iterable[Any] | None
+    paths: bool
+    stream: bool
+    deadline_s: float | None
 
 
 class SendingOptions(TypedDict, total=False):
@@ -148,8 +156,8 @@ class LongOptions(ManyOptions, total=False):
     on_error: Literal["raise", "skip"]
 
 
-class FeedOptions(ForecastOptions, total=False):
-    """Options of a feed: those of a forecast that do not belong to one job, and its own.
+class FeedOptions(CommonOptions, total=False):
+    """Options of a feed: those of its forecasts, and its own.
 
     Attributes:
         bar_time: Whether a bar's time is its "start" (default) or its "end".
@@ -269,10 +277,10 @@ _DEFAULTS: Final = {
 } | {"sample_count": SAMPLE_COUNT, "retry_for_s": 0.0, **DEFAULTS}
 
 
-def with_options(options: type) -> Callable[[Method], Method]:
+def with_options(options: type, refused: Iterable[str] = ()) -> Callable[[Method], Method]:
     """Show each option of a TypedDict in the signature and the docstring of a method with ``**options``.
 
-    Other options are TypeErrors.
+    Other options are TypeErrors, but for those that the method itself refuses.
     """
     names = options.__annotations__
     defaults = _DEFAULTS | ({"retry_for_s": RETRY_FOR_S} if "in_order" in names else {})
@@ -295,7 +303,7 @@ def with_options(options: type) -> Callable[[Method], Method]:
         known = [one.name for one in (*own, *added) if one.kind is Parameter.KEYWORD_ONLY]
 
         def check(given: Mapping[str, Any]) -> None:
-            check_options([name for name in given if name not in shown.parameters], known)
+            check_options([name for name in given if name not in (*shown.parameters, *refused)], known)
             check_waiting(**given)
 
         @wraps(method)

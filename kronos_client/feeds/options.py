@@ -35,8 +35,6 @@ from kronos_model.errors import KronosError, TimestampError
 
 log = logging.getLogger(__name__)
 
-OF_ONE_JOB: Final = ("series_ids", "timestamps", "future_timestamps", "stream", "paths", "deadline_s")
-
 SOME_TIMES: Final = ("2024-01-01T00:00", "2024-01-01T00:01", "2024-01-01T00:02")
 EXCHANGE_YEAR: Final = 2024  # any: an exchange has one zone
 NAMED_CALENDARS: Final = ("24/7", "weekdays")
@@ -66,6 +64,9 @@ class FeedSpec:
     def from_options(cls, settings: ClientSettings, **options: Unpack[FeedOptions]) -> "FeedSpec":
         """Raises JobError, which names the option at fault."""
         given: dict[str, Any] = {**options}
+        for name, value in given.items():
+            is_for_feeds = name in FeedOptions.__annotations__ or value is None or value is False
+            _check(is_for_feeds, f"{name} belongs to one job: leave it out", name)
         names = ("bar_time", "closed_only", "corrections", "max_bars")
         own = {name: given.pop(name, DEFAULTS[name]) for name in names}
         own["calibration"] = given.pop("calibration", None)
@@ -79,8 +80,6 @@ class FeedSpec:
         _check(isinstance(own["closed_only"], bool), "closed_only must be True or False", "closed_only")
         _check(_is_count(own["corrections"], 0, TAIL_BARS), f"must be 0 to {TAIL_BARS}", "corrections")
         _check(_is_count(own["max_bars"], TAIL_BARS, most), f"must be {TAIL_BARS} to {most}", "max_bars")
-        for name in OF_ONE_JOB:
-            _check(given.get(name) in (None, False), f"{name} belongs to one job: leave it out", name)
         given.setdefault("missing", "error")
         zones = {name: given.pop(name, None) for name in ("calendar", "timezone")}
         try:

@@ -17,7 +17,6 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.manifest import Manifest
 from kronos_client.core.options import FeedOptions
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.options import OF_ONE_JOB
 from kronos_client.feeds.store import FeedStore
 from kronos_client.testing import fake_worker
 from kronos_model.bars.synthetic import candles
@@ -97,7 +96,7 @@ def test_the_last_column_of_the_table_has_the_drift_alarm_and_errors(
 
 def test_a_feed_has_the_options_of_the_python_client(folder, redis, redis_server):
     known = {option.name for option in create.params} - {"name", "open_bars", "no_fallback"}
-    left_out = {"repair", "context_policy", "closed_only", "allow_fallback", *OF_ONE_JOB}
+    left_out = {"repair", "context_policy", "closed_only", "allow_fallback"}
     assert known == FeedOptions.__annotations__.keys() - left_out
     given = ("--missing", "ffill", "--calibrated", "--device", "cpu", "--temperature", 0.5, "--top-p", 0.9)
     given += ("--max-bars", 600, "--keep", "close", "--keep", "high", "--open-bars", "--no-fallback")

@@ -9,7 +9,9 @@ import kronos_client
 from kronos_client.aio import AsyncForecastClient, AsyncHandle
 from kronos_client.client import ForecastClient
 from kronos_client.contract.backtest import BacktestJob
+from kronos_client.contract.errors import JobError
 from kronos_client.core.handle import JobHandle
+from kronos_client.core.options import ForecastOptions
 from kronos_client.testing import FakeAsyncForecastClient, FakeForecastClient
 from kronos_model.bars.synthetic import candles
 
@@ -72,7 +74,7 @@ def test_an_instance_has_no_more_than_its_class():
 
 @pytest.mark.parametrize(
     "name",
-    ["forecast", "submit", "forecast_many", "predict_df", "backtest", "submit_backtest", "finetune"],
+    ["forecast", "submit", "forecast_many", "predict_df", "backtest", "submit_backtest", "finetune", "feed"],
 )
 def test_help_shows_each_option_with_type_and_description(name):
     method = getattr(ForecastClient, name)
@@ -82,6 +84,16 @@ def test_help_shows_each_option_with_type_and_description(name):
         if one.kind is inspect.Parameter.KEYWORD_ONLY:
             assert one.annotation is not inspect.Parameter.empty
             assert re.search(rf"^ +(\w+, )*{one.name}(, \w+)*: \S", method.__doc__, re.MULTILINE), one.name
+
+
+def test_a_feed_does_not_show_what_belongs_to_one_job_and_refuses_it():
+    refused = (
+        ForecastOptions.__annotations__.keys() - inspect.signature(ForecastClient.feed).parameters.keys()
+    )
+    assert refused == {"series_ids", "timestamps", "future_timestamps", "paths", "stream", "deadline_s"}
+    for name in refused:
+        with pytest.raises(JobError, match=f"BAD_VALUE: {name} belongs to one job: leave it out"):
+            FakeForecastClient().feed("f", pred_len=5, **{name: True})
 
 
 def test_shown_defaults_are_what_a_job_has():
