@@ -22,6 +22,7 @@ from kronos_client.core import options as opts
 from kronos_client.core.core import Core
 from kronos_client.core.dispatcher import RedisDispatcher
 from kronos_client.core.handle import (
+    CLOSED,
     AsyncBacktestHandle,
     AsyncFinetuneHandle,
     AsyncForecastHandle,
@@ -72,7 +73,7 @@ class AsyncForecastClient:
     def _core(self) -> Core:
         """That of the running event loop: connections and tasks belong to one. None stands for no loop."""
         if self._is_closed:
-            raise RuntimeError("the client was closed: make a new one")
+            raise RuntimeError(CLOSED)
         loop = None
         with suppress(RuntimeError):
             loop = asyncio.get_running_loop()

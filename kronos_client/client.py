@@ -64,7 +64,7 @@ class ForecastClient:
             return Core(settings, dispatcher, RedisResultStore(settings, dispatcher.redis))
 
         self._settings = settings
-        self._dispatcher: Dispatcher = dispatcher
+        self._sender: Dispatcher = dispatcher
         self._thread = LoopThread(make_core)
 
     def __enter__(self) -> Self:
@@ -79,9 +79,14 @@ class ForecastClient:
         return self._settings.redis_url.get_secret_value()
 
     def close(self) -> None:
-        """Close the connections. Callers that wait on other threads get RuntimeError."""
+        """Close the connections. Callers that wait on other threads get RuntimeError, as do later calls."""
         self._thread.close()
-        self._dispatcher.close()
+        self._sender.close()
+
+    @property
+    def _dispatcher(self) -> Dispatcher:
+        self._thread.check_open()
+        return self._sender
 
     def workers(self) -> list[AnyWorkerStatus]:
         """The status of every live worker, as announced."""

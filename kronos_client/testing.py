@@ -315,7 +315,7 @@ class FakeForecastClient(ForecastClient):
         roles: tuple[Role, ...] = ("forecast", "finetune")
         self.live_workers = [fake_worker(settings.queue_names.on_device("cpu", role)) for role in roles]
         self._settings = settings
-        self._dispatcher = self._memory = memory = _Memory(settings, self)
+        self._sender = self._memory = memory = _Memory(settings, self)
         compute = partial(FakeForecastClient._on_append, weakref.proxy(self))
         self._feeds = MemoryFeedStore(compute, memory.refusals)
         self._thread = LoopThread(lambda: Core(settings, memory, _MemoryStore(memory)))

@@ -225,6 +225,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     config = tiny_config(data, tokenizer=stage, predictor=stage, evaluation={"windows": 4})
     Path("finetune.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_unset=True)))
     client, held = FakeForecastClient(), {"state": "ready", "revision": None, "max_context": 512}
+    monkeypatch.setattr(client, "close", lambda: None)  # of one command: another follows
     held |= dict.fromkeys(("jobs", "slots", "running", "waiting"), 0)
     models = tuple({"id": name, **held} for name in ("mine@3", "mine@4"))
     client.live_workers = [fake_worker(models=models), fake_worker("cpu.finetune")]

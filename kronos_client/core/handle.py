@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 CLOSE_S: Final = 5.0
 """Seconds to wait for the thread to end."""
 
+CLOSED: Final = "the client was closed: make a new one"
+
 T = TypeVar("T")
 
 _OF_THE_PARENT: Final[list[object]] = []
@@ -43,7 +45,7 @@ class LoopClosed(RuntimeError):
 
 
 class LoopThread:
-    """A core on its own thread. It starts on first use, and again after ``close`` or in a forked process.
+    """A core on its own thread. It starts on first use, and again in a forked process, never after ``close``.
 
     May be used by several threads at once.
     """
@@ -52,6 +54,7 @@ class LoopThread:
         self._make_core = make_core
         self._lock = threading.Lock()
         self._running: RunningLoop | None = None
+        self._is_closed = False
 
     @property
     def core(self) -> Core:
@@ -79,13 +82,19 @@ class LoopThread:
     def close(self) -> None:
         """Close the core's connections, and end the thread."""
         with self._lock:
-            running, self._running = self._running, None
+            running, self._running, self._is_closed = self._running, None, True
         if running is not None:
             running.stop()
+
+    def check_open(self) -> None:
+        """Raises RuntimeError once it was closed."""
+        if self._is_closed:
+            raise RuntimeError(CLOSED)
 
     def start(self) -> RunningLoop:
         """The running loop, started if there is none: for calls that belong together."""
         with self._lock:
+            self.check_open()
             running = self._running
             if running is None or running.pid != os.getpid():
                 if running is not None:

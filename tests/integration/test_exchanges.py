@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -148,6 +149,21 @@ def events_of(app: Celery) -> Iterator[tuple[Any, list[dict[str, Any]]]]:
 def drain(connection: Any) -> None:
     with contextlib.suppress(TimeoutError):
         connection.drain_events(timeout=0.2)
+
+
+def test_a_job_that_was_cancelled_while_it_waited_ends_in_flower(worker, app, client, candles):
+    with events_of(app) as (connection, seen):
+        worker.process.send_signal(signal.SIGSTOP)
+        client.submit(candles[:40], pred_len=2, job_id="unwanted-2").cancel()
+        worker.process.send_signal(signal.SIGCONT)
+
+        def ended() -> list[str]:
+            drain(connection)
+            of_job = [event for event in seen if event.get("uuid") == "unwanted-2"]
+            return [event["exception"] for event in of_job if event["type"] == "task-failed"]
+
+        await_true(ended, "the event")
+        assert ended()[0].startswith("JobError('CANCELLED', ")
 
 
 def test_events_reach_our_receivers_only(worker, app, other_app, client: ForecastClient, candles):

@@ -333,6 +333,20 @@ def test_an_option_of_waiting_that_cannot_be_used_is_refused_before_anything_is_
     assert bench.waiting() == []
 
 
+def test_a_closed_client_sends_and_reads_nothing(bench: ClientBench):
+    bench.client.submit(CANDLES, pred_len=5, job_id="a")
+    for _ in range(2):
+        (bench.client.close if hasattr(bench.client, "close") else bench.client.aclose)()
+    for call in (bench.client.workers, lambda: bench.client.forecast_handle("a").peek()):
+        with pytest.raises(RuntimeError):
+            call()
+    for job_id in ("a", "b"):
+        with pytest.raises(RuntimeError, match="the client was closed: make a new one"):
+            bench.client.submit(CANDLES, pred_len=5, job_id=job_id)
+    with pytest.raises(RuntimeError, match="the client was closed: make a new one"):
+        list(bench.client.forecast_many([CANDLES], pred_len=5))
+
+
 def test_jobs_in_the_contracts_own_form(bench: ClientBench):
     handle = bench.client.submit_job(example("forecast-job"), job_id="a")
     bench.finish("a")

@@ -20,6 +20,7 @@ from tests.kronos_client.backtesting.test_run import walk
 def client(monkeypatch: pytest.MonkeyPatch):
     client = FakeForecastClient()
     monkeypatch.setattr(command, "ForecastClient", lambda **_: client)
+    monkeypatch.setattr(client, "close", lambda: None)  # of one run: another follows
     return client
 
 

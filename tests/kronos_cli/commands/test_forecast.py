@@ -453,6 +453,7 @@ def test_without_a_terminal_there_is_no_bar_and_no_colour(played: PlayedClient, 
 def test_chances_and_statistics_are_printed_and_written(files: list[Path], monkeypatch) -> None:
     fake = FakeForecastClient()
     monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    monkeypatch.setattr(fake, "close", lambda: None)  # of one run: another follows
     arguments = ["in/a.csv", "--output", "out.csv", "--pred-len", "3", "--seed", "1", "--samples", "30"]
     arguments += ["--event", "close>last at end", "--event", "low<=0.01 by 2", "--statistics"]
     outcome = forecast(*arguments)
@@ -480,6 +481,7 @@ def test_chances_and_statistics_are_printed_and_written(files: list[Path], monke
 def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], monkeypatch) -> None:
     fake = FakeForecastClient()
     monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    monkeypatch.setattr(fake, "close", lambda: None)  # of one run: another follows
     parts = [pd.DataFrame(candles(seed=i, bars=60).as_dict()).assign(unique_id=f"I/{i}") for i in range(3)]
     df = pd.concat(parts).rename(columns={"timestamps": "ds"})
     df.to_csv("in/long.csv", index=False)
@@ -499,6 +501,7 @@ def test_a_long_file_becomes_a_long_table_as_of_predict_df(files: list[Path], mo
 def test_a_file_that_names_a_zone_is_forecast_on_its_clock(files: list[Path], monkeypatch) -> None:
     fake = FakeForecastClient()
     monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    monkeypatch.setattr(fake, "close", lambda: None)  # of one run: another follows
     times = pd.date_range("2013-03-05", "2013-03-09 23:00", freq="h", tz="America/New_York", name="date")
     bars = pd.DataFrame(candles(seed=1, bars=len(times)).columns, index=times)
     bars.to_parquet("in/a.parquet")
@@ -528,6 +531,7 @@ def test_a_file_that_names_a_zone_is_forecast_on_its_clock(files: list[Path], mo
 def test_blank_prices_are_filled_or_dropped(files: list[Path], monkeypatch, how: str, text: str) -> None:
     fake = FakeForecastClient()
     monkeypatch.setattr(command, "ForecastClient", lambda **_: fake)
+    monkeypatch.setattr(fake, "close", lambda: None)  # of one run: another follows
     bars = pd.DataFrame(candles(seed=1, bars=60).as_dict())
     bars.loc[[10, 11], ["open", "high", "low", "close"]] = float("nan")
     bars.loc[[10, 11], "volume"] = 0
