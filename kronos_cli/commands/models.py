@@ -24,6 +24,7 @@ from kronos_client.registry.model_registry import (
 )
 from kronos_client.registry.promoting import NotPromoted, meant, promote_checked
 from kronos_client.registry.registered_model import Metadata, RegisteredModel
+from kronos_model.checkpoints.names import did_you_mean
 from kronos_model.checkpoints.source import CONFIG_NAME, locate_checkpoint, read_json, read_metadata
 from kronos_model.errors import CheckpointMismatch
 
@@ -110,6 +111,8 @@ def rollback(name: str) -> None:
     registry = model_registry()
     check_name(name)
     before = meant(registry, name)
+    if name not in (known := registry.names(name)):
+        raise click.ClickException(f"no registered model is called {name}{did_you_mean(name, known)}")
     if not roll_back(registry.folder / name):
         raise click.ClickException(f"no version of {name} was promoted")
     present = meant(registry, name)

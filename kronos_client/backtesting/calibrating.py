@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
@@ -32,6 +33,8 @@ from kronos_model.evaluation.scores import LEVELS as SCORED
 
 CHECKED_SHARE: Final = 1 / 3
 """Share of windows, the latest, on which a fit to the earlier ones is checked."""
+ENOUGH: Final = next(n for n in count(MIN_WINDOWS) if n - round(n * CHECKED_SHARE) >= MIN_WINDOWS)
+"""Windows of which the earlier ones can be fitted to."""
 INTERVAL: Final = (0.1, 0.9)
 
 
@@ -153,7 +156,7 @@ def _check(columns: Mapping[ColumnName, _Windows]) -> str:
     held = {column: _held_later(windows) for column, windows in columns.items()}
     close, num_late = held.pop("close"), round(len(columns["close"]) * CHECKED_SHARE)
     if close is None:
-        return "The windows are too few to check the calibration on the latest of them."
+        return f"The windows are too few to check the calibration on the latest of them: that takes {ENOUGH}."
     by = compared(NAIVE_TITLES[BOOTSTRAP], close.against.as_dict())
     first = f"the close's quantiles are {by}. The" if np.isfinite(close.against.mean) else "the"
     others = [

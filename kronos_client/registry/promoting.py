@@ -10,6 +10,7 @@ from kronos_client.registry.model_registry import ModelRegistry, promote
 from kronos_client.registry.registered_model import RegisteredModel
 from kronos_model.checkpoints.source import read_json
 from kronos_model.errors import CheckpointError
+from kronos_model.evaluation.windows import MIN_WINDOWS
 
 Verdict = Mapping[str, Any]
 """A backtest's comparison of two models: ``verdict``, ``difference`` in %, and its interval."""
@@ -69,7 +70,7 @@ def _verdict(backtest: Path | None, new: RegisteredModel, present: RegisteredMod
     if backtest is None:
         raise NotPromoted(f"{must} without a backtest, nothing says so")
     report = read_json(backtest / "report.json")
-    if not isinstance(report, dict) or not report.keys() >= {"models", "model_info"}:
+    if not isinstance(report, dict) or not report.keys() >= {"models", "model_info", "num_windows"}:
         raise NotPromoted(f"{must} there is no report.json of that backtest")
     names = {
         model: name
@@ -83,6 +84,8 @@ def _verdict(backtest: Path | None, new: RegisteredModel, present: RegisteredMod
     if by["verdict"] == "worse":
         text = f"the backtest says that it is {-by['difference']:.1f} % worse than {present.reference}"
         raise NotPromoted(f"{must} {text}", by)
-    if by["low"] is None:
-        raise NotPromoted(f"{must} the backtest has too few windows to compare them", by)
+    number = report["num_windows"]
+    if by["low"] is None or number < MIN_WINDOWS:
+        few = f"too few windows to compare them: {number}. Ask for {MIN_WINDOWS} or more, over a longer time"
+        raise NotPromoted(f"{must} the backtest has {few}", by)
     return by

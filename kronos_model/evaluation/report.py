@@ -17,7 +17,7 @@ from kronos_model.evaluation.naive import (
     naive_samples,
 )
 from kronos_model.evaluation.scores import INTERVALS, ScoreTotals, finite_or_none
-from kronos_model.evaluation.windows import MIN_GROUPS, Array, WindowTimes
+from kronos_model.evaluation.windows import MIN_GROUPS, MIN_WINDOWS, Array, WindowTimes
 from kronos_model.text import plural
 
 START: Final = "start"
@@ -30,7 +30,6 @@ MIN_PATHS: Final = 9
 """Fewer have no interval between two of them that holds 80 % of further paths."""
 MIN_TIMES: Final = 8
 """Fewer times have no test."""
-MIN_WINDOWS: Final = 30
 Outcome = Literal["better", "worse", "unclear"]
 
 

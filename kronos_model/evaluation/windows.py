@@ -12,6 +12,8 @@ from kronos_model.bars.columns import CLOSE, FloatArray, Instrument
 Array = NDArray[np.float64]
 MIN_GROUPS: Final = 6
 """Fewer groups give no interval: all agree by chance in more than 5 % of cases (2 · 0.5⁵ = 6 %)."""
+MIN_WINDOWS: Final = 30
+"""Fewer seldom show a difference."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,6 +39,7 @@ def test_a_promotion_is_as_a_backtest_says_and_answers_its_verdict(http, registr
     folder.mkdir(parents=True)
     info = {"n": {"id": "desk", "revision": "1"}, "p": {"id": "desk", "revision": "2"}}
     report = {"model_info": info, "models": {"n": {"against": {"p": by}}, "p": {"against": {}}}}
+    report["num_windows"] = 30
     (folder / "report.json").write_text(json.dumps(report))
     answer = http.post("/v1/models/desk@1/promote", json={"backtest": "test"})
     if reason is None:

@@ -77,6 +77,12 @@ def test_it_is_compared_with_the_bootstrap_first_unless_the_backtest_is_of_0_1_0
     assert "and tried on the 20 later ones, the 80 % interval held" in done.stdout
 
 
+def test_too_few_windows_for_a_check_are_told_how_many_would_do(registry, tmp_path):
+    said = [run(backtest(tmp_path / str(n), windows=n // 2), "--name", "mine").stdout for n in (44, 46)]
+    assert ["on the latest of them: that takes 45." in text for text in said] == [True, False]
+    assert "tried on the 15 later ones" in said[1]
+
+
 def test_what_cannot_be_calibrated_is_refused_with_one_line(registry, tmp_path):
     several = backtest(tmp_path / "several", models=["one", "two"], windows=2)
     short = backtest(tmp_path / "short", windows=None, stride=40)

@@ -164,7 +164,7 @@ def versions(registry: ModelRegistry) -> list[str]:
     ]
 
 
-def backtest_of(folder: Path, new: str, present: str, **by: Any) -> Path:
+def backtest_of(folder: Path, new: str, present: str, *, num_windows: int = 30, **by: Any) -> Path:
     """A folder with the part of a report that a promotion reads."""
     info = {
         number: {"id": reference.partition("@")[0], "revision": reference.partition("@")[2]}
@@ -172,6 +172,7 @@ def backtest_of(folder: Path, new: str, present: str, **by: Any) -> Path:
     }
     against = {"b": {"verdict": "unclear", "difference": 1.0, "low": -1.0, "high": 3.0} | by}
     report = {"model_info": info, "models": {"a": {"against": against}, "b": {"against": {}}}}
+    report["num_windows"] = num_windows
     (folder / "report.json").write_text(json.dumps(report))
     return folder
 
@@ -197,6 +198,7 @@ def test_a_name_means_its_newest_version_until_one_is_promoted_and_again_after_a
     ]
     assert registry.resolve("mine").version == 4
     assert "no version of mine was promoted" in models("rollback", "mine").stderr
+    assert "no registered model is called mnie; did you mean mine?" in models("rollback", "mnie").stderr
 
 
 def test_a_damaged_version_can_be_replaced(registry, versions):
@@ -217,6 +219,7 @@ def test_a_damaged_version_can_be_replaced(registry, versions):
     [
         ({"verdict": "worse", "difference": -7.25, "low": -9.0}, "it is 7.2 % worse than mine@3"),
         ({"low": None}, "too few windows"),
+        ({"num_windows": 6}, "has too few windows to compare them: 6. Ask for 30 or more"),
         ({"verdict": "unclear"}, None),
         ({"verdict": "better"}, None),
         ({"difference": 0.0, "low": 0.0}, None),
