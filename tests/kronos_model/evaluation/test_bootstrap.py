@@ -7,7 +7,10 @@ from kronos_model.evaluation.naive import NUM_DRAWS, block_lengths, bootstrap_dr
 
 # arch.bootstrap.optimal_block_length of arch 8.0.0, "stationary", for ``series(seed, number, phi)``. arch is
 # not installed, because it needs statsmodels, 65 MB. To make the numbers again, in another environment:
-#     pip install arch==8.0.0 pytest && python -m tests.kronos_model.evaluation.test_bootstrap
+#     pip install arch==8.0.0 pytest
+#     python -c "from arch.bootstrap import optimal_block_length as of; import \
+#     tests.kronos_model.evaluation.test_bootstrap as t; \
+#     print(*((*case, of(t.series(*case)).iloc[0, 0]) for *case, _ in t.OF_ARCH), sep='\n')"
 # arch gives another length for 5 % of such series: it divides an autocovariance by the variances of the bars
 # that overlap, and some cross the bound. Politis and White divide by the variance of all bars. With that in
 # arch, its lengths were ours for 400 of 400 series.
@@ -80,11 +83,3 @@ def test_windows_have_draws_of_their_own_and_the_seed_repeats_them():
 @pytest.mark.parametrize("past", [[5.0, 6.0], [7.0] * 100])
 def test_odd_lookbacks_have_finite_draws(past):
     assert all(np.isfinite(draw).all() for draw in bootstrap_draws(np.array([past]), 4, 3, seed=0))
-
-
-if __name__ == "__main__":
-    from arch.bootstrap import optimal_block_length
-
-    for *case, _ in OF_ARCH:
-        length = optimal_block_length(series(*case))["stationary"].iloc[0]
-        print((*case, round(float(length), 9)))  # noqa: T201  # a program
