@@ -8,7 +8,7 @@ from api_stub.routes.file_forecasts import FileForecast
 from api_stub.routes.predictions import Prediction, SingleRequest
 from kronos_cli.commands.options import of_forecast
 from kronos_client.contract.forecast import Output
-from kronos_client.contract.results import SeriesForecast
+from kronos_client.contract.results import SeriesForecast, forecast_columns
 from kronos_client.core.options import FeedOptions, ForecastOptions
 
 COMMAND: Any = of_forecast(lambda **_: None)
@@ -35,6 +35,10 @@ PLACES = {
 }
 RENAMED = {"id": "series_id", "timestamps": "prediction", "mean": "prediction"}
 NOT_IN_PREDICTIONS = {"timestamps_from", "timezone", "scoring", "manifest"}
+NOT_IN_TABLES = {
+    *("id", "timestamps_from", "timezone", "paths", "statistics"),
+    *("seed", "lookback", "warnings", "scoring", "manifest"),
+}
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -48,3 +52,27 @@ def test_predictions_have_every_field_of_a_series() -> None:
         name for name in SeriesForecast.model_fields if RENAMED.get(name, name) not in Prediction.model_fields
     }
     assert left_out == NOT_IN_PREDICTIONS, "add it to predictions.py Prediction, or here"
+
+
+class Noting(dict[str, Any]):
+    """A forecast that notes which fields were read."""
+
+    def __init__(self) -> None:
+        super().__init__(timestamps=(), mean={}, quantiles={})
+        self.noted: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.noted.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.noted.add(name)
+        return super().get(name, default)
+
+
+def test_tables_have_every_field_that_has_a_value_for_each_bar() -> None:
+    forecast = Noting()
+    forecast_columns("a", forecast)
+    assert SeriesForecast.model_fields.keys() - forecast.noted == NOT_IN_TABLES, (
+        "make a column of it in results.py forecast_columns, or add it here"
+    )

@@ -19,9 +19,8 @@ PARTS: Final[dict[str, dict[str, Any]]] = {name: JOB_DEFAULTS[name] for name in 
 """The contract's defaults."""
 LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
 FEWER_PATHS: Final = (
-    f"%d paths are drawn for each series, not {SAMPLE_COUNT}: "
-    "KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT allows no more; send fewer series in one job, or choose "
-    "sample_count."
+    f"%d paths are drawn for each series, not {SAMPLE_COUNT}: %s allows no more; "
+    "send fewer series in one job, or choose sample_count."
 )
 
 
@@ -73,15 +72,21 @@ def with_defaults(job: Mapping[str, Any], defaults: Mapping[str, Any] = JOB_DEFA
     return {**defaults, **job} | {part: {**PARTS[part], **job.get(part, {})} for part in PARTS}
 
 
+def _default_sample_count(limits: Limits, num_series: int) -> tuple[int, str]:
+    allowed = max(1, limits.max_paths // max(1, num_series))
+    most = limits.max_sample_count, "KRONOS_MAX_SAMPLE_COUNT"
+    return min((SAMPLE_COUNT, ""), most, (allowed, "KRONOS_MAX_PATHS"))
+
+
 def default_sample_count(limits: Limits, num_series: int = 1) -> int:
     """``SAMPLE_COUNT``, or fewer paths where limits allow a job of so many series fewer."""
-    return min(SAMPLE_COUNT, limits.max_sample_count, max(1, limits.max_paths // max(1, num_series)))
+    return _default_sample_count(limits, num_series)[0]
 
 
 def fewer_paths(options: Mapping[str, Any], limits: Limits, num_series: int = 1) -> list[str]:
     """The warning, for the job's result, that the default of its paths was lowered."""
-    number = SAMPLE_COUNT if "sample_count" in options else default_sample_count(limits, num_series)
-    return [FEWER_PATHS % number] if number < SAMPLE_COUNT else []
+    number, setting = _default_sample_count(limits, num_series)
+    return [FEWER_PATHS % (number, setting)] if setting and "sample_count" not in options else []
 
 
 def plain(**values: Any) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def test_the_answer_says_that_the_limits_allow_fewer_paths(settings, jobs, read)
                 {"pred_len": 3, "instrument": "A", "sample_count": 5},
             )
         ]
-    limits = "KRONOS_MAX_PATHS or KRONOS_MAX_SAMPLE_COUNT allows no more"
+    limits = "KRONOS_MAX_SAMPLE_COUNT allows no more"
     (cut, fewer), *others = said
     assert (cut, *others) == ("cut", ["cut"])
     assert fewer.startswith(f"10 paths are drawn for each series, not 100: {limits}")

@@ -111,5 +111,5 @@ def test_where_limits_allow_fewer_paths_the_default_is_what_they_allow_and_the_r
         said = [result(client).warnings, result(client, sample_count=1).warnings]
         assert [job["sampling"]["sample_count"] for job in client.jobs.values()] == [128 // 64, 1]
     ((note,), nothing) = [[text for text in texts if "KRONOS_MAX_PATHS" in text] for texts in said]
-    assert note.startswith("2 paths are drawn for each series, not 100: KRONOS_MAX_PATHS or ")
+    assert note.startswith("2 paths are drawn for each series, not 100: KRONOS_MAX_PATHS allows no more;")
     assert nothing == []
