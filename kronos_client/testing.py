@@ -236,10 +236,16 @@ class _Memory(Dispatcher):
             self.store(job_id, Stored(states.FAILURE, LATE))
         return Stored(queue=accepted.queue) if accepted.stored == NOTHING else accepted.stored
 
+    def accepted(self, job_id: str) -> _Accepted:
+        """Raises JobError LOST for an id that was not accepted."""
+        if (accepted := self.by_id.get(job_id)) is None:
+            raise JobError(*LOST.args)
+        return accepted
+
     def store(self, job_id: str, stored: Stored) -> None:
         """Store and publish a state; the first outcome stands."""
         with self._lock:
-            accepted = self.by_id[job_id]
+            accepted = self.accepted(job_id)
             if accepted.stored.has_ended:
                 return
             accepted.stored = stored
@@ -248,7 +254,7 @@ class _Memory(Dispatcher):
 
     def finish(self, job_id: str, result: ResultModel | None = None) -> None:
         """End a job with this result, or with a made-up one."""
-        accepted, limits = self.by_id[job_id], self.settings.limits(max_pred_len=MAX_CONTEXT)
+        accepted, limits = self.accepted(job_id), self.settings.limits(max_pred_len=MAX_CONTEXT)
         try:
             if result is None:
                 job = accepted.job.kind.parse(accepted.payload, limits)
@@ -367,7 +373,7 @@ class FakeForecastClient(ForecastClient):
         self._memory.store(job_id, Stored(PROGRESS_STATE, progress.as_json()))
 
     def finish(self, job_id: str, result: ResultModel | None = None) -> None:
-        """End a held job with this result, or with a made-up one."""
+        """End a held job with this result, or with a made-up one. An unknown id is JobError LOST."""
         self._memory.finish(job_id, result)
 
     def fail(self, job_id: str, error: JobError) -> None:

@@ -117,6 +117,13 @@ def test_jobs_are_held_until_they_are_ended():
     assert handle.wait(1).series[0].timestamps
 
 
+def test_an_id_that_was_not_accepted_has_nothing_to_end(fake):
+    error = JobError(ErrorCode.INTERNAL, "failed")
+    for call in (fake.finish, fake.lose, lambda job_id: fake.fail(job_id, error)):
+        with pytest.raises(JobError, match="LOST: Redis holds nothing about this job"):
+            call("zzz")
+
+
 def test_a_finetuned_model_has_a_version_each_time(fake):
     results = [fake.submit_finetune_job(example("finetune-job")).wait(1) for _ in range(2)]
     assert [result.model.id for result in results] == ["crypto-hourly@1", "crypto-hourly@2"]
