@@ -1,11 +1,11 @@
 """Manifest: what a forecast was computed from, so that it can be computed again and compared."""
 
-import zlib
 from hashlib import blake2b
 from typing import Any, Final, Self
 
 from pydantic import Field
 
+from kronos_client.contract.compressed import compressed, decompressed
 from kronos_client.contract.forecast import ForecastJob, Seed, SeriesInput
 from kronos_client.contract.model_info import EngineKind, ModelInfo, ResultModel
 from kronos_model.bars.columns import FloatArray
@@ -85,12 +85,12 @@ class Manifest(ResultModel):
 
     def to_bytes(self) -> bytes:
         """As Redis keeps it."""
-        return zlib.compress(self.model_dump_json(exclude_defaults=True).encode(), level=1)
+        return compressed(self.model_dump_json(exclude_defaults=True))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         """The reverse of ``to_bytes``."""
-        return cls.model_validate_json(zlib.decompress(content))
+        return cls.model_validate_json(decompressed(content)[0])
 
     def with_hash(self, forecast: ResultModel, **changes: Any) -> Self:
         """With the hash of this ``forecast``."""

@@ -6,6 +6,7 @@ has at most 18 blocks.
 """
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from kronos_client.contract.compressed import compressed, decompressed
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.feeds.bars import Bars, Form
 
@@ -65,15 +67,15 @@ class Record:
         """Bytes in all blocks."""
         return self.num_bars * self.form.dtype.itemsize
 
-    def to_json(self) -> str:
+    def to_bytes(self) -> bytes:
         """The text that stands in Redis."""
-        return json.dumps({**vars(self), "form": vars(self.form)}, separators=(",", ":"))
+        return compressed(json.dumps({**vars(self), "form": vars(self.form)}, separators=(",", ":")))
 
     @classmethod
-    def from_json(cls, text: str | bytes | None) -> "Record | None":
-        """The reverse of ``to_json``. None if there is no text, or another program wrote it."""
-        with suppress(ValidationError):
-            return RECORD.validate_json(text or "")
+    def from_bytes(cls, content: bytes | None) -> "Record | None":
+        """The reverse of ``to_bytes``. None if there is nothing, or another program wrote it."""
+        with suppress(ValidationError, zlib.error):
+            return RECORD.validate_json(decompressed(content or b"")[0])
         return None
 
     def tail_from(self, instant: int, num_wanted: int = TAIL_BARS) -> int:

@@ -174,7 +174,7 @@ class FeedStore:
         args += [len(writes), len(uploads)]
         for write in writes:
             known = "" if write.appended_at is None else f" {write.appended_at:.6f}"
-            args += [write.series_id, write.record.to_json(), f"{write.version}{known}"]
+            args += [write.series_id, write.record.to_bytes(), f"{write.version}{known}"]
         args += uploads + old
         keys = [feed_key(name), FEEDS_KEY]
         keys += [key(uid) for key in (series_key, versions_key, due_key, turns_key, latest_key)]

@@ -1,10 +1,10 @@
 """What ``FeedStore`` reads and writes of series and jobs, and the forms in which Redis has it."""
 
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Self
 
+from kronos_client.contract.compressed import compressed, decompressed
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.manifest import Manifest
 from kronos_client.feeds.blocks import Record
@@ -32,7 +32,7 @@ class Read(NamedTuple):
         """By its fields in ``kronos:feed_series`` and ``kronos:feed_versions``."""
         known = VERSION.fullmatch(version or b"")
         number, moment = (known[1], known[2]) if known else (0, 0)
-        return cls(int(number), float(moment), Record.from_json(record))
+        return cls(int(number), float(moment), Record.from_bytes(record))
 
 
 class Unscored(NamedTuple):
@@ -130,15 +130,15 @@ def packed(update: FeedUpdate) -> tuple[bytes, bytes]:
     """An update without its forecast's manifest, and the manifest, which Redis adds to what it keeps."""
     text = update.model_dump_json(exclude_defaults=True, exclude={"forecast": {"manifest"}})
     manifest = None if update.forecast is None else update.forecast.manifest
-    return zlib.compress(text.encode(), level=1), b"" if manifest is None else manifest.to_bytes()
+    return compressed(text), b"" if manifest is None else manifest.to_bytes()
 
 
 def unpacked(packed: bytes, update_id: str = "") -> FeedUpdate:
     """The update of ``packed``, whose manifest Redis has added."""
-    opened = zlib.decompressobj()
-    update = FeedUpdate.model_validate_json(opened.decompress(packed)).model_copy(update={"id": update_id})
-    if not (update.forecast and opened.unused_data):
+    text, manifest_bytes = decompressed(packed)
+    update = FeedUpdate.model_validate_json(text).model_copy(update={"id": update_id})
+    if not (update.forecast and manifest_bytes):
         return update
-    manifest = Manifest.from_bytes(opened.unused_data)
+    manifest = Manifest.from_bytes(manifest_bytes)
     forecast = update.forecast.model_copy(update={"manifest": manifest})
     return update.model_copy(update={"forecast": forecast})

@@ -1,6 +1,5 @@
 """Appends to a feed: whole, once, and the same in any overlap."""
 
-import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,7 @@ from redis import Redis
 
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import blocks_key, feed_key, unlisted_key
+from kronos_client.feeds.keys import blocks_key, feed_key, series_key, unlisted_key
 from kronos_client.feeds.store import FeedLimits, FeedStore
 from kronos_client.redis.connection import connect
 from kronos_client.testing import FakeForecastClient
@@ -53,8 +52,8 @@ def is_held(feed: Feed, expected: pd.DataFrame, name="A") -> bool:
 def listed_blocks(redis: Redis, feed: Feed) -> set[str]:
     """The names of blocks that records list; all others are noted to be removed."""
     old = {name for names in redis.zrange(unlisted_key(feed._uid), 0, -1) for name in names.split()}
-    records = map(json.loads, redis.hvals(f"kronos:feed_series:{feed._uid}"))
-    listed = {block[0] for record in records for block in record["blocks"]}
+    read = feed._store.read(feed._uid, redis.hkeys(series_key(feed._uid)))
+    listed = {block.name for series in read for block in series.record.blocks}
     assert not listed & old
     assert listed <= {*redis.hkeys(blocks_key(feed._uid))} <= listed | old
     return listed

@@ -477,11 +477,15 @@ def test_an_error_of_one_series_is_its_own_and_all_updates_follow_their_schema(f
         jsonschema.validate(json.loads(update.model_dump_json()), schema | {"additionalProperties": False})
 
 
+def first_block(feed: Feed, name: str) -> str:
+    (read,) = feed._store.read(feed._uid, [name])
+    return read.record.blocks[0].name
+
+
 def test_lost_bars_fail_their_series_alone(feed, worker, redis):
     naive = all_bars()
     feed.append(naive.assign(ds=naive["ds"].dt.tz_localize(None)))  # so that none is overdue
-    record = json.loads(redis.hget(f"kronos:feed_series:{feed._uid}", "s2"))
-    redis.hdel(blocks_key(feed._uid), record["blocks"][0][0])
+    redis.hdel(blocks_key(feed._uid), first_block(feed, "s2"))
     worker.run()
     assert {name: feed.forecast(name).error and feed.forecast(name).error.code for name in NAMES} == {
         name: "FEED_GONE" if name == "s2" else None for name in NAMES
@@ -496,8 +500,7 @@ def test_a_series_whose_bars_are_lost_is_replaced(feed, worker, redis, redis_ser
     worker.run()
     records = f"kronos:feed_series:{feed._uid}"
     if lost == "block":
-        name = json.loads(redis.hget(records, "s2"))["blocks"][0][0]
-        redis.hdel(blocks_key(feed._uid), name)
+        redis.hdel(blocks_key(feed._uid), first_block(feed, "s2"))
     else:
         redis.hdel(records, "s2")
     with Feed.open("f", url=redis_server.url) as fresh:  # which has read no blocks
