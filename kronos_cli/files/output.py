@@ -1,6 +1,7 @@
 """The forecasts as files: a JSON object each, or rows of a table, in a folder that the next run continues."""
 
 import json
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -223,6 +224,11 @@ class ForecastTable(ForecastFolder):
         super().__init__(path.with_name(f".{path.name}.parts"), "json")
         self.path, self.charts = path, path.with_suffix("")
         self._table_kind, self._form = kind, form
+
+    def __exit__(self, *_: object) -> None:
+        super().__exit__()
+        if not any(self._made_from.values()):  # there is nothing that a next run could continue
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def claim(self, files: Mapping[str, Sequence[Path]], *, overwrite: bool = False) -> None:
         """Claim the table too. If the folder never had a forecast, no run wrote the table that is there."""

@@ -107,6 +107,15 @@ def test_a_table_that_fails_halfway_leaves_the_old_one(tmp_path: Path, kind: Kin
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
+def test_a_table_without_a_forecast_leaves_no_folder(tmp_path: Path) -> None:
+    for made in (False, True):
+        with ForecastTable(tmp_path / "all.csv", "csv") as table:
+            table.claim({"a": []})
+            if made:
+                table.put("print", record("a"))
+        assert (tmp_path / ".all.csv.parts").exists() == made
+
+
 def test_a_file_that_cannot_be_written_is_a_disk_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
     with pytest.raises(DiskFull, match="cannot be written"):
