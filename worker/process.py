@@ -44,6 +44,9 @@ class RetryLater(Exception):
 class Jobs:
     """The jobs that no thread of Celery's pool computes. Here there are none."""
 
+    busy_s: float | None = None
+    """Seconds in which there was one; None if nobody measures them."""
+
     def __len__(self) -> int:
         return 0
 
@@ -160,6 +163,7 @@ class WorkerProcess:
             "device_warning": self.device_warning,
             "jobs_done": self.metrics.num_done,
             "jobs_failed": self.metrics.num_failed,
+            "busy_s": self.jobs.busy_s,
             # Release 0.1.0 did not announce its own version: its scripts do not note where messages are.
             "versions": {"kronos": __version__, "python": platform.python_version()}
             | {name: version(name) for name in packages},

@@ -34,7 +34,8 @@ def job(job_id: str, as_json: bool) -> None:
 
 
 def _rows(facts: JobFacts) -> list[tuple[str, str]]:
-    before = "not there now" if facts.num_before is None else f"about {facts.num_before:,} jobs before it"
+    jobs = "job" if facts.num_before == 1 else "jobs"
+    before = "not there now" if facts.num_before is None else f"about {facts.num_before:,} {jobs} before it"
     claim = f"{moment(facts.until)} unless renewed" if facts.until else "at an unknown time"
     where = {
         "waiting": f"waits in {facts.list}, {before}, {facts.num_ready} ready workers",

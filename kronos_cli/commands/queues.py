@@ -31,7 +31,7 @@ MAX_MESSAGE_CHARS = 120
 def queues(dead: bool, purge_dead: bool, return_large: bool, yes: bool, as_json: bool) -> None:
     """Show how many jobs wait, how fast they are taken, and dead messages.
 
-    The wait is an estimate for a new job of normal priority, at the rate of the last minute.
+    The wait is an estimate for a new job of normal priority, at the rate of busy workers.
     """
     if dead + purge_dead + return_large > 1:
         raise click.UsageError("--dead, --purge-dead and --return-large exclude each other: give one of them")
@@ -59,7 +59,7 @@ def queues_report(redis: Redis, max_queue_jobs: int, names: QueueNames = NO_PREF
 
     ``delayed`` jobs wait for their time; ``due`` are those whose time has come. ``of_feeds`` are those of the
     waiting ones that feeds' due series make. ``estimated_wait_s`` is for a
-    new job of normal priority, at the rate of the last minute. It is None if there is no rate.
+    new job of normal priority, at the rate of busy workers. It is None if there is no rate.
     """
     states, workers = queue_states(redis, max_queue_jobs, names.all), live_workers(redis)
     queues = []

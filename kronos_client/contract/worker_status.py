@@ -39,8 +39,12 @@ class WorkerStatus(StatusModel):
     jobs_done: int = 0
     jobs_failed: int = 0
     jobs_per_s: float = Field(
-        default=0.0, ge=0, allow_inf_nan=False, description="jobs that ended, over the last minute"
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="jobs that ended, over the busy time of the last minute with jobs",
     )
+    busy_s: float | None = Field(default=None, description="time in which it held jobs for forecasts")
     threads: int | None = None
     versions: dict[str, str] = {}
     host: str = ""

@@ -36,7 +36,7 @@ class Heartbeat:
         self._is_alive = is_alive
         self._node = node
         self._status = status
-        self._rates = Rates(RATE_WINDOW_S)
+        self._rates, self._rate = Rates(RATE_WINDOW_S), 0.0
         self._is_over = False
         self._is_announced = False
         self._has_warned = False
@@ -50,9 +50,13 @@ class Heartbeat:
     def announce(self) -> None:
         try:
             status = self._status()
-            elapsed_s, num_jobs = self._rates.growth(status.jobs_done + status.jobs_failed)
-            rate = round(num_jobs / elapsed_s, 4) if elapsed_s else 0.0
-            before = announce(self._redis, status.model_copy(update={"jobs_per_s": rate}))
+            num_ended = status.jobs_done + status.jobs_failed
+            elapsed_s, num_jobs, busy_s = self._rates.growth(num_ended, status.busy_s or 0.0)
+            if (
+                seconds := elapsed_s if status.busy_s is None else busy_s
+            ):  # while it is idle, the last rate holds
+                self._rate = round(num_jobs / seconds, 4)
+            before = announce(self._redis, status.model_copy(update={"jobs_per_s": self._rate}))
             self._warn_of_namesake(before or "", status)
             self._is_announced = True
         except RedisError as error:

@@ -255,6 +255,7 @@ class ForecastJobs(Jobs):
         self._begun: dict[str, ForecastAttempt] = {}  # by the delivery's tag
         self._running = threading.Lock()
         self._begin_at = self._check_at = 0.0  # by time.monotonic
+        self.busy_s, self._ran_at, self._was_busy = 0.0, 0.0, False
 
     def __len__(self) -> int:
         return len(self._received) + len(self._begun)
@@ -278,6 +279,9 @@ class ForecastJobs(Jobs):
         """Begin, go on with and end jobs, as far as that is possible now."""
         if not self._running.acquire(blocking=False):
             return  # another thread does it
+        now = time.monotonic()
+        self.busy_s = (self.busy_s or 0.0) + (now - self._ran_at) * self._was_busy
+        self._ran_at = now
         try:
             if time.monotonic() >= self._check_at:
                 self._check_at = time.monotonic() + CHECK_INTERVAL_S
@@ -290,6 +294,7 @@ class ForecastJobs(Jobs):
             if self.runs:
                 self.process.server.engine_thread.submit(tuple(self.runs))
                 self.runs.clear()
+            self._was_busy = len(self) > 0
             self._running.release()
         if self._changed or (self._received and time.monotonic() >= self._begin_at):
             transport.message_consumer().wake()

@@ -93,6 +93,7 @@ def test_a_waiting_job_has_its_place_and_about_how_long_it_takes(redis, store, d
     submit(redis, *"xyzabc")
     assert_facts(where="waiting", num_before=3, left_s=None, num_ready=0)
     assert "waits in cpu (normal), about 3 jobs before it" in shown()
+    assert "waits in cpu (normal), about 1 job before it" in shown("y")
     assert "No worker serves the queue cpu. Jobs wait until one does; start one with:" in shown()
     redis.lpush("cpu", "a high one", "another")
     begin(store, deliveries, "x")

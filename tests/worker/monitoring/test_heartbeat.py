@@ -21,6 +21,22 @@ def test_the_job_rate_counts_jobs_that_ended_between_announcements(redis, monkey
     assert jobs_per_s("cpu", live_workers(redis)) == 1.5
 
 
+def test_idle_time_does_not_change_the_job_rate(redis, monkeypatch):
+    moments = iter([0.0, 10.0, 200.0, 205.0])
+    monkeypatch.setattr(heartbeat, "Rates", lambda window_s: Rates(window_s, lambda: next(moments)))
+    announced = iter([(0, 0.0), (8, 4.0), (8, 4.0), (9, 4.5)])
+
+    def status():
+        num_done, busy_s = next(announced)
+        return fake_worker(jobs_done=num_done, busy_s=busy_s)
+
+    beat, rates = Heartbeat(redis, fake_worker().node, status, lambda: True), []
+    for _ in range(4):
+        beat.announce()
+        rates.append(live_workers(redis)[0].jobs_per_s)
+    assert rates == [0.0, 2.0, 2.0, 2.0]
+
+
 def test_workers_of_one_name_warn_once_and_a_restarted_one_does_not(redis, caplog):
     def beat(pid: int) -> Heartbeat:
         status = fake_worker(node="a@1", host="one", pid=pid)

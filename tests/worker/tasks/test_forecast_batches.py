@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import time
 import weakref
 from collections import Counter
 from types import SimpleNamespace
@@ -253,6 +254,19 @@ def test_each_job_has_one_outcome_whatever_fails_between_two_steps(
     for worker in (first, second) if error is not Killed else (second,):
         assert (len(worker.jobs), worker.outcomes.num_kept_bytes) == (0, 0)
         assert set(worker.ends.values()) <= {1}
+
+
+def test_time_without_jobs_is_not_busy(redis, redis_server, patched):
+    worker = Worker(redis_server.url, 2, Fault())
+    send(redis, 3)
+    begun_at = time.monotonic()
+    worker.drive(1)
+    worker.run()
+    busy_s = worker.jobs.busy_s
+    assert 0 < busy_s <= time.monotonic() - begun_at
+    time.sleep(0.01)
+    worker.run()
+    assert worker.jobs.busy_s == busy_s
 
 
 def test_a_job_that_a_client_ended_while_it_waited_counts_once(redis, redis_server, patched):
