@@ -159,8 +159,9 @@ class ForecastClient:
                 For several series in one job, use a list, never a tuple.
             options: As ``submit`` takes them, and more, as below.
         """
-        from kronos_client.core.many import ManyForecasts
+        from kronos_client.core.many import ManyForecasts, check_items
 
+        check_items(items)
         loop = self._thread.start()
         return self._outcomes(loop, ManyForecasts(loop.core, **options), items)
 

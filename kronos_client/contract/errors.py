@@ -166,6 +166,14 @@ _CODES: Final = {
 """Codes of pydantic's kinds of errors. Our own kinds have the names of codes."""
 _EXPECTED: Final = {
     "bool_type": "true or false",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "string_type": "a string",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
     "tuple_type": "an array",
     "model_type": "an object",
     "too_short": "an array of at least {min_length}",
@@ -198,7 +206,8 @@ def refusal(error: ValidationError, model: type[BaseModel] | None = None) -> Job
     if kind == "missing":
         return JobError(code, f"{field} is missing: add it", field)
     if kind in _EXPECTED:
-        expected = _EXPECTED[kind].format(**context)
+        short = {name: f"{one:g}" if isinstance(one, float) else one for name, one in context.items()}
+        expected = _EXPECTED[kind].format(**short)
     else:
         expected = first["msg"].removeprefix("Input should be ")
     if "field" in context:  # of a check of several fields

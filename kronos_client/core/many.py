@@ -99,6 +99,7 @@ class ManyForecasts:
 
     async def run(self, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[ForecastOutcome, None]:
         """Yield each item's outcome. Waiting for the next item does not delay outcomes that are ready."""
+        check_items(items)
         # One task takes all items: their source may hold a TaskGroup or a timeout.
         taking = asyncio.create_task(self._take_all(items))
         taking.add_done_callback(self._end_taking)
@@ -220,6 +221,13 @@ class ManyForecasts:
                 return await handle.wait(timeout_s, forget=self._forget)
             except JobError as error:
                 await asyncio.sleep(retries.pause_s(error))
+
+
+def check_items(items: object) -> None:
+    """Raises JobError BAD_TYPE for a mapping, which would give its keys."""
+    if isinstance(items, Mapping):
+        text = "items must not be a mapping: give its items(), or a list of it if it has the columns of one"
+        raise JobError(ErrorCode.BAD_TYPE, text, "items")
 
 
 def collect(source: Iterator[Any], room: int) -> tuple[list[Any], bool]:

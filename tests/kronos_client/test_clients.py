@@ -347,6 +347,17 @@ def test_a_closed_client_sends_and_reads_nothing(bench: ClientBench):
         list(bench.client.forecast_many([CANDLES], pred_len=5))
 
 
+def test_refusals_are_in_the_words_of_json(bench: ClientBench):
+    for options, text in (
+        ({"seed": "5"}, "must be an integer, not '5'"),
+        ({"deadline_s": "5"}, "must be a number, not '5'"),
+        ({"calendar": 5}, "must be a string, not 5"),
+        ({"top_p": 2}, "must be at most 1, not 2"),
+    ):
+        with pytest.raises(JobError, match=text):
+            bench.client.submit(CANDLES, pred_len=5, **options)
+
+
 def test_jobs_in_the_contracts_own_form(bench: ClientBench):
     handle = bench.client.submit_job(example("forecast-job"), job_id="a")
     bench.finish("a")

@@ -339,4 +339,7 @@ def test_options_are_checked_before_an_item_is_taken(bench: ClientBench):
         bench.client.forecast_many([CANDLES], pred_length=5)
     with pytest.raises(JobError, match="max_in_flight"):
         bench.client.forecast_many([], pred_len=5, max_in_flight=0)
+    with pytest.raises(JobError, match=r"give its items\(\)"):
+        list(bench.client.forecast_many({"a": CANDLES}, pred_len=5))
+    assert bench.waiting() == []
     assert list(bench.client.forecast_many([], pred_len=5)) == []
