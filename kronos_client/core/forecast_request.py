@@ -12,9 +12,11 @@ from kronos_client.core.options import SAMPLE_COUNT, ForecastOptions, check_opti
 from kronos_client.core.series import CandleSource, job_series, readable
 
 SERIES_OPTIONS: Final = ("series_ids", "timestamps", "future_timestamps", "calendar", "timezone")
-JOB_DEFAULTS: Final = ForecastJob.model_construct(series=()).model_dump(
-    mode="json", exclude={"schema_version"}
-)
+JOB_DEFAULTS: Final = {
+    name: value
+    for name, value in ForecastJob.model_construct(series=()).model_dump(mode="json").items()
+    if value is not None and name not in ("schema_version", "series")
+}
 PARTS: Final[dict[str, dict[str, Any]]] = {name: JOB_DEFAULTS[name] for name in ("sampling", "output")}
 """The contract's defaults."""
 LEFT_OUT_IF_NONE: Final = ("pred_len", "lookback", "model", "deadline_s")
@@ -47,15 +49,10 @@ def forecast_payload(
     given = plain(**given)
     if "sample_count" not in given:
         given["sample_count"] = default_sample_count(limits, len(series))
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "series": series,
-        **{part: {name: given.pop(name, all_[name]) for name in all_} for part, all_ in PARTS.items()},
-        "device": "auto",
-        "allow_fallback": True,
-        "priority": "normal",
-        "context_policy": "exact",
-    } | {name: value for name, value in given.items() if value is not None or name not in LEFT_OUT_IF_NONE}
+    job = {"schema_version": SCHEMA_VERSION, "series": series}
+    job |= {part: {name: given.pop(name) for name in PARTS[part] if name in given} for part in PARTS}
+    job |= {name: value for name, value in given.items() if value is not None or name not in LEFT_OUT_IF_NONE}
+    return with_defaults(job)
 
 
 def without_defaults(job: Mapping[str, Any], defaults: Mapping[str, Any] = JOB_DEFAULTS) -> dict[str, Any]:
@@ -63,13 +60,13 @@ def without_defaults(job: Mapping[str, Any], defaults: Mapping[str, Any] = JOB_D
     return {
         name: without_defaults(value, defaults[name]) if name in PARTS else value
         for name, value in job.items()
-        if value != defaults.get(name, ...)
+        if value != defaults.get(name)
     }
 
 
-def with_defaults(job: Mapping[str, Any], defaults: Mapping[str, Any] = JOB_DEFAULTS) -> dict[str, Any]:
+def with_defaults(job: Mapping[str, Any]) -> dict[str, Any]:
     """The reverse of ``without_defaults``."""
-    return {**defaults, **job} | {part: {**PARTS[part], **job.get(part, {})} for part in PARTS}
+    return {**JOB_DEFAULTS, **job} | {part: {**PARTS[part], **job.get(part, {})} for part in PARTS}
 
 
 def _default_sample_count(limits: Limits, num_series: int) -> tuple[int, str]:

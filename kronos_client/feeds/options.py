@@ -15,13 +15,7 @@ from numpy.typing import NDArray
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.results import MIN_PATHS_OF_QUANTILES
-from kronos_client.core.forecast_request import (
-    PARTS,
-    fewer_paths,
-    forecast_payload,
-    with_defaults,
-    without_defaults,
-)
+from kronos_client.core.forecast_request import fewer_paths, forecast_payload, with_defaults, without_defaults
 from kronos_client.core.job import forecast_job
 from kronos_client.core.options import DEFAULTS, FeedOptions
 from kronos_client.feeds.blocks import TAIL_BARS
@@ -80,7 +74,6 @@ class FeedSpec:
         _check(isinstance(own["closed_only"], bool), "closed_only must be True or False", "closed_only")
         _check(_is_count(own["corrections"], 0, TAIL_BARS), f"must be 0 to {TAIL_BARS}", "corrections")
         _check(_is_count(own["max_bars"], TAIL_BARS, most), f"must be {TAIL_BARS} to {most}", "max_bars")
-        given.setdefault("missing", "error")
         zones = {name: given.pop(name, None) for name in ("calendar", "timezone")}
         try:
             if zones["timezone"] is not None:
@@ -149,14 +142,14 @@ class FeedSpec:
 
     def to_json(self) -> str:
         """The same text for equal options."""
-        stored = vars(self) | {"job": without_defaults(self.job, PARTS)}
+        stored = vars(self) | {"job": without_defaults(self.job)}
         return json.dumps(stored, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "FeedSpec":
         """The reverse of ``to_json``."""
         stored = json.loads(text)
-        return cls(**stored | {"job": with_defaults(stored["job"], PARTS)})
+        return cls(**stored | {"job": with_defaults(stored["job"])})
 
     def first_difference(self, other: "FeedSpec") -> str | None:
         """The name of an option that ``other`` has with another value."""
