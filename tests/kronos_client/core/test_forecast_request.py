@@ -11,7 +11,7 @@ import pytest
 from kronos_client.aio import AsyncForecastClient
 from kronos_client.client import ForecastClient
 from kronos_client.contract.forecast import ForecastJob, Output, Sampling, SeriesInput
-from kronos_client.core.forecast_request import forecast_payload, with_defaults
+from kronos_client.core.forecast_request import JOB_DEFAULTS, PARTS, forecast_payload, with_defaults
 from kronos_client.core.job import candles_job
 from kronos_client.core.long_request import finetune_payload
 from kronos_client.core.options import ForecastOptions
@@ -61,6 +61,15 @@ def test_defaults_are_the_contracts():
 
 def test_what_was_not_given_is_left_out():
     assert not forecast_payload(CANDLES).keys() & {"pred_len", "model", "deadline_s"}
+
+
+def test_defaults_never_change_because_jobs_are_sent_without_them():
+    schema = json.loads(RELEASE.read_text(encoding="utf-8"))
+    parts = {"sampling": schema["$defs"]["Sampling"], "output": schema["$defs"]["Output"]}
+    for defaults, known in ((JOB_DEFAULTS, schema), *((PARTS[name], parts[name]) for name in parts)):
+        for name, field in known["properties"].items():
+            if name in defaults and name not in parts:
+                assert defaults[name] == field["default"], f"an older worker still takes {field['default']}"
 
 
 def test_a_new_field_with_its_default_does_not_reach_an_older_worker():

@@ -1,5 +1,6 @@
 """Appends to a feed: whole, once, and the same in any overlap."""
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -15,8 +16,10 @@ from redis import Redis
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.keys import blocks_key, feed_key, series_key, unlisted_key
+from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import FeedLimits, FeedStore
 from kronos_client.redis.connection import connect
+from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeForecastClient
 from kronos_model.bars.synthetic import candles
 from tests.faults.proxy import FaultyProxy, Rule
@@ -295,6 +298,7 @@ def test_an_append_that_loses_to_others_every_time_gives_up(feed, redis_server, 
         ("max_bars", {"max_bars": 8193}),
         ("corrections", {"corrections": 9}),
         ("keep", {"keep": ["open"]}),
+        ("paths", {"paths": True}),
     ],
 )
 def test_options_beyond_their_limits_are_refused(redis, redis_server, field, given):
@@ -302,6 +306,13 @@ def test_options_beyond_their_limits_are_refused(redis, redis_server, field, giv
         Feed.open(**{"name": "f", "url": redis_server.url} | OPTIONS | given)
     assert (refused.value.code, refused.value.field) == ("BAD_VALUE", field)
     assert not redis.keys("kronos:feed*")
+
+
+def test_a_feed_is_stored_without_defaults_so_that_an_older_worker_can_make_its_jobs():
+    spec = FeedSpec.from_options(ClientSettings.model_construct(), pred_len=5, sample_count=30, top_k=0)
+    assert json.loads(spec.to_json())["job"] == {"pred_len": 5, "sampling": {"sample_count": 30}}
+    for text in (spec.to_json(), json.dumps(vars(spec))):
+        assert FeedSpec.from_json(text) == spec
 
 
 def test_a_long_id_is_refused(feed):
