@@ -54,6 +54,7 @@ EXPLANATION: Final = {
     "next": NEXT["held"],
 }
 FAILURE: Final = "The high of row 212 is below its low: 38,214.5 and 38,241.0."
+STEP: Final = "Correct row 212, then choose the file again."
 STORED: Final = "crypto-hourly.parquet"
 NAMES: Final = {"NeoQuasar/Kronos-small": "kronos-tiny", "crypto-hourly": "desk"}
 FORMS: Final = {
@@ -227,7 +228,14 @@ def jobs() -> str:
         ("forecasts/nine", "nikkei.csv, 24 bars", 480, "expired", ""),
     ]
     kept = [
-        {"address": address, "title": title, "at": (SENT_S - 60 * ago) * 1000, "state": state, "note": note}
+        {
+            "address": address,
+            "title": title,
+            "at": (SENT_S - 60 * ago) * 1000,
+            "state": state,
+            "note": note,
+            "next": STEP if note else "",
+        }
         for address, title, ago, state, note in sent
     ]
     stored = {"kronos.jobs": kept} | {f"kronos.job.{address}": {} for address, *_ in sent}

@@ -11,7 +11,7 @@ from tests.page.conftest import RoutedVisit, go_to, wait_until
 from tests.page.test_routed import RESULT, WORKER, end, problem, with_file
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 PHONE = {"width": 390, "height": 844}
 FACTS: dict[str, Any] = {
@@ -60,7 +60,8 @@ def list_of_jobs(routed: RoutedVisit) -> "Page":
 def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit):
     routed.answers["jobs/two/explanation"] = FACTS
     page = list_of_jobs(routed)
-    assert page.locator("#job-counts dd:not(.meaning)").all_inner_texts() == ["0", "1", "0", "0"]
+    chips = page.locator("#job-counts button:visible").all_inner_texts()
+    assert chips == ["All 1", "Running 0", "Waiting 1", "Done 0", "Failed 0"]
     page.click("#recent-jobs button[aria-expanded]")
     page.wait_for_selector(".explanation p")
     text = page.inner_text(".explanation")
@@ -78,7 +79,7 @@ def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit)
 
 
 def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: RoutedVisit):
-    failure = {"code": "HIGH_BELOW_LOW", "message": "High is below low."}
+    failure = {"code": "HIGH_BELOW_LOW", "message": "High is below low.", "details": {"row": 212}}
     states: dict[str, dict[str, Any]] = {
         "forecasts/one": {"state": "done"},
         "forecasts/two": {"state": "running", "bars_done": 3, "bars_total": 8, "seconds_left": 7},
@@ -98,23 +99,68 @@ def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: R
     page.wait_for_selector(".state-failed")
     wait_until(page, "() => document.querySelectorAll('.state-running').length === 3")
     assert page.locator("#recent-jobs .note").all_inner_texts() == [
-        "", "37 % done, about 7 s left", "90 % done", "High is below low.", "0 % done",
+        "", "37 % done, about 7 s left", "90 % done",
+        "High is below low.\n\nCorrect row 212, then choose the file again.", "0 % done",
         "Waiting: 2 jobs come first, starts in about 40 s",
         "No worker is running. This starts by itself once the service's operator starts one: kronos worker",
         "",
     ]  # fmt: skip
-    steps = page.locator("#recent-jobs :is(.open, .again):visible").all_inner_texts()
-    assert steps == ["Open result", *2 * ["Follow"], "Open", *3 * ["Follow"], "Open"]
-    counts = page.locator("#job-counts div").all_inner_texts()
-    assert [text.split("\n")[:2] for text in counts] == [
-        ["Running", "3"], ["Waiting", "2"], ["Done", "1"], ["Failed", "1"], ["Cancelled", "1"],
+    steps = page.locator("#recent-jobs .steps").all_inner_texts()
+    assert [text.split("Explain") for text in steps] == [
+        ["Open result", "Remove"], *2 * [["Follow", "Cancel"]], ["Correct it", "Remove"],
+        *3 * [["Follow", "Cancel"]], ["Open", "Remove"],
     ]  # fmt: skip
+    chips = page.locator("#job-counts button:visible").all_inner_texts()
+    assert chips == ["All 8", "Running 3", "Waiting 2", "Done 1", "Failed 1", "Cancelled 1"]
+    page.click("#job-counts >> text=Waiting")
+    waiting = page.locator("#recent-jobs td:first-child").all_inner_texts()
+    assert waiting == ["forecasts/six", "forecasts/seven"]
+    assert page.get_attribute("#job-counts [data-filter=queued]", "aria-pressed") == "true"
+    page.click("#job-counts >> text=All")
     assert axe_problems(page, "#jobs") == []
     page.goto("about:blank")
     page = routed.open("#/jobs")  # which a job that has ended is not asked for again
-    assert page.inner_text("tr:has(.state-failed) .note") == "High is below low."
-    page.click("#recent-jobs .open >> text=Open result")
+    assert page.inner_text("tr:has(.state-failed) .note > :first-child") == "High is below low."
+    page.click("#recent-jobs >> text=Correct it")
+    assert page.locator("#finetune-form").is_visible()
+    assert page.evaluate("location.hash") == "#finetunes/four"
+    page.goto(f"{routed.url}#/jobs")
+    page.click("#recent-jobs >> text=Open result")
     wait_until(page, "() => location.hash === '#forecasts/one'")
+
+
+def test_a_job_that_goes_on_is_cancelled_from_its_row_and_one_that_ended_is_removed(routed: RoutedVisit):
+    page = list_of_jobs(routed)
+
+    def cancel(route: "Route") -> None:
+        routed.answers["forecasts/two"] = {"state": "cancelled"}
+        route.fulfill(json={"state": "cancelled"})
+
+    page.wait_for_selector("#recent-jobs .state-queued")
+    routed.answers["forecasts/two"] = cancel
+    page.click("#recent-jobs .steps >> text=Cancel")
+    page.wait_for_selector("#recent-jobs .state-cancelled")
+    assert [request.method for request in routed.requests].count("DELETE") == 1
+    page.click("#recent-jobs .steps >> text=Remove")
+    page.wait_for_selector("#no-jobs")
+
+
+@pytest.mark.parametrize(
+    ("error", "step"),
+    [
+        ({"code": "NOT_FINITE", "field": "series.0.high", "details": {"row": 7}}, "Correct row 7,"),
+        ({"code": "TRAINING_DATA_INVALID", "field": None}, "Correct the file, then choose it again."),
+        ({"code": "BAD_VALUE", "field": "sampling.top_p"}, "Change it in the form, then send it."),
+        ({"code": "MODEL_CAPACITY", "field": "model"}, ""),
+        ({"code": "WORKER_LOST", "field": None}, ""),
+    ],
+    ids=lambda value: value["code"] if isinstance(value, dict) else "",
+)
+def test_only_an_error_of_the_input_has_a_next_step(routed: RoutedVisit, error: dict[str, Any], step: str):
+    page = routed.open()
+    of = "async (error) => (await import('./common/texts.js')).nextStep(error)"
+    assert page.evaluate(of, error).startswith(step)
+    assert bool(page.evaluate(of, error)) is bool(step)
 
 
 @pytest.mark.parametrize("state", ["failed", "cancelled"])
@@ -132,7 +178,7 @@ def test_a_job_that_came_to_nothing_is_sent_again_from_its_row(routed: RoutedVis
         "forecasts": {"id": "two", "queue": "cpu"},
         "forecasts/two/events": end(state="done", result=RESULT),
     }
-    page.click("#recent-jobs .again")
+    page.click("#recent-jobs >> text=Send again")
     page.wait_for_selector("#downloads")
     assert page.evaluate("location.hash") == "#forecasts/two"
     first, second = (
@@ -259,7 +305,7 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
     }
     page = routed.open("#/workers")
     page.wait_for_selector("#worker-rows .worker")
-    assert page.locator(".sparkline").count() == 0
+    assert page.locator("#fleet .sparkline").count() == 0
     assert page.locator("#fleet-facts dd").all_inner_texts() == [
         "1,203", "1 urgent, 2 normal, 1,200 can wait", "3 of 3", "2 at work", "38 %", "of what fits at once",
         "1,500 bars/s", "forecast by all workers",
@@ -276,7 +322,7 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
     full = [worker | {"sequences_running": 64}, trainer, second]
     routed.answers["workers"] = {"workers": full, "queues": queues}
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-    page.wait_for_selector(".sparkline")
+    page.wait_for_selector("#fleet .sparkline")
     labels = page.locator("#worker-rows .sparkline").evaluate_all(
         "lines => lines.map(line => line.getAttribute('aria-label'))"
     )

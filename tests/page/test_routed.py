@@ -353,16 +353,6 @@ def test_a_job_that_waits_says_how_long(routed: RoutedVisit):
         why_waiting(loading.queue, [loading]),
     )
     assert text.startswith("Every worker is still loading its model. Wait: this starts")
-    pace = """async () => {
-        const { Pace } = await import("./jobs/pace.js")
-        let now = 0
-        const pace = new Pace(() => now)
-        return [[0, 10], [2000, 30], [3000, 5], [5000, 15]].map(([at, done]) => {
-            now = at
-            return pace.left(done, 100)
-        })
-    }"""
-    assert page.evaluate(pace) == [None, 7, None, 17]  # it began again at 3 s
 
 
 def test_the_chart_fills_its_width_until_the_user_zooms(routed: RoutedVisit):

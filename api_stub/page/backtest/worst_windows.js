@@ -14,9 +14,7 @@ export function showWorstWindows(windows = [], horizon) {
   const buttons = windows.map((window, index) => {
     const cut = window.timestamps.length - horizon
     const text = `${window.instrument}, ${timesOf(window.timestamps)(window.timestamps[cut])}`
-    const button = made("button", { type: "button", "aria-pressed": "false" }, `${text}: ${figure(window.error)} usual moves`)
-    button.addEventListener("click", () => choose(index))
-    return button
+    return made("button", { type: "button", "aria-pressed": "false", onclick: () => choose(index) }, `${text}: ${figure(window.error)} usual moves`)
   })
   const choose = (chosen) => {
     buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(index === chosen)))

@@ -4,10 +4,13 @@ import { count } from "./format.js"
 
 export const byId = (id) => document.getElementById(id)
 
-/** A new element; `children` are elements and texts. */
+/** A new element; `children` are elements and texts. An attribute such as `onclick` is a function. */
 export function made(tag, attributes = {}, ...children) {
   const element = document.createElement(tag)
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value)
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element[name] = value
+    else element.setAttribute(name, value)
+  }
   element.append(...children)
   return element
 }
@@ -21,10 +24,7 @@ export function whole(text) {
 export function showText(element, text, onRetry = null) {
   element.textContent = text || ""
   element.hidden = !text
-  if (!text || !onRetry) return
-  const button = made("button", { type: "button" }, "Try again")
-  button.addEventListener("click", onRetry)
-  element.append(" ", button)
+  if (text && onRetry) element.append(" ", made("button", { type: "button", onclick: onRetry }, "Try again"))
 }
 
 /** Shows rows of cells in a table's body. The first cell of each row is its heading. */

@@ -22,8 +22,7 @@ export class Settings {
     const form = byId(`${view}-form`)
     this.#fields = [...form.elements].filter(({ name }) => name).map((field) => [field.name, field])
     this.#onApply = onApply
-    const reset = made("button", { type: "button", class: "quiet" }, "Back to defaults")
-    reset.addEventListener("click", () => this.#reset())
+    const reset = made("button", { type: "button", class: "quiet", onclick: () => this.#reset() }, "Back to defaults")
     this.#line = made("p", { class: "settings help", hidden: "" }, this.#changed, " ", this.#link, " ", reset)
     this.#advanced = form.querySelector("details.advanced")
     this.#advanced.append(this.#line)

@@ -20,6 +20,15 @@ export function words({ code, message }) {
 /** An error as one line: its words, and its code, by which the service's operator finds more. */
 export const reason = (error) => error.code ? `${words(error)} (${error.code})` : words(error)
 
+/** What to do about a job's error that would come again, because it is in what was sent; "" if the same job may succeed. */
+export function nextStep({ code, field, details }) {
+  const [place] = Object.entries(details ?? {}).find(([name]) => ["line", "row"].includes(name)) ?? []
+  if (place) return `Correct ${place} ${details[place]}, then choose the file again.`
+  if (/^TRAINING_DATA|^series/.test(`${field ?? code}`)) return "Correct the file, then choose it again."
+  const passes = field ? code === "MODEL_CAPACITY" : code !== "TRAINING_DIVERGED"
+  return passes ? "" : "Change it in the form, then send it."
+}
+
 const IN_PLACE = [ // of what the service's messages say
   [/^.*requested but.*Falling back to CPU\.$/, "No graphics card is ready for this, so the processor computed it."],
   [/^Native engine not used.*$/, "The service computes slower than it could on its processor."],

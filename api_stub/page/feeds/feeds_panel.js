@@ -141,9 +141,7 @@ export class FeedsPanel {
   }
 
   #button(name, onClick) {
-    const button = made("button", { type: "button", class: "quiet", "data-name": name }, textOf(name))
-    button.addEventListener("click", onClick)
-    return button
+    return made("button", { type: "button", class: "quiet", "data-name": name, onclick: onClick }, textOf(name))
   }
 
   /** Shows the rows, and a symbol's candles, the fan of its newest forecast, and earlier forecasts whose bars have not all come. */

@@ -141,8 +141,7 @@ export class FinetunePanel {
 
   #report({ model, parent, evaluation, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
     showText(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean).map(inWords))].join(" "))
-    const use = made("button", { type: "button", class: "primary" }, "Forecast with it")
-    use.addEventListener("click", () => this.onModel(model.id))
+    const use = made("button", { type: "button", class: "primary", onclick: () => this.onModel(model.id) }, "Forecast with it")
     byId("trained").replaceChildren(
       made("div", { class: "notice" },
         made("p", {}, made("strong", {}, ...whole(model.id)), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),

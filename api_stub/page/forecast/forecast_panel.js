@@ -6,7 +6,6 @@ import { badField, byId, showText } from "../common/elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
 import { bars, timeLeft } from "../common/format.js"
-import { Pace } from "../jobs/pace.js"
 import { isForecasting, mayCompute, waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { hashOf } from "../common/skill.js"
@@ -19,7 +18,6 @@ const FIELDS = { // of a job, by what the service calls them
 
 export class ForecastPanel {
   #candles = null
-  #pace = new Pace()
 
   /** Calls `onCandles` with the candles of each file that is opened. */
   constructor(pool, recent, onCandles) {
@@ -111,7 +109,7 @@ export class ForecastPanel {
       // computed in a separate process reports no total and is not in the list of any worker.
       return (workers && !workers.length) || (total && isSilent)
         ? { text: "The worker that computed this is gone. Another worker will start it again.", share: null }
-        : { text: "Computing", share: total ? done / total : null, rest: total ? timeLeft(this.#pace.left(done, total)) : "" }
+        : { text: "Computing", share: total ? done / total : null, rest: total ? timeLeft(place?.left ?? null) : "" }
     }
     return waiting(now, place)
   }

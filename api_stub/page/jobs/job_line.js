@@ -61,9 +61,11 @@ export class JobLine {
           onBars(state.series)
           continue
         }
+        if (state?.state !== this.#last?.state) this.#place = null
         this.#last = state
         if (state) this.recent.update(address, state)
-        if (state && hasEnded(state)) return resultOf(state)
+        if (state?.error) throw new ApiError(state.error.message, state.error)
+        if (state && hasEnded(state)) return state.result
         this.refresh()
       }
     } finally {
@@ -72,13 +74,14 @@ export class JobLine {
     return null
   }
 
-  /** Reads how many jobs come before one that waits, and how long that takes. */
+  /** Reads how many jobs come before one that waits, and how long that takes, or the rest of one that runs. */
   async estimate() {
     const address = this.#address
-    if (!address || this.#last?.state !== "queued") return
+    const state = this.#last?.state
+    if (!address || !["queued", "running"].includes(state)) return
     try {
-      const { state, jobs_before: before, seconds_left: left } = await get(`${address}?estimate=true`)
-      if (this.#address === address && state === "queued") this.#place = { before, left }
+      const { state: now, jobs_before: before, seconds_left: left } = await get(`${address}?estimate=true`)
+      if (this.#address === address && now === state) this.#place = { before, left }
     } catch {
       return // what is wrong with the job, its states say
     }
@@ -111,9 +114,4 @@ export class JobLine {
       showText(problem, reason(error))
     }
   }
-}
-
-function resultOf({ result, error }) {
-  if (error) throw new ApiError(error.message, error)
-  return result
 }

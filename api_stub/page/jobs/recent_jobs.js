@@ -1,32 +1,35 @@
 /** The jobs that this browser has sent: their states, their links, and the candles of forecasts. */
 
 import { explanationRow } from "./explanation.js"
-import { get, hasEnded } from "../service/api.js"
+import { get, remove } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
-import { byId, showFacts, whole } from "../common/elements.js"
+import { byId, made, whole } from "../common/elements.js"
 import { count, ownTime, percent, timeLeft } from "../common/format.js"
 import { forget, onOtherTab, recall, remember } from "../common/storage.js"
 import { waiting } from "../service/pool.js"
-import { stateName, words } from "../common/texts.js"
+import { nextStep, stateName, words } from "../common/texts.js"
 
 const MAX_JOBS = 12
 const COLUMNS = 6
 const KINDS = { forecasts: "Forecast", backtests: "Backtest", finetunes: "Training" }
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
 const MAX_STORED_JOB = 100_000 // characters
-const COUNTED = { running: ["Running", "a worker computes them"], queued: ["Waiting", "for a worker"], done: ["Done", "with a result to open"],
-  failed: ["Failed", "why is in the row"], cancelled: ["Cancelled", "by you"], expired: ["No longer kept", "send again for a result"] }
+const FILTERS = { all: "All", running: "Running", queued: "Waiting", done: "Done", failed: "Failed", cancelled: "Cancelled", expired: "No longer kept" }
+const NUM_ALWAYS = 5 // filters that are shown without jobs, too
+const goesOn = ({ state }) => NEXT[state] === "Follow"
 const NEXT = { done: "Open result", running: "Follow", queued: "Follow" }
 
 export class RecentJobs {
   #jobs = []
   #explained = null // the address of the job that is explained
   #explanation = null // its row
+  #filter = "all"
   /** Called with the kind of a job that is to be sent once more, the job, its title and what this browser keeps of it. */
   onAgain = () => {}
 
   constructor() {
     byId("forget-jobs").addEventListener("click", () => this.#keep([]))
+    byId("job-counts").append(...Object.keys(FILTERS).map((name) => this.#chip(name)))
     onOtherTab("jobs", () => this.#show())
     addEventListener("hashchange", () => this.#show(this.#jobs))
     this.#show()
@@ -49,8 +52,8 @@ export class RecentJobs {
   /** Keeps a job's new state, how much of it is done, and why it failed, if it is in the list. */
   update(address, view) {
     const job = this.#jobs.find((one) => one.address === address)
-    const news = { state: view.state, note: noteOf(view) }
-    if (!job || (job.state === news.state && (job.note ?? "") === news.note)) return
+    const news = { state: view.state, note: noteOf(view), next: view.state === "failed" && view.error ? nextStep(view.error) : "" }
+    if (!job || Object.entries(news).every(([name, value]) => (job[name] ?? "") === value)) return
     Object.assign(job, news)
     this.#keep(this.#jobs)
   }
@@ -77,8 +80,7 @@ export class RecentJobs {
 
   /** Reads the states of the jobs that have not ended. */
   async refresh() {
-    for (const { address, state } of [...this.#jobs]) {
-      if (hasEnded({ state }) || state === "expired") continue
+    for (const { address } of this.#jobs.filter(goesOn)) {
       try {
         this.update(address, await get(`${address}?estimate=true`))
       } catch (error) {
@@ -106,14 +108,40 @@ export class RecentJobs {
   #show(jobs = recall("jobs", [])) {
     this.#jobs = jobs
     byId("recent").hidden = byId("forget-jobs").hidden = !jobs.length
-    const counted = Object.entries(COUNTED).map(([state, [name, meaning]], place) => {
-      const number = jobs.filter((job) => job.state === state).length
-      return number || place < 4 ? [[name, count(number), number && state === "failed" ? "bad" : "", null, meaning]] : []
-    })
-    showFacts(byId("job-counts"), jobs.length ? counted.flat() : [])
+    const numberOf = (name) => jobs.filter(({ state }) => [state, "all"].includes(name)).length
+    if (!numberOf(this.#filter)) this.#filter = "all"
+    byId("job-counts").hidden = !jobs.length
+    for (const [place, chip] of [...byId("job-counts").children].entries()) {
+      const { filter } = chip.dataset
+      chip.lastChild.textContent = count(numberOf(filter))
+      chip.disabled = !numberOf(filter)
+      chip.hidden = chip.disabled && place >= NUM_ALWAYS
+      chip.ariaPressed = String(filter === this.#filter)
+    }
     byId("no-jobs").hidden = jobs.length > 0
-    const rows = jobs.flatMap((job) => (job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]))
+    const shown = jobs.filter(({ state }) => [state, "all"].includes(this.#filter))
+    const rows = shown.flatMap((job) => (job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]))
     placeRows(byId("recent-jobs").tBodies[0], rows)
+  }
+
+  /** A button that shows the jobs of a state alone. */
+  #chip(filter) {
+    const onclick = () => {
+      this.#filter = filter
+      this.#show(this.#jobs)
+    }
+    return made("button", { type: "button", "data-filter": filter, onclick }, `${FILTERS[filter]} `, made("b"))
+  }
+
+  /** Cancels a job that goes on; one that has ended leaves the list. */
+  async #drop(address) {
+    if (!goesOn(this.#jobs.find((job) => job.address === address))) return this.#keep(this.#others(address))
+    try {
+      await remove(address)
+    } catch (error) {
+      this.onRefusal(address, error)
+    }
+    return this.refresh()
   }
 
   /** Explains a job, or no longer. */
@@ -130,32 +158,33 @@ export class RecentJobs {
     const state = row.querySelector(".state")
     if (state.textContent !== stateName(job.state)) state.textContent = stateName(job.state)
     state.className = `state pill state-${job.state}`
-    row.querySelector(".note").textContent = job.note ?? ""
-    const [open, again] = row.querySelectorAll(".open, .again")
-    again.hidden = job.state in NEXT || !recall(`job.${job.address}`, null)
+    const [note, next] = row.cells[4].children
+    note.textContent = job.note ?? ""
+    next.textContent = job.next ?? ""
+    const [open, again, , drop] = row.querySelectorAll(".steps > *")
+    again.hidden = job.state in NEXT || Boolean(job.next) || !recall(`job.${job.address}`, null)
     open.hidden = !again.hidden
-    open.textContent = NEXT[job.state] ?? "Open"
-    open.ariaLabel = `${open.textContent}: ${job.title}`
+    open.textContent = NEXT[job.state] ?? (job.next ? "Correct it" : "Open")
+    drop.textContent = goesOn(job) ? "Cancel" : "Remove"
+    for (const action of [open, drop]) action.ariaLabel = `${action.textContent}: ${job.title}`
     row.querySelector("a").ariaCurrent = location.hash === `#${job.address}` ? "true" : null
     row.querySelector("[aria-expanded]").ariaExpanded = String(job.address === this.#explained)
     return row
   }
 
-  #again({ address, title }) {
-    this.onAgain(address.split("/")[0], recall(`job.${address}`, null), title, this.candlesOf(address) ?? recall(`candles.${address}`, null))
-  }
-
   #newRow({ address, title, at }) {
     const row = byId("job-row").content.firstElementChild.cloneNode(true)
     const [link, time, open, again, why, drop] = row.querySelectorAll("a, time, button")
+    const [kind] = address.split("/")
+    const send = () => this.onAgain(kind, recall(`job.${address}`, null), title, this.candlesOf(address) ?? recall(`candles.${address}`, null))
     row.dataset.address = address
     link.append(...whole(title))
     link.href = open.href = `#${address}`
-    row.cells[1].textContent = KINDS[address.split("/")[0]]
+    row.cells[1].textContent = KINDS[kind]
     Object.assign(time, { dateTime: new Date(at).toISOString(), textContent: ownTime(new Date(at)) })
-    Object.assign(again, { ariaLabel: `Send again: ${title}`, onclick: () => this.#again({ address, title }) })
+    Object.assign(again, { ariaLabel: `Send again: ${title}`, onclick: send })
     Object.assign(why, { ariaLabel: `What happens with ${title}?`, onclick: () => this.#explain(address) })
-    Object.assign(drop, { ariaLabel: `Remove ${title} from the list`, onclick: () => this.#keep(this.#others(address)) })
+    drop.onclick = () => this.#drop(address)
     return row
   }
 }

@@ -13,11 +13,7 @@ export function promotion(id, backtest = null) {
   const [name] = id.split("@")
   const box = made("div", { class: "promotion" })
   const say = made("div", { role: "status" })
-  const button = (text, force) => {
-    const element = made("button", { type: "button" }, text)
-    element.addEventListener("click", () => promote(force))
-    return element
-  }
+  const button = (text, force) => made("button", { type: "button", onclick: () => promote(force) }, text)
 
   async function promote(force) {
     say.replaceChildren("Asking the service…")
