@@ -1,13 +1,12 @@
 """What becomes of jobs and workers: a job's explanation, messages that nobody could read, load over time."""
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kronos_client.core.job_facts import NEXT
-from tests.page.conftest import RoutedVisit, go_to, wait_until
+from tests.page.conftest import RoutedVisit, await_frame, go_to, wait_until
 from tests.page.test_routed import RESULT, WORKER, end, problem, with_file
 
 if TYPE_CHECKING:
@@ -328,9 +327,6 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
     )
     load, speed = "load since this page was opened", "speed since this page was opened"
     assert labels == [*3 * [load, speed], load, load]
-    note = page.inner_text("#lines-note")
-    scale = r"last [\d.]+ m?s on one scale: load up to 100 %, speed up to 1,500 bars/s\.$"
-    assert re.search(scale, note), note
 
     def heights(line: int) -> list[float]:
         points = page.get_attribute(f"#worker-rows tr:nth-child({line}) .load polyline", "points")
@@ -343,6 +339,34 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
     page.set_viewport_size(PHONE)
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     assert page.locator("#fleet .scroll").evaluate("one => one.scrollWidth - one.clientWidth") == 0
+
+
+def test_workers_have_a_verdict_of_what_is_missing(routed: RoutedVisit):
+    def verdict(worker: dict[str, Any], num_waiting: int, num_done: int = 0) -> str:
+        lengths = {"high": 0, "normal": num_waiting, "low": 0}
+        worker = WORKER | {"slots": 64, "sequences_running": 32, "jobs_done": num_done} | worker
+        queues = {"cpu": {"ready": int(worker["state"] == "ready"), "lengths": lengths}}
+        routed.answers["workers"] = {"workers": [worker], "queues": queues}
+        page.clock.set_fixed_time(100 + num_done)
+        with page.expect_response("**/v1/workers"):
+            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        await_frame(page)
+        return page.inner_text("#fleet-verdict")
+
+    page = routed.open("#/workers")
+    page.wait_for_selector("#no-workers")
+    assert verdict({}, 0) == "Enough workers: 50 % of the capacity is free, and nothing waits."
+    assert verdict({}, 2).endswith("50 % of the capacity is free, and what waits begins soon.")
+    full = {"sequences_running": 64}
+    assert verdict(full, 9) == "More work than workers: 9 jobs wait. Start another one: kronos worker"
+    assert verdict(full, 40, 20) == (  # one job a second
+        "More work than workers: 40 jobs wait about 40 s. Start another one: kronos worker"
+    )
+    loading = {"state": "loading"}
+    assert verdict(loading, 0) == "The workers still load their models: jobs wait until one is ready."
+    assert verdict(loading, 1, 30) == (
+        "No worker is ready (Forecasts, processor): 1 job waits. Start one: kronos worker"
+    )
 
 
 def dot_colour(page: "Page", selector: str) -> str:

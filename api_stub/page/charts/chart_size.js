@@ -1,9 +1,6 @@
 /** Keeps a chart as large as its element. */
 
-/**
- * Resizes a chart with its element, and calls `fit` whenever it has done so.
- * @returns A function that resizes it now, if that is due: an element has its size before its observer is called.
- */
+/** Resizes a chart with its element, and then calls `fit`. Returns a function that does so at once: an element has its size before its observer is called. */
 export function followSize(element, chart, fit) {
   let size = ""
   const resize = () => {

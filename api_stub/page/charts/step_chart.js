@@ -18,11 +18,7 @@ export function keyOf(lines) {
 const NUMBERS = { type: "custom", formatter: figure, minMove: 0.0001 }
 
 export class StepChart {
-  /**
-   * Adds itself to the end of `parent`.
-   * @param lines `{text, colour, ...options}` of each: its text in the key, its colour in the style sheet, and
-   *   options of the library.
-   */
+  /** Adds itself to the end of `parent`; `lines` are `{text, colour, ...options}`: the text in the key, the colour's name, and options of the library. */
   constructor(parent, title, lines, priceFormat = NUMBERS) {
     this.figure = made("div", { class: "chart loss", role: "img" })
     this.text = made("p", { class: "values help" })

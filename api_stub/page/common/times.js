@@ -6,10 +6,7 @@ const PARTS = new RegExp(
 )
 const DAY = 86400
 
-/**
- * The seconds of each timestamp. The chart shows the wall clock as written, as the model does. If that goes
- * back, as when clocks change, it shows instants.
- */
+/** The seconds of each timestamp on the wall clock as written, as the model reads it; of instants if that goes back, as when clocks change. */
 export function chartTimes(texts) {
   const walls = texts.map(clockOf)
   return isAscending(walls) ? walls : texts.map((text) => clockOf(text) - (offsetOf(text) ?? 0))

@@ -11,10 +11,7 @@ export class JobLine {
   #describe = null
   #place = null
 
-  /**
-   * @param name The id of its box; those of its other elements begin with it.
-   * @param recent The list of jobs that keeps their states.
-   */
+  /** `name` is the id of its box, with which those of its other elements begin; `recent` is the list of jobs that keeps their states. */
   constructor(name, recent) {
     const parts = ["state", "progress", "share", "problem"].map((part) => [part, byId(`${name}-${part}`)])
     this.elements = { ...Object.fromEntries(parts), box: byId(name), cancel: byId(name).querySelector("button") }

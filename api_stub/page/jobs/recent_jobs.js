@@ -3,7 +3,7 @@
 import { explanationRow } from "./explanation.js"
 import { get, remove } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
-import { byId, made, whole } from "../common/elements.js"
+import { byId, whole } from "../common/elements.js"
 import { count, ownTime, percent, timeLeft } from "../common/format.js"
 import { forget, onOtherTab, recall, remember } from "../common/storage.js"
 import { waiting } from "../service/pool.js"
@@ -14,7 +14,6 @@ const COLUMNS = 6
 const KINDS = { forecasts: "Forecast", backtests: "Backtest", finetunes: "Training" }
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
 const MAX_STORED_JOB = 100_000 // characters
-const FILTERS = { all: "All", running: "Running", queued: "Waiting", done: "Done", failed: "Failed", cancelled: "Cancelled", expired: "No longer kept" }
 const NUM_ALWAYS = 5 // filters that are shown without jobs, too
 const goesOn = ({ state }) => NEXT[state] === "Follow"
 const NEXT = { done: "Open result", running: "Follow", queued: "Follow" }
@@ -29,7 +28,10 @@ export class RecentJobs {
 
   constructor() {
     byId("forget-jobs").addEventListener("click", () => this.#keep([]))
-    byId("job-counts").append(...Object.keys(FILTERS).map((name) => this.#chip(name)))
+    byId("job-counts").addEventListener("click", ({ target }) => {
+      this.#filter = target.closest("button")?.dataset.filter ?? this.#filter
+      this.#show(this.#jobs)
+    })
     onOtherTab("jobs", () => this.#show())
     addEventListener("hashchange", () => this.#show(this.#jobs))
     this.#show()
@@ -122,15 +124,6 @@ export class RecentJobs {
     const shown = jobs.filter(({ state }) => [state, "all"].includes(this.#filter))
     const rows = shown.flatMap((job) => (job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]))
     placeRows(byId("recent-jobs").tBodies[0], rows)
-  }
-
-  /** A button that shows the jobs of a state alone. */
-  #chip(filter) {
-    const onclick = () => {
-      this.#filter = filter
-      this.#show(this.#jobs)
-    }
-    return made("button", { type: "button", "data-filter": filter, onclick }, `${FILTERS[filter]} `, made("b"))
   }
 
   /** Cancels a job that goes on; one that has ended leaves the list. */

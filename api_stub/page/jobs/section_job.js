@@ -20,13 +20,10 @@ export class SectionJob {
    * @param kind The jobs' path below v1/, such as "forecasts".
    * @param button The id of the button that sends a job.
    * @param line The name of its JobLine.
-   * @param forget Hides what earlier jobs have left in the section.
-   * @param describe Returns `{text, share, rest}`, as a JobLine takes it, for a state, a place in the queue, and whether
-   *   the job has been silent for long.
-   * @param show Shows a result, with what this browser has stored about the job.
-   * @param showBars The same for the series of a forecast that is not done, if the jobs have them.
-   * @param worksOn Whether a worker may have the job of an id in hand.
-   * @param fields The ids of the form's fields, by the fields of a job, to mark what the service refuses.
+   * @param hooks `forget` hides what earlier jobs have left; `describe` returns `{text, share, rest}`, as a JobLine takes it, for a
+   *   state, a place in the queue, and whether the job has been silent for long; `show` shows a result, with what this browser has
+   *   stored about the job; `showBars` does so for a forecast that is not done; `worksOn` is whether a worker may have the job of
+   *   an id in hand; `fields` are the ids of the form's fields, by the fields of a job, to mark what the service refuses.
    */
   constructor(kind, button, line, pool, recent, hooks) {
     this.#kind = kind

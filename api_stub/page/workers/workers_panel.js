@@ -26,6 +26,7 @@ export function showPool(pool, error, onRetry) {
   note(new Map([[ALL, handOf(forecasting)], ...pool.workers.map((worker) => [worker.node, handOf([worker])]),
     ...pools.map(({ queue, workers }) => [queue, handOf(workers)])]))
   showDeadMessages()
+  showVerdict(pools, forecasting)
   showFigures(pool.workers, pools, handOf(forecasting))
   const table = byId("worker-rows")
   for (const body of [...table.tBodies]) body.remove()
@@ -38,20 +39,45 @@ function poolsOf({ workers, queues }) {
   const pools = [...names].map((queue) => {
     const { ready = 0, lengths = {} } = queues[queue] ?? {}
     const { high = 0, normal = 0, low = 0 } = lengths
-    return { queue, ready, high, normal, low, workers: workers.filter((worker) => worker.queue === queue) }
+    return { queue, ready, high, normal, low, waiting: high + normal + low, workers: workers.filter((worker) => worker.queue === queue) }
   })
-  return pools.filter(({ workers: own, high, normal, low }) => own.length || high + normal + low)
+  return pools.filter(({ workers: own, waiting }) => own.length || waiting)
 }
 
-/** What workers have in hand: `running` of so much `room` at once, that share as `load`, and `speed` in bars per second. */
+/** What workers have in hand, and have `done` so far: `running` of so much `room` at once, that share as `load`, and `speed` in bars per second. */
 function handOf(workers) {
   const sum = (valueOf) => workers.reduce((total, worker) => total + Number(valueOf(worker) ?? 0), 0)
   const room = sum((worker) => (isForecasting(worker) ? worker.slots : 1))
   const running = sum((worker) => (isForecasting(worker) ? worker.sequences_running : worker.training !== null))
-  return { running, room, load: room ? running / room : 0, speed: sum((worker) => worker.bars_per_s) }
+  return { running, room, load: room ? running / room : 0, speed: sum((worker) => worker.bars_per_s), done: sum((worker) => worker.jobs_done) }
 }
 
-/** The figures of all workers, and the scale of the small lines. */
+/** Says whether the workers are enough for what waits; what is worst comes first. */
+function showVerdict(pools, forecasting) {
+  const stuck = pools.find(({ ready, waiting }) => waiting && !ready)
+  const behind = pools.find(({ workers, waiting }) => waiting && handOf(workers).load >= 1)
+  const { queue, waiting } = stuck ?? behind ?? {}
+  const command = made("code", {}, `kronos worker${queue?.endsWith(".finetune") ? " --role finetune" : ""}`)
+  const free = percent(Math.round(100 * (1 - handOf(forecasting).load)) / 100)
+  const [kind, ...parts] = stuck ? ["away", `No worker is ready (${queueName(queue)}): ${waits(waiting)}. Start one: `, command]
+    : behind ? ["late", `More work than workers: ${waits(waiting)}${waitOf(behind)}. Start another one: `, command]
+    : forecasting.some(({ state }) => state === "loading") && !forecasting.some(isReady) ? ["late", "The workers still load their models: jobs wait until one is ready."]
+    : !forecasting.some(isReady) ? ["late", "No worker is ready to forecast. Start one: ", command]
+    : ["ready", `Enough workers: ${free} of the capacity is free, and ${pools.some((pool) => pool.waiting) ? "what waits begins soon" : "nothing waits"}.`]
+  byId("fleet-verdict").className = `dot ${kind}`
+  byId("fleet-verdict").replaceChildren(...parts)
+}
+
+/** How long the last job of a pool waits, by the jobs that the page has seen done; "" while there are none. */
+function waitOf({ queue, waiting }) {
+  const [first, last] = [histories.get(queue)[0], histories.get(queue).at(-1)]
+  return last.done > first.done ? ` about ${duration((waiting * (last.at - first.at)) / 1000 / (last.done - first.done))}` : ""
+}
+
+const waits = (number) => `${count(number)} ${number === 1 ? "job waits" : "jobs wait"}`
+const jobs = (number) => `${count(number)} ${number === 1 ? "job" : "jobs"}`
+
+/** The figures of all workers. */
 function showFigures(workers, pools, { room, load, speed }) {
   const [high, normal, low] = ["high", "normal", "low"].map((name) => pools.reduce((sum, pool) => sum + pool[name], 0))
   const [ready, atWork] = [isReady, (worker) => handOf([worker]).running].map((is) => count(workers.filter(is).length))
@@ -61,9 +87,6 @@ function showFigures(workers, pools, { room, load, speed }) {
     ...(room ? [["Load", withLine(percent(Math.round(100 * load) / 100), ALL, "load"), "", null, load < 1 ? "of what fits at once" : "full: new jobs wait"],
       ["Speed", withLine(`${count(speed)} bars/s`, ALL, "speed"), "", null, "forecast by all workers"]] : []),
   ])
-  const points = histories.get(ALL)
-  showText(byId("lines-note"), points.length > 1 && `The lines show the last ${duration((points.at(-1).at - points[0].at) / 1000)} on one scale: ` +
-    `load up to 100 %, speed up to ${count(topOf("speed"))} bars/s.`)
 }
 
 const dot = (kind, text) => made("span", { class: `dot ${kind}` }, text)
@@ -73,13 +96,12 @@ function row(kind, head, cells) {
 }
 
 /** A pool's row: what waits in its queue, and what its workers have in hand together. */
-function poolRow({ queue, ready, high, normal, low }, workers) {
-  const waiting = high + normal + low
+function poolRow({ queue, ready, waiting }, workers) {
   const isFull = workers.some(isForecasting) && handOf(workers).load >= 1
   const kind = waiting && !ready ? "away" : ready < workers.length || isFull ? "late" : "ready"
   return row("pool", made("th", { scope: "rowgroup", colspan: 2 }, queueName(queue)), {
     state: dot(kind, `${count(ready)} of ${count(workers.length)} ready${isFull ? ", full" : ""}`), ...inHand(workers, queue),
-    waiting: `${count(waiting)} ${waiting === 1 ? "job" : "jobs"}`, models: "", done: "", failed: "", up: "",
+    waiting: jobs(waiting), models: "", done: "", failed: "", up: "",
   })
 }
 
@@ -134,7 +156,7 @@ const topOf = (of) => (of === "load" ? 1 : Math.max(...[...histories.values()].f
 /** A text and, once there are two readings, a line of the `load` or `speed` of a name, on the scale that all names share. */
 function withLine(text, name, of) {
   const points = (histories.get(name) ?? []).map((point) => point[of])
-  return made("span", { class: "with-line" }, text, sparkline(points, `${of} since this page was opened`, 0, topOf(of)) ?? "")
+  return made("span", { class: "with-line" }, made("span", {}, text), sparkline(points, `${of} since this page was opened`, 0, topOf(of)) ?? "")
 }
 
 function queueName(queue) {
