@@ -44,13 +44,12 @@ def test_a_message_is_what_any_celery_client_would_send(client, redis):
     assert (message["content-type"], message["content-encoding"]) == ("application/json", "utf-8")
     job = kwargs["job"]
     assert job["schema_version"] == 1
-    assert job["sampling"] == {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "sample_count": 3, "seed": 7}
-    given = {"quantiles": [0.1, 0.5, 0.9], "paths": False, "repair": True}
-    assert job["output"] == job["output"] | given
-    assert (job["pred_len"], job["device"], job["allow_fallback"]) == (5, "auto", True)
+    assert (job["sampling"], job["pred_len"]) == ({"sample_count": 3, "seed": 7}, 5)
     assert job["context_policy"] == "rolling"
-    # What was not given is the worker's to decide.
-    assert not job.keys() & {"model", "deadline_s"}
+    # What has the contract's default is not sent.
+    assert job.keys() == {
+        *("schema_version", "series", "sampling", "pred_len", "context_policy", "submitted_at"),
+    }
 
 
 def test_headers_hold_no_candles_and_the_series_are_named(client, redis):
@@ -71,7 +70,7 @@ def test_the_moment_of_submission_is_on_the_clock_of_redis(client, redis, monkey
 @pytest.mark.parametrize("priority", LISTS)
 def test_each_priority_has_its_list(client, redis, priority):
     client.submit(CANDLES.as_dict(), pred_len=5, priority=priority)
-    assert sent_job(redis, LISTS[priority])["priority"] == priority
+    assert sent_job(redis, LISTS[priority]).get("priority", "normal") == priority
     assert sum(redis.llen(key) for key in LISTS.values()) == 1
 
 
