@@ -94,6 +94,12 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     by = "1.2 % better than recent moves in random order (95 % sure: −3.0 to +5.4 %)"
     numbers = page.locator("#verdicts p:has(b)").all_inner_texts()
     assert [" ".join(text.split()) for text in numbers] == 2 * [by]
+    drawn = page.locator("#verdicts .whisker").first
+    assert drawn.locator("text").all_text_contents() == ["−20 %", "0", "+20 %"]
+    assert drawn.locator("path").nth(1).get_attribute("d") == "M95.0 9V17M95.0 13H137.0M137.0 9V17"
+    assert drawn.locator("circle").get_attribute("cx") == "116.0"
+    dashed = page.locator("#reliability .dashed, #by-horizon .dashed").count()
+    assert dashed == 4  # in the keys, as in the four charts
     assert page.get_attribute("#whole-report", "href") == "v1/backtests/one/report"
     assert page.text_content("#recent-jobs tbody td:first-child") == "Backtest on bars.csv"
     assert axe_problems(page, "#backtest") == []

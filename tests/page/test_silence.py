@@ -6,15 +6,16 @@ SILENCE = """
 async () => {
   const { Silence } = await import("./jobs/silence.js")
   let now = 0
-  const silence = new Silence(() => now)
+  performance.now = () => now
+  const silence = new Silence()
   const seen = []
   const at = (time, act) => { now = time; act(); seen.push(silence.isLong) }
-  at(15000, () => silence.onWorkers(false))
-  at(17000, () => silence.onWorkers(false))
-  at(18000, () => silence.onWorkers(true))
-  at(33000, () => silence.onJob(["running", 5]))
-  at(50000, () => silence.onJob(["running", 5]))
-  at(51000, () => silence.onJob(["running", 6]))
+  at(15000, () => silence.note(false))
+  at(17000, () => silence.note(false))
+  at(18000, () => silence.note(true))
+  at(33000, () => silence.note(false, "running 5"))
+  at(50000, () => silence.note(false, "running 5"))
+  at(51000, () => silence.note(false, "running 6"))
   return seen
 }
 """

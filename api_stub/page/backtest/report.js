@@ -115,7 +115,7 @@ function showPortfolio(portfolio) {
 function draw(parent, title, lines, format, text = "") {
   const drawn = lines.map(({ text: name, colour, values }) => ({ text: name, colour, ...(colour === "soft" ? { lineStyle: LineStyle.Dashed }
     : { pointMarkersVisible: values.length <= MAX_MARKED }) }))
-  const chart = new StepChart(byId(parent), title, drawn, format)
+  const chart = new StepChart(byId(parent), title, drawn, format, { "data-x": text ? "period" : "bar" })
   lines.forEach(({ values, at }, index) => chart.series[index].setData(
     values.map((value, place) => ({ time: at?.[place] ?? place + 1, ...(value === null ? {} : { value }) }))))
   chart.describe(text)

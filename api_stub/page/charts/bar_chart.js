@@ -2,6 +2,7 @@
 
 import { made } from "../common/elements.js"
 import { figure } from "../common/format.js"
+import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { keyOf } from "./step_chart.js"
 
 const MAX_WRITTEN = 12 // bars with their values; more have no room
@@ -27,5 +28,5 @@ export function barChart(parent, title, groups, lines, target, written, describe
   const plot = made("div", { class: "bars", role: "img", "aria-label": described },
     ...ticks.map((tick) => mark("tick", tick, "grid", figure(tick).replace("-", "−"))), mark("target", target.value, "soft"), ...groups.map((group, place) => (
       made("div", { class: "group" }, ...lines.map(({ values: own, colour }) => bar(own[place], colour)), made("span", { class: "name" }, group)))))
-  parent.append(made("div", { class: "drawn" }, made("h3", {}, title), keyOf([...lines, { text: target.text, colour: "soft" }]), plot))
+  parent.append(made("div", { class: "drawn" }, made("h3", {}, title), keyOf([...lines, { text: target.text, colour: "soft", lineStyle: LineStyle.Dashed }]), plot))
 }

@@ -1,16 +1,16 @@
 /** A chart of lines over steps or bars, all of them in view. */
 
-import { LineSeries, createOptionsChart } from "../vendor/lightweight-charts/lightweight-charts.js"
+import { LineSeries, LineStyle, createOptionsChart } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { followSize } from "./chart_size.js"
 import { chartOptions, colour, withColours } from "./colours.js"
 import { made, whole } from "../common/elements.js"
 import { figure } from "../common/format.js"
 
-/** The key of `{text, colour}` of a chart's lines. */
+/** The key of `{text, colour, lineStyle}` of a chart's lines. */
 export function keyOf(lines) {
-  return made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name }) => {
-    const swatch = made("span", { class: "swatch swatch-line", "aria-hidden": "true" })
-    swatch.style.background = `var(--${name})`
+  return made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name, lineStyle }) => {
+    const swatch = made("span", { class: `swatch swatch-line ${lineStyle === LineStyle.Dashed ? "dashed" : ""}`, "aria-hidden": "true" })
+    swatch.style.setProperty("--colour", `var(--${name})`)
     return made("li", {}, swatch, ...whole(text))
   }))
 }
@@ -18,9 +18,9 @@ export function keyOf(lines) {
 const NUMBERS = { type: "custom", formatter: figure, minMove: 0.0001 }
 
 export class StepChart {
-  /** Adds itself to the end of `parent`; `lines` are `{text, colour, ...options}`: the text in the key, the colour's name, and options of the library. */
-  constructor(parent, title, lines, priceFormat = NUMBERS) {
-    this.figure = made("div", { class: "chart loss", role: "img" })
+  /** Adds itself to the end of `parent`; `lines` are `{text, colour, ...options}`: the text in the key, the colour's name, and options of the library; `axes` are their names. */
+  constructor(parent, title, lines, priceFormat = NUMBERS, axes = {}) {
+    this.figure = made("div", { class: "chart loss", role: "img", ...axes })
     this.text = made("p", { class: "values help" })
     parent.append(made("div", { class: "drawn" }, made("h3", {}, title), keyOf(lines), this.figure, this.text))
     // The library treats the horizontal axis as prices; here it holds steps.

@@ -1,7 +1,7 @@
 /** How good forecasters are: tables that compare them, a row for each, and verdicts. */
 
-import { explainTerms, made, whole } from "./elements.js"
-import { figure, share } from "./format.js"
+import { byId, explainTerms, made, whole } from "./elements.js"
+import { count, figure, share } from "./format.js"
 import { inWords } from "./texts.js"
 
 const CAPTION = "Error: in usual moves of one bar, lower is better. Ranges: the share of closes inside, which should be what their name says."
@@ -51,8 +51,27 @@ export function verdictLines(sentences) {
   const ranges = lines.filter((line, index) => line.className && /too (narrow|wide)/.test(sentences[index]))
   const others = lines.filter((line) => !ranges.includes(line))
   const [, number, than] = NUMBER.exec(sentences.find((line) => NUMBER.test(line) && kindOf(line) === kind)) ?? []
-  const by = number ? [made("p", {}, made("b", { class: kind }, number), ` ${inWords(than).replaceAll(" -", " −").replace("interval", "sure:").replaceAll(" %", "\u00a0%")})`)] : []
+  const text = number && ` ${inWords(than).replaceAll(" -", " −").replace("interval", "sure:").replaceAll(" %", "\u00a0%")})`
+  const by = number ? [made("p", {}, made("b", { class: kind }, number), text), whisker(number, than, kind)] : []
   return [made("p", {}, made("strong", { class: kind }, SHORT[kind])), ...by, ...ranges, made("details", {}, made("summary", {}, "In detail"), ...others)]
+}
+
+const SCALES = [20, 50, 100, 1000] // in percent; few, so that two models mostly share one
+
+/** The interval of a sentence as a dot and a whisker against no difference, in the middle of a scale. */
+function whisker(number, than, kind) {
+  const by = parseFloat(number) * (number.endsWith("worse") ? -1 : 1)
+  const [low = by, high = by] = / ([+-][\d.]+) to ([+-][\d.]+)/.exec(than)?.slice(1).map(Number) ?? []
+  const most = SCALES.find((scale) => scale >= Math.max(Math.abs(low), Math.abs(high)))
+  const at = (value) => (110 + (100 * value) / most).toFixed(1)
+  const svg = byId("whisker").content.firstElementChild.cloneNode(true)
+  const [, range, dot, left, , right] = svg.children
+  range.setAttribute("d", `M${at(low)} 9V17M${at(low)} 13H${at(high)}M${at(high)} 9V17`)
+  dot.setAttribute("cx", at(by))
+  left.textContent = `−${count(most)} %`
+  right.textContent = `+${count(most)} %`
+  svg.setAttribute("class", `whisker ${kind}`)
+  return svg
 }
 
 /** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */

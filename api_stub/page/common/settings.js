@@ -9,7 +9,6 @@ export class Settings {
   #advanced
   #onApply
   #changed = made("span")
-  #link = made("a", {}, "Link to these settings")
   #line
 
   /**
@@ -23,7 +22,7 @@ export class Settings {
     this.#fields = [...form.elements].filter(({ name }) => name).map((field) => [field.name, field])
     this.#onApply = onApply
     const reset = made("button", { type: "button", class: "quiet", onclick: () => this.#reset() }, "Back to defaults")
-    this.#line = made("p", { class: "settings help", hidden: "" }, this.#changed, " ", this.#link, " ", reset)
+    this.#line = made("p", { class: "settings help", hidden: "" }, this.#changed, " ", reset)
     this.#advanced = form.querySelector("details.advanced")
     this.#advanced.append(this.#line)
     for (const [, field] of this.#fields) {
@@ -59,18 +58,14 @@ export class Settings {
     return Object.fromEntries(changed.map(([name, field]) => [name, valueOf(field)]))
   }
 
-  get #address() {
-    const query = String(new URLSearchParams(this.#values))
-    return `#/${this.view}${query ? `?${query}` : ""}`
-  }
-
   #keep() {
     const values = this.#values
     if (Object.keys(values).length) remember(this.#item, values)
     else forget(this.#item)
     this.#show()
     const isOfJob = /^#[a-z]+\//.test(location.hash) // it stays behind, so that "back" shows the job again
-    history[isOfJob ? "pushState" : "replaceState"](null, "", this.#address)
+    const query = String(new URLSearchParams(values))
+    history[isOfJob ? "pushState" : "replaceState"](null, "", `#/${this.view}${query ? `?${query}` : ""}`)
   }
 
   #reset() {
@@ -84,7 +79,6 @@ export class Settings {
     const number = Object.keys(values).length
     this.#line.hidden = !number
     this.#changed.textContent = number === 1 ? "1 setting is not the default." : `${count(number)} settings are not the defaults.`
-    this.#link.href = this.#address
     const inside = this.#fields.filter(([name, field]) => name in values && this.#advanced.contains(field)).length
     this.#advanced.querySelector(".changed").textContent = inside ? `${count(inside)} changed` : ""
   }

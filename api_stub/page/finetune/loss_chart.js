@@ -13,7 +13,7 @@ export class LossChart {
     this.chart = new StepChart(parent, this.title, [
       { text: "on what it learns from", colour: "accent" },
       { text: "on bars that it does not learn from", colour: "second", pointMarkersVisible: true },
-    ])
+    ], undefined, { "data-x": "step", "data-y": "loss" })
   }
 
   /** Adds a progress report, unless its step is drawn already. */

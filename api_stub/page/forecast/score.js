@@ -6,9 +6,8 @@ import { levelsInWords } from "./answer.js"
 
 /**
  * Compares a forecast with the bars that followed, at the times that both have.
- * @returns `{numBars, error, unchanged, level, inside, bounds}`: the mean absolute errors of the mean close and of
- *   the last known close, the mean of the actual closes, how many of these are in the range that is told in words, and
- *   its levels (null without quantiles). Null if no time is in both.
+ * @returns `{numBars, error, unchanged, level, inside, bounds}`: the mean absolute errors of the mean close and of the last known close, the mean of
+ *   the actual closes, how many of these are in the range that is told in words, and its levels (null without quantiles). Null if no time is in both.
  */
 export function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
   const closes = new Map(actual.timestamps.map((stamp, index) => [stamp, actual.columns.close[index]]))

@@ -34,7 +34,7 @@ export class SectionJob {
     this.pool = pool
     this.recent = recent
     pool.onChange((state) => {
-      if (state) this.#silence.onWorkers(state.workers.some((worker) => this.#hooks.worksOn(worker, this.id)))
+      if (state) this.#silence.note(state.workers.some((worker) => this.#hooks.worksOn(worker, this.id)))
       this.#line.refresh()
       this.#line.estimate()
     })
@@ -96,7 +96,7 @@ export class SectionJob {
     this.id = id
     try {
       const describe = (state, place) => {
-        this.#silence.onJob([id, state])
+        this.#silence.note(false, JSON.stringify([id, state]))
         return this.#hooks.describe(state, place, this.#silence.isLong)
       }
       const onBars = (series) => this.#hooks.showBars(series, known)

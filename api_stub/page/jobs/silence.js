@@ -3,26 +3,14 @@
 const LONG_MS = 16_000 // workers announce their status every few seconds, and the page reads it as often
 
 export class Silence {
-  #now
-  #lastSign
+  #lastSign = performance.now()
   #lastState = ""
 
-  constructor(now = () => performance.now()) {
-    this.#now = now
-    this.#lastSign = now()
+  /** A worker's status names the job, or the job has sent a state; only a new one ends the silence. */
+  note(isNamed, state = this.#lastState) {
+    if (isNamed || state !== this.#lastState) this.#lastSign = performance.now()
+    this.#lastState = state
   }
 
-  /** The workers' status has been read; `isNamed` is whether one of them names the job. */
-  onWorkers(isNamed) {
-    if (isNamed) this.#lastSign = this.#now()
-  }
-
-  /** The job has sent a state; only a new one ends the silence. */
-  onJob(state) {
-    const text = JSON.stringify(state)
-    if (text !== this.#lastState) this.#lastSign = this.#now()
-    this.#lastState = text
-  }
-
-  get isLong() { return this.#now() - this.#lastSign > LONG_MS }
+  get isLong() { return performance.now() - this.#lastSign > LONG_MS }
 }

@@ -89,9 +89,8 @@ export async function upload(path, file) {
 export const remove = (path) => send("DELETE", path)
 
 /**
- * Yields a job's states as they change, up to the one that ended it, and null for each lost connection, which is
- * opened again. Ends without a further state once `signal` is aborted. EventSource cannot be used, because it
- * cannot send a key.
+ * Yields a job's states as they change, up to the one that ended it, and null for each lost connection, which is opened again. Ends without a further
+ * state once `signal` is aborted. EventSource cannot be used, because it cannot send a key.
  */
 export async function* states(path, signal) {
   while (!signal.aborted) {
