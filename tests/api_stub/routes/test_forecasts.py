@@ -9,6 +9,7 @@ from api_stub.main import create_app
 from kronos_client.contract.names import job_key
 from kronos_client.contract.results import ForecastResult
 from kronos_client.contract.schemas import example
+from kronos_client.core.forecast_request import with_defaults
 from kronos_client.redis.routing import announce
 from tests.api_stub.conftest import ADDRESS, STATUS
 from tests.api_stub.middleware.test_keys import KEY, OTHER_KEY, with_keys
@@ -32,11 +33,12 @@ def events(response) -> list[tuple[str, dict]]:
     return found
 
 
-def test_a_job_is_enqueued_unchanged(http, jobs):
+def test_a_job_is_enqueued_as_it_was_posted(http, jobs):
     job_id = enqueue(http)
     (sent,) = jobs.sent()
     assert sent["id"] == job_id
-    assert {name: sent[name] for name in example("forecast-job")} == example("forecast-job")
+    posted, read = with_defaults(example("forecast-job")), with_defaults(sent)
+    assert {name: read[name] for name in posted} == posted
 
 
 @pytest.mark.parametrize(
