@@ -217,7 +217,8 @@ def test_a_report_is_drawn_as_its_page_is(answered: RoutedVisit):
     )
     pressed = page.locator("#worst button[aria-pressed=true]").all_inner_texts()
     assert pressed == ["SOL-USD, Tue, Jan 9, 2024, 05:00 AM: 2 usual moves"]
-    assert page.inner_text("#worst .legend >> nth=0").strip() == "O 35.96 H 36.03 L 35.83 C 35.90 −0.17 %"
+    said = page.inner_text("#worst .legend >> nth=0").strip()
+    assert said == "SOL-USD, 1 hour O 35.96 H 36.03 L 35.83 C 35.90 −0.17 %"
     page.evaluate("document.querySelectorAll('#tested details').forEach(part => { part.open = true })")
     assert axe_problems(page, "#backtest") == []
     page.set_viewport_size(PHONE)
@@ -258,6 +259,7 @@ def test_two_backtests_of_one_file_are_shown_next_to_each_other(answered: Routed
     assert "by more than chance" in page.inner_text("#other-problem")
     assert axe_problems(page, "#backtest") == []
     page.select_option("#other-backtest", "")
+    wait_until(page, "() => document.querySelectorAll('#verdicts h3').length === 2")
     assert page.locator("#verdicts h3").all_inner_texts() == [own, second]
     assert page.locator("#other-problem").is_hidden()
     answered.answers["backtests/two"]["result"]["report"]["instruments"] = []

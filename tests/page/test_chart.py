@@ -160,18 +160,19 @@ def legend(page: "Page") -> tuple[str, set[str]]:
 
 def test_a_line_at_the_top_follows_the_crosshair(routed: RoutedVisit):
     page = forecast(routed)
-    assert legend(page) == ("O 10.00 H 13.00 L 9.00 C 10.50 +2.44 %", {"good"})
+    assert legend(page) == ("bars.csv, 1 day O 10.00 H 13.00 L 9.00 C 10.50 +2.44 %", {"good"})
     page.focus("#chart")
     page.keyboard.press("End")
     assert legend(page) == (
-        "Wed, Mar 6, 2024 O 10.00 H 13.00 L 9.00 C 12.00 +9.09 % forecast 11.50",
+        "bars.csv, 1 day Wed, Mar 6, 2024 O 10.00 H 13.00 L 9.00 C 12.00 +9.09 % forecast 11.50",
         {"good", ""},
     )
     for _ in range(3):
         page.keyboard.press("ArrowLeft")
-    assert legend(page) == ("Sun, Mar 3, 2024 O 10.00 H 13.00 L 9.00 C 10.25 +2.50 %", {"good"})
+    text, _ = legend(page)
+    assert text == "bars.csv, 1 day Sun, Mar 3, 2024 O 10.00 H 13.00 L 9.00 C 10.25 +2.50 %"
     page.keyboard.press("Escape")
-    assert legend(page) == ("O 10.00 H 13.00 L 9.00 C 10.50 +2.44 %", {"good"})
+    assert legend(page) == ("bars.csv, 1 day O 10.00 H 13.00 L 9.00 C 10.50 +2.44 %", {"good"})
 
 
 def test_the_axis_has_tags_of_the_last_close_and_the_median(routed: RoutedVisit):

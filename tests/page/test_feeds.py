@@ -254,10 +254,10 @@ def test_the_fan_of_a_symbol_is_shown_over_its_past_forecasts(routed: RoutedVisi
         page.keyboard.press("ArrowLeft")
         said.append(page.inner_text("#feed-chart .legend").strip())
     assert said == [
-        "Tue, Mar 5, 2024 forecast 11.50 −4.17 % before 11.00 to 11.50",
-        "Mon, Mar 4, 2024 O 12.00 H 12.00 L 12.00 C 12.00 +17.07 % before 11.25 to 11.50",
-        "Sun, Mar 3, 2024 O 10.25 H 10.25 L 10.25 C 10.25 −6.82 % before 11.00",
-        "Sat, Mar 2, 2024 O 11.00 H 11.00 L 11.00 C 11.00 +10.00 % before 10.75",
+        "AAPL, 1 day Tue, Mar 5, 2024 forecast 11.50 −4.17 % before 11.00 to 11.50",
+        "AAPL, 1 day Mon, Mar 4, 2024 O 12.00 H 12.00 L 12.00 C 12.00 +17.07 % before 11.25 to 11.50",
+        "AAPL, 1 day Sun, Mar 3, 2024 O 10.25 H 10.25 L 10.25 C 10.25 −6.82 % before 11.00",
+        "AAPL, 1 day Sat, Mar 2, 2024 O 11.00 H 11.00 L 11.00 C 11.00 +10.00 % before 10.75",
     ]
     page.keyboard.press("Escape")
     assert "before" not in page.inner_text("#feed-chart .legend")

@@ -22,6 +22,8 @@ PHONE = {"width": 390, "height": 844}
 TOLERANCE = 1e-3
 MAX_PACKED_BYTES = 250_000
 MAX_OWN_LINES = 4500
+JUMP = 0.2
+"""An edge of a range is drawn so much smoother than its values."""
 
 
 def numbers_of(value: Any) -> list[float]:
@@ -63,6 +65,10 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     assert "Candles of sample.csv, 464 bars up to Fri, Jan 17, 2025, 01:40 PM" in label
     assert f"forecast of {example.HORIZON} bars" in label
     assert page.locator("#downloads").is_hidden()
+    with page.expect_download() as waiting:
+        page.click("button >> text=Download CSV")
+    assert waiting.value.suggested_filename == "forecast-sample.csv"
+    assert waiting.value.path().read_text().startswith("timestamps,open,high,low,close,")
     with page.expect_download() as waiting:
         page.click("button >> text=Save picture")
     assert waiting.value.suggested_filename == "forecast-sample.png"
@@ -128,7 +134,7 @@ def test_the_scale_leaves_the_candles_readable_and_says_what_it_cuts(routed: Rou
     }"""
 
     def holds(outer: list[float], inner: list[float]) -> bool:
-        return outer[0] <= inner[0] and inner[1] <= outer[1]
+        return outer[0] <= inner[0] + JUMP and inner[1] - JUMP <= outer[1]
 
     usual, whole, narrow = (page.evaluate(scale, how) for how in ([False, 53], [True, 53], [False, 55]))
     assert holds(usual["scale"], usual["outer"])
@@ -137,6 +143,16 @@ def test_the_scale_leaves_the_candles_readable_and_says_what_it_cuts(routed: Rou
     for shown in (whole, narrow):  # if it is asked for, or is not much higher than the candles
         assert holds(shown["scale"], shown["widest"])
         assert shown["cut"] is None
+
+    edges = """async () => {
+        const { smooth } = await import("./forecast/forecast_chart.js")
+        const items = Array.from({ length: 49 }, (_, time) => ({ time, values: [0, Number(time > 20)] }))
+        const drawn = smooth(items).map(({ values }) => values[1])
+        return [drawn[0], drawn.at(-1), Math.max(...drawn.slice(1).map((one, place) => one - drawn[place]))]
+    }"""
+    first, last, cliff = page.evaluate(edges)
+    assert (first, last) == (0, 1)
+    assert cliff < 0.2, "one path's jump is no cliff"
 
     page.wait_for_selector("#figure")
     low, high = usual["widest"]

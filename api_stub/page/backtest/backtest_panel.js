@@ -11,7 +11,6 @@ import { Settings, showChanged } from "../common/settings.js"
 import { hashOf, keepVerdicts } from "../common/skill.js"
 import { reason } from "../common/texts.js"
 import { idOf } from "../forecast/candle_file.js"
-import { showReport, together } from "./report.js"
 
 const AT_HAND = "file:" // no data set can have this name
 const TITLE = "Backtest on "
@@ -111,9 +110,10 @@ export class BacktestPanel {
     byId("whole-report").href = `v1/backtests/${encodeURIComponent(this.job.id)}/report`
   }
 
-  #draw(report = this.#shown.report) {
-    const { id } = this.#shown
-    showReport(report, id, this.recent.titleOf(`backtests/${id}`)?.replace(TITLE, ""))
+  async #draw(other = null) {
+    const { report: own, id } = this.#shown
+    const { showReport, together } = await import("./report.js") // which the first screen does not need
+    showReport(other ? together(own, other) : own, id, this.recent.titleOf(`backtests/${id}`)?.replace(TITLE, ""))
   }
 
   /** Shows the models of another backtest of the same candles next to those of this one. */
@@ -127,7 +127,7 @@ export class BacktestPanel {
       const { result } = await get(address)
       if (this.#shown.id !== id || byId("other-backtest").value !== address) return
       const isSame = JSON.stringify(result.report.instruments) === JSON.stringify(report.instruments)
-      if (isSame) this.#draw(together(report, result.report))
+      if (isSame) await this.#draw(result.report)
       showText(byId("other-problem"), isSame
         ? "The models of two backtests. Whether they differ by more than chance, only one backtest of both can say."
         : "That backtest has other candles or moments, so its figures cannot be compared with these.")

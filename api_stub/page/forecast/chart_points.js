@@ -41,8 +41,6 @@ export function pointsOf(lookback, actual, forecast, past = []) {
 function fillBars(candles, name, at) {
   const columns = Object.entries(candles.columns)
   candles.timestamps.forEach((stamp, index) => {
-    const bar = {}
-    for (const [title, of] of columns) bar[title] = of[index]
-    at.get(stamp)[name] = bar
+    at.get(stamp)[name] = Object.fromEntries(columns.map(([title, of]) => [title, of[index]]))
   })
 }

@@ -6,7 +6,7 @@ import { BandView, LinesView } from "../charts/band_series.js"
 import { followSize } from "../charts/chart_size.js"
 import { chartOptions, colour, withColours } from "../charts/colours.js"
 import { made } from "../common/elements.js"
-import { NEAR, axisText, compact, decimalsOf, digitsFor, digitsOf, price, signed, timesOf, zoneOf } from "../common/format.js"
+import { NEAR, axisText, compact, decimalsOf, digitsFor, digitsOf, lengthOf, price, signed, timesOf, zoneOf } from "../common/format.js"
 import { isIntraday } from "../common/times.js"
 import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
@@ -18,7 +18,7 @@ const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoo
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
 const NO_PANE = 0.001 // of a series without volume
 const COLOURS = {
-  widest: "widest-band", outer: "outer-band", inner: "inner-band", paths: "path", past: "past", mean: "mean",
+  widest: "widest-edge", outer: "outer-band", inner: "inner-band", paths: "path", past: "past", mean: "mean",
   volume: "volume", meanVolume: "mean",
 }
 const UNMARKED = { priceLineVisible: false, lastValueVisible: false, lineWidth: 2 }
@@ -46,10 +46,7 @@ export class ForecastChart {
   onFit = () => {}
   #touchedAt = -Infinity
 
-  /**
-   * Calls `onValues` with the values of the bar under the pointer, or of the last bar, with this chart, and with `isPointed`
-   * and `isRight`: whether the bar is pointed at, and whether a card with its values covers less at the right.
-   */
+  /** Calls `onValues` with the bar under the pointer, or the last one, this chart, `isPointed`, and `isRight`: whether a card covers less at the right. */
   constructor(element, onValues = () => {}) {
     this.element = element
     element.append(this.#legend)
@@ -64,9 +61,7 @@ export class ForecastChart {
     const add = (name, kind, pane = 0) => {
       this.#series[name] = typeof kind === "function" ? this.chart.addCustomSeries(kind(), UNMARKED, pane) : this.chart.addSeries(kind, UNMARKED, pane)
     }
-    add("past", () => new LinesView())
-    for (const name of ["widest", "outer", "inner"]) add(name, () => new BandView())
-    add("paths", () => new LinesView())
+    for (const name of ["past", "widest", "outer", "inner", "paths"]) add(name, () => (/er$/.test(name) ? new BandView() : new LinesView()))
     add("meanCandles", CandlestickSeries)
     add("candles", CandlestickSeries)
     add("mean", LineSeries)
@@ -113,10 +108,7 @@ export class ForecastChart {
     this.fit(this.#shows)
   }
 
-  /**
-   * Fits to the width: "start" is the forecast with some bars before it, or else all bars; a number is so many of the last
-   * known bars and what follows them; null changes nothing.
-   */
+  /** Fits to the width: "start" is the forecast with some bars before it, or else all; a number is so many known bars and what follows; null changes nothing. */
   fit(what) {
     this.#shows = what
     this.onFit(what)
@@ -232,7 +224,7 @@ export class ForecastChart {
     for (const name of ["widest", "outer", "inner"]) {
       const [low, high] = bands[name]?.map((level) => levels.indexOf(level)) ?? []
       const band = low === undefined ? [] : from(({ quantiles }) => quantiles && { values: [quantiles[low][1], quantiles[high][1]] })
-      this.#series[name].setData(begun(band, { values: [close, close] }))
+      this.#series[name].setData(smooth(begun(band, { values: [close, close] })))
     }
     const drawn = from(({ paths }) => paths ? { values: paths } : undefined)
     paths.setData(begun(drawn, { values: (drawn[0]?.values ?? []).map(() => close) }))
@@ -259,13 +251,15 @@ export class ForecastChart {
     const medians = past.flatMap((quantiles) => quantiles?.["0.5"] ?? [])
     const [low, high] = [Math.min(...medians), Math.max(...medians)].map((value) => this.price(value))
     const forecast = mean ? [["forecast", this.price(middleOf({ mean, ...point }))]] : []
+    const { name, timestamps } = this.#drawn.lookback
+    const length = lengthOf(1, timestamps).replace("1 × ", "").replace("1 bar", "")
     const items = [
       ...(actual ? Object.entries(LETTERS).map(([letter, name]) => [letter, this.price(actual[name])]) : forecast),
       ...(Number.isFinite(change) ? [["", `${signed(change, (part) => price(part, 2))} %`]] : []),
       ...(actual ? forecast : []), ...(medians.length && isPointed ? [["before", low === high ? low : `${low} to ${high}`]] : []),
     ]
     const kind = change < 0 ? "bad" : change > 0 ? "good" : ""
-    this.#legend.replaceChildren(isPointed ? `${this.time(text)} ` : "", ...items.flatMap(([name, value]) => [`${name} `, made("b", { class: name.length > 1 ? "" : kind }, value), " "]))
+    this.#legend.replaceChildren(made("strong", {}, [name, length].filter(Boolean).join(", ")), " ", isPointed ? `${this.time(text)} ` : "", ...items.flatMap(([title, value]) => [`${title} `, made("b", { class: title.length > 1 ? "" : kind }, value), " "]))
   }
 
   /** A price with the decimals of the file; "" for undefined. */
@@ -314,6 +308,15 @@ export class ForecastChart {
     const [middle, half] = [(from + to) / 2, Math.max(2, ((to - from) / 2) * factor)]
     this.chart.timeScale().setVisibleLogicalRange({ from: middle - half, to: middle + half })
   }
+}
+
+/** The items of a band without the jumps that single paths make: means over the bars around each; both ends stay as they are. */
+export function smooth(items) {
+  const reach = (place) => Math.min(Math.floor(items.length / 12), place, items.length - 1 - place)
+  return items.map(({ time, values }, place) => {
+    const around = items.slice(place - reach(place), place + reach(place) + 1)
+    return { time, values: values.map((_, side) => around.reduce((sum, one) => sum + one.values[side], 0) / around.length) }
+  })
 }
 
 /** What is forecast of a bar's close: the median, or else the mean. */

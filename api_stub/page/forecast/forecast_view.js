@@ -100,7 +100,7 @@ export class ForecastView {
       levels: series ? Object.keys(series.quantiles) : [], chart: this.chart,
     })
     byId("whole").parentElement.hidden = !this.chart.cut && !byId("whole").checked
-    byId("made-by").hidden = byId("download-png").hidden = !result
+    for (const id of ["made-by", "download-png", "download-csv"]) byId(id).hidden = !result
     showText(byId("zone"), this.chart.zone && `Times: ${this.chart.zone}`)
     for (const id of ["downloads", "numbers"]) byId(id).hidden = !result || isExample
     showText(byId("paths-state"), result && wantsPaths && !hasPaths &&
