@@ -43,9 +43,10 @@ class Visit:
         context.on("request", self._on_request)
 
     def open(self, fragment: str = "") -> "Page":
-        """Open the page, with the rare settings of a forecast shown."""
+        """Open the page, with all settings of a forecast shown, on a phone, too."""
         self.page.goto(self.url + fragment)
         self.page.evaluate("document.querySelector('#forecast-advanced').open = true")
+        self.page.evaluate("document.querySelector('#forecast-form').classList.remove('folded')")
         return self.page
 
     def use_sample(self, **fields: Any) -> "Page":

@@ -76,11 +76,19 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
 
 def test_a_phone_has_all_that_a_forecast_needs_on_its_first_screen(routed: RoutedVisit):
     routed.page.set_viewport_size(PHONE)
-    page = routed.open()
+    page = routed.page
+    page.goto(routed.url)
     page.wait_for_selector("#figure")
-    assert page.locator("#drop").bounding_box()["height"] < 72  # one row
-    assert page.locator("#chart").bounding_box()["y"] < PHONE["height"] / 2
-    for field in ("model", "horizon", "run", "download-png"):
+    assert page.locator("#forecast-form > *").filter(visible=True).count() == 0
+    assert page.inner_text("#asked").split("\n")[0].startswith("48 bars · ")
+    assert page.locator("#asked").bounding_box()["height"] < 60
+    assert page.locator("#chart").bounding_box()["y"] < PHONE["height"] / 3
+    first, last = (float(page.get_attribute("#chart", f"data-{end}")) for end in ("from", "to"))
+    assert page.locator("#chart").bounding_box()["width"] / (last - first) > 4, "candles have bodies"
+    for field in ("chart", "download-png", "change", "open-here"):
+        assert is_on_first_screen(page, f"#{field}"), field
+    page.click("#change")
+    for field in ("model", "horizon", "run"):
         assert is_on_first_screen(page, f"#{field}"), field
     cut = "all => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map(({ id }) => id)"
     assert page.locator(".tools button, .tools input").evaluate_all(cut) == []

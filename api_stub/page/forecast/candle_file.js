@@ -47,7 +47,7 @@ export class CandleFile {
         if (this.#file) this.#open([this.#file])
       })
     }
-    byId("open-own").addEventListener("click", () => byId("file").click())
+    for (const id of ["open-own", "open-here"]) byId(id).addEventListener("click", () => byId("file").click())
     addEventListener("paste", (event) => this.#onPaste(event))
     for (const name of ["dragover", "dragleave", "drop"]) addEventListener(name, (event) => this.#onDrag(event))
   }

@@ -12,6 +12,7 @@ import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
 
 const BARS_BEFORE = 2 // candles shown at first for each bar of the forecast
+const CANDLE_PX = 5.5 // of a bar at first, unless fewer candles than a third of the forecast had room
 const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once
 const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
@@ -119,7 +120,8 @@ export class ForecastChart {
     if (what === "all" || (!forecast && what === "start")) return
     const [now, horizon] = [lookback.length, forecast?.timestamps.length ?? 0]
     const end = Math.min(this.#times.length, now + (horizon ? 2 * horizon : Infinity))
-    const before = what === "start" ? BARS_BEFORE * horizon : what
+    const room = this.element.clientWidth / CANDLE_PX - horizon
+    const before = what === "start" ? Math.min(BARS_BEFORE * horizon, Math.max(horizon / 3, room)) : what
     if (what === "start" && now < 3 * before) return // nearly all of it
     this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - before), to: end + 1 })
   }

@@ -21,13 +21,21 @@ export class ForecastForm {
 
   constructor() {
     byId("zones").replaceChildren(...Intl.supportedValuesOf("timeZone").map((value) => made("option", { value })))
+    byId("change").addEventListener("click", () => this.fold(byId("change").ariaExpanded === "true"))
     for (const id of ["horizon", "lookback", "model", "calibrated"]) byId(id).addEventListener("input", () => this.explain())
     this.explain()
+  }
+
+  /** Folds the form on a phone, or opens it. */
+  fold(isFolded) {
+    byId("forecast-form").classList.toggle("folded", isFolded)
+    byId("change").ariaExpanded = String(!isFolded)
   }
 
   /** A file has been opened. */
   onCandles(candles) {
     this.#candles = candles
+    this.fold(false)
     byId("run").disabled = false
     this.explain()
   }
@@ -90,6 +98,7 @@ export class ForecastForm {
     const calibration = model?.calibration
     const horizon = numberIn("horizon") ?? 0
     const what = this.#candles ? ` ${lengthOf(horizon, this.#candles.timestamps)}` : ": open a file first"
+    byId("asked-what").textContent = `${bars(horizon)} · ${byId("model").value || model?.id || "standard model"}`
     byId("run").replaceChildren("Forecast", made("span", {}, what))
     byId("calibration").hidden = !calibration
     showText(byId("calibration-note"), calibration && `Learned from ${count(calibration.num_windows)} earlier forecasts, the last on ` +

@@ -97,6 +97,7 @@ export class ForecastPanel {
   }
 
   #report(result, known) {
+    this.form.fold(true)
     this.view.show({ ...(known ?? withoutCandles(result)), result })
     byId("chart").scrollIntoView({ block: "nearest" })
   }

@@ -3,11 +3,7 @@
 import { byId, numberIn, showText } from "../common/elements.js"
 import { count, share } from "../common/format.js"
 
-/**
- * How many paths touch a price, and when half of those have done so.
- * @param paths `{high, low, close}` of each path, or the closes alone.
- * @returns `{hits, paths, half}`: `half` is the place of a bar, counted from 0; null if no path touches.
- */
+/** How many of all `paths` touch a price, `hits`, and the place of the bar by which `half` of those have, counted from 0; null if none does. */
 export function touches({ close, high = close, low = close }, price, last) {
   const isAbove = price >= last
   const firsts = (isAbove ? high : low).map((path) => path.findIndex((value) => (isAbove ? value >= price : value <= price)))

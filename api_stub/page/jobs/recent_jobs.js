@@ -38,11 +38,8 @@ export class RecentJobs {
   }
 
   /**
-   * Adds a job that the API has accepted.
-   * @param address Its path below v1/, such as "forecasts/ID".
-   * @param title What it is, for the list.
-   * @param candles `{lookback, actual, samples, hash}` of a forecast, to draw it again, or the `{hash}` of a backtest.
-   * @param job What was sent, to send it again.
+   * Adds a job that the API has accepted, by its path below v1/, such as "forecasts/ID", with what was sent, to send it again, and the
+   * `{lookback, actual, samples, hash}` of a forecast, to draw it again, or the `{hash}` of a backtest.
    */
   add(address, title, candles, job) {
     this.#keep([{ address, title, at: Date.now(), state: "queued" }, ...this.#others(address)].slice(0, MAX_JOBS))
