@@ -84,14 +84,14 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
         assert all(line in shown for line in [name, *page.evaluate(words, model["verdict"])])
         assert "lookback" not in shown
     rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
-    assert [row[0] for row in rows] == [own, other, "recent moves in random order"]
+    assert [row[0] for row in rows] == [own, other, "Shuffled past (baseline)"]
     assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.1%}".replace(
         "%", " %"
     )
     assert page.locator("#by-horizon [role=img]").count() == 2
     said = page.locator("#verdicts strong").all_inner_texts()
     assert said == ["No clear advantage over simple forecasts"]  # once for both models
-    by = "1.2 % better than recent moves in random order (95 % sure: −3.0 to +5.4 %)"
+    by = "1.2 % better than the shuffled past (95 % sure: −3.0 to +5.4 %)"
     numbers = page.locator("#verdicts p:has(b)").all_inner_texts()
     assert [" ".join(text.split()) for text in numbers] == 2 * [by]
     drawn = page.locator("#verdicts .whisker").first

@@ -82,7 +82,7 @@ def test_a_phone_has_all_that_a_forecast_needs_on_its_first_screen(routed: Route
     assert page.locator("#forecast-form > *").filter(visible=True).count() == 0
     assert page.inner_text("#asked").split("\n")[0].startswith("48 bars · ")
     assert page.locator("#asked").bounding_box()["height"] < 60
-    assert page.locator("#chart").bounding_box()["y"] < PHONE["height"] / 3
+    assert page.locator("#chart").bounding_box()["y"] < 0.4 * PHONE["height"]
     first, last = (float(page.get_attribute("#chart", f"data-{end}")) for end in ("from", "to"))
     assert page.locator("#chart").bounding_box()["width"] / (last - first) > 4, "candles have bodies"
     for field in ("chart", "download-png", "change", "open-here"):

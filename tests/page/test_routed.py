@@ -124,8 +124,8 @@ def test_a_refusal_is_in_view_next_to_the_button(routed: RoutedVisit, size: dict
     routed.expected_failures = 1
     page = with_file(routed)
     page.evaluate("scrollTo(0, 0)")
-    if size == PHONE:  # the chart comes first
-        assert page.locator("#chart").bounding_box()["y"] < size["height"] / 2
+    if size == PHONE:  # the chart begins below the form, which a file opens
+        assert page.locator("#chart").bounding_box()["y"] < 0.6 * size["height"]
         page.locator("#run").scroll_into_view_if_needed()
     button = page.locator("#run").bounding_box()
     assert button["y"] + button["height"] <= size["height"]

@@ -24,13 +24,13 @@ def test_a_trained_model_is_compared_with_its_start_and_a_simple_forecast(routed
     page = trained(routed, evaluation=evaluation | {"models": models | {"start": start}})
     assert page.inner_text("#trained strong.good") == "Better than all simple forecasts"
     assert " ".join(page.inner_text("#trained p:has(b)").split()) == (
-        "7.7 % better than recent moves in random order (95 % sure: +4.2 to +11.2 %)"
+        "7.7 % better than the shuffled past (95 % sure: +4.2 to +11.2 %)"
     )
     rows = [row.split("\t")[:3] for row in page.locator("#trained tbody tr").all_inner_texts()]
     assert rows == [
         ["crypto-hourly@3", "2.61", "49.0 %"],
         ["NeoQuasar/Kronos-small, before training", "2.87", "49.0 %"],
-        ["recent moves in random order", "2.83", "51.0 %"],
+        ["Shuffled past (baseline)", "2.83", "51.0 %"],
     ]
     assert "On 64 moments that training has not seen: 256 bars read" in page.inner_text(
         "#trained .outcome > .help"

@@ -43,7 +43,7 @@ export function showReport(report, id, file) {
   byId("verdicts").replaceChildren(both ?? "", ...names.map((name, place) => made(
     "div", {}, made("h3", {}, ...whole(name)), ...lines[place],
     ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : []))))
-  const [baseline, title] = naive.bootstrap ? [naive.bootstrap, "recent moves in random order"]
+  const [baseline, title] = naive.bootstrap ? [naive.bootstrap, "Shuffled past (baseline)"]
     : [naive.last_value, "repeating the last close"] // of a worker of 0.1.0
   byId("backtest-scores").replaceChildren(scoresTable([...names.map((name) => [name, models[name].scores]), [title, baseline]]))
   byId("not-tested").hidden = true

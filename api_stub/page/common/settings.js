@@ -12,7 +12,6 @@ export class Settings {
   #line
 
   /**
-   * Its line, with the number of changed settings, stands at the end of the form's Advanced part, whose summary has it too.
    * @param view The view's name, as in the address `#/forecast?horizon=24`. Its form's fields have the settings' names.
    * @param onApply Called after fields were set by code, which calls no listeners.
    */

@@ -36,7 +36,7 @@ const IN_PLACE = [ // of what the service's messages say
   [/give (the future times|them,) or a longer lookback/, "read more bars"],
   [/^Quantiles of/, "Ranges of"],
   [/\bsample path/g, "simulated path"],
-  [/a drift-free bootstrap of the lookback/g, "recent moves in random order"],
+  [/a drift-free bootstrap of the lookback/g, "the shuffled past"],
   [/a random walk of the lookback's returns/g, "a random walk with recent moves"],
   [/the lookback's trend/g, "the recent trend"],
   [/\b(the \d+ %) interval\b/g, "$1 range"],

@@ -3,7 +3,7 @@
 import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
-import { NEAR, bars, count, digitsFor, digitsOf, duration, figure, price, share, timesOf, zoneOf } from "../common/format.js"
+import { NEAR, bars, count, digitsFor, digitsOf, duration, price, share, timesOf, zoneOf } from "../common/format.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
 import { HIGHER, eventInWords } from "../forecast/answer.js"
@@ -16,7 +16,8 @@ const CLOSES = 60 // of each symbol's small line
 const MAX_NAMED = 4 // symbols that need somebody
 const UNCHANGED_MS = 30_000 // so long rows are not read again if there is no new forecast
 const HEADS = { symbol: "Symbol", closes: "Last closes", last: "Last bar", state: "State", close: "Close at the end", range: "80 % range" }
-const textOf = (event) => (event === HIGHER ? "ends higher" : eventInWords(event))
+/** An event in few signs, such as "High > +1% at 12". */
+const short = (event) => (event === HIGHER ? "Ends higher" : event[0].toUpperCase() + event.slice(1).replace(/ *([<>]=?) */, " $1 ").replace(/last(?=[+-])/, ""))
 const DRIFTS = { too_narrow: "ranges too narrow", too_wide: "ranges too wide" }
 
 export class FeedsPanel {
@@ -66,12 +67,12 @@ export class FeedsPanel {
     const [late, off] = [(row) => !row.is_current, (row) => row.drift].map((is) => this.#rows.filter(is))
     const facts = [
       ["Up to date", `${count(this.#rows.length - late.length)} of ${count(this.#rows.length)}`, late.length ? "warn" : "", null, this.#named("all but", late)],
-      ["Off their ranges", count(off.length), off.length ? "warn" : "", null, this.#named("80 % ranges held too little or too much:", off)],
+      ["Unreliable ranges", count(off.length), off.length ? "warn" : "", null, this.#named("80 % ranges hold clearly more or less than 80 %:", off)],
     ]
     for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
       if (id === null && scored) {
         facts.push([`80 % ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars that have come`],
-          [`Error against a guess, ${model}`, figure(ratio), ratio < 1 ? "good" : "bad", "pinball", "below 1 is better than its past at random"])
+          [`Against the shuffled past, ${model}`, `${share(Math.abs(1 - ratio))} ${ratio < 1 ? "better" : "worse"}`, ratio < 1 ? "good" : "bad", "pinball", "by the error of its forecasts"])
       }
     }
     showFacts(byId("feed-scores"), facts)
@@ -112,8 +113,8 @@ export class FeedsPanel {
     const button = this.#button(event, () => {
       this.#sortedBy = this.#sortedBy === event ? null : event
       this.#showRows()
-    })
-    return made("th", { scope: "col", ...(this.#sortedBy === event ? { "aria-sort": "descending" } : {}) }, button)
+    }, short(event))
+    return made("th", { scope: "col", title: eventInWords(event), ...(this.#sortedBy === event ? { "aria-sort": "descending" } : {}) }, button)
   }
 
   #row(row, events, time) {
@@ -133,15 +134,15 @@ export class FeedsPanel {
     ].map(([name, ...parts]) => made("td", { class: name, "data-head": HEADS[name] }, ...parts))
     for (const event of events) {
       const chance = row[event] ?? null
-      const cell = made("td", { class: `chance ${event === (this.#sortedBy ?? events[0]) ? "chosen" : ""}`, "data-head": textOf(event) }, chance === null ? "" : share(chance))
+      const cell = made("td", { class: "chance", "data-head": short(event) }, chance === null ? "" : share(chance))
       cell.style.setProperty("--share", `${100 * chance}%`)
       cells.push(cell)
     }
     return made("tr", id === this.#opened ? { "aria-current": "true" } : {}, made("th", { scope: "row" }, this.#button(id, () => this.#lead(id))), ...cells)
   }
 
-  #button(name, onClick) {
-    return made("button", { type: "button", class: "quiet", "data-name": name, onclick: onClick }, textOf(name))
+  #button(name, onClick, text = name) {
+    return made("button", { type: "button", class: "quiet", "data-name": name, onclick: onClick }, text)
   }
 
   /** Shows the rows, and a symbol's candles, the fan of its newest forecast, and earlier forecasts whose bars have not all come. */

@@ -156,7 +156,7 @@ export class FinetunePanel {
 
 /** The scores of the trained model, of the one it started from, and of the simple forecast that it must beat. */
 function rowsOf(trained, start, { models, naive }) {
-  const rows = [[trained, models.finetuned], [`${start}, before training`, models.start], ["recent moves in random order", naive.bootstrap]]
+  const rows = [[trained, models.finetuned], [`${start}, before training`, models.start], ["Shuffled past (baseline)", naive.bootstrap]]
   return rows.filter(([, of]) => of).map(([name, of]) => [name, of.scores ?? of])
 }
 

@@ -62,7 +62,9 @@ export class ForecastChart {
     const add = (name, kind, pane = 0) => {
       this.#series[name] = typeof kind === "function" ? this.chart.addCustomSeries(kind(), UNMARKED, pane) : this.chart.addSeries(kind, UNMARKED, pane)
     }
-    for (const name of ["past", "widest", "outer", "inner", "paths"]) add(name, () => (/er$/.test(name) ? new BandView() : new LinesView()))
+    add("past", LineSeries)
+    this.#series.past.applyOptions({ lineVisible: false, pointMarkersVisible: true, pointMarkersRadius: 3 })
+    for (const name of ["widest", "outer", "inner", "paths"]) add(name, () => (/er$/.test(name) ? new BandView() : new LinesView()))
     add("meanCandles", CandlestickSeries)
     add("candles", CandlestickSeries)
     add("mean", LineSeries)
@@ -94,11 +96,7 @@ export class ForecastChart {
     withColours(() => this.#paint())
   }
 
-  /**
-   * Shows candles, the `forecast` made from them (a series of a result, or null) and the `actual` candles after them; both may be empty.
-   * @param asCandles Whether the mean is drawn as candles instead of a line through its closes.
-   * @param past Earlier forecasts, the oldest first: their medians are drawn.
-   */
+  /** Shows candles, the `forecast` made from them (a series of a result, or null), the `actual` ones after them, and where `past` forecasts end. */
   show(lookback, actual, forecast, asCandles, past = []) {
     const before = this.#drawn
     this.#drawn = { lookback, actual, forecast, asCandles, past }
@@ -230,7 +228,8 @@ export class ForecastChart {
     }
     const drawn = from(({ paths }) => paths ? { values: paths } : undefined)
     paths.setData(begun(drawn, { values: (drawn[0]?.values ?? []).map(() => close) }))
-    past.setData(from((point) => point.past && { values: point.past.map((quantiles) => quantiles?.["0.5"] ?? NaN) }))
+    const ending = ({ text }) => this.#drawn.past.findLastIndex(({ timestamps }) => timestamps.at(-1) === text)
+    past.setData(from((point) => point.past?.[ending(point)] && { value: point.past[ending(point)]["0.5"] }))
     const now = this.#drawn.forecast ? lookback.length - 1 : null
     const style = { ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
     this.#ahead.forEach((one) => one.show(now, style))

@@ -26,7 +26,6 @@ export class ForecastForm {
     this.explain()
   }
 
-  /** Folds the form on a phone, or opens it. */
   fold(isFolded) {
     byId("forecast-form").classList.toggle("folded", isFolded)
     byId("change").ariaExpanded = String(!isFolded)

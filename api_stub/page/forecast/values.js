@@ -51,7 +51,7 @@ export function showKey(list, { hasBars, followed, levels, hasPaths = false, asC
   const beyond = chart.cut ? `, cut: ${chart.rounded(...chart.cut).join(" to ")}` : ""
   for (const name of ["widest", "outer", "inner"]) if (bands[name]) entries.push([name, rangeName(...bands[name]) + (name === "widest" ? beyond : ""), "range"])
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
-  if (numPast) entries.push(["past", numPast > 1 ? `the ${count(numPast)} forecasts before` : "the forecast before"])
+  if (numPast) entries.push(["past", numPast > 1 ? `where the ${count(numPast)} forecasts before end` : "where the forecast before ends"])
   list.replaceChildren(...entries.map(([swatch, text, term]) => made(
     "li", {}, made("span", { class: `swatch swatch-${swatch}`, "aria-hidden": "true" }),
     made("span", term ? { "data-term": term } : {}, text),
