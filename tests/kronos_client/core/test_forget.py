@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from celery.app.task import Context
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from kronos_client.contract.errors import ErrorCode, JobError
@@ -22,7 +23,8 @@ CANDLES = candles(seed=1, bars=60).as_dict()
 def done(client, backend):
     """A job that was done."""
     handle = client.submit(CANDLES, pred_len=5, job_id="done")
-    backend.mark_as_done(handle.id, example("forecast-result"))
+    worker = Context(properties={"delivery_tag": "first"})
+    backend.mark_as_done(handle.id, example("forecast-result"), request=worker)
     return handle
 
 
