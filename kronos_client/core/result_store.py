@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from redis import Redis
@@ -322,7 +323,8 @@ class RedisResultStore:
                     sent.answers.set_exception(NoConnection("the connection was closed"))
                     sent.answers.exception()  # if sending failed nobody awaits it, and asyncio would log that
             self._sent.clear()
-            await self._connection.disconnect(nowait=True)
+            with suppress(RuntimeError):  # collected after its event loop, where nobody had closed the client
+                await self._connection.disconnect(nowait=True)
 
     async def _on_push(self, push: list[Any]) -> object:
         """Called by redis-py's parser; returns what ``read_response`` does."""

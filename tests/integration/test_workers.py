@@ -148,16 +148,20 @@ def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client
             for device in ("auto", "cuda", "cpu")
         }
         strict = fresh.submit(candles[:40], pred_len=3, device="cuda", allow_fallback=False)
-    assert {device: job.queue for device, job in jobs.items()} == {"auto": "gpu", "cuda": "gpu", "cpu": "cpu"}
-    assert jobs["cpu"].wait(WAIT_S).device_warning is None
-    withdraw(connection, "gpu@test")
-    for device in ("auto", "cuda"):
-        result = jobs[device].wait(WAIT_S)
-        assert (result.device, result.queue) == ("cpu", "gpu")
-        assert (result.device_warning is None) == (device == "auto")
-    with pytest.raises(JobError) as refused:
-        strict.wait(WAIT_S)
-    assert refused.value.code == ErrorCode.NO_GPU_WORKER
+        assert {device: job.queue for device, job in jobs.items()} == {
+            "auto": "gpu",
+            "cuda": "gpu",
+            "cpu": "cpu",
+        }
+        assert jobs["cpu"].wait(WAIT_S).device_warning is None
+        withdraw(connection, "gpu@test")
+        for device in ("auto", "cuda"):
+            result = jobs[device].wait(WAIT_S)
+            assert (result.device, result.queue) == ("cpu", "gpu")
+            assert (result.device_warning is None) == (device == "auto")
+        with pytest.raises(JobError) as refused:
+            strict.wait(WAIT_S)
+        assert refused.value.code == ErrorCode.NO_GPU_WORKER
 
     announce(connection, gpu)
     deadline = time.monotonic() + WAIT_S
@@ -166,9 +170,9 @@ def test_a_cpu_worker_stands_in_for_a_gpu_pool_that_is_gone(start_worker, client
         time.sleep(0.2)
     with ForecastClient(redis.url) as fresh:
         waiting = fresh.submit(candles[:40], pred_len=3)
-    assert waiting.queue == "gpu"
-    time.sleep(1)
-    assert waiting.state().name == "PENDING"
+        assert waiting.queue == "gpu"
+        time.sleep(1)
+        assert waiting.state().name == "PENDING"
     withdraw(connection, "gpu@test")
     connection.flushdb()
     worker.stop()

@@ -260,3 +260,15 @@ def test_candles_are_let_go_once_they_are_enqueued(settings):
             assert [one.error.code for one in outcomes] == [ErrorCode.TIMEOUT] * 5
 
     asyncio.run(main())
+
+
+def test_a_client_that_was_left_open_is_collected_after_its_loop_without_an_error(redis_server):
+    async def read(client: AsyncForecastClient) -> None:
+        handle = await client.submit(CANDLES, pred_len=5)
+        assert await handle.peek() is None
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(read(AsyncForecastClient(redis_server.url)))
+    loop.close()
+    del loop
+    gc.collect()  # pytest makes an error of an exception that cannot be raised

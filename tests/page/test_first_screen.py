@@ -68,7 +68,15 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     with page.expect_download() as waiting:
         page.click("button >> text=Download CSV")
     assert waiting.value.suggested_filename == "forecast-sample.csv"
-    assert waiting.value.path().read_text().startswith("timestamps,open,high,low,close,")
+    title, *rows = waiting.value.path().read_text().splitlines()
+    assert title.startswith("timestamps,open,high,low,close,")
+    assert title.endswith(",caution")
+    assert all(
+        row.endswith(
+            ',"kronos-tiny was trained on synthetic candles: for trying the service, not for trading."'
+        )
+        for row in rows
+    )
     with page.expect_download() as waiting:
         page.click("button >> text=Save picture")
     assert waiting.value.suggested_filename == "forecast-sample.png"

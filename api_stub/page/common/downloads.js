@@ -2,11 +2,11 @@
 
 const COLUMNS = ["open", "high", "low", "close", "volume", "amount"]
 
-/** One row per bar: its time, the columns of the mean, and the close of each quantile. */
-export function asCsv({ timestamps, mean, quantiles }) {
+/** One row per bar: its time, the columns of the mean, the close of each quantile, and what must be said of the model. */
+export function asCsv({ timestamps, mean, quantiles }, caution) {
   const levels = Object.keys(quantiles)
-  const header = ["timestamps", ...COLUMNS, ...levels.map((level) => `close_${level}`)]
-  const rows = timestamps.map((stamp, index) => [stamp, ...COLUMNS.map((name) => mean[name][index]), ...levels.map((level) => quantiles[level].close[index])])
+  const header = ["timestamps", ...COLUMNS, ...levels.map((level) => `close_${level}`), ...(caution ? ["caution"] : [])]
+  const rows = timestamps.map((stamp, index) => [stamp, ...COLUMNS.map((name) => mean[name][index]), ...levels.map((level) => quantiles[level].close[index]), ...(caution ? [`"${caution}"`] : [])])
   return [header, ...rows].map((cells) => `${cells.join(",")}\n`).join("")
 }
 

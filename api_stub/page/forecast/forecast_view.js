@@ -15,6 +15,7 @@ import { showKey, showValues } from "./values.js"
 
 /** Whether a warning belongs next to the model's name. */
 const isCaution = (text) => text.endsWith("for trying the service, not for trading.")
+const cautionOf = ({ model, warnings }) => warnings.find(isCaution) ?? caution(model.id, model.revision)
 
 export class ForecastView {
   #shown = null
@@ -65,7 +66,7 @@ export class ForecastView {
 
   #showOrigin({ device, engine, model, worker, warnings, timings_ms: timings }) {
     const { lookback, series, isExample } = this.#shown
-    const note = warnings.find(isCaution) ?? caution(model.id, model.revision)
+    const note = cautionOf({ model, warnings })
     const ahead = `The next ${lengthOf(series.timestamps.length, series.timestamps)} of `
     const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", { class: "whole" }, model.id), ". "]
       : [`${ahead}${lookback.name}, by `, made("strong", { class: "whole" }, model.id), " on the ", made("strong", {}, deviceName(device)),
@@ -141,7 +142,7 @@ export class ForecastView {
   #offerDownloads() {
     const name = () => `forecast-${this.#shown.lookback.name.replace(/\.[^.]*$/, "")}`
     byId("download-csv").addEventListener("click", () => {
-      save(new Blob([asCsv(this.#shown.series)], { type: "text/csv" }), `${name()}.csv`)
+      save(new Blob([asCsv(this.#shown.series, cautionOf(this.#shown.result))], { type: "text/csv" }), `${name()}.csv`)
     })
     byId("download-json").addEventListener("click", () => {
       save(new Blob([JSON.stringify(this.#shown.result, null, 2)], { type: "application/json" }), `${name()}.json`)
@@ -150,7 +151,7 @@ export class ForecastView {
       const { lookback, samples, series, result: { model, device, warnings } } = this.#shown
       const end = this.chart.time(series.timestamps.at(-1))
       const title = `${lookback.name}: ${model.id} on ${device}${samples ? `, ${count(samples)} paths` : ""}, up to ${end}`
-      const note = warnings.find(isCaution) ?? caution(model.id, model.revision) ?? "A model's forecast, not advice."
+      const note = cautionOf({ model, warnings }) ?? "A model's forecast, not advice."
       save(await this.chart.picture(title, note), `${name()}.png`)
     })
   }
