@@ -55,8 +55,9 @@ def candles_job(candles: Any, options: ForecastOptions, job_id: str | None, sett
     """Make and check a forecast of candles. Raises JobError."""
     limits = settings.limits()
     payload = forecast_payload(candles, limits=limits, **options)
+    job = forecast_job(payload, job_id, settings)
     notes = fewer_paths(options, limits, len(payload["series"]))
-    return forecast_job(payload, job_id, settings)._replace(kind=FORECAST._replace(notes=notes))
+    return job._replace(kind=FORECAST._replace(notes=notes)) if notes else job
 
 
 def config_job(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from functools import wraps
 from inspect import Parameter, cleandoc, iscoroutinefunction, signature
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType
 from typing import Any, Final, Literal, TypedDict, TypeVar, cast, get_args, is_typeddict
@@ -328,10 +328,14 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, Real) and not math.isnan(value)
 
 
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and int(value) >= 1
+
+
 _WAITING: Final[dict[str, tuple[str, Callable[[Any], bool]]]] = {
     "timeout_s": ("a number of seconds or None", lambda value: value is None or _is_number(value)),
     "retry_for_s": ("a number of seconds", _is_number),
-    "max_in_flight": ("a whole number of at least 1", lambda value: isinstance(value, int) and value >= 1),
+    "max_in_flight": ("a whole number of at least 1", _is_count),
     "on_progress": ("a function or None", lambda value: value is None or callable(value)),
     "forget": ("true or false", lambda value: isinstance(value, bool)),
     "in_order": ("true or false", lambda value: isinstance(value, bool)),

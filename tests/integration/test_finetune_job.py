@@ -76,14 +76,15 @@ def test_a_cancelled_job_keeps_its_best_checkpoint(bench):
 
 def test_a_job_that_celery_terminates_is_cancelled_and_the_worker_goes_on(bench, app):
     """As Flower's button does it."""
-    worker = bench.worker().wait_until_ready()
+    # While nothing trains, after a claim that ran out, a revocation has no checkpoint to name.
+    worker = bench.worker(KRONOS_VISIBILITY_TIMEOUT_S="60").wait_until_ready()
     handle = bench.submit(LONG)
     bench.await_step(5)
     app.control.revoke(handle.id, terminate=True)
     with pytest.raises(JobError) as ended:
         handle.wait(WAIT_S)
     assert ended.value.code == ErrorCode.CANCELLED
-    assert ended.value.details["best_checkpoint"]
+    assert ended.value.details.get("best_checkpoint"), ended.value
     assert bench.submit(3, seed=1).wait(WAIT_S).model.name == "mine"
     worker.stop()
 

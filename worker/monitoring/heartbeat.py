@@ -52,9 +52,8 @@ class Heartbeat:
             status = self._status()
             num_ended = status.jobs_done + status.jobs_failed
             elapsed_s, num_jobs, busy_s = self._rates.growth(num_ended, status.busy_s or 0.0)
-            if (
-                seconds := elapsed_s if status.busy_s is None else busy_s
-            ):  # while it is idle, the last rate holds
+            seconds = elapsed_s if status.busy_s is None else busy_s
+            if seconds:  # while it is idle, the last rate holds
                 self._rate = round(num_jobs / seconds, 4)
             before = announce(self._redis, status.model_copy(update={"jobs_per_s": self._rate}))
             self._warn_of_namesake(before or "", status)

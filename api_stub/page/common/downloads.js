@@ -1,13 +1,12 @@
 /** A forecast as files: CSV, JSON, and the chart as PNG. */
 
-const COLUMNS = ["open", "high", "low", "close", "volume", "amount"]
-
 /** One row per bar: its time, the columns of the mean, the close of each quantile, and what must be said of the model. */
 export function asCsv({ timestamps, mean, quantiles }, caution) {
-  const levels = Object.keys(quantiles)
-  const header = ["timestamps", ...COLUMNS, ...levels.map((level) => `close_${level}`), ...(caution ? ["caution"] : [])]
-  const rows = timestamps.map((stamp, index) => [stamp, ...COLUMNS.map((name) => mean[name][index]), ...levels.map((level) => quantiles[level].close[index]), ...(caution ? [`"${caution}"`] : [])])
-  return [header, ...rows].map((cells) => `${cells.join(",")}\n`).join("")
+  const columns = { timestamps, ...mean }
+  for (const [level, { close }] of Object.entries(quantiles)) columns[`close_${level}`] = close
+  if (caution) columns.caution = timestamps.map(() => `"${caution}"`)
+  const rows = timestamps.map((_, index) => Object.values(columns).map((values) => values[index]))
+  return [Object.keys(columns), ...rows].map((cells) => `${cells.join(",")}\n`).join("")
 }
 
 /** Saves a Blob as a file through the browser. */

@@ -253,14 +253,15 @@ export class ForecastChart {
     const [low, high] = [Math.min(...medians), Math.max(...medians)].map((value) => this.price(value))
     const forecast = mean ? [["forecast", this.price(middleOf({ mean, ...point }))]] : []
     const { name, timestamps } = this.#drawn.lookback
-    const length = lengthOf(1, timestamps).replace("1 × ", "").replace("1 bar", "")
     const items = [
       ...(actual ? Object.entries(LETTERS).map(([letter, name]) => [letter, this.price(actual[name])]) : forecast),
       ...(Number.isFinite(change) ? [["", `${signed(change, (part) => price(part, 2))} %`]] : []),
       ...(actual ? forecast : []), ...(medians.length && isPointed ? [["before", low === high ? low : `${low} to ${high}`]] : []),
     ]
     const kind = change < 0 ? "bad" : change > 0 ? "good" : ""
-    this.#legend.replaceChildren(made("strong", {}, [name, length].filter(Boolean).join(", ")), " ", isPointed ? `${this.time(text)} ` : "", ...items.flatMap(([title, value]) => [`${title} `, made("b", { class: title.length > 1 ? "" : kind }, value), " "]))
+    const length = lengthOf(1, timestamps).replace(/1 × |1 bar/, "")
+    const values = items.flatMap(([label, value]) => [`${label} `, made("b", { class: label.length > 1 ? "" : kind }, value), " "])
+    this.#legend.replaceChildren(made("strong", {}, length ? `${name}, ${length}` : name), " ", isPointed ? `${this.time(text)} ` : "", ...values)
   }
 
   /** A price with the decimals of the file; "" for undefined. */

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kronos_client.contract.compressed import decompressed
 from kronos_client.contract.manifest import NOT_NUMBERS, BarsInfo, Manifest
 from kronos_client.contract.model_info import ModelInfo, ResultModel
 from kronos_client.contract.results import EventChance, SeriesForecast
@@ -51,3 +52,9 @@ def test_a_new_number_counts_once_it_is_there() -> None:
 
 def test_what_is_no_number_is_a_field() -> None:
     assert SeriesForecast.model_fields.keys() >= NOT_NUMBERS
+
+
+def test_what_earlier_versions_compressed_is_read():
+    """The words never change."""
+    stored = bytes.fromhex("783f05350b0c43ca11c586404be179c218562f58459b82622ab616002db30d3f")
+    assert decompressed(stored + b"more") == (b'{"series":"s1","version":3,"close":[50.25]}', b"more")
