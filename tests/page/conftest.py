@@ -5,22 +5,23 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import pytest
 
-from api_stub import page_files
 from kronos_cli.stack.local_redis import LocalRedis
 from tests.api_process import ApiUnderTest
 from tests.integration.conftest import ROOT, redis, start_worker  # noqa: F401
+from tests.page.fake_api import PAGE, FakeApi, Request  # noqa: F401
+from tests.page.fake_api import serve as fake_api_server
 from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:  # without it the tests are skipped
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Route
+    from playwright.sync_api import Browser, ConsoleMessage, Page
+    from playwright.sync_api import Request as BrowserRequest
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 SCREENSHOTS = ROOT / "output" / "screenshots"
-PAGE = ROOT / "api_stub" / "page"
+VIEWPORT = {"width": 1366, "height": 768}
 WAIT_MS = 1000 * WAIT_S
 
 TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTEXT": ""}
@@ -30,17 +31,21 @@ TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTE
 class Visit:
     """A page, with its errors and its requests to other hosts. There should be none of either."""
 
-    def __init__(self, context: "BrowserContext", url: str) -> None:
-        self.page: Page = context.new_page()
+    def __init__(self, page: "Page", url: str) -> None:
+        self.page = page
         self.page.set_default_timeout(WAIT_MS)
         self.url = url
         self.errors: list[str] = []
         self.foreign: list[str] = []
         self.expected_failures = 0
         """Requests that the test makes fail. Each leaves a line in the browser's console."""
-        self.page.on("console", self._on_console)
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        context.on("request", self._on_request)
+        self._listeners = {
+            "console": self._on_console,
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "request": self._on_request,
+        }
+        for event, listener in self._listeners.items():
+            self.page.on(event, listener)  # type: ignore[call-overload]
 
     def open(self, fragment: str = "") -> "Page":
         """Open the page, with all settings of a forecast shown, on a phone, too."""
@@ -70,6 +75,13 @@ class Visit:
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
+    def check(self) -> None:
+        """Stop listening, and fail on errors and on requests to other hosts."""
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        assert self.errors == []
+        assert self.foreign == []
+
     def _on_console(self, message: "ConsoleMessage") -> None:
         if message.type not in ("error", "warning"):
             return
@@ -78,53 +90,30 @@ class Visit:
             return
         self.errors.append(message.text)
 
-    def _on_request(self, request: "Request") -> None:
+    def _on_request(self, request: "BrowserRequest") -> None:
         if not request.url.startswith((self.url, "data:", "blob:")):
             self.foreign.append(request.url)
 
 
 class RoutedVisit(Visit):
-    """A page without a server. The test gives the API's answers, by their addresses below v1/.
+    """A page with a server that gives the test's answers, by their addresses below v1/."""
 
-    An answer is JSON, or a function that answers the route. A request without one never gets an answer.
-    """
+    def __init__(self, page: "Page", api: FakeApi) -> None:
+        super().__init__(page, api.url)
+        self.api = api
 
-    def __init__(self, context: "BrowserContext") -> None:
-        super().__init__(context, "http://page.test/")
-        self.answers: dict[str, Any] = {
-            "workers": {"workers": [], "queues": {}},
-            "models": {"models": []},
-            "datasets": {"datasets": []},
-        }
-        self.requests: list[Request] = []
+    @property
+    def answers(self) -> dict[str, Any]:
+        return self.api.answers
+
+    @answers.setter
+    def answers(self, answers: dict[str, Any]) -> None:
+        self.api.answers = answers
+
+    @property
+    def requests(self) -> list[Request]:
         """Those of the API, apart from readings of the workers."""
-        context.route(f"{self.url}**", self._answer)
-
-    def _answer(self, route: "Route", request: "Request") -> None:
-        address = urlsplit(request.url).path.lstrip("/")
-        if not address.startswith("v1/"):
-            route.fulfill(path=PAGE / (address or "index.html"), headers=self._headers(address))
-        else:
-            address = address.removeprefix("v1/")
-            if address != "workers":
-                self.requests.append(request)
-            answer = self.answers.get(address)
-            if callable(answer):
-                answer(route)
-            elif answer is not None:
-                route.fulfill(json=answer)
-
-    @staticmethod
-    def _headers(address: str) -> dict[str, str]:
-        kinds = {
-            ".js": "text/javascript",
-            ".css": "text/css",
-            ".svg": "image/svg+xml",
-            ".csv": "text/csv",
-            ".json": "application/json",
-        }
-        kind = next((kind for suffix, kind in kinds.items() if address.endswith(suffix)), "text/html")
-        return page_files.HEADERS | {"Content-Type": kind}
+        return self.api.requests
 
 
 def wait_until(page: "Page", predicate: str, argument: Any = None) -> None:
@@ -193,30 +182,54 @@ def browser() -> "Iterator[Browser]":
 @pytest.fixture
 def open_page(browser: "Browser", api: ApiUnderTest) -> Iterator[OpenPage]:
     """Opens pages of the module's API or another. At the end, none may have errors or foreign requests."""
-    opened: list[tuple[BrowserContext, Visit]] = []
+    opened: list[Visit] = []
 
     def make(at: ApiUnderTest | None = None, **context_options: Any) -> Visit:
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | context_options))
-        visit = Visit(context, (at or api).url)
-        opened.append((context, visit))
-        return visit
+        opened.append(Visit(context.new_page(), (at or api).url))
+        return opened[-1]
 
     yield make
-    for context, visit in opened:
-        context.close()
-        assert visit.errors == []
-        assert visit.foreign == []
+    for visit in opened:
+        visit.page.context.close()
+        visit.check()
+
+
+@pytest.fixture(scope="module")
+def fake_api() -> Iterator[FakeApi]:
+    with fake_api_server() as api:
+        yield api
+
+
+@pytest.fixture(scope="module")
+def shared_page(browser: "Browser") -> "Page":
+    """One page for a module's tests: opening it again costs a third of what a new one does."""
+    return browser.new_context(viewport=VIEWPORT).new_page()  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def routed(browser: "Browser") -> Iterator[RoutedVisit]:
+def routed(shared_page: "Page", fake_api: FakeApi) -> Iterator[RoutedVisit]:
     """A page whose requests the test answers. At the end it may have no errors or foreign requests."""
-    context = browser.new_context(viewport={"width": 1366, "height": 768})
-    visit = RoutedVisit(context)
+    visit = RoutedVisit(shared_page, fake_api)
+    shared_page.goto(f"{visit.url}icon.svg")  # ends what the last test's page does, in the same process
+    shared_page.evaluate("localStorage.clear(), sessionStorage.clear()")
+    shared_page.set_viewport_size(VIEWPORT)  # type: ignore[arg-type]
+    shared_page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+    shared_page.mouse.move(0, 0)
+    fake_api.reset()
+    yield visit
+    visit.check()
+
+
+@pytest.fixture
+def routed_alone(browser: "Browser", fake_api: FakeApi) -> Iterator[RoutedVisit]:
+    """As `routed`, in a page of its own: a clock that a test has set cannot be taken away again."""
+    context = browser.new_context(viewport=VIEWPORT)  # type: ignore[arg-type]
+    fake_api.reset()
+    visit = RoutedVisit(context.new_page(), fake_api)
     yield visit
     context.close()
-    assert visit.errors == []
-    assert visit.foreign == []
+    visit.check()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from kronos_client.core.job_facts import NEXT
 from kronos_model.bars.synthetic import candles
 from tests.integration.conftest import ROOT
 from tests.page.conftest import CHROMIUM, RoutedVisit
+from tests.page.fake_api import FakeApi, serve
 from tests.page.test_routed import end
 
 FOLDER: Final = ROOT / "docs" / "images" / "page"
@@ -261,12 +262,12 @@ def read_loads(visit: RoutedVisit) -> None:
             visit.page.evaluate(READ_AGAIN)
 
 
-def shoot(browser: Browser, width: int, theme: str) -> None:
+def shoot(browser: Browser, api: FakeApi, width: int, theme: str) -> None:
     """Take the picture of each view in one size and theme."""
     size = {"width": width, "height": SIZES[width]}
     context = browser.new_context(viewport=size, color_scheme=theme)  # type: ignore[arg-type]
-    visit = RoutedVisit(context)
-    visit.answers = answers()
+    api.answers = answers()
+    visit = RoutedVisit(context.new_page(), api)
     visit.page.goto(visit.url)
     for view, address in ADDRESSES.items():
         visit.page.evaluate(jobs())
@@ -301,11 +302,11 @@ def main() -> None:
     """Replace the pictures."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
-    with sync_playwright() as playwright:
+    with sync_playwright() as playwright, serve() as api:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for width in SIZES:
             for theme in THEMES:
-                shoot(browser, width, theme)
+                shoot(browser, api, width, theme)
         browser.close()
 
 

@@ -18,7 +18,9 @@ RESULT = example("backtest-result")
 FINETUNER = WORKER | {"role": "finetune", "queue": "cpu.finetune", "training": None, "models": []}
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import Page
+
+    from tests.page.fake_api import Route
 
 SEE_STATES = """() => {
   window.seen = []

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kronos_client.core.job_facts import NEXT
-from tests.page.conftest import RoutedVisit, await_frame, go_to, wait_until
+from tests.page.conftest import RoutedVisit, go_to, wait_until
 from tests.page.test_routed import RESULT, WORKER, end, problem, with_file
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page, Route
+    from playwright.sync_api import Page
+
+    from tests.page.fake_api import Route
 
 PHONE = {"width": 390, "height": 844}
 FACTS: dict[str, Any] = {
@@ -95,7 +97,8 @@ def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: R
     routed.answers |= states
     page.goto("about:blank")
     page = routed.open("#/jobs")
-    page.wait_for_selector(".state-failed")
+    for shown in (".state-failed", ".state-done", ".state-cancelled", ".note >> text=No worker is running"):
+        page.wait_for_selector(f"#recent-jobs {shown}")
     wait_until(page, "() => document.querySelectorAll('.state-running').length === 3")
     assert page.locator("#recent-jobs .note").all_inner_texts() == [
         "", "37 % done, about 7 s left", "90 % done",
@@ -121,7 +124,7 @@ def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: R
     page = routed.open("#/jobs")  # which a job that has ended is not asked for again
     assert page.inner_text("tr:has(.state-failed) .note > :first-child") == "High is below low."
     page.click("#recent-jobs >> text=Correct it")
-    assert page.locator("#finetune-form").is_visible()
+    page.wait_for_selector("#finetune-form")
     assert page.evaluate("location.hash") == "#finetunes/four"
     page.goto(f"{routed.url}#/jobs")
     page.click("#recent-jobs >> text=Open result")
@@ -341,19 +344,19 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
     assert page.locator("#fleet .scroll").evaluate("one => one.scrollWidth - one.clientWidth") == 0
 
 
-def test_workers_have_a_verdict_of_what_is_missing(routed: RoutedVisit):
+def test_workers_have_a_verdict_of_what_is_missing(routed_alone: RoutedVisit):
     def verdict(worker: dict[str, Any], num_waiting: int, num_done: int = 0) -> str:
         lengths = {"high": 0, "normal": num_waiting, "low": 0}
         worker = WORKER | {"slots": 64, "sequences_running": 32, "jobs_done": num_done} | worker
         queues = {"cpu": {"ready": int(worker["state"] == "ready"), "lengths": lengths}}
-        routed.answers["workers"] = {"workers": [worker], "queues": queues}
+        routed_alone.answers["workers"] = {"workers": [worker], "queues": queues}
         page.clock.set_fixed_time(100 + num_done)
-        with page.expect_response("**/v1/workers"):
-            page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        await_frame(page)
+        before = page.inner_text("#fleet-verdict")
+        page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+        wait_until(page, "before => document.querySelector('#fleet-verdict').innerText !== before", before)
         return page.inner_text("#fleet-verdict")
 
-    page = routed.open("#/workers")
+    page = routed_alone.open("#/workers")
     page.wait_for_selector("#no-workers")
     assert verdict({}, 0) == "Enough workers: 50 % of the capacity is free, and nothing waits."
     assert verdict({}, 2).endswith("50 % of the capacity is free, and what waits begins soon.")
@@ -429,7 +432,7 @@ def test_a_job_has_the_colour_of_what_it_needs(routed: RoutedVisit, state: str, 
     page = routed.page
     routed.answers["forecasts/one"] = {"state": state}
     job = {"address": "forecasts/one", "title": "one", "at": 0, "state": state}
-    page.add_init_script(f"localStorage.setItem('kronos.jobs', '{json.dumps([job])}')")
+    page.evaluate(f"localStorage.setItem('kronos.jobs', '{json.dumps([job])}')")
     routed.open("#/jobs")
     page.wait_for_selector("#recent-jobs .state")
     assert dot_colour(page, "#recent-jobs .state") == of_theme(page, colour)

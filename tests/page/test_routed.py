@@ -136,35 +136,35 @@ def test_a_refusal_is_in_view_next_to_the_button(routed: RoutedVisit, size: dict
     assert 0 <= box["y"] <= box["y"] + box["height"] <= size["height"]
 
 
-def test_a_hung_api_is_reported_and_tried_again(routed: RoutedVisit):
-    routed.page.clock.install()
-    answers, routed.answers = routed.answers, {}
-    page = routed.open()
+def test_a_hung_api_is_reported_and_tried_again(routed_alone: RoutedVisit):
+    routed_alone.page.clock.install()
+    answers, routed_alone.answers = routed_alone.answers, {}
+    page = routed_alone.open()
     page.clock.fast_forward(8100)
     page.wait_for_selector("#api-problem")
     assert page.inner_text("#api-problem").startswith("The service has not answered for 8 s.")
     assert page.inner_text("#readiness") == "The service does not answer"
-    routed.answers = answers
+    routed_alone.answers = answers
     page.click("#api-problem button")
     page.wait_for_selector("#api-problem", state="hidden")
     assert page.inner_text("#readiness") == "No worker is running"
 
 
-def test_a_job_without_an_answer_can_be_sent_again_as_the_same_job(routed: RoutedVisit):
-    routed.page.clock.install()
-    page = with_file(routed)
+def test_a_job_without_an_answer_can_be_sent_again_as_the_same_job(routed_alone: RoutedVisit):
+    routed_alone.page.clock.install()
+    page = with_file(routed_alone)
     with page.expect_request("**/v1/forecasts"):
         page.click("#run")
     wait_until(page, "() => document.querySelector('#job-state').textContent === 'Sending'")
     page.clock.fast_forward(21_000)
     page.wait_for_selector("#job-problem button")
-    routed.answers |= {
+    routed_alone.answers |= {
         "forecasts": {"id": "one", "queue": "cpu"},
         f"{ADDRESS}/events": end(state="done", result=RESULT),
     }
     page.click("#job-problem button")
     page.wait_for_selector("#downloads")
-    first, second = [request for request in routed.requests if request.url.endswith("/forecasts")]
+    first, second = [request for request in routed_alone.requests if request.url.endswith("/forecasts")]
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
     assert first.post_data == second.post_data
 

@@ -29,7 +29,7 @@ export class FeedsPanel {
   #chart = null
 
   constructor(pool) {
-    onView("feeds", () => this.#read())
+    onView("feeds", () => pool.last && this.#read()) // before the first answer of `pool`, its listener reads
     pool.onChange((state) => state && currentView() === "feeds" && this.#read())
     byId("feed").addEventListener("change", () => {
       this.#sortedBy = this.#opened = null
