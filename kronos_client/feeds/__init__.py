@@ -2,6 +2,6 @@
 
 In the order in which bars meet them: ``feed`` (what callers have), ``options``, ``bars`` (bars as bytes),
 ``appending`` (which bars have ended), ``blocks`` (how a series' bars are cut, and what an append changes),
-``keys``, ``store`` (keys and scripts), ``stored`` (what it reads and writes), ``job`` (a worker's part),
+``store`` (scripts), ``stored`` (the keys, and what it reads and writes), ``job`` (a worker's part),
 ``scores``, ``adaptive`` and ``drift`` (of earlier forecasts), and ``latest`` (what comes back).
 """

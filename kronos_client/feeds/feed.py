@@ -18,12 +18,11 @@ from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.appending import Append, Given, bars_by_id, bars_of_frame
 from kronos_client.feeds.bars import Bars, shortest
 from kronos_client.feeds.blocks import Lost, Record
-from kronos_client.feeds.keys import feed_key, scores_key
 from kronos_client.feeds.latest import latest_columns, latest_rows, past_forecasts
 from kronos_client.feeds.options import FeedSpec, plain_event
 from kronos_client.feeds.scores import By, score_rows
 from kronos_client.feeds.store import SCORES_KEPT_DAYS, FeedLimits, FeedStore, gone, reading
-from kronos_client.feeds.stored import Read
+from kronos_client.feeds.stored import Read, feed_key, part_key
 from kronos_client.redis.connection import AWAY, is_refused, reachable
 from kronos_client.redis.routing import choose_queue, live_workers
 from kronos_client.settings import ClientSettings, settings_for
@@ -309,7 +308,7 @@ class Feed:
         ids = self.ids() if by == "series" else []
         reads = zip(ids, self._store.read(self._uid, ids), strict=True)
         num_restarts = {name: read.record.num_restarts for name, read in reads if read.record}
-        with reading(scores_key(self._uid)):
+        with reading(part_key("scores", self._uid)):
             return score_rows(sums, by, num_restarts)
 
     def _frame(self, rows: Iterable[dict[str, Any]], max_age_s: float) -> "pd.DataFrame":

@@ -20,26 +20,10 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.names import CELERY_PRIORITIES, FORECAST_TASK, job_key
 from kronos_client.feeds.adaptive import LIMIT
-from kronos_client.feeds.keys import (
-    FEEDS_KEY,
-    OF_A_FEED,
-    adaptive_key,
-    blocks_key,
-    day_keys,
-    due_key,
-    feed_key,
-    latest_key,
-    pending_key,
-    scores_key,
-    series_key,
-    taken_key,
-    turns_key,
-    unlisted_key,
-    updates_key,
-    versions_key,
-)
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.stored import (
+    FEEDS_KEY,
+    PARTS,
     Delivery,
     Ends,
     Read,
@@ -47,7 +31,11 @@ from kronos_client.feeds.stored import (
     TakenFeed,
     Unscored,
     Write,
+    day_keys,
+    feed_key,
     packed,
+    part_key,
+    part_keys,
     unpacked,
 )
 from kronos_client.redis.connection import connect, reachable, run_script
@@ -137,21 +125,21 @@ class FeedStore:
                 part = list(ids[first : first + CHUNK])
                 # A full Redis refuses transactions. An append between both is found: the version is old then.
                 pipe: Any = self.redis.pipeline(transaction=False)
-                pipe.hmget(versions_key(uid), part)
-                pipe.hmget(series_key(uid), part)
+                pipe.hmget(part_key("versions", uid), part)
+                pipe.hmget(part_key("series", uid), part)
                 versions, records = pipe.execute()
                 read += map(Read.from_fields, records, versions)
         return read
 
     def series_ids(self, uid: str) -> list[str]:
         """The ids of all series, sorted."""
-        with reading(versions_key(uid)):
-            ids: Any = self.redis.hkeys(versions_key(uid))
+        with reading(part_key("versions", uid)):
+            ids: Any = self.redis.hkeys(part_key("versions", uid))
             return sorted(name.decode() for name in ids)
 
     def blocks(self, uid: str, names: Iterable[str]) -> dict[str, bytes | None]:
         """Blocks by their names; None for one that is not there. Those that were read before cost nothing."""
-        return self._fields(uid, blocks_key(uid), names)
+        return self._fields(uid, part_key("blocks", uid), names)
 
     def write(self, name: str, uid: str, writes: Sequence[Write], queue: str, spec: FeedSpec) -> bool:
         """Store blocks, then make all records visible. False, with nothing visible, if a series has changed.
@@ -166,7 +154,7 @@ class FeedStore:
         uploads, old = _lines(added), _lines(block for write in writes for block in write.old)
         for names in uploads:
             contents = [added[block] for block in names.split()]
-            keys = [feed_key(name), unlisted_key(uid), blocks_key(uid)]
+            keys = [feed_key(name), *part_keys(uid, "unlisted", "blocks")]
             if not self._run("feed_upload", keys, [uid, UNSEEN_S, names, *contents]):
                 raise gone(name)
         limits = self.limits
@@ -177,8 +165,11 @@ class FeedStore:
             args += [write.series_id, write.record.to_bytes(), f"{write.version}{known}"]
         args += uploads + old
         keys = [feed_key(name), FEEDS_KEY]
-        keys += [key(uid) for key in (series_key, versions_key, due_key, turns_key, latest_key)]
-        keys += [list_key(f"{queue}{FEED}", CELERY_PRIORITIES[spec.job["priority"]]), unlisted_key(uid)]
+        keys += part_keys(uid, "series", "versions", "due", "turns", "latest")
+        keys += [
+            list_key(f"{queue}{FEED}", CELERY_PRIORITIES[spec.job["priority"]]),
+            part_key("unlisted", uid),
+        ]
         answer, *number = self._run("feed_append", keys, args)
         if answer == b"gone":
             raise gone(name)
@@ -194,8 +185,7 @@ class FeedStore:
         """The due series of a feed, for a job; None if the feed is gone."""
         name, uid, job_id, source = delivery
         keys = [feed_key(name), source, job_key(job_id)]
-        keys += [key(uid) for key in (due_key, taken_key, turns_key)]
-        keys += [key(uid) for key in (series_key, versions_key, adaptive_key, pending_key)]
+        keys += part_keys(uid, "due", "taken", "turns", "series", "versions", "adaptive", "pending")
         answer = self._run("feed_take", keys, [uid, job_id])
         if not answer:
             return None
@@ -214,7 +204,7 @@ class FeedStore:
         """What is kept of forecasts, by series and version. Those made or read here before cost nothing."""
         kept = {name: {each: f"{name}\n{each}" for each in known} for name, known in versions.items()}
         names = [field for fields in kept.values() for field in fields.values()]
-        found = self._fields(uid, pending_key(uid), names)
+        found = self._fields(uid, part_key("pending", uid), names)
         return {
             name: {version: content for version, field in fields.items() if (content := found[field])}
             for name, fields in kept.items()
@@ -223,7 +213,7 @@ class FeedStore:
     def pending(self, uid: str, series_id: str) -> dict[int, bytes]:
         """All that is kept of a series' forecasts, by version."""
         with reachable():
-            found: Any = self.redis.hget(pending_key(uid), series_id)
+            found: Any = self.redis.hget(part_key("pending", uid), series_id)
         return self.kept_forecasts(uid, {series_id: Unscored.from_bytes(found).kept})[series_id]
 
     def end(
@@ -240,8 +230,7 @@ class FeedStore:
         """
         name, uid, job_id, source = delivery
         keys = [feed_key(name), source, job_key(job_id)]
-        keys += [key(uid) for key in (due_key, taken_key, latest_key, updates_key)]
-        keys += [key(uid) for key in (scores_key, adaptive_key, pending_key)]
+        keys += part_keys(uid, "due", "taken", "latest", "updates", "scores", "adaptive", "pending")
         args: list[Any] = [uid, job_id, SCORES_KEPT_DAYS * 86_400, LIMIT]
         for added in (sums, shared):
             args.append(len(added))
@@ -263,7 +252,7 @@ class FeedStore:
     def scores(self, uid: str, days: int | None) -> dict[str, Array]:
         """Sums of scores by field, of all time or of the last days by Redis's clock."""
         today = int(self.now() // 86_400)
-        keys = [scores_key(uid)] if days is None else day_keys(uid, today, days)
+        keys = [part_key("scores", uid)] if days is None else day_keys(uid, today, days)
         sums: dict[str, Array] = {}
         for key in keys:
             with reading(key):
@@ -275,7 +264,7 @@ class FeedStore:
 
     def latest(self, uid: str, ids: Sequence[str] | None = None) -> dict[str, FeedUpdate]:
         """The newest update of each series, or of these, that have one."""
-        key = latest_key(uid)
+        key = part_key("latest", uid)
         with reading(key):
             if ids is None:
                 known: Any = self.redis.hgetall(key)
@@ -287,12 +276,12 @@ class FeedStore:
     def last_update_id(self, uid: str) -> str:
         """The id of the newest update; ``0`` if there is none."""
         with reachable():
-            newest: Any = self.redis.xrevrange(updates_key(uid), count=1)
+            newest: Any = self.redis.xrevrange(part_key("updates", uid), count=1)
         return newest[0][0].decode() if newest else "0"
 
     def updates(self, uid: str, after: str, wait_s: float) -> list[FeedUpdate]:
         """The next updates after the one with this id. Waits for the first."""
-        key = updates_key(uid)
+        key = part_key("updates", uid)
         with reachable():
             wait_ms = max(1, int(wait_s * 1000)) if wait_s > 0 else None  # 0 would wait for ever
             streams: Any = self.redis.xread({key: after}, count=MAX_UPDATES_READ, block=wait_ms)
@@ -304,7 +293,7 @@ class FeedStore:
 
     def delete(self, name: str, uid: str, before: float | None = None) -> bool:
         """Remove a feed and all that belongs to it, if its last append was ``before`` a moment."""
-        keys = [feed_key(name), FEEDS_KEY, *(key(uid) for key in OF_A_FEED)]
+        keys = [feed_key(name), FEEDS_KEY, *part_keys(uid, *PARTS)]
         keys += day_keys(uid, int(self.now() // 86_400), SCORES_KEPT_DAYS)
         return bool(self._run("feed_delete", keys, [name, uid, "" if before is None else before]))
 

@@ -1,15 +1,46 @@
-"""What ``FeedStore`` reads and writes of series and jobs, and the forms in which Redis has it."""
+"""The keys of feeds in Redis, what ``FeedStore`` reads and writes there, and the forms that it has there."""
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self, get_args
 
 from kronos_client.contract.compressed import compressed, decompressed
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.manifest import Manifest
+from kronos_client.contract.names import KEY_PREFIX
 from kronos_client.feeds.blocks import Record
 from kronos_client.feeds.options import FeedSpec
 from kronos_model.evaluation.windows import Array
+
+FEEDS_KEY: Final = f"{KEY_PREFIX}feeds"
+"""The sorted set of feeds' names, by their last append."""
+Part = Literal[
+    "series", "versions", "blocks", "unlisted", "due", "turns", "taken", "latest",
+    "updates", "pending", "adaptive", "scores",
+]  # fmt: skip
+"""What a feed has under keys of its own; ``kronos_client/redis/lua/README.md`` says what they hold."""
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
+
+
+def feed_key(name: str) -> str:
+    """The key of a feed's uid, options and size."""
+    return f"{KEY_PREFIX}feed:{name}"
+
+
+def part_key(part: Part, uid: str) -> str:
+    """The key of a part of a feed."""
+    return f"{KEY_PREFIX}feed_{part}:{uid}"
+
+
+def part_keys(uid: str, *parts: Part) -> list[str]:
+    """The keys of some parts."""
+    return [part_key(part, uid) for part in parts]
+
+
+def day_keys(uid: str, today: int, days: int) -> list[str]:
+    """The keys of the sums of scores of the last days; ``part_key`` has that of all time."""
+    return [f"{part_key('scores', uid)}:{day}" for day in range(today, today - days, -1)]
+
 
 VERSION: Final = re.compile(rb"(\d+) (\d+\.?\d*)")
 UNSCORED: Final = re.compile(rb"(\d+) (-?\d+)([ \d]*)\n(.*)", re.DOTALL)

@@ -27,7 +27,7 @@ from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.names import FEED_APPEND_TASK
 from kronos_client.feeds import options
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import due_key, feed_key, taken_key
+from kronos_client.feeds.stored import feed_key, part_key
 from kronos_client.redis.queues import FEED, list_key
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.synthetic import candles
@@ -264,8 +264,8 @@ class Universe:
             lambda: self.versions() == {name: read.version for name, read in newest.items()},
             "every newest bar is forecast",
         )
-        await_true(lambda: not raw.hlen(taken_key(feed._uid)), "no job holds a series")
-        assert not raw.zcard(due_key(feed._uid))
+        await_true(lambda: not raw.hlen(part_key("taken", feed._uid)), "no job holds a series")
+        assert not raw.zcard(part_key("due", feed._uid))
         end = max(self.ends)
         for name, bars in self.bars.items():
             held, wanted = pd.DataFrame(feed.bars(name)), bars[end - WINDOW : end]
@@ -392,7 +392,9 @@ def test_faults_of_all_kinds(
         note(f"newer forecasts of all series after s: {name}", each_s)
     universe.stop()
     universe.append_last()
-    await_true(lambda: redis.connection.hlen(taken_key(universe.feed._uid)), "the last bars are taken")
+    await_true(
+        lambda: redis.connection.hlen(part_key("taken", universe.feed._uid)), "the last bars are taken"
+    )
     for _ in fleet.running:
         kill()
     universe.assert_balanced(client)

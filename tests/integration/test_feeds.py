@@ -15,7 +15,7 @@ from kronos_client.contract.columns import encode_column
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import FEED_APPEND_TASK, result_key
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import feed_key, pending_key, taken_key, updates_key
+from kronos_client.feeds.stored import feed_key, part_key
 from kronos_client.redis.queues import DELIVERY_KEYS
 from kronos_model.bars.columns import COLUMNS
 from tests.integration.conftest import PACED, PARITY, WorkerUnderTest
@@ -128,23 +128,23 @@ def test_a_plain_celery_client_appends_by_a_task(redis, start):
         assert len(feed.bars("B")["close"]) == 40
 
 
-@pytest.mark.parametrize("key", [pending_key, updates_key])
-def test_a_job_ends_by_an_error_where_another_program_wrote_its_feeds_keys(redis, start, key):
+@pytest.mark.parametrize("part", ["pending", "updates"])
+def test_a_job_ends_by_an_error_where_another_program_wrote_its_feeds_keys(redis, start, part):
     start("worker", WORKER)
-    name = key.__name__
+    name = f"another-wrote-{part}"
     with Feed.open(name, url=redis.url, **OPTIONS) as feed, ForecastClient(redis.url) as client:
-        raw = feed._store.redis
-        raw.set(key(feed._uid), "another program's")
+        raw, key = feed._store.redis, part_key(part, feed._uid)
+        raw.set(key, "another program's")
         feed.append(bars(0, 50))
         job_id = f"feed-{feed._uid}-1"
         await_true(lambda: raw.exists(result_key(job_id)), "it is taken")
         with pytest.raises(JobError) as failed:
             client.forecast_handle(job_id).wait(timeout_s=WAIT_S)
         assert failed.value.code == ErrorCode.KEY_UNREADABLE
-        assert key(feed._uid) in failed.value.message
+        assert key in failed.value.message
         places = ["cpu.feed\x06\x163", *DELIVERY_KEYS["forecast"][:2]]
         await_true(lambda: not raw.exists(*places), "no message is left")
-        raw.delete(key(feed._uid))
+        raw.delete(key)
         raw.hset(feed_key(name), "waiting", "feed-0 1.0")  # a minute later
         feed.append(bars(50, 51))
         await_true(lambda: len(versions(feed)) == len(NAMES), "all are forecast")
@@ -155,11 +155,11 @@ def test_a_killed_workers_series_are_forecast_within_two_visibility_timeouts(red
     with Feed.open("g", url=redis.url, **OPTIONS | {"sample_count": 128}) as feed:  # 4 series a job
         after = feed.last_update_id()
         feed.append(bars(0, 50))
-        await_true(lambda: feed._store.redis.hlen(taken_key(feed._uid)), "it computes some of them")
-        held = feed._store.redis.hgetall(taken_key(feed._uid))
+        await_true(lambda: feed._store.redis.hlen(part_key("taken", feed._uid)), "it computes some of them")
+        held = feed._store.redis.hgetall(part_key("taken", feed._uid))
         start("other", WORKER)
         await_true(lambda: len(versions(feed)) == 2, "it computes the other series")
-        assert feed._store.redis.hgetall(taken_key(feed._uid)) == held
+        assert feed._store.redis.hgetall(part_key("taken", feed._uid)) == held
         killed.process.kill()
         killed.process.wait(WAIT_S)
         waited_s = await_true(lambda: len(versions(feed)) == len(NAMES), "all are forecast")

@@ -15,9 +15,9 @@ from redis import Redis
 
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import blocks_key, feed_key, series_key, unlisted_key
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import FeedLimits, FeedStore
+from kronos_client.feeds.stored import feed_key, part_key
 from kronos_client.redis.connection import connect
 from kronos_client.settings import ClientSettings
 from kronos_client.testing import FakeForecastClient
@@ -54,17 +54,17 @@ def is_held(feed: Feed, expected: pd.DataFrame, name="A") -> bool:
 
 def listed_blocks(redis: Redis, feed: Feed) -> set[str]:
     """The names of blocks that records list; all others are noted to be removed."""
-    old = {name for names in redis.zrange(unlisted_key(feed._uid), 0, -1) for name in names.split()}
-    read = feed._store.read(feed._uid, redis.hkeys(series_key(feed._uid)))
+    old = {name for names in redis.zrange(part_key("unlisted", feed._uid), 0, -1) for name in names.split()}
+    read = feed._store.read(feed._uid, redis.hkeys(part_key("series", feed._uid)))
     listed = {block.name for series in read for block in series.record.blocks}
     assert not listed & old
-    assert listed <= {*redis.hkeys(blocks_key(feed._uid))} <= listed | old
+    assert listed <= {*redis.hkeys(part_key("blocks", feed._uid))} <= listed | old
     return listed
 
 
 def num_listed_bytes(redis: Redis, feed: Feed) -> int:
     """The size of the blocks that records list."""
-    return sum(redis.hstrlen(blocks_key(feed._uid), name) for name in listed_blocks(redis, feed))
+    return sum(redis.hstrlen(part_key("blocks", feed._uid), name) for name in listed_blocks(redis, feed))
 
 
 def code_of(call, *arguments, **options) -> str:
@@ -345,7 +345,7 @@ def test_an_error_reply_leaves_all_or_nothing_and_the_append_can_be_repeated(
 
 
 def test_blocks_that_no_record_lists_go_by_later_appends(feed, redis):
-    keys = [feed_key("f"), unlisted_key(feed._uid), blocks_key(feed._uid)]
+    keys = [feed_key("f"), part_key("unlisted", feed._uid), part_key("blocks", feed._uid)]
 
     def upload(names: str) -> None:
         contents = [b"x" for _ in names.split()]
@@ -372,8 +372,8 @@ def test_blocks_that_no_record_lists_go_by_later_appends(feed, redis):
 def test_a_full_redis_is_read_and_makes_room_when_it_refuses_an_append(feed, redis):
     for end in range(60, 70):
         feed.append(WHOLE[:end])
-    old = redis.zrange(unlisted_key(feed._uid), 0, -1)
-    redis.zadd(unlisted_key(feed._uid), dict.fromkeys(old, 0))
+    old = redis.zrange(part_key("unlisted", feed._uid), 0, -1)
+    redis.zadd(part_key("unlisted", feed._uid), dict.fromkeys(old, 0))
     redis.config_set("maxmemory", 1)
     try:
         assert code_of(feed.append, WHOLE[:71]) == "BROKER_UNREACHABLE"
@@ -382,7 +382,7 @@ def test_a_full_redis_is_read_and_makes_room_when_it_refuses_an_append(feed, red
     finally:
         redis.config_set("maxmemory", 0)
     assert old
-    assert redis.zrange(unlisted_key(feed._uid), 0, -1) == []
+    assert redis.zrange(part_key("unlisted", feed._uid), 0, -1) == []
     assert feed.append(WHOLE[:71]).num_new == 2
 
 

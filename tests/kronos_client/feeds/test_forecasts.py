@@ -20,9 +20,8 @@ from kronos_client.contract.names import FORECAST_TASK, job_key
 from kronos_client.feeds.aio import AsyncFeed
 from kronos_client.feeds.feed import Feed
 from kronos_client.feeds.job import FeedJob, is_feed_job
-from kronos_client.feeds.keys import blocks_key, taken_key
 from kronos_client.feeds.store import FeedStore
-from kronos_client.feeds.stored import Read
+from kronos_client.feeds.stored import Read, part_key
 from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import QueueState, queue_states
 from kronos_client.settings import ClientSettings
@@ -457,7 +456,7 @@ def test_a_late_outcome_leaves_newer_bars_to_the_later_delivery(feed, worker, re
     last = worker.again(late.message)
     worker.finish(last, last.take())
     assert feed.forecast("s1").version == 2
-    assert not redis.exists(taken_key(feed._uid))
+    assert not redis.exists(part_key("taken", feed._uid))
 
 
 def test_an_error_of_one_series_is_its_own_and_all_updates_follow_their_schema(feed, worker):
@@ -485,7 +484,7 @@ def first_block(feed: Feed, name: str) -> str:
 def test_lost_bars_fail_their_series_alone(feed, worker, redis):
     naive = all_bars()
     feed.append(naive.assign(ds=naive["ds"].dt.tz_localize(None)))  # so that none is overdue
-    redis.hdel(blocks_key(feed._uid), first_block(feed, "s2"))
+    redis.hdel(part_key("blocks", feed._uid), first_block(feed, "s2"))
     worker.run()
     assert {name: feed.forecast(name).error and feed.forecast(name).error.code for name in NAMES} == {
         name: "FEED_GONE" if name == "s2" else None for name in NAMES
@@ -500,7 +499,7 @@ def test_a_series_whose_bars_are_lost_is_replaced(feed, worker, redis, redis_ser
     worker.run()
     records = f"kronos:feed_series:{feed._uid}"
     if lost == "block":
-        redis.hdel(blocks_key(feed._uid), first_block(feed, "s2"))
+        redis.hdel(part_key("blocks", feed._uid), first_block(feed, "s2"))
     else:
         redis.hdel(records, "s2")
     with Feed.open("f", url=redis_server.url) as fresh:  # which has read no blocks

@@ -8,8 +8,8 @@ from redis import Redis
 
 from kronos_client.contract.errors import JobError
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import FEEDS_KEY, OF_A_FEED, feed_key
 from kronos_client.feeds.store import FeedStore
+from kronos_client.feeds.stored import FEEDS_KEY, PARTS, feed_key, part_keys
 from kronos_client.redis.queues import queue_states
 from tests.kronos_client.feeds.test_forecasts import HandWorker, worker  # noqa: F401
 from tests.kronos_client.feeds.test_scores import some_bars
@@ -26,7 +26,7 @@ def both(num_bars: int, first: int = 0) -> pd.DataFrame:
 
 
 def keys_of(feed: Feed) -> list[str]:
-    return [feed_key("f"), FEEDS_KEY, *(key(feed._uid) for key in OF_A_FEED)]
+    return [feed_key("f"), FEEDS_KEY, *part_keys(feed._uid, *PARTS)]
 
 
 def outcomes(calls: list[Callable[[], object]]) -> list[JobError]:
@@ -92,7 +92,7 @@ def assert_mended(feed: Feed, redis: Redis, redis_server, worker: HandWorker) ->
         assert list(redis.scan_iter("*feed*")) == []
 
 
-@pytest.mark.parametrize("number", range(2 + len(OF_A_FEED)))
+@pytest.mark.parametrize("number", range(2 + len(PARTS)))
 def test_a_key_of_another_type(feed, redis, redis_server, worker, number):  # noqa: F811
     key = keys_of(feed)[number]
     redis.delete(key)
@@ -109,7 +109,7 @@ def test_a_key_of_another_type(feed, redis, redis_server, worker, number):  # no
 
 
 @pytest.mark.parametrize("junk", JUNK)
-@pytest.mark.parametrize("number", range(2, 2 + len(OF_A_FEED)))
+@pytest.mark.parametrize("number", range(2, 2 + len(PARTS)))
 def test_values_of_another_form(feed, redis, redis_server, worker, number, junk):  # noqa: F811
     key = keys_of(feed)[number]
     feed.append(both(1, 23))

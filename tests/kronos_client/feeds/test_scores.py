@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.feeds.feed import Feed
-from kronos_client.feeds.keys import blocks_key, feed_key, unlisted_key
+from kronos_client.feeds.stored import feed_key, part_key
 from kronos_client.redis.connection import connect
 from kronos_model.bars.synthetic import candles
 from kronos_model.evaluation.naive import bootstrap_draws
@@ -186,7 +186,7 @@ def test_a_deleted_feed_leaves_nothing(redis, redis_server, worker):  # noqa: F8
             feed.append(some_bars(max(1, 30 - first), first))
             worker.run()
         # An append that is cut off, and a job that is not over.
-        keys = [feed_key("f"), unlisted_key(feed._uid), blocks_key(feed._uid)]
+        keys = [feed_key("f"), part_key("unlisted", feed._uid), part_key("blocks", feed._uid)]
         feed._store._run("feed_upload", keys, [feed._uid, 600, "cut", b"x"])
         feed.append(some_bars(1, 32))
         worker.take().take()

@@ -7,6 +7,7 @@ from pathlib import Path
 from kronos_client.client import ForecastClient
 from kronos_client.contract import names
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
+from kronos_client.feeds.stored import PARTS
 from kronos_client.redis import queues
 from kronos_client.redis.connection import connect
 from kronos_client.redis.job_store import Ending, JobStore
@@ -35,10 +36,11 @@ def keys_in_code() -> set[str]:
     packages = ("kronos_client", "worker", "api_stub", "kronos_cli")
     modules = [path.read_text() for name in packages for path in (ROOT / name).rglob("*.py")]
     in_scripts = chain(*(re.findall(r"'(kronos[:.][\w:.]+)", text) for text in scripts))
-    in_modules = chain(*(re.findall(r'f"{KEY_PREFIX}([\w:]+)', text) for text in modules))
-    return {*in_scripts, *(f"{names.KEY_PREFIX}{name}" for name in in_modules)} - {
-        "kronos:nobody"
-    }  # a channel
+    in_modules = {*chain(*(re.findall(r'f"{KEY_PREFIX}([\w:]+)', text) for text in modules))}
+    in_modules |= {f"feed_{part}:" for part in PARTS}
+    in_modules.remove("feed_")  # before a part's name
+    found = {*in_scripts, *(f"{names.KEY_PREFIX}{name}" for name in in_modules)}
+    return found - {"kronos:nobody"}  # a channel
 
 
 def test_it_has_each_key_that_scripts_and_modules_name():
