@@ -3,7 +3,8 @@
 A request passes these files in order:
 
 - ``main`` builds the app; ``__main__`` serves it. ``settings`` has what it reads of the environment.
-- ``middleware`` has keys, limits, encodings and the log; ``scopes`` what a key allows.
+- ``keys`` reads the accepted keys and what each allows; ``middleware`` has authentication, limits,
+  encodings and the log.
 - ``routes`` answer it. ``uploads`` read files of candles, ``webhooks`` call back when a job ends.
 - ``agents`` serves tools for agents, if the setting says so.
 - ``backend`` sends jobs to Redis and waits for them; ``job_state`` names their states.

@@ -15,9 +15,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api_stub.backend import Backend
+from api_stub.keys import check_scope, key_of, own_name
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.candles import file_warnings, read_path
-from api_stub.scopes import check_scope, key_of, own_name
 from api_stub.uploads.dataset_folder import data_folder, dataset_path, stored_files
 from kronos_client.mcp.server import make_server
 from kronos_client.mcp.service import MAX_LISTED, READS, AnyContext, FileCandles, Service, answer

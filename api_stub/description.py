@@ -8,6 +8,7 @@ from pydantic.json_schema import models_json_schema
 from pydantic_core import from_json
 
 from api_stub.addresses import PROBES, UPLOADS
+from api_stub.keys import SCHEME
 from api_stub.problems import MEDIA_TYPE, STATUSES, HttpCode, HttpError, Problem
 from api_stub.routes.job_views import (
     BACKTESTS,
@@ -19,7 +20,6 @@ from api_stub.routes.job_views import (
 )
 from api_stub.routes.prediction_jobs import PredictionJob
 from api_stub.routes.predictions import SingleRequest
-from api_stub.scopes import SCHEME
 from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.feed import FeedSeries, FeedUpdate, PastForecast

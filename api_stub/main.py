@@ -15,10 +15,11 @@ from api_stub import page_files, problems
 from api_stub.addresses import DESCRIPTIONS
 from api_stub.backend import Backend
 from api_stub.description import ABOUT, describe
+from api_stub.keys import read_keys
+from api_stub.middleware.authentication import Keys
 from api_stub.middleware.body_limits import BodyLimits, BodyRate
 from api_stub.middleware.encodings import Decoding, Encoding
 from api_stub.middleware.head import Head
-from api_stub.middleware.keys import Keys, read_keys
 from api_stub.middleware.rate_limit import HEADERS, RateLimit
 from api_stub.middleware.request_log import RequestLog
 from api_stub.routes import (
@@ -34,6 +35,7 @@ from api_stub.routes import (
     models,
     predict,
     promotions,
+    workers,
 )
 from api_stub.routes.query import KNOWN_QUERY
 from api_stub.settings import ApiSettings
@@ -53,6 +55,7 @@ PARTS: Final = (
     models,
     candles,
     datasets,
+    workers,
     health,
     metrics,
     page_files,

@@ -16,8 +16,7 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
-from api_stub.middleware.keys import read_keys
-from api_stub.scopes import SCOPES
+from api_stub.keys import SCOPES, read_keys
 from kronos_cli.main import cli
 from kronos_model.engine.native.compiling import TIMEOUT_S
 from tests.all_settings import AllSettings

@@ -1,7 +1,7 @@
 """Middleware for every request, from the outside: log, keys, rate, body, encodings, HEAD.
 
 - ``request_log``: one log line, request ids, and an answer to defects.
-- ``keys``: keys with their scopes, and host names.
+- ``authentication``: keys with their scopes, and host names.
 - ``rate_limit``: requests a minute of a key.
 - ``body_limits``: how slowly a body may come, and its size.
 - ``encodings``: decoded bodies and compressed answers.

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api_stub.addresses import DESCRIPTIONS, PROBES, address_of
 from api_stub.backend import Backend
+from api_stub.keys import key_of
 from api_stub.problems import HttpCode, HttpError
-from api_stub.scopes import key_of
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import KEY_PREFIX
 from kronos_client.redis.scripts import read_script

@@ -5,5 +5,5 @@
 - Predictions in one request: ``predict`` (routes), ``predictions`` (fields), ``prediction_jobs`` (jobs).
 - Jobs: ``jobs`` (of all kinds), ``backtest_reports``.
 - Files: ``candles``, ``file_forecasts``, ``datasets``.
-- Operation: ``models``, ``health``, ``metrics``.
+- Operation: ``models``, ``workers`` (and the largest jobs they accept), ``health``, ``metrics``.
 """

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Header
 from fastapi.responses import FileResponse
 
 from api_stub.backend import BackendDependency
+from api_stub.keys import needs
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.job_views import BACKTESTS
 from api_stub.routes.jobs import AnyId
 from api_stub.routes.tables import preferred
-from api_stub.scopes import needs
 from kronos_client.registry.registered_model import output_folder
 
 router = APIRouter(prefix=BACKTESTS, tags=["backtests"], dependencies=[needs("train")])

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency
-from api_stub.scopes import needs
+from api_stub.keys import needs
 from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency, receiving
 from api_stub.uploads.file_process import read_upload
 from kronos_client.contract.errors import ErrorCode

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field
 
 from api_stub.backend import BackendDependency
+from api_stub.keys import needs
 from api_stub.routes.query import MAX_LIMIT, NEXT, Cursor, Limit, page_of
-from api_stub.scopes import needs
 from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency, receiving
 from api_stub.uploads.dataset_folder import DATASET_NAME, StoredFile, data_folder, remove, store, stored_files
 from kronos_model.bars.files.content import SAVE_AS_CSV

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
 
 from api_stub.backend import BackendDependency
+from api_stub.keys import has_admin, needs
 from api_stub.routes.query import Limit
-from api_stub.scopes import has_admin, needs
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.core.job_facts import Where, next_step

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from api_stub.backend import Backend, BackendDependency
 from api_stub.job_state import problem_of
+from api_stub.keys import needs, own_name
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
-from api_stub.scopes import needs, own_name
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate, NewBars
 from kronos_client.contract.names import MAX_ID_CHARS

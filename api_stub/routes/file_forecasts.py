@@ -8,13 +8,13 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 
+from api_stub.keys import needs
 from api_stub.problems import HttpError
 from api_stub.routes.candles import BadRows, Dropped, Instrument, Name, file_warnings, read_body, read_path
 from api_stub.routes.documented import json_only
 from api_stub.routes.job_views import FORECASTS, ForecastView
 from api_stub.routes.submission import Waiting
 from api_stub.routes.tables import AS_TABLES, table_response
-from api_stub.scopes import needs
 from api_stub.uploads.body import FILE_BODY, ReadOptionsDependency
 from api_stub.uploads.dataset_folder import data_folder, dataset_path
 from api_stub.webhooks.sender import WebhooksDependency

@@ -1,23 +1,22 @@
-"""The live workers, and the health of this service."""
+"""The health of this service, and whether a worker is ready."""
 
 import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
 import psutil
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from api_stub.backend import Backend, BackendDependency, Pool
+from api_stub.backend import Backend, BackendDependency
 from api_stub.routes.predictions import version_of
-from api_stub.settings import ApiSettings
+from api_stub.routes.workers import QueueView, queue_views
 from kronos_client import __version__
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.model_info import EngineKind
 from kronos_client.contract.names import SCHEMA_VERSION
-from kronos_client.contract.worker_status import AnyWorkerStatus
 from kronos_client.redis.queues import is_gpu_queue
 
 router = APIRouter(prefix="/v1", tags=["operation"])
@@ -41,27 +40,6 @@ class Version(BaseModel):
 
     version: str = Field(default=__version__, examples=["0.1.0"])
     schema_version: int = Field(default=SCHEMA_VERSION, description="newest layout of jobs that it reads")
-
-
-class QueueView(BaseModel):
-    """A queue: its workers, and its waiting jobs by priority."""
-
-    workers: int
-    ready: int
-    lengths: dict[str, int] = Field(examples=[{"high": 0, "normal": 3, "low": 0}])
-
-
-class WorkersView(BaseModel):
-    """The live workers and all queues."""
-
-    workers: list[Annotated[AnyWorkerStatus, Field(discriminator="role")]] = Field(
-        description="each as `kronos status --json` prints it"
-    )
-    queues: dict[str, QueueView]
-    limits: dict[str, int] = Field(
-        description="the most that this service and all its forecast workers accept in a job or an upload",
-        examples=[{"max_sample_count": 256, "max_bars": 8192, "max_upload_bytes": 268435456}],
-    )
 
 
 class Ready(BaseModel):
@@ -122,14 +100,6 @@ class Detailed(BaseModel):
     timestamp: datetime
     uptime_seconds: float
     checks: Checks
-
-
-@router.get("/workers", response_model_exclude_unset=True)
-async def list_workers(backend: BackendDependency) -> WorkersView:
-    """Every worker's status. Workers announce it every five seconds; it is read at most once a second."""
-    pool = await backend.pool()
-    limits = _limits(pool, backend.settings)
-    return WorkersView(workers=pool.workers, queues=queue_views(pool), limits=limits)
 
 
 @router.get("/healthz")
@@ -198,26 +168,6 @@ async def _ready(backend: Backend) -> Ready:
         queues=queue_views(pool),
         detail=None if shown.is_ready else why_not,
     )
-
-
-def queue_views(pool: Pool) -> dict[str, QueueView]:
-    """A view of each queue, by its name."""
-    views = {}
-    for queue, state in pool.queues.items():
-        workers = [worker for worker in pool.workers if worker.queue == queue]
-        ready = sum(worker.is_ready for worker in workers)
-        views[queue] = QueueView(workers=len(workers), ready=ready, lengths=state.lengths)
-    return views
-
-
-def _limits(pool: Pool, settings: ApiSettings) -> dict[str, int]:
-    """This service's limits, lowered to those of the forecast worker that accepts least."""
-    own = settings.limits().model_dump(exclude={"max_pred_len"})
-    lowest = {
-        name: min([limit, *(worker.limits.get(name, limit) for worker in pool.forecasting)])
-        for name, limit in own.items()
-    }
-    return lowest | {"max_upload_bytes": settings.api_max_upload_bytes}
 
 
 def _check_memory() -> MemoryCheck:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, create_model
 
 from api_stub.backend import Backend, BackendDependency
 from api_stub.job_state import problem_of
+from api_stub.keys import KeyScope, needs
 from api_stub.problems import HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, json_only
 from api_stub.routes.job_views import (
@@ -28,7 +29,6 @@ from api_stub.routes.job_views import (
 from api_stub.routes.query import Cursor, Limit
 from api_stub.routes.submission import SubmissionDependency
 from api_stub.routes.tables import AS_TABLES, PreferredTable, table_response
-from api_stub.scopes import KeyScope, needs
 from api_stub.webhooks.sender import WebhooksDependency
 from kronos_client.contract.backtest import BacktestJob
 from kronos_client.contract.errors import JobError

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, expo
 from starlette.types import Scope
 
 from api_stub.backend import BackendDependency
-from api_stub.routes.health import queue_views
-from api_stub.scopes import needs
+from api_stub.keys import needs
+from api_stub.routes.workers import queue_views
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.worker_status import FinetuneWorkerStatus
 

@@ -14,10 +14,10 @@ from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend, BackendDependency
 from api_stub.job_state import JobProblem
+from api_stub.keys import needs
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import json_only
 from api_stub.routes.query import MAX_LIMIT, NEXT, Cursor, Limit, page_of
-from api_stub.scopes import needs
 from api_stub.settings import ApiSettings
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.forecast import Device

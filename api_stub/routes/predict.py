@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, Field
 from pydantic_core import to_json
 
+from api_stub.keys import needs
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
 from api_stub.routes.job_views import FORECASTS, Accepted, result_of
@@ -16,7 +17,6 @@ from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
 from api_stub.routes.submission import Waiting, WaitingRequest
 from api_stub.routes.tables import AS_TABLES, table_response
-from api_stub.scopes import needs
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_shared
 from kronos_client.contract.results import ForecastResult

@@ -8,9 +8,9 @@ from fastapi import Path as InPath
 from pydantic import BaseModel, ConfigDict, Field
 
 from api_stub.backend import BackendDependency
+from api_stub.keys import check_scope, needs
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import json_only
-from api_stub.scopes import check_scope, needs
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.names import MAX_ID_CHARS
 from kronos_client.registry.model_registry import ModelRegistry

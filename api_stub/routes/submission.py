@@ -11,8 +11,8 @@ from fastapi import Depends, Header, Query, Request
 from starlette.requests import ClientDisconnect
 
 from api_stub.backend import Backend, BackendDependency
+from api_stub.keys import key_of
 from api_stub.routes.tables import PreferredTable
-from api_stub.scopes import key_of
 from kronos_client.contract.names import MAX_ID_CHARS
 
 IDEMPOTENT_PREFIX: Final = "idem-"

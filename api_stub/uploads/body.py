@@ -9,8 +9,8 @@ from fastapi import Depends, Query, Request
 from pydantic import BaseModel, Field
 
 from api_stub.backend import Backend
+from api_stub.keys import key_of
 from api_stub.problems import HttpCode, HttpError
-from api_stub.scopes import key_of
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.files.content import SAVE_AS_CSV
 from kronos_model.bars.files.find import PARQUET_SUFFIXES, SUFFIXES

@@ -16,7 +16,8 @@ group.py             the processes that train together
 data.py              reading the candles; split.py: cutting them into training, validation and test
 starting_point.py    the model and tokenizer to begin with
 stages/              training one of the two
-final_evaluation.py  the comparison after it; advice.py: what to try if the model is not better
+final_evaluation.py  the comparison after it; advice.py: warnings before training, and what to try
+                     if the model is not better
 run_folder.py        the run's files; reporting.py: its events
 """
 

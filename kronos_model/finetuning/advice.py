@@ -1,18 +1,71 @@
-"""What to try after a run whose model is not better, from what the run measured. No torch."""
+"""What a run warns of before it trains, and what to try after one whose model is not better. No torch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from kronos_model.bars.columns import Instrument
 from kronos_model.evaluation.naive import BOOTSTRAP
 from kronos_model.evaluation.report import GOOD_COVERAGE, MIN_PATHS, START
+from kronos_model.evaluation.windows import MIN_GROUPS, Windows, spread, window_times
 from kronos_model.finetuning.config import FinetuneConfig
+from kronos_model.finetuning.split import Split
+from kronos_model.text import printable
 
+SHOWN: Final = 5
+"""Instruments named in a warning: a market has thousands."""
 MIN_GAIN: Final = 0.02
 """The least share by which the CRPS of the first bars ahead is lower, to call a shorter horizon better."""
 MIN_FALL: Final = 0.005
 """The least share by which the validation loss fell in the last epoch, to call it still falling."""
+
+
+def why_not_compared(split: Split, config: FinetuneConfig) -> str | None:
+    """The reason if no comparison follows training; None if one does."""
+    data, num_bars = config.data, split.num_bars["test"]
+    if not config.evaluation.windows:
+        return "evaluation.windows is 0"
+    if len(split.test):
+        return None
+    if not data.test_fraction and data.test_from is None:
+        return "data.test_fraction is 0"
+    needed = f"a window needs {data.pred_len} bars in the test part and {data.lookbacks.max} before"
+    return f"{needed}, and no instrument has them ({num_bars} in all): make data.test_fraction larger"
+
+
+def split_warnings(split: Split, instruments: Sequence[Instrument], config: FinetuneConfig) -> list[str]:
+    """What weakens training or the comparison after it, with the numbers needed."""
+    data, cuts = config.data, split.cuts
+    needs = f"{data.window} bars before {cuts['validation']}"
+    texts = [_without_windows(split.train, instruments, "train", needs)]
+    is_wanted = bool(config.evaluation.windows and cuts["test"])
+    if is_wanted and (reason := why_not_compared(split, config)) is not None:
+        texts.append(f"No comparison will follow training: {reason}.")
+    elif is_wanted:
+        needs = f"{data.pred_len} bars from {cuts['test']} on and {data.lookbacks.max} before"
+        texts.append(_without_windows(split.test, instruments, "test", needs))
+        compared = spread(split.test, config.evaluation.windows)
+        num_groups = window_times(instruments, compared, data.lookbacks.max, data.pred_len).num_groups
+        if num_groups < MIN_GROUPS:
+            texts.append(
+                f"The comparison after training cannot be conclusive: its windows lie in {num_groups} "
+                f"separate stretches of {data.pred_len} bars, and {MIN_GROUPS} are needed, about "
+                f"{MIN_GROUPS * data.pred_len} bars to test on (there are {split.num_bars['test']}). Give "
+                "more bars, or raise data.test_fraction or evaluation.windows, or lower data.pred_len."
+            )
+    return [text for text in texts if text]
+
+
+def _without_windows(windows: Windows, instruments: Sequence[Instrument], use: str, needs: str) -> str:
+    """A sentence if some instruments have no window in a part."""
+    used = set(windows.instrument_index.tolist())
+    names = [printable(each.name) for index, each in enumerate(instruments) if index not in used]
+    if not names:
+        return ""
+    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN:,} more" if names[SHOWN:] else "")
+    count = f"{len(names):,} of {len(instruments):,} instruments"
+    return f"{count} have no window to {use} on, which needs {needs}: {shown}."
 
 
 def next_step(

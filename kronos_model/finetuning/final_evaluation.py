@@ -16,10 +16,10 @@ from kronos_model.errors import TrainingDiverged, TrainingStopped
 from kronos_model.evaluation.naive import BOOTSTRAP, infer_season, why_not_seasonal
 from kronos_model.evaluation.report import START, WindowBatch, make_report, without_steps
 from kronos_model.evaluation.windows import WindowArrays, spread, window_arrays, window_times
-from kronos_model.finetuning.advice import next_step
+from kronos_model.finetuning.advice import next_step, why_not_compared
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.reporting import Listener
-from kronos_model.finetuning.split import Split, why_not_compared
+from kronos_model.finetuning.split import Split
 from kronos_model.finetuning.starting_point import StartingPoint, untouched_pair, with_revisions
 from kronos_model.seeds import derive_series_seed
 

@@ -20,13 +20,14 @@ from kronos_model.devices.resolution import resolve_device
 from kronos_model.engine.choice import EngineChoice
 from kronos_model.errors import DeviceLost, FinetuningConfigError, TrainingDataError, TrainingStopped
 from kronos_model.evaluation.windows import Windows, spread
+from kronos_model.finetuning.advice import split_warnings
 from kronos_model.finetuning.config import FinetuneConfig
 from kronos_model.finetuning.data import read_files
 from kronos_model.finetuning.final_evaluation import evaluate_on_test
 from kronos_model.finetuning.group import accelerated, copy_from_first, difference, lost_peer
 from kronos_model.finetuning.reporting import Event, Listener, MetricsFile, tensorboard
 from kronos_model.finetuning.run_folder import RunFolder, comparable
-from kronos_model.finetuning.split import Split, split_warnings, split_windows
+from kronos_model.finetuning.split import Split, split_windows
 from kronos_model.finetuning.stages.batches import BarStore, WindowDataset
 from kronos_model.finetuning.stages.loop import StageLoop, StageResult
 from kronos_model.finetuning.stages.saved_state import load_progress

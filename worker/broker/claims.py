@@ -12,10 +12,18 @@ from kronos_client.redis.job_store import JobStore
 
 log = logging.getLogger(__name__)
 
+MAX_INTERVAL_S: Final = 5.0
+RENEWALS_PER_TIMEOUT: Final = 4
+"""Three renewals in a row may fail before a job counts as abandoned."""
 SAFE_SHARE: Final = 0.4
 """With less than this share of the timeout left, the work should end."""
 LAST_SHARE: Final = 0.15
 """With less than this share left, it must end now: another worker may begin the job soon."""
+
+
+def renewal_interval_s(timeout_s: float) -> float:
+    """Seconds between two renewals of a worker's claims, and between two checks for overdue messages."""
+    return min(MAX_INTERVAL_S, timeout_s / RENEWALS_PER_TIMEOUT)
 
 
 class Claim:

@@ -16,6 +16,7 @@ from redis import Redis
 
 from kronos_client.redis.queues import LARGE_PREFIX, TAKEN_KEY, DeliveryKeys
 from kronos_client.redis.scripts import read_script
+from worker.broker.claims import MAX_INTERVAL_S, renewal_interval_s
 from worker.broker.queue_watch import QueueWatch
 
 SCRIPTS: Final = Path(__file__).parent / "lua"
@@ -25,14 +26,6 @@ SHOWN_BYTES: Final = 2048
 MAX_TAKEN: Final = 16
 """Messages in one take; more make it no cheaper, and leave less to other workers."""
 MAX_RESTORED: Final = 100
-MAX_INTERVAL_S: Final = 5.0
-CHECKS_PER_TIMEOUT: Final = 4
-"""Three renewals in a row may fail before a job counts as abandoned."""
-
-
-def check_interval_s(timeout_s: float) -> float:
-    """Seconds between two renewals of a worker's messages, and between two checks for overdue ones."""
-    return min(MAX_INTERVAL_S, timeout_s / CHECKS_PER_TIMEOUT)
 
 
 @dataclass(frozen=True)
@@ -150,7 +143,7 @@ class Deliveries:
 
         If no worker has called this for a while, Redis was away: workers then get time to renew first.
         """
-        args = [self.timeout_s, check_interval_s(self.timeout_s), MAX_RESTORED, MAX_INTERVAL_S]
+        args = [self.timeout_s, renewal_interval_s(self.timeout_s), MAX_RESTORED, MAX_INTERVAL_S]
         return int(self._run_restore(keys=[*self._keys, self._watch_key], args=args))
 
     def dead_entry(self, reason: str, *, queue: str, job_id: str | None, message: bytes) -> str:

@@ -13,10 +13,9 @@ from redis.exceptions import RedisError
 
 from kronos_client.redis.queues import foreign_bindings
 from worker.broker import transport
-from worker.broker.claims import Claims
+from worker.broker.claims import RENEWALS_PER_TIMEOUT, Claims, renewal_interval_s
 from worker.broker.connecting import redis_of
 from worker.broker.consuming import rounds
-from worker.broker.deliveries import CHECKS_PER_TIMEOUT, check_interval_s
 from worker.broker.queue_watch import call_soon
 from worker.celery_types import Consumer
 from worker.settings import get_settings
@@ -108,7 +107,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
 
     def _keep(self) -> None:
         while True:
-            tick_s = min(MAX_INTERVAL_S, self._timeout_s / CHECKS_PER_TIMEOUT / 2)
+            tick_s = min(MAX_INTERVAL_S, self._timeout_s / RENEWALS_PER_TIMEOUT / 2)
             due_in_s = self._renewal_due - time.monotonic()
             time.sleep(min(tick_s, due_in_s) if due_in_s > 0 else tick_s)
             self.keep()
@@ -119,7 +118,7 @@ class ClaimRenewal(bootsteps.StartStopStep):
             if time.monotonic() >= self._renewal_due:
                 renewed_at = time.monotonic()
                 self._claims.renew(*transport.held_deliveries())
-                self._renewal_due = renewed_at + check_interval_s(self._timeout_s)
+                self._renewal_due = renewed_at + renewal_interval_s(self._timeout_s)
                 if num_restored := transport.message_consumer().deliveries.restore_overdue():
                     log.info("delivering %d messages again: their workers no longer renew them", num_restored)
             self._claims.on_tick()

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from kronos_model.bars.columns import Instrument
 from kronos_model.errors import FinetuningConfigError, TrainingDataError
 from kronos_model.evaluation.windows import Windows, spread
+from kronos_model.finetuning.advice import split_warnings, why_not_compared
 from kronos_model.finetuning.config import EvaluationConfig, FinetuneConfig, parse_config
 from kronos_model.finetuning.config_parts import DataConfig
-from kronos_model.finetuning.split import PARTS, Split, split_warnings, split_windows, why_not_compared
+from kronos_model.finetuning.split import PARTS, Split, split_windows
 
 START = np.datetime64("2024-01-01T00:00:00")
 

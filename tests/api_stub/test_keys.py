@@ -10,9 +10,8 @@ from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from api_stub.keys import SCOPES, is_local, read_keys
 from api_stub.main import create_app
-from api_stub.middleware.keys import is_local, read_keys
-from api_stub.scopes import SCOPES
 from api_stub.settings import ApiSettings
 from kronos_client.settings import SettingsError
 from tests.api_stub.conftest import ADDRESS, series

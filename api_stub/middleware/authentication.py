@@ -1,64 +1,18 @@
 """Middleware that checks keys and host names before the app handles a request."""
 
 import hmac
-import ipaddress
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api_stub.addresses import DESCRIPTIONS, PROBES, address_of
+from api_stub.keys import KeyScope, is_local
 from api_stub.problems import HttpCode, HttpError
-from api_stub.scopes import SCOPES, KeyScope
-from api_stub.settings import ApiSettings
-from kronos_client.settings import SettingsError
-
-MIN_KEY_CHARS: Final = 16
 
 _HOST: Final = re.compile(r"(?:\[(?P<v6>[0-9a-f:]+)\]|(?P<name>[^:\[\]]+))(?::\d+)?", re.IGNORECASE)
-
-
-def is_local(host: str) -> bool:
-    """Whether an address is a loopback address, which no other machine can reach."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def read_keys(settings: ApiSettings) -> dict[bytes, frozenset[KeyScope]]:
-    """The keys in ``KRONOS_API_KEYS`` with their scopes: ``KEY:predict+train``; without any, all.
-
-    Raises:
-        SettingsError: a key is too short or does not fit a header, a scope is unknown, or other machines can
-            reach the address and there are no keys.
-    """
-    text = "" if settings.api_keys is None else settings.api_keys.get_secret_value()
-    entries = [entry.partition(":") for entry in text.replace(",", " ").split()]
-    keys = [key for key, _, _ in entries]
-    if settings.api_keys is not None and not keys:
-        raise SettingsError("KRONOS_API_KEYS cannot be used: it contains no key. Add one, or unset it")
-    if any(len(key) < MIN_KEY_CHARS or not key.isascii() or not key.isprintable() for key in keys):
-        raise SettingsError(
-            f"KRONOS_API_KEYS cannot be used: a key needs {MIN_KEY_CHARS} or more ASCII characters. "
-            "`openssl rand -hex 32` makes one"
-        )
-    if not keys and not is_local(settings.api_host):
-        raise SettingsError(
-            f"KRONOS_API_HOST={settings.api_host} can be reached from other machines: set KRONOS_API_KEYS "
-            "or KRONOS_API_KEYS_FILE to the keys that requests must send"
-        )
-    scopes: list[frozenset[Any]] = [
-        frozenset(named.split("+")) if colon else SCOPES for _, colon, named in entries
-    ]
-    if not all(found <= SCOPES for found in scopes):
-        raise SettingsError(
-            "KRONOS_API_KEYS cannot be used: after a key and `:` write its scopes, joined by `+`; they are "
-            + ", ".join(sorted(SCOPES))
-        )
-    return {key.encode(): found for key, found in zip(keys, scopes, strict=True)}
 
 
 class Keys:
