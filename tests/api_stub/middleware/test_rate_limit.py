@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 
 from api_stub.main import create_app
 from tests.api_stub.conftest import ADDRESS
-from tests.api_stub.middleware.test_keys import KEY, OTHER_KEY, with_keys
+from tests.api_stub.test_keys import KEY, OTHER_KEY, with_keys
 
 LIMIT = 3
 PATH = "/v1/models"

@@ -12,7 +12,7 @@ from kronos_client.contract.schemas import example
 from kronos_client.core.forecast_request import with_defaults
 from kronos_client.redis.routing import announce
 from tests.api_stub.conftest import ADDRESS, STATUS
-from tests.api_stub.middleware.test_keys import KEY, OTHER_KEY, with_keys
+from tests.api_stub.test_keys import KEY, OTHER_KEY, with_keys
 
 URL = "/v1/forecasts"
 
