@@ -1,7 +1,5 @@
 """Why a job is where it is, as ``kronos job`` says it, and the messages that no worker could read."""
 
-from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request
@@ -12,42 +10,11 @@ from api_stub.keys import has_admin, needs
 from api_stub.routes.query import Limit
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import MAX_ID_CHARS
-from kronos_client.core.job_facts import Where, next_step
+from kronos_client.core.job_facts import JobFacts
 
 router = APIRouter(prefix="/v1", tags=["operation"])
 
 MAX_EXCERPT_CHARS: Final = 200
-
-
-class AttemptView(BaseModel):
-    """An attempt to compute the job. Times are Unix time in seconds."""
-
-    begun_at: float | None
-    ended_at: float | None
-    worker: str
-    how: str | None = Field(description="how it ended, if without the job's outcome")
-
-
-class ExplanationView(BaseModel):
-    """What Redis says about a job. Times are Unix time in seconds; null means unknown or none."""
-
-    id: str
-    where: Where = Field(description="`gone`: there is neither a message nor an outcome")
-    list: str | None = Field(description="where it waits, or was sent to")
-    num_before: int | None = Field(description="about how many jobs come before it")
-    until: float | None = Field(description="when its delay ends, or its claim unless renewed")
-    left_s: float | None = Field(description="about how long it waits, or is computed")
-    num_ready: int = Field(description="ready workers of its queue")
-    is_worker_alive: bool = Field(description="whether the last attempt's worker is announced")
-    attempts: tuple[AttemptView, ...]
-    bars: Sequence[int] | None = Field(description="two numbers: of those done, and of all")
-    state: str | None = Field(description="Celery's name of the stored state")
-    kept_until: float | None
-    error: Sequence[str] | None = Field(description="code and message of a job that failed")
-    is_cancel_requested: bool
-    dead_reason: str | None = Field(description="why its message is a dead one; for keys with admin")
-    unreadable: tuple[str, ...] = Field(description="keys that this service may not read")
-    next: str = Field(description="what its submitter or an operator should do next")
 
 
 class DeadMessage(BaseModel):
@@ -73,12 +40,12 @@ async def explain_job(
     job_id: Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of a job of any kind")],
     request: Request,
     backend: BackendDependency,
-) -> ExplanationView:
+) -> JobFacts:
     """Where a job is, its attempts, what it waits for and what to do next, as `kronos job` says it."""
     facts = await backend.facts(job_id, reads_dead=has_admin(request))
     if facts.where == "unknown" and facts.dead_reason is None:
-        raise JobError(ErrorCode.LOST, f"nothing is known about this job. {next_step(facts)}", "job_id")
-    return ExplanationView.model_validate(asdict(facts) | {"next": next_step(facts)})
+        raise JobError(ErrorCode.LOST, f"nothing is known about this job. {facts.next}", "job_id")
+    return facts
 
 
 @router.get("/dead-messages", dependencies=[needs("admin")])

@@ -1,7 +1,5 @@
 """``kronos job``."""
 
-from dataclasses import asdict
-
 import click
 from rich.text import Text
 
@@ -9,7 +7,7 @@ from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, moment, show, simple_table
 from kronos_client.contract.errors import ErrorCode
 from kronos_client.contract.names import is_job_id
-from kronos_client.core.job_facts import Attempt, JobFacts, next_step, read_job
+from kronos_client.core.job_facts import Attempt, JobFacts, read_job
 from kronos_client.redis.connection import connect
 from kronos_model.text import printable
 
@@ -29,7 +27,7 @@ def job(job_id: str, as_json: bool) -> None:
     table = simple_table("what", "value", texts=["what"], names=["value"], show_header=False)
     for what, text in _rows(facts):
         table.add_row(what, Text(printable(text)))
-    show(asdict(facts) | {"next": next_step(facts)}, table, as_json=as_json)
+    show(facts.model_dump(), table, as_json=as_json)
     raise SystemExit(1 if facts.where == "unknown" else 0)
 
 
@@ -59,7 +57,7 @@ def _rows(facts: JobFacts) -> list[tuple[str, str]]:
         ("Error", ": ".join(facts.error or ())),
         ("Time left", left if facts.where in ("waiting", "delayed", "held") else ""),
         *[("Not read", f"{key}: no permission, or another app's key") for key in facts.unreadable],
-        ("Next", next_step(facts)),
+        ("Next", facts.next),
     ]
     return [row for row in rows if row[1]]
 

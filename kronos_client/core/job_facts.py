@@ -5,8 +5,9 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 from redis import Redis
 from redis.client import NEVER_DECODE
 from redis.exceptions import NoPermissionError
@@ -50,64 +51,58 @@ Where = Literal["unknown", "waiting", "delayed", "held", "gone", "ended"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt to compute a job. ``how`` is how it ended, if without the job's outcome."""
+    """An attempt to compute a job. Times are Unix time in seconds."""
 
     begun_at: float | None
     ended_at: float | None
     worker: str
-    how: str | None = None
+    how: Annotated[str | None, Field(description="how it ended, if without the job's outcome")] = None
 
 
-@dataclass(frozen=True)
-class JobFacts:
-    """Times are Redis's clock, Unix time in seconds. None means unknown or none.
+class JobFacts(BaseModel):
+    """What Redis says about a job. Times are Redis's clock, Unix time in seconds; null: unknown or none."""
 
-    Attributes:
-        where: ``held`` by a worker; ``gone`` if there is neither a message nor an outcome.
-        list: Where the job waits, or was sent to, in words.
-        num_before: About how many jobs come before it, without cancelled ones; None if its list is empty.
-        until: When its delay ends, or its claim unless renewed.
-        left_s: About how long it waits for a worker, or for its delay, or is computed.
-        num_ready: Ready workers of its queue.
-        waiting: Why none is ready, and the command that starts one.
-        is_worker_alive: Whether the last attempt's worker is announced.
-        attempts: The last ones. The last one of all may go on, or have ended with the job or with its worker.
-        bars: The number done, and of all.
-        state: Celery's name of the stored state, which expires at ``kept_until``.
-        error: The code and the message of a job that failed.
-        dead_reason: Why a message with this id is among the dead ones.
-        unreadable: Keys that this user may not read, or that another app wrote.
-    """
+    model_config = ConfigDict(frozen=True)
 
     id: str
-    where: Where
-    list: str | None
-    num_before: int | None
-    until: float | None
-    left_s: float | None
-    num_ready: int
-    waiting: str | None
-    is_worker_alive: bool
-    attempts: tuple[Attempt, ...]
-    bars: tuple[int, int] | None
-    state: str | None
-    kept_until: float | None
-    error: tuple[str, str] | None
+    where: Where = Field(description="`held` by a worker; `gone`: there is neither a message nor an outcome")
+    list: str | None = Field(description="where it waits, or was sent to, in words")
+    num_before: int | None = Field(
+        description="about how many jobs come before it, without cancelled ones; null if its list is empty"
+    )
+    until: float | None = Field(description="when its delay ends, or its claim unless renewed")
+    left_s: float | None = Field(
+        description="about how long it waits for a worker, or for its delay, or is computed"
+    )
+    num_ready: int = Field(description="ready workers of its queue")
+    waiting: str | None = Field(description="why none is ready, and the command that starts one")
+    is_worker_alive: bool = Field(description="whether the last attempt's worker is announced")
+    attempts: Sequence[Attempt] = Field(
+        description="the last ones; the last of all may go on, or have ended with the job or with its worker"
+    )
+    bars: Sequence[int] | None = Field(description="two numbers: of those done, and of all")
+    state: str | None = Field(description="Celery's name of the stored state")
+    kept_until: float | None = Field(description="when that expires")
+    error: Sequence[str] | None = Field(description="code and message of a job that failed")
     is_cancel_requested: bool
-    dead_reason: str | None
-    unreadable: tuple[str, ...]
+    dead_reason: str | None = Field(
+        description="why a message with this id is a dead one; over HTTP for keys with admin"
+    )
+    unreadable: Sequence[str] = Field(
+        description="keys that this user may not read, or that another app wrote"
+    )
 
-
-def next_step(facts: JobFacts) -> str:
-    """What its submitter or an operator should do next."""
-    if facts.where == "waiting" and facts.waiting is not None:
-        return facts.waiting
-    more = {
-        "waiting": "not there" if facts.num_before is None else None,
-        "held": None if facts.is_worker_alive else "vanished",
-        "ended": "failed" if facts.error else None if facts.state else "expired",
-    }
-    return NEXT[more.get(facts.where) or facts.where]
+    @computed_field(description="what its submitter or an operator should do next")  # type: ignore[prop-decorator]
+    @property
+    def next(self) -> str:
+        if self.where == "waiting" and self.waiting is not None:
+            return self.waiting
+        more = {
+            "waiting": "not there" if self.num_before is None else None,
+            "held": None if self.is_worker_alive else "vanished",
+            "ended": "failed" if self.error else None if self.state else "expired",
+        }
+        return NEXT[more.get(self.where) or self.where]
 
 
 def read_job(redis: Redis, job_id: str, *, reads_dead: bool = True) -> JobFacts:

@@ -1,6 +1,5 @@
 """Tools about backtests, which a worker for finetuning runs, and about models, workers and any job."""
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,7 +14,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_job_id
 from kronos_client.contract.worker_status import ForecastWorkerStatus
 from kronos_client.core.job import data_job
-from kronos_client.core.job_facts import JobFacts, next_step, read_job
+from kronos_client.core.job_facts import JobFacts, read_job
 from kronos_client.core.kinds import BACKTEST
 from kronos_client.mcp import service as base
 from kronos_client.mcp.service import MAX_LISTED, READS, STARTS, AnyContext, answer
@@ -107,7 +106,7 @@ def add(server: MCPServer[Any], service: base.Service) -> None:
         if not is_job_id(job_id):
             raise JobError(ErrorCode.BAD_VALUE, "this cannot be a job's id: copy it from an answer", "job_id")
         facts = await service.core.call(_facts, service.redis, job_id)
-        return answer(asdict(facts) | {"next": next_step(facts)})
+        return answer(facts.model_dump())
 
 
 def _facts(redis: Redis, job_id: str) -> JobFacts:
