@@ -1,19 +1,17 @@
 """Jobs in answers: their address, state, progress, and result or error."""
 
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
 from api_stub.job_state import JobProblem, State, problem_of, state_of
 from api_stub.routes.query import NEXT
-from kronos_client.contract import states
 from kronos_client.contract.backtest import BacktestProgress, BacktestResult
-from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import FinetuneProgress, FinetuneResult
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job_facts import ListedJob
-from kronos_client.core.kinds import progress_of, read_progress
+from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind, progress_of
 from kronos_client.core.stored import Stored
 
 FORECASTS: Final = "/v1/forecasts"
@@ -24,8 +22,6 @@ WAITING: Final = "why no worker takes it now, and the command that starts one"
 
 BEFORE: Final = "about how many jobs a worker takes before it, if `estimate` asks for it and it waits"
 LEFT: Final = "about how long it waits, or is computed, if `estimate` asks for it and it is known"
-
-Result = TypeVar("Result", bound=BaseModel)
 
 
 class Accepted(BaseModel):
@@ -76,8 +72,7 @@ class JobsView(BaseModel):
 class AnyJobView(BaseModel):
     """What the views of all jobs have."""
 
-    result_type: ClassVar[type[BaseModel]]
-    progress_type: ClassVar[type[BaseModel]]
+    kind: ClassVar[JobKind[Any, Any]]
 
     id: str
     state: State
@@ -92,20 +87,20 @@ class AnyJobView(BaseModel):
         state = state_of(stored)
         error = problem_of(stored.value) if state in ("failed", "cancelled") else None
         shown: dict[str, Any] = {"id": job_id, "state": state, "waiting": stored.waiting, "error": error}
-        shown |= {"result": result_of(cls.result_type, stored), **cls._progress(stored), **fields}
-        return cls(**shown)
+        shown["result"] = cls.kind.result_of(stored) if state == "done" else None
+        return cls(**shown, **cls._progress(stored), **fields)
 
     @classmethod
     def _progress(cls, stored: Stored) -> dict[str, Any]:
         """The published progress, if there is any that this version can read."""
-        progress = read_progress(cls.progress_type, stored)
+        progress = cls.kind.state_of(stored).progress
         return {"progress": progress} if progress.model_fields_set else {}
 
 
 class ForecastView(AnyJobView):
     """A forecast job."""
 
-    result_type = ForecastResult
+    kind = FORECAST
 
     bars_done: int | None = Field(default=None, description="over all paths of all series, while it runs")
     bars_total: int | None = None
@@ -123,7 +118,7 @@ class ForecastView(AnyJobView):
 class FinetuneView(AnyJobView):
     """A finetuning job."""
 
-    result_type, progress_type = FinetuneResult, FinetuneProgress
+    kind = FINETUNE
 
     progress: FinetuneProgress | None = Field(default=None, description="while it runs")
     result: FinetuneResult | None = Field(default=None, description="once it is done")
@@ -132,23 +127,9 @@ class FinetuneView(AnyJobView):
 class BacktestView(AnyJobView):
     """A backtest."""
 
-    result_type, progress_type = BacktestResult, BacktestProgress
+    kind = BACKTEST
 
     progress: BacktestProgress | None = Field(default=None, description="while it runs")
     result: BacktestResult | None = Field(
         default=None, description="once it is done; GET …/report has its report as a file"
     )
-
-
-def result_of(kind: type[Result], stored: Stored) -> Result | None:
-    """The result if the job is done. Raises JobError LOST if it is of another kind."""
-    if stored.status != states.SUCCESS:
-        return None
-    try:
-        return kind.model_validate(stored.value)
-    except ValidationError:
-        raise JobError(
-            ErrorCode.LOST,
-            "no job of this kind has that id: check the id, and whether it is a forecast, a finetuning job "
-            "or a backtest",
-        ) from None

@@ -36,7 +36,7 @@ from kronos_client.contract.finetune import FinetuneJob
 from kronos_client.contract.forecast import ForecastJob
 from kronos_client.contract.names import MAX_ID_CHARS, is_shared
 from kronos_client.core.job import checked_job
-from kronos_client.core.kinds import BACKTEST, FINETUNE, FORECAST, JobKind, progress_of
+from kronos_client.core.kinds import progress_of
 from kronos_client.core.stored import Stored
 
 AnyId = Annotated[str, Path(max_length=MAX_ID_CHARS, description="id of the job")]
@@ -56,14 +56,9 @@ async def _existing_id(job_id: AnyId, backend: BackendDependency) -> str:
 
 
 def _router(
-    url: str,
-    kind: JobKind[Any, Any],
-    scope: KeyScope,
-    job_model: type[BaseModel],
-    view: type[AnyJobView],
-    cancelled: str,
+    url: str, scope: KeyScope, job_model: type[BaseModel], view: type[AnyJobView], cancelled: str
 ) -> APIRouter:
-    tag = url.rpartition("/")[2]
+    kind, tag = view.kind, url.rpartition("/")[2]
     router = APIRouter(
         prefix=url, tags=[tag], dependencies=[needs(scope), Depends(json_only)], route_class=LargeBodies
     )
@@ -197,8 +192,8 @@ async def _followed(
 
 router = APIRouter()
 for part in (
-    _router(FORECASTS, FORECAST, "predict", ForecastJob, ForecastView, "the job"),
-    _router(FINETUNES, FINETUNE, "train", FinetuneJob, FinetuneView, "training; its best checkpoint is kept"),
-    _router(BACKTESTS, BACKTEST, "train", BacktestJob, BacktestView, "the backtest and its forecasts"),
+    _router(FORECASTS, "predict", ForecastJob, ForecastView, "the job"),
+    _router(FINETUNES, "train", FinetuneJob, FinetuneView, "training; its best checkpoint is kept"),
+    _router(BACKTESTS, "train", BacktestJob, BacktestView, "the backtest and its forecasts"),
 ):
     router.include_router(part)

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from api_stub.keys import needs
 from api_stub.problems import HttpCode, HttpError
 from api_stub.routes.documented import AsDocumented, LargeBodies, checked, json_only
-from api_stub.routes.job_views import FORECASTS, Accepted, result_of
+from api_stub.routes.job_views import FORECASTS, Accepted
 from api_stub.routes.prediction_jobs import PredictionJob, prediction_jobs
 from api_stub.routes.predictions import MAX_ITEMS, Prediction, SingleRequest
 from api_stub.routes.submission import Waiting, WaitingRequest
@@ -21,6 +21,7 @@ from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.names import is_shared
 from kronos_client.contract.results import ForecastResult
 from kronos_client.core.job import Job
+from kronos_client.core.kinds import FORECAST
 from kronos_client.core.stored import Stored
 
 MAX_HEADER_IDS: Final = 16
@@ -135,9 +136,7 @@ async def _run(items: Sequence[SingleRequest], prefix: str, waiting: WaitingRequ
     async def wait(job: PredictionJob, queue: str) -> Outcome:
         try:
             stored = await backend.core.wait(job.id, waiting.preference.wait_s)
-            result = result_of(ForecastResult, stored)
-            if stored.has_ended and result is None:
-                raise stored.value
+            result = FORECAST.result_of(stored)
             if result is None and not waiting.preference.takes_job:
                 raise _unfinished(job.id, waiting, stored)
         except JobError as error:
