@@ -16,12 +16,13 @@ from tests.page.fake_api import serve as fake_api_server
 from tests.waiting import WAIT_S
 
 if TYPE_CHECKING:  # without it the tests are skipped
-    from playwright.sync_api import Browser, ConsoleMessage, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page, ViewportSize
     from playwright.sync_api import Request as BrowserRequest
 
 CHROMIUM = shutil.which("chromium-headless-shell") or shutil.which("chromium")
 SCREENSHOTS = ROOT / "output" / "screenshots"
-VIEWPORT = {"width": 1366, "height": 768}
+VIEWPORT: "ViewportSize" = {"width": 1366, "height": 768}
+LARGE: "ViewportSize" = {"width": 1280, "height": 900}
 WAIT_MS = 1000 * WAIT_S
 
 TINY = {"KRONOS_MODEL": "kronos-tiny", "KRONOS_TOKENIZER": "", "KRONOS_MAX_CONTEXT": ""}
@@ -74,6 +75,15 @@ class Visit:
         """Save a screenshot of the whole page."""
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+    def begin_anew(self, viewport: "ViewportSize") -> None:
+        """Make a page that other tests have used like a new one, in the same process."""
+        self.page.unroute_all(behavior="ignoreErrors")
+        self.page.goto(f"{self.url}icon.svg")  # ends what the last test's page does
+        self.page.evaluate("localStorage.clear(), sessionStorage.clear()")
+        self.page.set_viewport_size(viewport)
+        self.page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+        self.page.mouse.move(0, 0)
 
     def check(self) -> None:
         """Stop listening, and fail on errors and on requests to other hosts."""
@@ -185,7 +195,7 @@ def open_page(browser: "Browser", api: ApiUnderTest) -> Iterator[OpenPage]:
     opened: list[Visit] = []
 
     def make(at: ApiUnderTest | None = None, **context_options: Any) -> Visit:
-        context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | context_options))
+        context = browser.new_context(**({"viewport": LARGE} | context_options))
         opened.append(Visit(context.new_page(), (at or api).url))
         return opened[-1]
 
@@ -211,11 +221,7 @@ def shared_page(browser: "Browser") -> "Page":
 def routed(shared_page: "Page", fake_api: FakeApi) -> Iterator[RoutedVisit]:
     """A page whose requests the test answers. At the end it may have no errors or foreign requests."""
     visit = RoutedVisit(shared_page, fake_api)
-    shared_page.goto(f"{visit.url}icon.svg")  # ends what the last test's page does, in the same process
-    shared_page.evaluate("localStorage.clear(), sessionStorage.clear()")
-    shared_page.set_viewport_size(VIEWPORT)  # type: ignore[arg-type]
-    shared_page.emulate_media(color_scheme="light", reduced_motion="no-preference")
-    shared_page.mouse.move(0, 0)
+    visit.begin_anew(VIEWPORT)
     fake_api.reset()
     yield visit
     visit.check()
@@ -224,7 +230,7 @@ def routed(shared_page: "Page", fake_api: FakeApi) -> Iterator[RoutedVisit]:
 @pytest.fixture
 def routed_alone(browser: "Browser", fake_api: FakeApi) -> Iterator[RoutedVisit]:
     """As `routed`, in a page of its own: a clock that a test has set cannot be taken away again."""
-    context = browser.new_context(viewport=VIEWPORT)  # type: ignore[arg-type]
+    context = browser.new_context(viewport=VIEWPORT)
     fake_api.reset()
     visit = RoutedVisit(context.new_page(), fake_api)
     yield visit
@@ -233,6 +239,9 @@ def routed_alone(browser: "Browser", fake_api: FakeApi) -> Iterator[RoutedVisit]
 
 
 @pytest.fixture
-def visit(open_page: OpenPage) -> Visit:
-    """A page of the module's API that is not open yet."""
-    return open_page()
+def visit(shared_page: "Page", api: ApiUnderTest) -> Iterator[Visit]:
+    """A page of the module's API that is not open yet. At the end it may have no errors, as `routed`."""
+    visit = Visit(shared_page, api.url)
+    visit.begin_anew(LARGE)
+    yield visit
+    visit.check()
