@@ -23,6 +23,7 @@ from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.errors import CandleFileError, InputError
+from kronos_model.text import plural
 
 DEFAULT_OUTPUT = Path("output/forecasts")
 MAX_ERRORS_SHOWN = 50
@@ -183,13 +184,12 @@ def _print_summary(tally: Tally, output: Path, *, as_json: bool) -> None:
             click.echo(f"{name}: {text}")
     if len(tally.answers) > MAX_ANSWERS_SHOWN:
         click.echo(f"… and {len(tally.answers) - MAX_ANSWERS_SHOWN} more; the output and --json have all")
-    counts = ["1 forecast" if tally.num_forecast == 1 else f"{tally.num_forecast} forecasts"]
-    counts += [f"{tally.num_unchanged} unchanged"] if tally.num_unchanged else []
-    counts += [f"{len(tally.failed)} failed"] if tally.failed else []
+    counts = [plural(tally.num_forecast, "forecast")]
+    counts += [f"{tally.num_unchanged:,} unchanged"] if tally.num_unchanged else []
+    counts += [f"{len(tally.failed):,} failed"] if tally.failed else []
     if tally.is_interrupted:
-        counts.append(f"{tally.num_files - tally.num_done} left; run the same command to continue")
-    files = "1 file" if tally.num_files == 1 else f"{tally.num_files} files"
-    click.echo(f"{files}: {', '.join(counts)}. {output}")
+        counts.append(f"{tally.num_files - tally.num_done:,} left; run the same command to continue")
+    click.echo(f"{plural(tally.num_files, 'file')}: {', '.join(counts)}. {output}")
 
 
 def _answers_of(series: SeriesForecast) -> Iterator[str]:

@@ -17,7 +17,7 @@ from kronos_client.redis.connection import connect
 from kronos_client.redis.queues import NO_PREFIX, QueueNames, foreign_bindings, num_misplaced, queue_states
 from kronos_client.redis.queues import return_large as large_returned
 from kronos_client.redis.routing import jobs_per_s, live_workers
-from kronos_model.text import printable
+from kronos_model.text import plural, printable
 
 MAX_MESSAGE_CHARS = 120
 
@@ -99,10 +99,10 @@ def queues_table(report: Mapping[str, Any]) -> RenderableType:
         if waiting - queue["of_feeds"] + queue["delayed"] >= queue["limit"]:
             remarks.append(f"{name}: full at {queue['limit']:,} (KRONOS_MAX_QUEUE_JOBS); add workers")
     if report["dead"]:
-        messages = "1 message" if report["dead"] == 1 else f"{report['dead']:,} messages"
+        messages = plural(report["dead"], "message")
         remarks.append(f"{messages} that no worker can read; run kronos queues --dead")
     if number := report["misplaced"]:
-        jobs = "1 job" if number == 1 else f"{number} jobs"
+        jobs = plural(number, "job")
         remarks.append(f"celery: {jobs} in Celery's default queue, which no worker reads; send with a queue")
     for binding in report["foreign"]:
         remarks.append(f"{binding}, by another app; set KRONOS_QUEUE_PREFIX if it is not a sender of jobs")

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from kronos_client.backtesting.store import PARTS
+from kronos_client.contract.columns import shortest
 from kronos_model.atomic_write import atomic_write, disk_errors
 from kronos_model.bars.columns import CLOSE, ONLY_CLOSE, as_columns, has_one_value
 from kronos_model.bars.timestamps import write_times
@@ -143,17 +144,12 @@ def _drawable(run: "BacktestRun", window: int, error: float) -> dict[str, Any]:
         "instrument": instrument.name,
         "error": error,
         "timestamps": [*write_times(instrument.wall, instrument.instants, instrument.is_aware)][-bars:],
-        **{name: _short(values) for name, values in columns.items()},
+        **{name: shortest(values) for name, values in columns.items()},
         "quantiles": {
-            name: {str(level): _short(values) for level, values in zip(SHOWN_LEVELS, quantiles, strict=True)}
+            name: dict(zip(map(str, SHOWN_LEVELS), map(shortest, quantiles), strict=True))
             for name, quantiles in forecasts.items()
         },
     }
-
-
-def _short(values: NDArray[Any]) -> list[float]:
-    """Numbers with the digits that float32 needs, as candles have them."""
-    return [float(str(value)) for value in values.astype(np.float32)]
 
 
 def _tables(

@@ -27,6 +27,7 @@ from kronos_model.forecast import (
     total_return,
     wilson_interval,
 )
+from kronos_model.text import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,7 +150,7 @@ def quantile_key(level: float) -> str:
 def sampling_warnings(job: ForecastJob) -> list[str]:
     """Warn of quantiles and chances over too few paths, with the number that would do."""
     num_paths, levels = job.sampling.sample_count, job.output.quantiles
-    paths = "1 sample path" if num_paths == 1 else f"{num_paths} sample paths"
+    paths = plural(num_paths, "sample path")
     warnings = []
     if levels and num_paths < MIN_PATHS_OF_QUANTILES:
         warnings.append(f"Quantiles of {paths} say little: draw {MIN_PATHS_OF_QUANTILES} or more.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -82,7 +81,6 @@ class BacktestState(TaskState):
 
 State = TypeVar("State", bound=TaskState)
 Result = TypeVar("Result", bound=BaseModel)
-Progress = TypeVar("Progress", bound=BaseModel)
 
 
 class JobKind(NamedTuple, Generic[State, Result]):
@@ -111,7 +109,12 @@ class JobKind(NamedTuple, Generic[State, Result]):
 
     def state_of(self, stored: Stored) -> State:
         """The state that is stored."""
-        state = self.make_state(stored.status, read_progress(_contract(self.progress_type), stored))
+        progress_type = _contract(self.progress_type)
+        try:
+            progress = progress_type.model_validate(progress_of(stored))
+        except ValidationError:  # a worker of another version wrote it
+            progress = progress_type()
+        state = self.make_state(stored.status, progress)
         return state if stored.waiting is None else replace(state, waiting=stored.waiting)
 
     def result_of(self, stored: Stored) -> Result | None:
@@ -140,13 +143,6 @@ class JobKind(NamedTuple, Generic[State, Result]):
 def progress_of(stored: Stored) -> dict[str, Any]:
     """The progress that the worker published; empty in any other state."""
     return stored.value if stored.status == PROGRESS_STATE and isinstance(stored.value, dict) else {}
-
-
-def read_progress(model: type[Progress], stored: Stored) -> Progress:
-    """The progress that the worker published; without its fields if a worker of another version wrote it."""
-    with suppress(ValidationError):
-        return model.model_validate(progress_of(stored))
-    return model()
 
 
 FORECAST: Final[JobKind[JobState, ForecastResult]] = JobKind(

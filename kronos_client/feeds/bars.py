@@ -8,15 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kronos_client.contract.columns import decode_column, encode_column
+from kronos_client.contract.columns import decode_column, encode_column, shortest
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.missing import is_missing
 from kronos_model.bars.timestamps import Timestamps, parse_timestamps, write_like
-
-
-def shortest(values: NDArray[np.float32]) -> list[Any]:
-    """The shortest numbers that mean the same, such as 0.1 instead of 0.10000000149011612; None for NaN."""
-    return [None if np.isnan(value) else float(str(value)) for value in values]
 
 
 @lru_cache(maxsize=64)

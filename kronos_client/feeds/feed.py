@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack, get_args
 
 from redis.exceptions import NoPermissionError
 
+from kronos_client.contract.columns import shortest
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.feed import Appended, FeedSeries, FeedUpdate
 from kronos_client.core.options import FeedOptions, check_waiting
 from kronos_client.core.predict_df import ID_COLUMN, TIMESTAMP_COLUMN
 from kronos_client.feeds.appending import Append, Given, bars_by_id, bars_of_frame
-from kronos_client.feeds.bars import Bars, shortest
+from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.blocks import Lost, Record
 from kronos_client.feeds.latest import latest_columns, latest_rows, past_forecasts
 from kronos_client.feeds.options import FeedSpec, plain_event

@@ -11,13 +11,14 @@ from typing import Any, Final, TypeGuard
 
 import numpy as np
 
+from kronos_client.contract.columns import shortest
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.feed import FeedUpdate
 from kronos_client.contract.model_info import ModelInfo
 from kronos_client.contract.names import SCHEMA_VERSION
 from kronos_client.contract.results import ForecastResult, SeriesForecast
 from kronos_client.feeds.adaptive import changes, clipped, errors, factors, widened_forecast
-from kronos_client.feeds.bars import Bars, shortest
+from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.blocks import Lost
 from kronos_client.feeds.drift import NOMINAL, SeriesState
 from kronos_client.feeds.options import FeedSpec

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from kronos_client.contract.columns import shortest
 from kronos_client.contract.feed import FeedUpdate, PastForecast
 from kronos_client.contract.manifest import Manifest
 from kronos_client.contract.results import SCORED_LEVELS, quantile_key
-from kronos_client.feeds.bars import Bars, shortest
+from kronos_client.feeds.bars import Bars
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.scores import PendingForecast
 from kronos_model.bars.timestamps import parse_timestamps, write_like

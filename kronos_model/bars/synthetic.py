@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from kronos_model.bars.columns import COLUMNS
 
 TICKS_PER_BAR: Final = 16
+SPACING_MINUTES: Final = 5
 FIRST_DAY: Final = date(2025, 1, 6)
+FIRST_PRICE: Final = 50.0
 
 SESSIONS: Final = ((9 * 60 + 30, 11 * 60 + 30), (13 * 60, 15 * 60))
 """Minutes since midnight between which bars close, as on the Chinese exchanges."""
@@ -56,7 +58,7 @@ def session_minutes(spacing_minutes: int) -> NDArray[np.int64]:
     )
 
 
-def session_times(bars: int, spacing_minutes: int = 5) -> NDArray[np.datetime64]:
+def session_times(bars: int, spacing_minutes: int = SPACING_MINUTES) -> NDArray[np.datetime64]:
     """Closing times of ``bars`` bars in sessions from Monday to Friday, (bars,) datetime64[m]."""
     minutes = session_minutes(spacing_minutes)
     num_days = -(-bars // len(minutes))
@@ -69,15 +71,15 @@ def reverts_to_mean(seed: int) -> bool:
     return seed % 2 == 0
 
 
-def candles(seed: int = 0, bars: int = 512, *, spacing_minutes: int = 5, price: float = 50.0) -> Candles:
+def candles(seed: int = 0, bars: int = 512) -> Candles:
     """Bars of the instrument of this seed, always the same. A longer series begins with the shorter one."""
     rng = np.random.default_rng(seed)
     bar_volatility = 0.0015 * np.exp(0.3 * rng.standard_normal())
     noise = rng.standard_normal((bars, TICKS_PER_BAR + 1))  # a row a bar: a longer series starts alike
     shocks, volume_noise = noise[:, :-1] / np.sqrt(TICKS_PER_BAR), noise[:, -1]
 
-    times = session_times(bars, spacing_minutes)
-    per_day = len(session_minutes(spacing_minutes))
+    times = session_times(bars)
+    per_day = len(session_minutes(SPACING_MINUTES))
     through_day = (np.arange(bars) % per_day) / max(per_day - 1, 1)
     season = SEASON_LOW + (SEASON_HIGH - SEASON_LOW) * (2 * through_day - 1) ** 2
 
@@ -88,7 +90,7 @@ def candles(seed: int = 0, bars: int = 512, *, spacing_minutes: int = 5, price: 
     opens = _levels(shock * scale, rate)  # (bars,)
     pull = -rate * opens[:, None] * (np.arange(1, TICKS_PER_BAR + 1) / TICKS_PER_BAR)
     moves = np.cumsum(shocks, axis=1) * scale[:, None] + pull  # (bars, TICKS_PER_BAR)
-    prices = price * np.exp(opens[:, None] + np.pad(moves, ((0, 0), (1, 0))))
+    prices = FIRST_PRICE * np.exp(opens[:, None] + np.pad(moves, ((0, 0), (1, 0))))
 
     volume = np.round(600 * season * volatility * (0.4 + np.abs(shock)) * np.exp(0.25 * volume_noise)) + 1
     ohlc = np.round([prices[:, 0], prices.max(1), prices.min(1), prices[:, -1]], 4)
