@@ -45,7 +45,9 @@ def forecast_payload(
     series = job_series(candles, max_bars=limits.max_bars, missing=given.get("missing"), **own)
     if "quantiles" in given:
         with readable("quantiles", "quantiles"):
-            given["quantiles"] = [float(level) for level in given["quantiles"]]
+            given["quantiles"] = [float(level) for level in np.atleast_1d(given["quantiles"])]
+    if isinstance(given.get("events"), str):
+        given["events"] = [given["events"]]
     given = plain(**given)
     if "sample_count" not in given:
         given["sample_count"] = default_sample_count(limits, len(series))

@@ -43,10 +43,10 @@ class CommonOptions(TypedDict, total=False):
         top_p: Only the most likely tokens of this total probability; below 1, intervals are too narrow.
         sample_count: Paths to draw for each series; fewer by default where the limits allow fewer.
         seed: Of the draws; by default the job's id gives it.
-        quantiles: Levels of the quantiles over the paths.
+        quantiles: Levels of the quantiles over the paths, or one level.
         repair: Whether high, low, volume and amount are made consistent.
         calibrated: Whether the model's calibration corrects the quantiles.
-        events: Events whose chance it gives, such as "close>last at 24", "close<last-2% at end" or
+        events: Events whose chance it gives, or one event, such as "close>last at 24", "close<last-2% at end" or
             "high>=195.5 by 10" (at bar 10 or before).
         statistics: Whether it gives return, realised volatility and maximum drawdown over the paths.
         model: By default the worker's own; or one of its further models, or a registered one.
@@ -66,10 +66,10 @@ class CommonOptions(TypedDict, total=False):
     top_p: float
     sample_count: int
     seed: int | None
-    quantiles: Sequence[float]
+    quantiles: float | Sequence[float]
     repair: bool
     calibrated: bool
-    events: Sequence[str]
+    events: str | Sequence[str]
     statistics: bool
     model: str | None
     device: str

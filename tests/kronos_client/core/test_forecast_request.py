@@ -31,6 +31,11 @@ def test_an_unknown_option_is_refused_by_name():
         finetune_payload({}, name="mine", data="a.csv", pred_len=5)
 
 
+def test_one_level_and_one_event_need_no_list():
+    job = forecast_payload(CANDLES, pred_len=5, quantiles=0.1, events="close>last at end")
+    assert (job["output"]["quantiles"], job["output"]["events"]) == ([0.1], ["close>last at end"])
+
+
 @pytest.mark.parametrize(
     ("method", "given", "wanted"),
     [
