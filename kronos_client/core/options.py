@@ -46,7 +46,7 @@ class CommonOptions(TypedDict, total=False):
         quantiles: Levels of the quantiles over the paths, or one level.
         repair: Whether high, low, volume and amount are made consistent.
         calibrated: Whether the model's calibration corrects the quantiles.
-        events: Events whose chance it gives, or one event, such as "close>last at 24", "close<last-2% at end" or
+        events: Events whose chance it gives, or one: "close>last at 24", "close<last-2% at end" or
             "high>=195.5 by 10" (at bar 10 or before).
         statistics: Whether it gives return, realised volatility and maximum drawdown over the paths.
         model: By default the worker's own; or one of its further models, or a registered one.

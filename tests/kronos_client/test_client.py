@@ -109,7 +109,7 @@ def test_several_series_each_have_their_own_times(client, redis):
         ({"candles": [CANDLES.as_dict()] * 2, "timestamps": [[]]}, LENGTH_MISMATCH, "timestamps"),
         ({"candles": "candles.csv"}, ErrorCode.BAD_TYPE, "series.0"),
         ({"candles": {"A": CANDLES.as_dict(), "B": {}}}, ErrorCode.EMPTY_SERIES, "series.1"),
-        ({"quantiles": 0.5}, ErrorCode.BAD_TYPE, "quantiles"),
+        ({"quantiles": object()}, ErrorCode.BAD_TYPE, "quantiles"),
         ({"quantiles": ["x"]}, ErrorCode.BAD_TYPE, "quantiles"),
         ({"pred_len": object()}, ErrorCode.BAD_TYPE, "pred_len"),
         ({"seed": "seven"}, ErrorCode.BAD_TYPE, "sampling.seed"),
