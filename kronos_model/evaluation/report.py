@@ -16,7 +16,7 @@ from kronos_model.evaluation.naive import (
     bootstrap_draws,
     naive_samples,
 )
-from kronos_model.evaluation.scores import INTERVALS, ScoreTotals, finite_or_none
+from kronos_model.evaluation.scores import INTERVALS, ScoreTotals, finite_or_none, spans_of
 from kronos_model.evaluation.windows import MIN_GROUPS, MIN_WINDOWS, Array, WindowTimes
 from kronos_model.text import plural
 
@@ -91,6 +91,7 @@ def make_report(
         against = {
             other: compare(totals[name], theirs, times) for other, theirs in totals.items() if other != name
         }
+        against[BOOTSTRAP]["by_span"] = compare_spans(totals[name], totals[BOOTSTRAP], times, horizon)
         scores = totals[name].scores(times.begins)
         by_horizon = scores.pop("by_horizon")
         models[name] = {
@@ -130,6 +131,20 @@ def compare(ours: ScoreTotals, theirs: ScoreTotals, times: WindowTimes) -> dict[
         **by.as_dict(),
         "dm": diebold_mariano((our_loss - their_loss)[is_scaled], times.begins[is_scaled], lags=times.lags),
     }
+
+
+def compare_spans(
+    ours: ScoreTotals, theirs: ScoreTotals, times: WindowTimes, horizon: int
+) -> list[dict[str, Any]]:
+    """The differences of ``compare`` for each span of bars ahead, ``first`` to ``last``, counted from 1."""
+    pairs = np.stack([each.by_window("crps_scaled_by_span") for each in (ours, theirs)])  # (2, W, P)
+    spans = []
+    for place, span in enumerate(spans_of(horizon)):
+        is_scaled = np.isfinite(pairs[..., place]).all(axis=0)
+        if is_scaled.any():
+            by = improvement(*pairs[:, is_scaled, place], times.groups[is_scaled])
+            spans.append({"first": int(span[0]) + 1, "last": int(span[-1]) + 1, **by.as_dict()})
+    return spans
 
 
 def diebold_mariano(

@@ -19,8 +19,15 @@ LEVELS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 INTERVALS: Final = ("0.5", "0.8", "0.9")
 """Central intervals whose coverage and width are scored, as keys of JSON."""
 NUM_PIT_BINS: Final = 10
+MAX_SPANS: Final = 8
+"""Scores by window are kept for so many spans of bars ahead at most, because memory grows with them."""
 MIN_INSTRUMENTS: Final = 3
 """Fewer instruments at one time have no information coefficient that means anything."""
+
+
+def spans_of(horizon: int) -> list[NDArray[np.int64]]:
+    """The bars ahead, counted from 0, in spans of nearly equal length."""
+    return np.array_split(np.arange(horizon), min(horizon, MAX_SPANS))
 
 
 def sample_quantiles(samples: Array, levels: Sequence[float]) -> Array:
@@ -129,6 +136,9 @@ class ScoreTotals:
         errors = volatility_error(samples, actual, past) if self._has_paths else scale * np.nan
         return {
             "crps_scaled": scores["crps_scaled"].mean(axis=1),
+            "crps_scaled_by_span": np.stack(
+                [scores["crps_scaled"][:, span].mean(axis=1) for span in spans_of(actual.shape[1])], axis=1
+            ),  # (W, P)
             "quantile_loss": scores["quantile_loss"].mean(axis=1),
             "predicted_return": median / last - 1,
             "actual_return": actual[:, -1] / last - 1,
@@ -143,7 +153,7 @@ class ScoreTotals:
         return len(self._ranks) - 1
 
     def by_window(self, name: str) -> Array:
-        """One of the values of ``add``'s windows, such as ``crps_scaled`` or ``inside_0.8``, (W,)."""
+        """One of the values of ``add``'s windows, such as ``inside_0.8``, (W,); by span (W, P)."""
         return np.concatenate(self._by_window[name])
 
     def scores(self, times: NDArray[np.datetime64]) -> dict[str, Any]:

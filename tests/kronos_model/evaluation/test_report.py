@@ -1,5 +1,7 @@
 """The report calls a good model better, a bad one worse, and does not call noise a difference."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from kronos_model.evaluation.report import (
     diebold_mariano,
     make_report,
 )
+from kronos_model.evaluation.scores import spans_of
 from kronos_model.evaluation.windows import WindowTimes
 
 LOOKBACK, HORIZON, NUM_WINDOWS = 60, 6, 80
@@ -59,6 +62,23 @@ def test_the_true_law_is_calibrated_and_two_samples_of_it_do_not_differ():
     assert list(report["naive"]) == ["bootstrap", "last_value", "drift", "random_walk"]
     assert report["naive"]["drift"]["volatility_error"] is None
     assert report["naive"]["random_walk"]["volatility_error"] < 0.5
+
+
+def test_each_span_of_bars_ahead_is_compared_with_the_bootstrap():
+    step = np.random.default_rng(1).normal(size=(NUM_WINDOWS, 30, HORIZON))
+    seen = np.arange(HORIZON) < HORIZON // 2  # the first half of what follows, and no more
+    samples = np.where(seen, ACTUAL[:, None] * (1 + 0.001 * step), walks(0.05))
+    by = report_on(half=samples)["models"]["half"]["against"]["bootstrap"]
+    spans = by["by_span"]
+    assert [spans[0]["first"], spans[-1]["last"]] == [1, HORIZON]
+    assert all(one["last"] + 1 == other["first"] for one, other in pairwise(spans))
+    assert (spans[0]["verdict"], spans[-1]["verdict"]) == ("better", "worse")
+    assert all(span["low"] < span["difference"] < span["high"] for span in spans)
+
+
+def test_a_long_horizon_has_few_spans():
+    assert [len(spans_of(horizon)) for horizon in (1, 3, 8, 9, 512)] == [1, 3, 8, 8, 8]
+    assert np.concatenate(spans_of(21)).tolist() == [*range(21)]
 
 
 def test_the_drift_of_a_short_lookback_flatters_no_model():
