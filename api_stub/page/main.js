@@ -2,9 +2,7 @@
  * Builds the page. Each view has a folder; what several views need is in the others: `common/` (elements, texts, numbers,
  * settings, views), `service/` (the API, and what it offers), `jobs/` (a job sent, followed and listed) and `charts/`.
  */
-
-import { get } from "./service/api.js"
-import { askForKey } from "./service/key_form.js"
+import { get, key, onUnauthorized } from "./service/api.js"
 import { BacktestPanel } from "./backtest/backtest_panel.js"
 import { offerDevices, offerModels } from "./service/choices.js"
 import { offerThemes } from "./charts/colours.js"
@@ -22,13 +20,11 @@ const pool = new Pool()
 let hasModels = false
 
 async function readModels() {
-  try {
-    offerModels((await get("models")).models)
-    panels.finetunes.onModels()
-    hasModels = true
-  } catch {
-    hasModels = false // the pool shows the error; the next update of the pool reads the models again
-  }
+  const found = await get("models").catch(() => null) // the pool shows the error; its next update reads the models again
+  hasModels = found !== null
+  if (!found) return
+  offerModels(found.models)
+  panels.finetunes.onModels()
 }
 
 /** Offers a trained model, and chooses it if `isChosen`. */
@@ -39,6 +35,25 @@ async function onModel(id, isChosen = true) {
   location.hash = "#/forecast"
   showView("forecast")
   byId("model").focus()
+}
+
+/** Asks for the API key if the service needs one, keeps it until the tab is closed, and calls `onKey`. */
+function askForKey(onKey) {
+  const form = byId("key-form")
+  onUnauthorized.add(() => {
+    byId("key-refused").hidden = !key.get()
+    form.hidden = false
+  })
+  form.addEventListener("submit", (event) => {
+    event.preventDefault()
+    const given = byId("key").value.trim()
+    byId("key").value = ""
+    byId("key-refused").hidden = /^[!-~]+$/.test(given)
+    if (!byId("key-refused").hidden) return // a header cannot carry it
+    key.set(given)
+    form.hidden = true
+    onKey()
+  })
 }
 
 /** Shows the view, the settings and the job that the address names. */

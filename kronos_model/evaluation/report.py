@@ -142,7 +142,8 @@ def compare_spans(
     for place, span in enumerate(spans_of(horizon)):
         is_scaled = np.isfinite(pairs[..., place]).all(axis=0)
         if is_scaled.any():
-            by = improvement(*pairs[:, is_scaled, place], times.groups[is_scaled])
+            our_loss, their_loss = pairs[:, is_scaled, place]
+            by = improvement(our_loss, their_loss, times.groups[is_scaled])
             spans.append({"first": int(span[0]) + 1, "last": int(span[-1]) + 1, **by.as_dict()})
     return spans
 

@@ -15,6 +15,7 @@ from tests.page.test_routed import CLOSES, DAYS, WORKER, end, problem, with_file
 
 ADDRESS = "backtests/one"
 RESULT = example("backtest-result")
+SIMPLE = ["Baseline", "Last close repeated", "Recent trend", "Last season repeated", "Random walk"]
 FINETUNER = WORKER | {"role": "finetune", "queue": "cpu.finetune", "training": None, "models": []}
 
 if TYPE_CHECKING:
@@ -44,24 +45,25 @@ def answered(routed: RoutedVisit) -> RoutedVisit:
     return routed
 
 
-def test_the_best_value_of_each_column_is_bold(routed: RoutedVisit):
-    rows = [
-        [
-            name,
-            {
-                "crps_scaled": error,
-                "direction_accuracy": right,
-                "coverage": dict.fromkeys(("0.5", "0.8", "0.9"), held),
-            },
-        ]
-        for name, error, right, held in (("a", 1.1, 0.5, 0.5), ("b", 1.0, 0.5, 0.7), ("c", 1.2, None, 0.99))
-    ]
-    bold = """async (rows) => {
+def test_only_a_clear_winner_is_bold_and_ranges_are_coloured_by_how_far_off_they_are(routed: RoutedVisit):
+    def scores(error: float, *held: float) -> dict[str, Any]:
+        return {"crps_scaled": error, "coverage": dict(zip(("0.5", "0.8", "0.9"), held, strict=True))}
+
+    def against(**verdicts: str) -> dict[str, Any]:
+        return {name: {"verdict": verdict} for name, verdict in verdicts.items()}
+
+    best = {"scores": scores(1.0, 0.54, 0.71, 0.79), "against": against(bootstrap="better", other="better")}
+    other = {"scores": scores(1.1, 0.5, 0.8, 0.9), "against": against(bootstrap="better", best="worse")}
+    kinds = """async ([models, naive]) => {
         const { scoresTable } = await import("./common/scores.js")
-        return [...scoresTable(rows).querySelectorAll("tbody tr")].map((row) => (
-            [...row.cells].flatMap((cell, place) => (cell.className === "best" ? place : []))))
+        const rows = [...scoresTable(models, naive).querySelectorAll("tbody tr")]
+        return rows.map((row) => [...row.cells].map((cell) => cell.className).join(" ").trim())
     }"""
-    assert routed.open().evaluate(bold, rows) == [[2, 5], [1, 3, 5], [4]]
+    page, naive = routed.open(), {"bootstrap": scores(1.2, 0.5, 0.8, 0.9)}
+    models = {"best": best, "other": other}
+    assert page.evaluate(kinds, [models, naive]) == ["best good warn bad", "good good good", "good good good"]
+    best["against"]["bootstrap"]["verdict"] = "unclear"
+    assert page.evaluate(kinds, [models, naive])[0] == "good warn bad"
 
 
 def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
@@ -86,20 +88,21 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
         assert all(line in shown for line in [name, *page.evaluate(words, model["verdict"])])
         assert "lookback" not in shown
     rows = [row.split("\t") for row in page.locator("#backtest-scores tbody tr").all_inner_texts()]
-    assert [row[0] for row in rows] == [own, other, "Shuffled past (baseline)"]
+    assert [row[0] for row in rows] == [own, other, *SIMPLE]
     assert rows[0][3] == f"{RESULT['report']['models'][own]['scores']['coverage']['0.8']:.1%}".replace(
         "%", " %"
     )
     assert page.locator("#by-horizon [role=img]").count() == 2
     said = page.locator("#verdicts strong").all_inner_texts()
     assert said == ["No clear advantage over simple forecasts"]  # once for both models
-    by = "1.2 % better than the shuffled past (95 % sure: −3.0 to +5.4 %)"
+    by = "1.2 % better than the baseline (95 % sure: −3.0 to +5.4 %)"
     numbers = page.locator("#verdicts p:has(b)").all_inner_texts()
     assert [" ".join(text.split()) for text in numbers] == 2 * [by]
-    drawn = page.locator("#verdicts .whisker").first
-    assert drawn.locator("text").all_text_contents() == ["−20 %", "0", "+20 %"]
-    assert drawn.locator("path").nth(1).get_attribute("d") == "M95.0 9V17M95.0 13H137.0M137.0 9V17"
-    assert drawn.locator("circle").get_attribute("cx") == "116.0"
+    (drawn,) = labels(page, "#against")
+    assert drawn == "; ".join(f"{name}: +1.2 %, 95 % sure: −3.0 to +5.4 %" for name in (own, other))
+    places = page.locator("#against .group > .name").all_inner_texts()
+    assert places == ["all bars", "bar 1", "2", "3"]
+    assert page.locator("#against .interval.unclear").count() == 2 * len(places)
     dashed = page.locator("#reliability .dashed, #by-horizon .dashed").count()
     assert dashed == 4  # in the keys, as in the four charts
     assert page.get_attribute("#whole-report", "href") == "v1/backtests/one/report"
@@ -115,7 +118,8 @@ def test_a_link_shows_a_backtest_and_a_key_fetches_its_report(answered: RoutedVi
     answered.answers[f"{ADDRESS}/events"] = end(state="done", result=earlier)
     page = answered.open(f"#{ADDRESS}")
     page.wait_for_selector("#tested")
-    assert "repeating the last close" in page.inner_text("#backtest-scores")
+    names = page.locator("#backtest-scores tbody th").all_inner_texts()
+    assert names[2:] == SIMPLE[1:]
     page.evaluate("sessionStorage.setItem('kronos.api-key', 'a key')")
     with page.expect_download() as download:
         page.click("#whole-report")
@@ -257,7 +261,7 @@ def test_two_backtests_of_one_file_are_shown_next_to_each_other(answered: Routed
     page.wait_for_selector("#other-problem")
     names = page.locator("#verdicts h3").all_inner_texts()
     assert names == [own, second, "crypto-hourly@4", f"{own}, the other backtest"]
-    assert page.locator("#backtest-scores tbody tr").count() == 5
+    assert page.locator("#backtest-scores tbody tr").count() == 4 + len(SIMPLE)
     assert "by more than chance" in page.inner_text("#other-problem")
     assert axe_problems(page, "#backtest") == []
     page.select_option("#other-backtest", "")

@@ -218,7 +218,7 @@ def test_what_is_late_missing_or_off_its_ranges_is_said(routed: RoutedVisit):
     facts = " ".join(page.inner_text("#feed-scores").split())
     assert "Up to date 2 of 4 all but NVDA GONE" in facts
     assert "80 % ranges held, kronos-tiny 78.3 % of 1,234 bars" in facts
-    assert "Against the shuffled past, kronos-tiny 3" in facts
+    assert "Against the baseline, kronos-tiny 3" in facts
 
 
 def drawn(page: "Page", *earlier: dict[str, Any], routed: RoutedVisit) -> bytes:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kronos_client.contract.schemas import example
 from kronos_client.core.job_facts import NEXT
 from tests.page.conftest import RoutedVisit, go_to, wait_until
-from tests.page.test_routed import RESULT, WORKER, end, problem, with_file
+from tests.page.test_routed import CLOSES, DAYS, PRICES, RESULT, WORKER, end, problem, with_file
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -29,6 +30,7 @@ FACTS: dict[str, Any] = {
     "dead_reason": None,
     "next": "Wait, or start another worker.",
 }
+LOOKBACK = {"name": "bars.csv", "timestamps": DAYS[:4], "columns": {**PRICES, "close": CLOSES[:4]}}
 STOPPED = "No worker takes jobs from the queue cpu. Start one with: kronos worker"
 DEAD = {
     "total": 1,
@@ -76,7 +78,7 @@ def test_a_job_is_explained_below_its_row_until_asked_again(routed: RoutedVisit)
     assert axe_problems(page, "#jobs") == []
     page.keyboard.press("Enter")
     assert page.locator(".explanation").count() == 0
-    assert page.evaluate("document.activeElement.textContent") == "Explain"
+    assert page.evaluate("document.activeElement.ariaExpanded") == "false"
 
 
 def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: RoutedVisit):
@@ -108,9 +110,8 @@ def test_a_row_says_why_a_job_failed_how_far_one_is_and_opens_a_result(routed: R
         "",
     ]  # fmt: skip
     steps = page.locator("#recent-jobs .steps").all_inner_texts()
-    assert [text.split("Explain") for text in steps] == [
-        ["Open result", "Remove"], *2 * [["Follow", "Cancel"]], ["Correct it", "Remove"],
-        *3 * [["Follow", "Cancel"]], ["Open", "Remove"],
+    assert [text.replace("⋯", "") for text in steps] == [
+        "Open result", "Follow", "Follow", "Correct it", "Follow", "Follow", "Follow", "Open",
     ]  # fmt: skip
     chips = page.locator("#job-counts button:visible").all_inner_texts()
     assert chips == ["All 8", "Running 3", "Waiting 2", "Done 1", "Failed 1", "Cancelled 1"]
@@ -140,11 +141,65 @@ def test_a_job_that_goes_on_is_cancelled_from_its_row_and_one_that_ended_is_remo
 
     page.wait_for_selector("#recent-jobs .state-queued")
     routed.answers["forecasts/two"] = cancel
-    page.click("#recent-jobs .steps >> text=Cancel")
+    page.click("#recent-jobs .more")
+    page.click("#job-menu >> text=Cancel")
     page.wait_for_selector("#recent-jobs .state-cancelled")
     assert [request.method for request in routed.requests].count("DELETE") == 1
-    page.click("#recent-jobs .steps >> text=Remove")
+    page.focus("#recent-jobs .more")
+    page.keyboard.press("Enter")
+    assert axe_problems(page, "#jobs") == []
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Remove from the list"
+    page.keyboard.press("Enter")
     page.wait_for_selector("#no-jobs")
+
+
+def test_what_is_taken_off_the_list_comes_back_with_all_that_was_kept(routed: RoutedVisit):
+    routed.answers |= {
+        "forecasts": {"id": "one", "queue": "cpu"},
+        "forecasts/one/events": end(state="done", result=RESULT),
+    }
+    page = with_file(routed)
+    page.click("#run")
+    page.wait_for_selector("#downloads")
+    go_to(page, "jobs")
+    kept = """() => JSON.stringify(
+        Object.entries(localStorage).filter(([name]) => /job|candles/.test(name)).sort())"""
+    before = page.evaluate(kept)
+    assert "candles.forecasts/one" in before
+    page.click("#forget-jobs")
+    page.wait_for_selector("#no-jobs")
+    assert page.evaluate(kept) == "[]"
+    assert axe_problems(page, "#jobs") == []
+    page.keyboard.press("Enter")  # the way back has the focus
+    page.wait_for_selector("#recent-jobs .state-done")
+    assert page.evaluate(kept) == before
+    assert page.locator("#discarded").is_hidden()
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome"),
+    [
+        ("forecast", "Up 9.5 % by Wed, Mar 6, 80 % end between 12.50 and 13.00"),
+        ("backtest", "NeoQuasar/Kronos-small: no clear advantage; crypto-hourly@3: no clear advantage"),
+        ("finetune", "crypto-hourly@3: 7.7 % better than the baseline"),
+    ],
+)
+def test_the_row_of_a_job_that_is_done_says_what_came_of_it(routed: RoutedVisit, kind: str, outcome: str):
+    address = f"{kind}s/two"
+    result = RESULT if kind == "forecast" else example(f"{kind}-result")
+    routed.answers[address] = {"state": "done", "result": result}
+    page = routed.open()
+    kept = {
+        "kronos.jobs": [{"address": address, "title": "two", "at": 0, "state": "queued"}],
+        f"kronos.candles.{address}": {"lookback": LOOKBACK, "actual": LOOKBACK},
+    }
+    for name, value in kept.items():
+        page.evaluate("([name, text]) => localStorage.setItem(name, text)", [name, json.dumps(value)])
+    page.goto("about:blank")
+    page = routed.open("#/jobs")
+    page.wait_for_selector("#recent-jobs .state-done")
+    assert " ".join(page.inner_text("#recent-jobs .note").split()) == outcome
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from tests.page.conftest import Visit
 
 SILENCE = """
 async () => {
-  const { Silence } = await import("./jobs/silence.js")
+  const { Silence } = await import("./jobs/section_job.js")
   let now = 0
   performance.now = () => now
   const silence = new Silence()

@@ -22,16 +22,23 @@ def test_a_trained_model_is_compared_with_its_start_and_a_simple_forecast(routed
     models = evaluation["models"]
     start = models["finetuned"] | {"scores": models["finetuned"]["scores"] | {"crps_scaled": 2.87}}
     page = trained(routed, evaluation=evaluation | {"models": models | {"start": start}})
-    assert page.inner_text("#trained strong.good") == "Better than all simple forecasts"
-    assert " ".join(page.inner_text("#trained p:has(b)").split()) == (
-        "7.7 % better than the shuffled past (95 % sure: +4.2 to +11.2 %)"
+    assert " ".join(page.inner_text("#trained .verdict").split()) == (
+        "Better than all simple forecasts: 7.7 % better than the baseline (95 % sure: +4.2 to +11.2 %)"
     )
     rows = [row.split("\t")[:3] for row in page.locator("#trained tbody tr").all_inner_texts()]
     assert rows == [
         ["crypto-hourly@3", "2.61", "49.0 %"],
         ["NeoQuasar/Kronos-small, before training", "2.87", "49.0 %"],
-        ["Shuffled past (baseline)", "2.83", "51.0 %"],
+        ["Baseline", "2.83", "51.0 %"],
+        ["Last close repeated", "2.98", "52.0 %"],
     ]
+    drawn = page.get_attribute("#trained .bars", "aria-label")
+    assert drawn.startswith(
+        "crypto-hourly@3: +7.7 %, 95 % sure: +4.2 to +11.2 %; NeoQuasar/Kronos-small, before"
+    )
+    of_one = page.locator("#trained .group > .interval:first-child")
+    is_clear = ["unclear" not in kind for kind in of_one.evaluate_all("all => all.map(one => one.className)")]
+    assert is_clear == [*8 * [True], False]  # all bars, and the eight spans
     assert "On 64 moments that training has not seen: 256 bars read" in page.inner_text(
         "#trained .outcome > .help"
     )

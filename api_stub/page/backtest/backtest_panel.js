@@ -1,5 +1,4 @@
 /** The backtest section: how good one or two models were on the past of a file. */
-
 import { get, key } from "../service/api.js"
 import { save } from "../common/downloads.js"
 import { badField, byId, numberIn, offer, showText } from "../common/elements.js"
@@ -15,11 +14,7 @@ import { idOf } from "../forecast/candle_file.js"
 const AT_HAND = "file:" // no data set can have this name
 const TITLE = "Backtest on "
 const STAGES = { reading: "Reading the candles", waiting: "Waiting for a worker", scoring: "Comparing with what followed" }
-const NUMBERS = ["windows", "horizon", "stride", "samples", "seed", "top", "cost_bps"]
-const FIELDS = { // of a job
-  ...Object.fromEntries([...NUMBERS, "model", "lookback"].map((name) => [name, `backtest-${name}`])),
-  start: "backtest-from", end: "backtest-to", cost_bps: "backtest-costs",
-}
+const NUMBERS = ["windows", "horizon", "stride", "samples", "seed", "top"]
 
 export class BacktestPanel {
   #candles = null
@@ -34,13 +29,13 @@ export class BacktestPanel {
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: ({ report }) => this.#report(report),
-      fields: { ...FIELDS, ...this.reading.idsBy("reading.") },
     })
     this.settings = new Settings("backtest", () => showChanged("backtest-advanced", "backtest-file-form"))
     this.onCandles(null)
     byId("backtest-form").addEventListener("submit", (event) => this.#submit(event))
     byId("other-backtest").addEventListener("change", () => this.#compare())
-    byId("whole-report").addEventListener("click", (event) => this.#saveReport(event))
+    byId("whole-report").addEventListener("click", (event) => (
+      this.#saveReport(event).catch((error) => showText(byId("testing-problem"), reason(error)))))
   }
 
   /** Offers the file that is open for a forecast. */
@@ -76,7 +71,8 @@ export class BacktestPanel {
       lookback: numberIn("backtest-lookback") ?? "auto",
       start: byId("backtest-from").value || null,
       end: byId("backtest-to").value || null,
-      ...Object.fromEntries(NUMBERS.map((name) => [name, numberIn(FIELDS[name])])),
+      cost_bps: numberIn("backtest-costs"),
+      ...Object.fromEntries(NUMBERS.map((name) => [name, numberIn(`backtest-${name}`)])),
     }
     return path === AT_HAND ? job : { ...job, reading: this.reading.options }
   }
@@ -140,11 +136,7 @@ export class BacktestPanel {
   async #saveReport(event) {
     if (!key.get()) return
     event.preventDefault()
-    try {
-      const path = new URL(byId("whole-report").href).pathname.split("/v1/").at(-1)
-      save(await get(path, { headers: { Accept: "text/html" }, read: (answer) => answer.blob() }), "backtest.html")
-    } catch (error) {
-      showText(byId("testing-problem"), reason(error))
-    }
+    const path = new URL(byId("whole-report").href).pathname.split("/v1/").at(-1)
+    save(await get(path, { headers: { Accept: "text/html" }, read: (answer) => answer.blob() }), "backtest.html")
   }
 }

@@ -1,15 +1,13 @@
 /** The report of a backtest, drawn: its scores, how far its ranges can be trusted, the portfolio, and the worst moments. */
-
 import { barChart } from "../charts/bar_chart.js"
 import { StepChart } from "../charts/step_chart.js"
 import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { byId, made, offer, showText, whole } from "../common/elements.js"
 import { bars, count, figure, percent, price, share, signed, timesOf } from "../common/format.js"
-import { LEAST, MOST, comparison, scoresTable, verdictLines } from "../common/scores.js"
+import { COLOURS, NAIVE, comparison, drawAgainstBaseline, scoresTable, verdictHead, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 import { showWorstWindows } from "./worst_windows.js"
 
-const COLOURS = ["accent", "second", "third", "fourth"] // of models; the lines that they must beat are "soft" and "control"
 const MAX_MARKED = 12 // points of a line; more would hide it
 const LEVELS = ["0.5", "0.8", "0.9"]
 const SHARES = { type: "custom", formatter: share, minMove: 0.001 }
@@ -21,12 +19,12 @@ const BY_BAR = {
 }
 const NAIVE_PORTFOLIOS = { momentum: "by past return", random: "at random" }
 const PORTFOLIO = [
-  ["Rank IC", ({ rank_ic: values }) => values.at(-1), figure, MOST, "rankic"],
-  ["Top above bottom", ({ hit_rate: hits }) => hits, share, MOST],
-  ["Return a period", ({ return: gained }) => gained, share, MOST],
-  ["Before costs", ({ return_before_costs: gained }) => gained, share, MOST],
+  ["Rank IC", ({ rank_ic: values }) => values.at(-1), figure, null, "rankic"],
+  ["Top above bottom", ({ hit_rate: hits }) => hits, share],
+  ["Return a period", ({ return: gained }) => gained, share],
+  ["Before costs", ({ return_before_costs: gained }) => gained, share],
   ["Turnover", ({ turnover }) => turnover, figure, null, "turnover"],
-  ["Deepest fall", ({ max_drawdown: fall }) => fall, share, LEAST],
+  ["Deepest fall", ({ max_drawdown: fall }) => fall, share],
 ]
 
 /** Draws a report; `id` is that of its backtest, and `file` names what it was made on, if this browser knows. */
@@ -37,21 +35,22 @@ export function showReport(report, id, file) {
   byId("tested-title").replaceChildren(...whole(`${names.join(" and ")} on ${file ?? of}`))
   showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +
     `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""))
-  const lines = names.map((name) => verdictLines(models[name].verdict))
-  const isSame = names.length > 1 && new Set(lines.map(([head]) => head?.textContent)).size === 1
-  const [both] = isSame ? lines.map((own) => own.shift()) : []
-  byId("verdicts").replaceChildren(both ?? "", ...names.map((name, place) => made(
-    "div", {}, made("h3", {}, ...whole(name)), ...lines[place],
-    ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : []))))
-  const [baseline, title] = naive.bootstrap ? [naive.bootstrap, "Shuffled past (baseline)"]
-    : [naive.last_value, "repeating the last close"] // of a worker of 0.1.0
-  byId("backtest-scores").replaceChildren(scoresTable([...names.map((name) => [name, models[name].scores]), [title, baseline]]))
+  const heads = names.map((name) => verdictHead(models[name].verdict))
+  const isSame = names.length > 1 && new Set(heads.map(({ textContent: text }) => text)).size === 1
+  byId("verdicts").replaceChildren(isSame ? made("p", { class: "verdict" }, heads[0]) : "", ...names.map((name) => (
+    made("div", {}, made("h3", {}, ...whole(name)), ...verdictLines(models[name].verdict, isSame ? "" : undefined),
+      ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : [])))))
+  byId("backtest-scores").replaceChildren(scoresTable(models, naive))
+  const simple = naive.bootstrap ? "bootstrap" : "last_value" // of a worker of 0.1.0
   byId("not-tested").hidden = true
   byId("tested").hidden = false // charts take the width of what is shown
+  byId("against").replaceChildren()
+  drawAgainstBaseline(byId("against"), models)
   showReliability(models)
   offer(byId("horizon-score"), Object.entries(BY_BAR).map(([value, [text]]) => [value, text]))
-  byId("horizon-score").onchange = () => showByBar(models, baseline, title)
-  showByBar(models, baseline, title)
+  const show = () => showByBar(models, naive[simple], NAIVE[simple])
+  byId("horizon-score").onchange = show
+  show()
   showPortfolio(report.portfolio)
   showWorstWindows(report.worst_windows, asked.horizon)
 }

@@ -1,5 +1,4 @@
 /** The moments at which a backtest missed most: one is chosen, and drawn as each model forecast it. */
-
 import { byId, made } from "../common/elements.js"
 import { figure, timesOf } from "../common/format.js"
 import { Candles } from "../forecast/candle_file.js"

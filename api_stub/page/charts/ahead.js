@@ -9,9 +9,7 @@ export class Ahead {
   #style = {}
 
   /** @param label What stands at the top of the forecast; "" for nothing. */
-  constructor(label = "") {
-    this.label = label
-  }
+  constructor(label = "") { this.label = label }
 
   attached({ chart, requestUpdate }) {
     this.#chart = chart

@@ -1,5 +1,4 @@
 /** Two series that the chart library lacks: a band between two values, and many lines at once. */
-
 import { customSeriesDefaultOptions } from "../vendor/lightweight-charts/lightweight-charts.js"
 
 class View {

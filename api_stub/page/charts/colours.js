@@ -1,5 +1,4 @@
 /** The theme, and chart colours from the style sheet, which change with it. */
-
 import { byId, made } from "../common/elements.js"
 import { remember } from "../common/storage.js"
 

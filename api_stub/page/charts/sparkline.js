@@ -1,5 +1,4 @@
 /** A small line of values, without axes. */
-
 import { byId } from "../common/elements.js"
 
 const WIDTH = 160

@@ -1,5 +1,4 @@
 /** A chart of lines over steps or bars, all of them in view. */
-
 import { LineSeries, LineStyle, createOptionsChart } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { followSize } from "./chart_size.js"
 import { chartOptions, colour, withColours } from "./colours.js"

@@ -1,5 +1,4 @@
 /** Helpers for the page's elements. They insert texts as texts, never as markup. */
-
 import { count } from "./format.js"
 
 export const byId = (id) => document.getElementById(id)
@@ -20,19 +19,19 @@ export function whole(text) {
   return text.split(/(\S*-\S+)/).map((part, place) => (place % 2 ? made("span", { class: "whole" }, part) : part))
 }
 
-/** Shows a text in an element, with a button if there is something to try again; no text hides the element. */
-export function showText(element, text, onRetry = null) {
+/** Shows a text in an element, with a button if there is something to do about it; no text hides the element. */
+export function showText(element, text, onClick = null, action = "Try again") {
   element.textContent = text || ""
   element.hidden = !text
-  if (text && onRetry) element.append(" ", made("button", { type: "button", onclick: onRetry }, "Try again"))
+  if (text && onClick) element.append(" ", made("button", { type: "button", onclick: onClick }, action))
 }
 
+/** A table's row of a heading and cells. */
+export const rowOf = (head, ...cells) => (
+  made("tr", {}, made("th", { scope: "row" }, head), ...cells.map((cell) => made("td", {}, cell))))
+
 /** Shows rows of cells in a table's body. The first cell of each row is its heading. */
-export function fillRows(body, rows) {
-  body.replaceChildren(...rows.map(([head, ...cells]) => made(
-    "tr", {}, made("th", { scope: "row" }, head), ...cells.map((cell) => made("td", {}, String(cell))),
-  )))
-}
+export const fillRows = (body, rows) => body.replaceChildren(...rows.map((cells) => rowOf(...cells)))
 
 /** Shows facts, `[name, value, class, term, meaning]`, in a list of descriptions; none hide it. */
 export function showFacts(list, facts) {
@@ -106,7 +105,4 @@ export function limit(id, max, why) {
 }
 
 /** A field's number; null if it is empty. */
-export function numberIn(id) {
-  const { value } = byId(id)
-  return value === "" ? null : Number(value)
-}
+export const numberIn = (id) => (byId(id).value === "" ? null : Number(byId(id).value))

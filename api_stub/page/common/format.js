@@ -1,11 +1,10 @@
 /** Numbers and times as texts: the one place that decides how they look. They are written as in the user's region. */
-
 import { clockOf, isIntraday, offsetOf } from "./times.js"
 
 const MAX_DIGITS = 8 // numbers with more have been computed, for example for dividends
 export const NONE = "–" // where there is no number
 
-/** The page's language with the region of the browser's, such as "en-DE": words in English, signs and order as there. */
+/** The page's language with the region of the browser's, such as "en-DE": words in English, signs as there. */
 const LOCALE = `en-${new Intl.Locale(navigator.language || "en-US").maximize().region ?? "US"}`
 
 const formats = new Map()
@@ -42,9 +41,7 @@ export const figure = (value) => value === null ? NONE : written(value, { maximu
 export const rough = (value) => written(value, { minimumSignificantDigits: 2, maximumSignificantDigits: 2 })
 
 /** A difference with its sign. */
-export function signed(value, textOf = figure) {
-  return `${value < 0 ? "−" : "+"}${textOf(Math.abs(value))}`
-}
+export const signed = (value, textOf = figure) => `${value < 0 ? "−" : "+"}${textOf(Math.abs(value))}`
 
 /** A large number in few characters, such as "1.24M". */
 export const compact = (value) => written(value, { maximumSignificantDigits: 3, notation: "compact" })
@@ -77,16 +74,15 @@ export function digitsOf({ open = [], high = [], low = [], close = [] }) {
 }
 
 /** Decimal places that show a ten-thousandth of a price, at least two. */
-export function digitsFor(value) {
-  return Math.min(10, Math.max(2, Math.ceil(4 - Math.log10(Math.abs(value) || 1))))
-}
+export const digitsFor = (value) => Math.min(10, Math.max(2, Math.ceil(4 - Math.log10(Math.abs(value) || 1))))
 
 const DAY = { year: "numeric", month: "short", day: "numeric" }
 /** A date in few words, for times that are near each other. */
 export const NEAR = { month: "short", day: "numeric" }
 const CLOCK = { hour: "2-digit", minute: "2-digit" }
 // By the chart library's TickMarkType, from years to seconds.
-const AXIS = [{ year: "numeric" }, { month: "short", year: "numeric" }, NEAR, CLOCK, CLOCK].map((parts) => new Intl.DateTimeFormat(LOCALE, { ...parts, timeZone: "UTC" }))
+const AXIS = [{ year: "numeric" }, { month: "short", year: "numeric" }, NEAR, CLOCK, CLOCK]
+  .map((parts) => new Intl.DateTimeFormat(LOCALE, { ...parts, timeZone: "UTC" }))
 
 /** A label of a chart's time axis. */
 export const axisText = (time, tickMarkType) => AXIS[tickMarkType].format(time * 1000)
@@ -117,6 +113,29 @@ export function zoneOf(stamp, timezone) {
   const minutes = Math.abs(offset) / 60
   const rest = minutes % 60 ? `:${String(Math.floor(minutes % 60)).padStart(2, "0")}` : ""
   return offset ? `UTC${offset < 0 ? "−" : "+"}${Math.floor(minutes / 60)}${rest}` : "UTC"
+}
+
+const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
+
+/**
+ * How a series is written: `time` and `shortTime` of a timestamp, the `zone` of intraday bars, `digits` of a price,
+ * `price` with as many, and `rounded` prices: the ends of a range, and others, as precise as its width is worth.
+ */
+export function writingOf(stamps, { columns, timezone }, forecast) {
+  const recent = stamps.slice(-LOOKED_AT)
+  const last = Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values.slice(-LOOKED_AT)]))
+  const digits = digitsOf(last) ?? digitsFor(forecast?.mean.close[0] ?? 1)
+  return {
+    digits,
+    time: timesOf(recent, timezone),
+    shortTime: timesOf(recent, "", NEAR),
+    zone: isIntraday(recent.map(clockOf)) ? zoneOf(recent[0], timezone) : "",
+    price: (value) => price(value, digits),
+    rounded: (low, high, ...others) => {
+      const worth = Math.max(0, Math.ceil(2 - Math.log10(high - low || 1)))
+      return [low, high, ...others].map((value) => price(value, Math.min(digits, worth)))
+    },
+  }
 }
 
 const UNITS = [[604_800, "week"], [86_400, "day"], [3600, "hour"], [60, "minute"]]

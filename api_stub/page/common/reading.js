@@ -1,5 +1,4 @@
 /** How to read a file of candles: the same fields in each form that takes one. */
-
 import { byId, reveal } from "./elements.js"
 
 export class Reading {
@@ -10,11 +9,6 @@ export class Reading {
     this.part = byId(`${prefix}file-form`)
     this.part.append(copy)
     this.fields = [...this.part.querySelectorAll("[name]")]
-  }
-
-  /** The fields' ids by what a job, or the address, calls the options. */
-  idsBy(before) {
-    return Object.fromEntries(this.fields.map(({ name, id }) => [before + name, id]))
   }
 
   /** The options, as a job has them. What is not given is left out. */

@@ -1,77 +1,109 @@
-/** How good forecasters are: tables that compare them, a row for each, and verdicts. */
-
-import { byId, explainTerms, made, whole } from "./elements.js"
-import { count, figure, share } from "./format.js"
+/** How good forecasters are: verdicts, the difference from the baseline as a chart, and tables that compare them. */
+import { barChart } from "../charts/bar_chart.js"
+import { explainTerms, made, whole } from "./elements.js"
+import { count, figure, price, share, signed } from "./format.js"
 import { inWords } from "./texts.js"
 
-const CAPTION = "Error: in usual moves of one bar, lower is better. Ranges: the share of closes inside, which should be what their name says."
-/** How good a value is, from which the best one of a column follows. */
-export const [MOST, LEAST] = [(value) => value, (value) => -value]
-const near = (level) => (value) => -Math.abs(value - level)
+export const COLOURS = ["accent", "second", "third", "fourth"] // of models; lines to compare with are "soft" and "control"
+/** The simple forecasts that a model must beat; the first is the one that verdicts give a number for. */
+export const NAIVE = {
+  bootstrap: "Baseline", last_value: "Last close repeated", drift: "Recent trend", seasonal_naive: "Last season repeated",
+  random_walk: "Random walk",
+}
+const CAPTION = "Error: in usual moves of one bar, lower is better; bold if it is clearly below all others. Ranges: the share " +
+  "of closes inside, green within 5 points of what their name says, red beyond 10."
+const held = (level) => [({ coverage }) => coverage[level], share, (value) => nearness(Math.abs(value - level))]
+const nearness = (gap) => (gap <= 0.05 ? "good" : gap <= 0.1 ? "warn" : "bad")
 const COLUMNS = [
-  ["Error", ({ crps_scaled: error }) => error, figure, LEAST, "pinball"],
-  ["50 % range", ({ coverage }) => coverage["0.5"], share, near(0.5)],
-  ["80 % range", ({ coverage }) => coverage["0.8"], share, near(0.8), "range"],
-  ["90 % range", ({ coverage }) => coverage["0.9"], share, near(0.9)],
-  ["Right direction", ({ direction_accuracy: right }) => right, share, MOST],
+  ["Error", ({ crps_scaled: error }) => error, figure, null, "pinball"],
+  ["50 % range", ...held("0.5")],
+  ["80 % range", ...held("0.8"), "range"],
+  ["90 % range", ...held("0.9")],
+  ["Right direction", ({ direction_accuracy: right }) => right, share],
 ]
 
 /**
- * A table of `rows` of `[name, values]`, with the best of each column in bold; a column is `[title, its value, the text of that,
- * how good it is (null if no value is better), term of the glossary]`.
+ * A table of `rows` of `[name, values]`, with the first cells of the `winner` in bold; a column is `[title, its value, the
+ * text of that, its class (null for none), term of the glossary]`.
  */
-export function comparison(title, caption, columns, rows) {
-  const known = columns.map(([name, valueOf, ...rest]) => [name, (values) => valueOf(values) ?? null, ...rest])
-    .filter(([, valueOf]) => rows.some(([, values]) => valueOf(values) !== null))
-  const best = known.map(([, valueOf, , good]) => good && Math.max(...rows.flatMap(([, values]) => (valueOf(values) === null ? [] : good(valueOf(values))))))
-  const cell = (values, place, [, valueOf, textOf, good] = known[place], value = valueOf(values)) => (
-    made("td", good && value !== null && good(value) === best[place] ? { class: "best" } : {}, textOf(value)))
-  const heads = known.map(([name, , , , term]) => made("th", { scope: "col", ...(term ? { "data-term": term } : {}) }, name))
+export function comparison(title, caption, columns, rows, winner = null) {
+  const isKnown = ([, valueOf]) => rows.some(([, values]) => (valueOf(values) ?? null) !== null)
+  const known = columns.filter(isKnown)
+  const described = (term) => (term ? { "data-term": term } : {})
+  const cell = (name, values, [, valueOf, textOf, classOf], place) => {
+    const value = valueOf(values) ?? null
+    const kind = name === winner && !place ? "best" : value === null ? "" : classOf?.(value)
+    return made("td", kind ? { class: kind } : {}, textOf(value))
+  }
+  const heads = known.map(([name, , , , term]) => made("th", { scope: "col", ...described(term) }, name))
+  const row = ([name, values]) => made("tr", {},
+    made("th", { scope: "row", ...described(name === NAIVE.bootstrap && "baseline") }, ...whole(name)),
+    ...known.map((column, place) => cell(name, values, column, place)))
   const table = made("table", {},
     made("thead", {}, made("tr", {}, made("th", { scope: "col" }, "Forecast by"), ...heads)),
-    made("tbody", {}, ...rows.map(([name, values]) => made("tr", {}, made("th", { scope: "row" }, ...whole(name)),
-      ...known.map((_, place) => cell(values, place))))))
+    made("tbody", {}, ...rows.map(row)))
   explainTerms(table)
   const scroll = made("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table)
   return made("div", { class: "outcome" }, scroll, made("p", { class: "help" }, caption))
 }
 
-/** The table of scores of `[name, scores]`, and below it what they were made on. */
-export const scoresTable = (rows, madeOn = "") => comparison("Scores", madeOn + CAPTION, COLUMNS, rows)
+/** The table of the scores of `models`, by name, and of the simple forecasts, and below it what they were made on. */
+export function scoresTable(models, naive, madeOn = "") {
+  const names = Object.keys(models)
+  const isBetter = ({ verdict }) => verdict === "better"
+  const isWinner = ([name, { against = {} }]) => (
+    names.every((other) => other === name || other in against) && Object.values(against).every(isBetter))
+  const [winner] = Object.entries(models).find(isWinner) ?? []
+  const simple = Object.entries(NAIVE).filter(([name]) => naive[name])
+  const rows = [...names.map((name) => [name, models[name].scores]), ...simple.map(([name, text]) => [text, naive[name]])]
+  return comparison("Scores", madeOn + CAPTION, COLUMNS, rows, winner)
+}
+
+/** Draws how much better models, by name, are than the baseline: over all bars ahead, and over spans of them. */
+export function drawAgainstBaseline(parent, models) {
+  const lines = Object.entries(models).map(([text, { against }], place) => (
+    { text, colour: COLOURS[place % COLOURS.length], values: [against?.bootstrap, ...(against?.bootstrap?.by_span ?? [])] }))
+  const shown = lines.filter(({ values: [all] }) => (all?.difference ?? null) !== null)
+  if (!shown.length) return
+  const [{ values: [, ...spans] }] = shown
+  const groups = spans.map(({ first, last }, place) => (
+    `${place ? "" : last > first ? "bars " : "bar "}${count(first)}${last > first ? `–${count(last)}` : ""}`))
+  const written = (by) => signed(by.difference ?? by, (percent) => price(percent, 1))
+  const said = shown.map(({ text, values: [{ difference, low, high }] }) => (
+    `${text}: ${written(difference)} %${low === null ? "" : `, 95 % sure: ${written(low)} to ${written(high)} %`}`))
+  barChart(parent, "How much better than the baseline, in % of its error; lines: 95 % sure", ["all bars", ...groups], shown,
+    { text: "as good as the baseline", value: 0 }, written, said.join("; "))
+}
 
 const SHORT = { good: "Better than all simple forecasts", bad: "Worse than a simple forecast", "": "No clear advantage over simple forecasts" }
-
 const NUMBER = /^([\d.]+ % (?:better|worse)) (than .*?)(, which is no clear difference)?\)\.$/
 
-/** What a verdict comes to, in colour where it is good or bad, by how much; what its ranges do wrong; and the other sentences, folded. */
-export function verdictLines(sentences) {
+/** The number of a verdict, such as "6.1 % better", and what it is compared with, in words; nothing if it has none. */
+function numberOf([first = "", ...others]) {
+  const [, number, than] = NUMBER.exec(others.find((line) => NUMBER.test(line) && kindOf(line) === kindOf(first))) ?? []
+  return number ? [number.replaceAll(" ", "\u00a0"), inWords(than)] : []
+}
+
+/** What a verdict comes to in few words, such as "6.1 % better than the baseline". */
+export function verdictText(sentences) {
+  const kind = kindOf(sentences[0] ?? "")
+  const [number, than] = kind ? numberOf(sentences) : []
+  return number ? `${number} ${than.replace(/ \(.*/, "")}` : SHORT[kind].toLowerCase().replace(/ over .*/, "")
+}
+
+/** What a verdict comes to, in colour where it is good or bad. */
+export function verdictHead([first = ""]) { return made("strong", { class: kindOf(first) }, SHORT[kindOf(first)]) }
+
+/** A verdict in one sentence: its `head` and by how much; then what its ranges do wrong, and the other sentences, folded. */
+export function verdictLines(sentences, head = verdictHead(sentences)) {
   if (!sentences.length) return []
-  const kind = kindOf(sentences[0])
   const lines = sentences.map((line) => made("p", { class: kindOf(line) }, inWords(line)))
   const ranges = lines.filter((line, index) => line.className && /too (narrow|wide)/.test(sentences[index]))
   const others = lines.filter((line) => !ranges.includes(line))
-  const [, number, than] = NUMBER.exec(sentences.find((line) => NUMBER.test(line) && kindOf(line) === kind)) ?? []
-  const text = number && ` ${inWords(than).replaceAll(" -", " −").replace("interval", "sure:").replaceAll(" %", "\u00a0%")})`
-  const by = number ? [made("p", {}, made("b", { class: kind }, number), text), whisker(number, than, kind)] : []
-  return [made("p", {}, made("strong", { class: kind }, SHORT[kind])), ...by, ...ranges, made("details", {}, made("summary", {}, "In detail"), ...others)]
-}
-
-const SCALES = [20, 50, 100, 1000] // in percent; few, so that two models mostly share one
-
-/** The interval of a sentence as a dot and a whisker against no difference, in the middle of a scale. */
-function whisker(number, than, kind) {
-  const by = parseFloat(number) * (number.endsWith("worse") ? -1 : 1)
-  const [low = by, high = by] = / ([+-][\d.]+) to ([+-][\d.]+)/.exec(than)?.slice(1).map(Number) ?? []
-  const most = SCALES.find((scale) => scale >= Math.max(Math.abs(low), Math.abs(high)))
-  const at = (value) => (110 + (100 * value) / most).toFixed(1)
-  const svg = byId("whisker").content.firstElementChild.cloneNode(true)
-  const [, range, dot, left, , right] = svg.children
-  range.setAttribute("d", `M${at(low)} 9V17M${at(low)} 13H${at(high)}M${at(high)} 9V17`)
-  dot.setAttribute("cx", at(by))
-  left.textContent = `−${count(most)} %`
-  right.textContent = `+${count(most)} %`
-  svg.setAttribute("class", `whisker ${kind}`)
-  return svg
+  const [number, than] = numberOf(sentences)
+  const text = number && ` ${than.replaceAll(" -", " −").replace("interval", "sure:").replaceAll(" %", "\u00a0%")})`
+  const by = number ? [head && ": ", made("b", { class: kindOf(sentences[0]) }, number), text] : []
+  return [made("p", { class: "verdict" }, head, ...by), ...ranges, made("details", {}, made("summary", {}, "In detail"), ...others)]
 }
 
 /** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */

@@ -1,5 +1,4 @@
 /** The settings of one view: kept in this browser, shared by the address, and set back to the defaults. */
-
 import { byId, made } from "./elements.js"
 import { count } from "./format.js"
 import { forget, recall, remember } from "./storage.js"
@@ -8,7 +7,6 @@ export class Settings {
   #fields
   #advanced
   #onApply
-  #changed = made("span")
   #line
 
   /**
@@ -20,10 +18,9 @@ export class Settings {
     const form = byId(`${view}-form`)
     this.#fields = [...form.elements].filter(({ name }) => name).map((field) => [field.name, field])
     this.#onApply = onApply
-    const reset = made("button", { type: "button", class: "quiet", onclick: () => this.#reset() }, "Back to defaults")
-    this.#line = made("p", { class: "settings help", hidden: "" }, this.#changed, " ", reset)
     this.#advanced = form.querySelector("details.advanced")
-    this.#advanced.append(this.#line)
+    this.#line = this.#advanced.querySelector(".settings")
+    this.#line.lastElementChild.addEventListener("click", () => this.#reset())
     for (const [, field] of this.#fields) {
       field.addEventListener("input", () => {
         delete field.dataset.proposed
@@ -77,7 +74,8 @@ export class Settings {
     const values = this.#values
     const number = Object.keys(values).length
     this.#line.hidden = !number
-    this.#changed.textContent = number === 1 ? "1 setting is not the default." : `${count(number)} settings are not the defaults.`
+    const text = number === 1 ? "1 setting is not the default." : `${count(number)} settings are not the defaults.`
+    this.#line.firstElementChild.textContent = text
     const inside = this.#fields.filter(([name, field]) => name in values && this.#advanced.contains(field)).length
     this.#advanced.querySelector(".changed").textContent = inside ? `${count(inside)} changed` : ""
   }
@@ -90,9 +88,7 @@ export function propose(id, value) {
 }
 
 /** Whether the user has not filled in a field. */
-export function isFree(id) {
-  return "proposed" in byId(id).dataset || valueOf(byId(id)) === defaultOf(byId(id))
-}
+export const isFree = (id) => "proposed" in byId(id).dataset || valueOf(byId(id)) === defaultOf(byId(id))
 
 /** Opens parts of a form that have fields that the user has filled in. */
 export function showChanged(...ids) {
@@ -101,9 +97,7 @@ export function showChanged(...ids) {
 
 const isBox = ({ type }) => type === "checkbox"
 
-function valueOf(field) {
-  return isBox(field) ? String(field.checked) : field.value
-}
+const valueOf = (field) => isBox(field) ? String(field.checked) : field.value
 
 function defaultOf(field) {
   if (isBox(field)) return String(field.defaultChecked)

@@ -1,5 +1,4 @@
 /** Which backtests found no skill, by the candles they were made on. This browser remembers them. */
-
 import { recall, remember } from "./storage.js"
 
 const MAX_NOTES = 100

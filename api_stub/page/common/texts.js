@@ -13,9 +13,7 @@ const OF_CODES = { // for messages that are meant for those who run the service
 }
 
 /** An error in words. */
-export function words({ code, message }) {
-  return OF_CODES[code] ?? (code ? inWords(message) : message)
-}
+export const words = ({ code, message }) => OF_CODES[code] ?? (code ? inWords(message) : message)
 
 /** An error as one line: its words, and its code, by which the service's operator finds more. */
 export const reason = (error) => error.code ? `${words(error)} (${error.code})` : words(error)
@@ -36,7 +34,7 @@ const IN_PLACE = [ // of what the service's messages say
   [/give (the future times|them,) or a longer lookback/, "read more bars"],
   [/^Quantiles of/, "Ranges of"],
   [/\bsample path/g, "simulated path"],
-  [/a drift-free bootstrap of the lookback/g, "the shuffled past"],
+  [/a drift-free bootstrap of the lookback/g, "the baseline"],
   [/a random walk of the lookback's returns/g, "a random walk with recent moves"],
   [/the lookback's trend/g, "the recent trend"],
   [/\b(the \d+ %) interval\b/g, "$1 range"],
@@ -48,9 +46,7 @@ const IN_PLACE = [ // of what the service's messages say
 ]
 
 /** A message of the service, with the page's own words in place of those for people who write jobs. */
-export function inWords(text) {
-  return IN_PLACE.reduce((shown, [theirs, ours]) => shown.replace(theirs, ours), text)
-}
+export const inWords = (text) => IN_PLACE.reduce((shown, [theirs, ours]) => shown.replace(theirs, ours), text)
 
 /** A device, such as "processor (CPU)" or "NVIDIA H100 (cuda:0)". */
 export function deviceName(device, description = null) {

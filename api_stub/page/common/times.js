@@ -1,9 +1,7 @@
 /** Timestamps as in the file, and as the ascending seconds that the chart needs. */
 
-const PARTS = new RegExp(
-  String.raw`^(\d{4})-(\d\d)-(\d\d)` +
-  String.raw`(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?$`,
-)
+const PARTS = // year, month, day, hour, minute, second, fraction, zone
+  /^(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?$/
 const DAY = 86400
 
 /** The seconds of each timestamp on the wall clock as written, as the model reads it; of instants if that goes back, as when clocks change. */
@@ -12,14 +10,10 @@ export function chartTimes(texts) {
   return isAscending(walls) ? walls : texts.map((text) => clockOf(text) - (offsetOf(text) ?? 0))
 }
 
-export function isAscending(times) {
-  return times.every((time, index) => index === 0 || time > times[index - 1])
-}
+export const isAscending = (times) => times.every((time, index) => index === 0 || time > times[index - 1])
 
 /** Whether bars are shorter than a day, so that the time of day must be shown. */
-export function isIntraday(times) {
-  return times.some((time) => time % DAY !== times[0] % DAY)
-}
+export const isIntraday = (times) => times.some((time) => time % DAY !== times[0] % DAY)
 
 /** The seconds that the clock of a timestamp shows, as if it were UTC. */
 export function clockOf(text) {

@@ -1,5 +1,4 @@
 /** The views of the page: the sections of main. One is shown at a time, and this browser remembers the last one. */
-
 import { byId } from "./elements.js"
 import { recall, remember } from "./storage.js"
 
@@ -23,10 +22,7 @@ export function showView(name) {
   const isFirst = shown === null
   shown = name
   for (const section of sections()) section.hidden = section.id !== name
-  for (const link of document.querySelectorAll("header nav a")) {
-    if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page")
-    else link.removeAttribute("aria-current")
-  }
+  for (const link of document.querySelectorAll("header nav a")) link.ariaCurrent = link.hash === `#/${name}` ? "page" : null
   document.title = `${byId(`${name}-title`).textContent} · Kronos`
   if (recall("view", FIRST) !== name) remember("view", name)
   if (!isFirst) scrollTo(0, 0)

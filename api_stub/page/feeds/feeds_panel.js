@@ -1,5 +1,4 @@
 /** Feeds: each symbol's newest forecast, sorted by any chance, how past forecasts did, and the fan of one symbol. */
-
 import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
@@ -72,7 +71,7 @@ export class FeedsPanel {
     for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
       if (id === null && scored) {
         facts.push([`80 % ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars that have come`],
-          [`Against the shuffled past, ${model}`, `${share(Math.abs(1 - ratio))} ${ratio < 1 ? "better" : "worse"}`, ratio < 1 ? "good" : "bad", "pinball", "by the error of its forecasts"])
+          [`Against the baseline, ${model}`, `${share(Math.abs(1 - ratio))} ${ratio < 1 ? "better" : "worse"}`, ratio < 1 ? "good" : "bad", "pinball", "by the error of its forecasts"])
       }
     }
     showFacts(byId("feed-scores"), facts)

@@ -1,16 +1,15 @@
 /** The finetuning section: an upload, a form, a training job, its losses. */
-
 import { Unreachable, upload } from "../service/api.js"
 import { modelOf } from "../service/choices.js"
 import { badField, byId, made, numberIn, showText, whole } from "../common/elements.js"
-import { bars, count, duration, timeLeft } from "../common/format.js"
-import { LossChart } from "./loss_chart.js"
+import { bars, count, duration, figure, timeLeft } from "../common/format.js"
+import { StepChart } from "../charts/step_chart.js"
 import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { Reading } from "../common/reading.js"
 import { Settings, showChanged } from "../common/settings.js"
 import { deviceName, inWords, reason } from "../common/texts.js"
-import { scoresTable, verdictLines } from "../common/scores.js"
+import { drawAgainstBaseline, scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 
 const STAGES = { evaluation: "Trying it on bars that it has not seen", predictor: "Training the model", tokenizer: "Training its tokenizer" }
@@ -28,7 +27,6 @@ export class FinetunePanel {
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: (result) => this.#report(result),
-      fields: this.reading.idsBy("config.data."),
     })
     this.settings = new Settings("finetune", () => {
       this.onModels()
@@ -146,21 +144,52 @@ export class FinetunePanel {
       made("div", { class: "notice" },
         made("p", {}, made("strong", {}, ...whole(model.id)), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),
         ...verdictLines(verdict), made("div", { class: "row" }, use, promotion(model.id))),
-      ...(evaluation?.models ? [scoresTable(rowsOf(model.id, parent.model, evaluation), `On ${count(evaluation.num_windows)} moments that ` +
-        `training has not seen: ${bars(evaluation.lookback)} read, ${count(evaluation.horizon)} forecast. `)] : []),
     )
+    if (evaluation?.models) this.#compare(model.id, parent.model, evaluation)
     byId("trained").hidden = false
     this.onModel(model.id, false)
   }
-}
 
-/** The scores of the trained model, of the one it started from, and of the simple forecast that it must beat. */
-function rowsOf(trained, start, { models, naive }) {
-  const rows = [[trained, models.finetuned], [`${start}, before training`, models.start], ["Shuffled past (baseline)", naive.bootstrap]]
-  return rows.filter(([, of]) => of).map(([name, of]) => [name, of.scores ?? of])
+  /** Compares the trained model with the one it started from, and with simple forecasts. */
+  #compare(trained, start, { models: { finetuned, start: before }, naive, num_windows: windows, lookback, horizon }) {
+    const models = { [trained]: finetuned, ...(before ? { [`${start}, before training`]: before } : {}) }
+    drawAgainstBaseline(byId("trained"), models)
+    byId("trained").append(scoresTable(models, naive, `On ${count(windows)} moments that training has not seen: ` +
+      `${bars(lookback)} read, ${count(horizon)} forecast. `))
+  }
 }
 
 /** A window must fit into the first 80 % of a file's bars, and its horizon into the 10 % after them. */
-function fewestBars(lookback, horizon) {
-  return Math.max(Math.ceil((lookback + horizon) / 0.8), 10 * horizon)
+const fewestBars = (lookback, horizon) => Math.max(Math.ceil((lookback + horizon) / 0.8), 10 * horizon)
+
+/** The losses of one stage of training, by step. */
+class LossChart {
+  #steps = 0
+  #validation = null
+
+  /** Adds itself to the end of `parent`. */
+  constructor(parent, stage) {
+    this.title = stage === "tokenizer" ? "Loss of the tokenizer" : "Loss of the model"
+    this.chart = new StepChart(parent, this.title, [
+      { text: "on what it learns from", colour: "accent" },
+      { text: "on bars that it does not learn from", colour: "second", pointMarkersVisible: true },
+    ], undefined, { "data-x": "step", "data-y": "loss" })
+  }
+
+  /** Adds a progress report, unless its step is drawn already. */
+  add({ step, num_steps: numSteps, loss, validation_loss: validation, learning_rate: rate }) {
+    if (step === null || loss === null || step <= this.#steps) return
+    this.#steps = step
+    const [losses, validations] = this.chart.series
+    losses.update({ time: step, value: loss })
+    if (validation !== null && validation !== this.#validation) {
+      this.#validation = validation
+      validations.update({ time: step, value: validation })
+    }
+    const parts = [`step ${count(step)}${numSteps ? ` of ${count(numSteps)}` : ""}`, `loss ${figure(loss)}`]
+    if (this.#validation !== null) parts.push(`on other bars ${figure(this.#validation)}`)
+    if (rate !== null) parts.push(`learning rate ${figure(rate)}`)
+    this.chart.describe(parts.join(" · "))
+    this.chart.figure.setAttribute("aria-label", `${this.title} by step: ${parts.join(" · ")}`)
+  }
 }

@@ -1,7 +1,6 @@
 /** The answer in words first: one sentence, then what the paths say of the whole forecast. */
-
 import { byId, made, showFacts } from "../common/elements.js"
-import { count, share } from "../common/format.js"
+import { count, percent, share } from "../common/format.js"
 
 /** The chance that every forecast of the page asks for. */
 export const HIGHER = "close>last at end"
@@ -29,9 +28,7 @@ export function levelsInWords(quantiles) {
 }
 
 /** The closes of the median, or of the mean if a job asked for no median. */
-export function middleOf({ quantiles, mean }) {
-  return (quantiles["0.5"] ?? mean).close
-}
+export const middleOf = ({ quantiles, mean }) => (quantiles["0.5"] ?? mean).close
 
 /** Shows the sentence and the cards of a series; null hides them. A job of another client may lack some of it. */
 export function showAnswer(series, lastClose, chart) {
@@ -40,26 +37,40 @@ export function showAnswer(series, lastClose, chart) {
   showFacts(byId("chances"), series ? cards(series, chart) : [])
 }
 
-/** What moves, how far and by when; then how sure that is, between which prices, and from where. */
-function sentence(series, last, chart) {
-  const { timestamps, quantiles, events } = series
-  const end = middleOf(series).at(-1)
+/**
+ * A forecast in words. `write` has the texts of its prices and times, as `writingOf` makes them.
+ * @returns What it `moved`, and `by` when, between which prices, with the class `kind` if that is likely; and `sure`: how sure.
+ */
+export function headline({ timestamps, quantiles, events, mean }, last, write) {
+  const end = middleOf({ quantiles, mean }).at(-1)
   const change = last === undefined ? null : end / last - 1
   const isUp = change > 0
   const up = events?.find(({ event }) => event === HIGHER)?.probability
   const chance = isUp ? up : 1 - up
   const isFlat = Math.abs(change) < 0.0005
   const hasDirection = change !== null && !isFlat && !(chance < CLEAR)
-  const moved = change === null ? `At ${chart.price(end)}` : hasDirection ? `${isUp ? "Up" : "Down"} ${share(Math.abs(change))}`
+  const moved = change === null ? `At ${write.price(end)}` : hasDirection ? `${isUp ? "Up" : "Down"} ${share(Math.abs(change))}`
     : isFlat && up === undefined ? "Unchanged" : "No clear direction"
   const word = hasDirection && SURE.find(([least]) => chance >= least)?.[1]
-  const sure = change === null || up === undefined ? "" : `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}`
+  const isCounted = change !== null && up !== undefined
   const levels = levelsInWords(quantiles)
-  const [low, high, close] = chart.rounded(...(levels ? levels.map((level) => quantiles[level].close.at(-1)) : [end, end]), last)
-  const range = levels ? `${Math.round(100 * (levels[1] - levels[0]))} % end between ${low} and ${high}` : ""
-  const now = change === null ? "" : `last close ${close}`
+  const ends = levels?.map((level) => quantiles[level].close.at(-1)) ?? [end, end]
+  const [low, high, close] = write.rounded(...ends, last)
+  return {
+    moved,
+    kind: !hasDirection || chance < LIKELY ? "" : isUp ? "good" : "bad",
+    by: `by ${write.shortTime(timestamps.at(-1))}`,
+    range: levels ? `${percent(levels[1] - levels[0])} end between ${low} and ${high}` : "",
+    sure: isCounted ? `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}` : "",
+    now: change === null ? "" : `last close ${close}`,
+  }
+}
+
+/** What moves, how far and by when; then how sure that is, between which prices, and from where. */
+function sentence(series, last, chart) {
+  const { moved, kind, by, range, sure, now } = headline(series, last, chart)
   const rest = [[sure, range].filter(Boolean).join(", "), now].filter(Boolean).join("; ")
-  return [made("span", hasDirection && !(chance < LIKELY) ? { class: isUp ? "good" : "bad" } : {}, moved), ` by ${chart.shortTime(timestamps.at(-1))}. `,
+  return [made("span", kind ? { class: kind } : {}, moved), ` ${by}. `,
     made("span", { class: "rest" }, rest ? `${rest}.`.replaceAll(" %", "\u00a0%") : "")]
 }
 

@@ -1,5 +1,4 @@
 /** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as it reads every file. */
-
 import { ApiError, Unreachable, upload } from "../service/api.js"
 import { byId, offer, showText } from "../common/elements.js"
 import { bars, count, timesOf } from "../common/format.js"

@@ -1,5 +1,4 @@
 /** What a chart shows at each time: a known bar, a bar that followed, the forecast of it, and earlier ones. */
-
 import { chartTimes, isAscending } from "../common/times.js"
 
 /**

@@ -1,12 +1,11 @@
 /** The chart of a forecast: candles, the actual bars after them, median, ranges, simulated paths, earlier forecasts, and volume. */
-
 import { CandlestickSeries, HistogramSeries, LineSeries, LineStyle, PriceScaleMode, createChart } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { Ahead } from "../charts/ahead.js"
 import { BandView, LinesView } from "../charts/band_series.js"
 import { followSize } from "../charts/chart_size.js"
 import { chartOptions, colour, withColours } from "../charts/colours.js"
 import { made } from "../common/elements.js"
-import { NEAR, axisText, compact, decimalsOf, digitsFor, digitsOf, lengthOf, price, signed, timesOf, zoneOf } from "../common/format.js"
+import { axisText, compact, decimalsOf, lengthOf, price, signed, writingOf } from "../common/format.js"
 import { isIntraday } from "../common/times.js"
 import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
@@ -14,9 +13,9 @@ import { bandsOf } from "./values.js"
 const BARS_BEFORE = 2 // candles shown at first for each bar of the forecast
 const CANDLE_PX = 5.5 // of a bar at first, unless fewer candles than a third of the forecast had room
 const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once
-const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
+const LOOKED_AT = 1000 // bars by whose prices those at the scale are rounded
 const NO_PANE = 0.001 // of a series without volume
 const COLOURS = {
   widest: "widest-edge", outer: "outer-band", inner: "inner-band", paths: "path", past: "past", mean: "mean",
@@ -163,11 +162,7 @@ export class ForecastChart {
     this.#times = [...points.keys()]
     this.#points = points
     this.#at = null
-    const recent = texts.slice(-LOOKED_AT)
-    this.time = timesOf(recent, lookback.timezone)
-    this.shortTime = timesOf(recent, "", NEAR)
-    this.zone = isIntraday(this.#times) ? zoneOf(recent[0], lookback.timezone) : ""
-    this.digits = digitsOf(lookback.slice(-LOOKED_AT).columns) ?? digitsFor(forecast?.mean.close[0] ?? 1)
+    Object.assign(this, writingOf(texts, lookback, forecast))
     const onAxis = (values) => { // with no more decimals than its values have
       const most = Math.max(...values.map((value) => decimalsOf(Number(value.toFixed(this.digits)))))
       return values.map((value) => price(value, most))
@@ -264,15 +259,6 @@ export class ForecastChart {
     this.#legend.replaceChildren(made("strong", {}, length ? `${name}, ${length}` : name), " ", isPointed ? `${this.time(text)} ` : "", ...values)
   }
 
-  /** A price with the decimals of the file; "" for undefined. */
-  price(value) { return price(value, this.digits) }
-
-  /** The ends of a range, and other prices, with no more decimals than its width makes worth reading. */
-  rounded(low, high, ...others) {
-    const worth = Math.max(0, Math.ceil(2 - Math.log10(high - low || 1)))
-    return [low, high, ...others].map((value) => price(value, Math.min(this.digits, worth)))
-  }
-
   #onKey(event) {
     const move = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity }[event.key]
     const zoom = { "+": 0.8, "=": 0.8, "-": 1.25 }[event.key]
@@ -322,9 +308,7 @@ export function smooth(items) {
 }
 
 /** What is forecast of a bar's close: the median, or else the mean. */
-function middleOf({ mean, quantiles }) {
-  return quantiles.find(([level]) => Number(level) === 0.5)?.[1] ?? mean.close
-}
+const middleOf = ({ mean, quantiles }) => quantiles.find(([level]) => Number(level) === 0.5)?.[1] ?? mean.close
 
 /** The ends of a range between two levels, if it is much higher than the candles before it and in it; else null. */
 function tooWide({ lookback, actual, forecast }, levels = []) {

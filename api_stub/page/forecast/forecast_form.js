@@ -1,5 +1,4 @@
 /** The fields of a forecast: what they ask for, and the limits that the models and the service set. */
-
 import { HIGHER } from "./answer.js"
 import { Candles, idOf } from "./candle_file.js"
 import { autoLookback, caution, chosenModel } from "../service/choices.js"

@@ -1,7 +1,5 @@
 /** The forecast section: opens a file, sends its job, follows the job, and shows the outcome. */
-
 import { CandleFile, Candles } from "./candle_file.js"
-import { readExample, readSample } from "./example.js"
 import { badField, byId, showText } from "../common/elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
@@ -10,11 +8,6 @@ import { isForecasting, mayCompute, waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { hashOf } from "../common/skill.js"
 import { Settings, isFree, propose, showChanged } from "../common/settings.js"
-
-const FIELDS = { // of a job, by what the service calls them
-  pred_len: "horizon", lookback: "lookback", model: "model", device: "device", "output.events": "events",
-  "series.0.timezone": "timezone", "sampling.sample_count": "samples", "sampling.temperature": "temperature", "sampling.top_p": "top-p", "sampling.seed": "seed",
-}
 
 export class ForecastPanel {
   #candles = null
@@ -33,7 +26,6 @@ export class ForecastPanel {
       show: (result, known) => this.#report(result, known),
       showBars: (series, known) => this.view.show({ ...(known ?? withoutCandles({ series })), early: series[0] }),
       worksOn: mayCompute,
-      fields: FIELDS,
     })
     for (const id of ["held-out", "lookback", "timezone"]) byId(id).addEventListener("change", () => this.#preview())
     this.file = new CandleFile((candles) => this.#open(candles))
@@ -120,4 +112,19 @@ export class ForecastPanel {
 function withoutCandles({ series: [{ id }] }) {
   const none = new Candles(id, [], {})
   return { lookback: none, actual: none }
+}
+
+/** The page's own sample, which is plain enough to be read here. */
+async function readSample() {
+  const text = await (await fetch("sample.csv")).text()
+  const [[, ...titles], ...rows] = text.trim().split("\n").map((line) => line.split(","))
+  const columns = titles.map((title, place) => [title, rows.map((row) => Number(row[place + 1]))])
+  return new Candles("sample.csv", rows.map(([stamp]) => stamp), Object.fromEntries(columns))
+}
+
+/** What a ForecastView shows: the example's result with its candles. */
+async function readExample() {
+  const [candles, result] = await Promise.all([readSample(), fetch("forecast/example.json").then((answer) => answer.json())])
+  const end = candles.timestamps.indexOf(result.series[0].timestamps[0])
+  return { lookback: candles.slice(0, end), actual: candles.slice(end), result, isExample: true }
 }

@@ -1,14 +1,12 @@
 /** The outcome of a forecast: its chart, values, key, score, table and downloads. */
-
-import { showAnswer } from "./answer.js"
+import { levelsInWords, showAnswer } from "./answer.js"
 import { caution } from "../service/choices.js"
 import { asCsv, save } from "../common/downloads.js"
-import { byId, fillRows, made, showText } from "../common/elements.js"
+import { byId, fillRows, made, showFacts, showText } from "../common/elements.js"
 import { Candles } from "./candle_file.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { PriceLine } from "./price_line.js"
-import { scoreOf, showScore } from "./score.js"
-import { bars, count, duration, lengthOf, percent } from "../common/format.js"
+import { bars, count, duration, lengthOf, percent, rangeName, rough, share } from "../common/format.js"
 import { noSkill } from "../common/skill.js"
 import { deviceName, inWords } from "../common/texts.js"
 import { showKey, showValues } from "./values.js"
@@ -162,3 +160,46 @@ function withOrderedLevels(series) {
   const ordered = Object.entries(series.quantiles).sort(([one], [other]) => one - other)
   return { ...series, quantiles: Object.fromEntries(ordered) }
 }
+
+/**
+ * Compares a forecast with the bars that followed, at the times that both have.
+ * @returns `{numBars, error, unchanged, level, inside, bounds}`: the mean absolute errors of the mean close and of the last known close, the mean of
+ *   the actual closes, how many of these are in the range that is told in words, and its levels (null without quantiles). Null if no time is in both.
+ */
+function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
+  const closes = new Map(actual.timestamps.map((stamp, index) => [stamp, actual.columns.close[index]]))
+  const known = timestamps.map((stamp, index) => [closes.get(stamp), index]).filter(([close]) => close !== undefined)
+  if (!known.length) return null
+  const bounds = levelsInWords(quantiles)
+  const [low, high] = bounds?.map((level) => quantiles[level].close) ?? []
+  const last = lookback.columns.close.at(-1)
+  return {
+    numBars: known.length,
+    error: average(known.map(([close, index]) => Math.abs(mean.close[index] - close))),
+    unchanged: average(known.map(([close]) => Math.abs(last - close))),
+    level: average(known.map(([close]) => close)),
+    inside: bounds && known.filter(([close, index]) => low[index] <= close && close <= high[index]).length,
+    bounds,
+  }
+}
+
+/** Shows a score as facts, in colour where it says good or bad; null hides it. */
+function showScore(score) {
+  if (!score) return showFacts(byId("score"), [])
+  const { numBars, error, unchanged, level, inside, bounds } = score
+  const isBetter = error < unchanged
+  const gain = unchanged ? `${share(Math.abs(1 - error / unchanged))} ` : ""
+  const facts = [
+    ["Compared with what followed", bars(numBars)],
+    ["Average miss of the close", `${rough(error)} (${share(error / level)})`],
+    ["A guess of no change missed by", `${rough(unchanged)}: the forecast is ${gain}${isBetter ? "better" : "worse"}`, isBetter ? "good" : "bad"],
+  ]
+  if (bounds) {
+    const [low, high] = bounds
+    facts.push([`Closes inside the ${rangeName(low, high)}`,
+      `${count(inside)} of ${count(numBars)}: ${share(inside / numBars)}, about ${percent(high - low)} expected`])
+  }
+  return showFacts(byId("score"), facts)
+}
+
+const average = (values) => values.reduce((sum, value) => sum + value, 0) / values.length

@@ -1,5 +1,4 @@
 /** A price that the user draws, and the chance that it is touched, counted from the paths in the browser. */
-
 import { byId, numberIn, showText } from "../common/elements.js"
 import { count, share } from "../common/format.js"
 

@@ -1,19 +1,16 @@
 /** The key of the chart's marks, and the card with the values of one bar. */
-
-import { byId, explainTerms, made } from "../common/elements.js"
+import { byId, explainTerms, made, rowOf } from "../common/elements.js"
 import { compact, count, percent, rangeName } from "../common/format.js"
 import { levelsInWords } from "./answer.js"
 
 export const COLUMNS = ["open", "high", "low", "close"]
 
-const row = (name, ...cells) => made("tr", {}, made("th", { scope: "row" }, name), ...cells.map((cell) => made("td", {}, cell)))
-
 /** Shows a bar's values on a card; it is in view while a bar is pointed at. */
 export function showValues({ text, bar, actual, mean, quantiles }, chart, { isPointed, isRight }) {
   const known = bar ?? actual
   const columns = [[actual ? "What followed" : "History", known], ["Forecast", mean]].filter(([, values]) => values)
-  const rows = COLUMNS.map((name) => row(name[0].toUpperCase() + name.slice(1), ...columns.map(([, values]) => chart.price(values[name]))))
-  if (columns.some(([, { volume }]) => volume)) rows.push(row("Volume", ...columns.map(([, { volume }]) => compact(volume ?? 0))))
+  const rows = COLUMNS.map((name) => rowOf(name[0].toUpperCase() + name.slice(1), ...columns.map(([, values]) => chart.price(values[name]))))
+  if (columns.some(([, { volume }]) => volume)) rows.push(rowOf("Volume", ...columns.map(([, { volume }]) => compact(volume ?? 0))))
   const head = made("tr", {}, made("td"), ...columns.map(([name]) => made("th", { scope: "col" }, name)))
   const parts = [made("time", { datetime: text }, chart.time(text)), made("table", {}, made("thead", {}, head), made("tbody", {}, ...rows))]
   if (mean && quantiles.length) parts.push(rangesTable(quantiles, chart))
@@ -38,7 +35,7 @@ function rangesTable(quantiles, chart) {
     rows.unshift(low === high ? [Number(under) === 0.5 ? "Median" : percent(under), chart.price(least)]
       : [rangeName(under, over), `${chart.price(least)} – ${chart.price(most)}`])
   }
-  return made("table", {}, made("tbody", {}, ...rows.map((cells) => row(...cells))))
+  return made("table", {}, made("tbody", {}, ...rows.map((cells) => rowOf(...cells))))
 }
 
 /** Shows the key in a list: the bars before the forecast, those that followed, the middle, ranges, paths, earlier forecasts. */

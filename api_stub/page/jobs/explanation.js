@@ -1,5 +1,4 @@
 /** Why a job is where it is, in words; below its row in the list. */
-
 import { get } from "../service/api.js"
 import { made, whole } from "../common/elements.js"
 import { count, ownTime, timeLeft } from "../common/format.js"
@@ -15,19 +14,15 @@ const NO_ADVICE = /^(Wait[.,]|The error says)/
 /** A table row of `width` cells that explains the job of an address; it fills when the service has answered. */
 export function explanationRow(address, width) {
   const cell = made("td", { colspan: width, role: "status" }, "Asking the service…")
-  fill(cell, address.split("/")[1])
+  fill(cell, address.split("/")[1]).catch((error) => cell.replaceChildren(reason(error)))
   return made("tr", { class: "explanation" }, cell)
 }
 
 async function fill(cell, id) {
-  try {
-    const found = await get(`jobs/${id}/explanation`)
-    const [progress, attempts] = history(found)
-    const now = made("div", {}, made("p", {}, sentences(found).join(" ")), progress, made("p", { class: "help" }, ...whole(`Id ${id}`)))
-    cell.replaceChildren(made("div", { class: "compared" }, now, attempts))
-  } catch (error) {
-    cell.textContent = reason(error)
-  }
+  const found = await get(`jobs/${id}/explanation`)
+  const [progress, attempts] = history(found)
+  const [text, named] = [made("p", {}, sentences(found).join(" ")), made("p", { class: "help" }, ...whole(`Id ${id}`))]
+  cell.replaceChildren(made("div", { class: "compared" }, made("div", {}, text, progress, named), attempts))
 }
 
 function sentences({ where, num_before: before, left_s: left, bars, error, is_cancel_requested: isCancelled, dead_reason: dead, next }) {

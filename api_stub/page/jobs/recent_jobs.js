@@ -1,10 +1,11 @@
 /** The jobs that this browser has sent: their states, their links, and the candles of forecasts. */
-
 import { explanationRow } from "./explanation.js"
 import { get, remove } from "../service/api.js"
 import { Candles } from "../forecast/candle_file.js"
-import { byId, whole } from "../common/elements.js"
-import { count, ownTime, percent, timeLeft } from "../common/format.js"
+import { byId, showText, whole } from "../common/elements.js"
+import { headline } from "../forecast/answer.js"
+import { count, ownTime, percent, timeLeft, writingOf } from "../common/format.js"
+import { verdictText } from "../common/scores.js"
 import { forget, onOtherTab, recall, remember } from "../common/storage.js"
 import { waiting } from "../service/pool.js"
 import { nextStep, stateName, words } from "../common/texts.js"
@@ -14,6 +15,7 @@ const COLUMNS = 6
 const KINDS = { forecasts: "Forecast", backtests: "Backtest", finetunes: "Training" }
 const MAX_STORED_BARS = 3000 // of one job; browsers store about 5 MB for a site
 const MAX_STORED_JOB = 100_000 // characters
+const STORED = ["candles", "job"] // of each job, beside the list
 const NUM_ALWAYS = 5 // filters that are shown without jobs, too
 const goesOn = ({ state }) => NEXT[state] === "Follow"
 const NEXT = { done: "Open result", running: "Follow", queued: "Follow" }
@@ -23,23 +25,26 @@ export class RecentJobs {
   #explained = null // the address of the job that is explained
   #explanation = null // its row
   #filter = "all"
-  /** Called with the kind of a job that is to be sent once more, the job, its title and what this browser keeps of it. */
+  /** Called with the kind of a job to send once more, the job, its title and what this browser keeps of it. */
   onAgain = () => {}
 
   constructor() {
-    byId("forget-jobs").addEventListener("click", () => this.#keep([]))
+    byId("forget-jobs").addEventListener("click", () => this.#discard(this.#jobs))
     byId("job-counts").addEventListener("click", ({ target }) => {
       this.#filter = target.closest("button")?.dataset.filter ?? this.#filter
       this.#show(this.#jobs)
     })
     onOtherTab("jobs", () => this.#show())
-    addEventListener("hashchange", () => this.#show(this.#jobs))
+    addEventListener("hashchange", () => {
+      showText(byId("discarded"), "")
+      this.#show(this.#jobs)
+    })
     this.#show()
   }
 
   /**
-   * Adds a job that the API has accepted, by its path below v1/, such as "forecasts/ID", with what was sent, to send it again, and the
-   * `{lookback, actual, samples, hash}` of a forecast, to draw it again, or the `{hash}` of a backtest.
+   * Adds a job that the API has accepted, by its path below v1/, such as "forecasts/ID", with what was sent, to send it
+   * again, and the `{lookback, actual, samples, hash}` of a forecast, to draw it again, or the `{hash}` of a backtest.
    */
   add(address, title, candles, job) {
     this.#keep([{ address, title, at: Date.now(), state: "queued" }, ...this.#others(address)].slice(0, MAX_JOBS))
@@ -51,7 +56,8 @@ export class RecentJobs {
   /** Keeps a job's new state, how much of it is done, and why it failed, if it is in the list. */
   update(address, view) {
     const job = this.#jobs.find((one) => one.address === address)
-    const news = { state: view.state, note: noteOf(view), next: view.state === "failed" && view.error ? nextStep(view.error) : "" }
+    const next = view.state === "failed" && view.error ? nextStep(view.error) : ""
+    const news = { state: view.state, note: noteOf(view, view.result && this.candlesOf(address)), next }
     if (!job || Object.entries(news).every(([name, value]) => (job[name] ?? "") === value)) return
     Object.assign(job, news)
     this.#keep(this.#jobs)
@@ -70,11 +76,12 @@ export class RecentJobs {
   /** What a job is, as in the list; undefined if it is not in it. */
   titleOf(address) { return this.#jobs.find((job) => job.address === address)?.title }
 
-  /** The other jobs of the same title that are done, such as all backtests of one file; of an unknown title, all of the kind. */
+  /** The other jobs of that title that are done, such as all backtests of one file; of an unknown title, all of the kind. */
   like(address) {
     const title = this.titleOf(address)
     const kind = address.split("/")[0]
-    return this.#others(address).filter((job) => (job.state === "done" && job.address.startsWith(`${kind}/`) && (!title || job.title === title)))
+    const isLike = (job) => job.address.startsWith(`${kind}/`) && (!title || job.title === title)
+    return this.#others(address).filter((job) => job.state === "done" && isLike(job))
   }
 
   /** Reads the states of the jobs that have not ended. */
@@ -97,7 +104,7 @@ export class RecentJobs {
 
   #keep(jobs) {
     for (const { address } of recall("jobs", [])) {
-      if (!jobs.some((job) => job.address === address)) for (const what of ["candles", "job"]) forget(`${what}.${address}`)
+      if (jobs.every((job) => job.address !== address)) STORED.forEach((what) => forget(`${what}.${address}`))
     }
     if (jobs.length) remember("jobs", jobs)
     else forget("jobs")
@@ -106,10 +113,9 @@ export class RecentJobs {
 
   #show(jobs = recall("jobs", [])) {
     this.#jobs = jobs
-    byId("recent").hidden = byId("forget-jobs").hidden = !jobs.length
+    for (const id of ["recent", "forget-jobs", "job-counts"]) byId(id).hidden = !jobs.length
     const numberOf = (name) => jobs.filter(({ state }) => [state, "all"].includes(name)).length
     if (!numberOf(this.#filter)) this.#filter = "all"
-    byId("job-counts").hidden = !jobs.length
     for (const [place, chip] of [...byId("job-counts").children].entries()) {
       const { filter } = chip.dataset
       chip.lastChild.textContent = count(numberOf(filter))
@@ -119,17 +125,32 @@ export class RecentJobs {
     }
     byId("no-jobs").hidden = jobs.length > 0
     const shown = jobs.filter(({ state }) => [state, "all"].includes(this.#filter))
-    const rows = shown.flatMap((job) => (job.address === this.#explained ? [this.#row(job), this.#explanation] : [this.#row(job)]))
-    placeRows(byId("recent-jobs").tBodies[0], rows)
+    placeRows(byId("recent-jobs").tBodies[0], shown.flatMap((job) => (
+      [this.#row(job), ...(job.address === this.#explained ? [this.#explanation] : [])])))
+  }
+
+  /** Takes jobs off the list, and offers to put them back. */
+  #discard(jobs) {
+    const kept = jobs.map((job) => [job, ...STORED.map((what) => recall(`${what}.${job.address}`, null))])
+    this.#keep(this.#jobs.filter((job) => !jobs.includes(job)))
+    showText(byId("discarded"), jobs.length === 1 ? `${jobs[0].title} is off the list.` : `${count(jobs.length)} jobs are off the list.`, () => {
+      for (const [{ address }, ...values] of kept) {
+        STORED.forEach((what, place) => values[place] && remember(`${what}.${address}`, values[place]))
+      }
+      showText(byId("discarded"), "")
+      this.#keep([...this.#jobs, ...jobs].sort((one, other) => other.at - one.at))
+      byId("forget-jobs").focus()
+    }, "Undo")
+    byId("discarded").querySelector("button").focus()
   }
 
   /** Cancels a job that goes on; one that has ended leaves the list. */
-  async #drop(address) {
-    if (!goesOn(this.#jobs.find((job) => job.address === address))) return this.#keep(this.#others(address))
+  async #drop(job) {
+    if (!goesOn(job)) return this.#discard([job])
     try {
-      await remove(address)
+      await remove(job.address)
     } catch (error) {
-      this.onRefusal(address, error)
+      this.onRefusal(job.address, error)
     }
     return this.refresh()
   }
@@ -139,6 +160,22 @@ export class RecentJobs {
     this.#explained = this.#explained === address ? null : address
     this.#explanation = this.#explained && explanationRow(address, COLUMNS)
     this.#show(this.#jobs)
+  }
+
+  /** Sends a job once more. */
+  #repeat({ address, title }) {
+    const known = this.candlesOf(address) ?? recall(`candles.${address}`, null)
+    this.onAgain(address.split("/")[0], recall(`job.${address}`, null), title, known)
+  }
+
+  /** The rare actions of a job, in the menu of its row. */
+  #openMenu(address) {
+    const job = this.#jobs.find((one) => one.address === address)
+    const [again, drop] = byId("job-menu").children
+    again.hidden = !isStored(job) || isRepeated(job)
+    again.onclick = () => this.#repeat(job)
+    drop.textContent = goesOn(job) ? "Cancel the job" : "Remove from the list"
+    drop.onclick = () => this.#drop(job)
   }
 
   /** The row of a job: the one that is shown, with its new state, or a new one. */
@@ -151,42 +188,60 @@ export class RecentJobs {
     const [note, next] = row.cells[4].children
     note.textContent = job.note ?? ""
     next.textContent = job.next ?? ""
-    const [open, again, , drop] = row.querySelectorAll(".steps > *")
-    again.hidden = job.state in NEXT || Boolean(job.next) || !recall(`job.${job.address}`, null)
+    const [open, again] = row.querySelectorAll(".steps > *")
+    again.hidden = !isRepeated(job)
     open.hidden = !again.hidden
     open.textContent = NEXT[job.state] ?? (job.next ? "Correct it" : "Open")
-    drop.textContent = goesOn(job) ? "Cancel" : "Remove"
-    for (const action of [open, drop]) action.ariaLabel = `${action.textContent}: ${job.title}`
+    open.ariaLabel = `${open.textContent}: ${job.title}`
     row.querySelector("a").ariaCurrent = location.hash === `#${job.address}` ? "true" : null
     row.querySelector("[aria-expanded]").ariaExpanded = String(job.address === this.#explained)
     return row
   }
 
-  #newRow({ address, title, at }) {
+  #newRow(job) {
+    const { address, title, at } = job
     const row = byId("job-row").content.firstElementChild.cloneNode(true)
-    const [link, time, open, again, why, drop] = row.querySelectorAll("a, time, button")
-    const [kind] = address.split("/")
-    const send = () => this.onAgain(kind, recall(`job.${address}`, null), title, this.candlesOf(address) ?? recall(`candles.${address}`, null))
+    const [why, link, time, open, again, more] = row.querySelectorAll("a, time, button")
     row.dataset.address = address
     link.append(...whole(title))
     link.href = open.href = `#${address}`
-    row.cells[1].textContent = KINDS[kind]
+    row.cells[1].textContent = KINDS[address.split("/")[0]]
     Object.assign(time, { dateTime: new Date(at).toISOString(), textContent: ownTime(new Date(at)) })
-    Object.assign(again, { ariaLabel: `Send again: ${title}`, onclick: send })
+    Object.assign(again, { ariaLabel: `Send again: ${title}`, onclick: () => this.#repeat(job) })
     Object.assign(why, { ariaLabel: `What happens with ${title}?`, onclick: () => this.#explain(address) })
-    drop.onclick = () => this.#drop(address)
+    Object.assign(more, { ariaLabel: `More for ${title}`, onclick: () => this.#openMenu(address) })
     return row
   }
 }
 
-/** What a row adds to the state of a job: why it failed or waits, or the share of it that is done. */
-function noteOf({ state, error, bars_done: bars, bars_total: total, progress, waiting: why, jobs_before: before, seconds_left: left = null }) {
+/** Whether this browser has what was sent, so that it can send it again; and whether that is what comes next. */
+const isStored = ({ address }) => recall(`job.${address}`, null) !== null
+const isRepeated = (job) => !(job.state in NEXT) && !job.next && isStored(job)
+
+/** What a row adds to the state of a job: what came of it, why it failed or waits, or the share of it that is done. */
+function noteOf(view, candles) {
+  const { state, error, result, progress, waiting: why, bars_done: bars, bars_total: total } = view
+  const { jobs_before: before, seconds_left: left = null } = view
   if (error) return state === "failed" ? words(error) : ""
+  if (result) return outcomeOf(result, candles)
   const { text, rest } = waiting({ waiting: why }, { before, left })
   if (state === "queued") return [text, rest].filter(Boolean).join(", ")
   const { step, num_steps: steps, forecasts_done: done = step, forecasts_total: all = steps } = progress ?? {}
   const share = total ? bars / total : all ? (done ?? 0) / all : null
-  return state === "running" && share !== null ? [`${percent(Math.floor(100 * share) / 100)} done`, timeLeft(left)].filter(Boolean).join(", ") : ""
+  if (state !== "running" || share === null) return ""
+  return [`${percent(Math.floor(100 * share) / 100)} done`, timeLeft(left)].filter(Boolean).join(", ")
+}
+
+/** A result in one line: a forecast's headline, or the verdict on each model. */
+function outcomeOf({ series, report, model, verdict }, candles) {
+  const models = report?.models ?? (verdict ? { [model.id]: { verdict } } : {})
+  const verdicts = Object.entries(models).map(([name, of]) => `${name}: ${verdictText(of.verdict)}`)
+  if (!series) return verdicts.join("; ")
+  const [first] = series
+  const known = candles?.lookback ?? { timestamps: [], columns: {}, timezone: null }
+  const write = writingOf([...known.timestamps, ...first.timestamps], known, first)
+  const { moved, by, range } = headline(first, known.columns.close?.at(-1), write)
+  return [`${moved} ${by}`, range].filter(Boolean).join(", ")
 }
 
 /** Makes these rows those of a table; a row that stays is not moved, because it would lose the focus. */

@@ -1,42 +1,45 @@
-/** The job of one section of the page: sent, or opened by its link, and followed to its end. One at a time. */
-
-import { ApiError, Unreachable, newRepeatKey, post } from "../service/api.js"
+/** The job of one section of the page: sent, or opened by its link, followed to its end, and cancelled. One at a time. */
+import { ApiError, Unreachable, get, hasEnded, newRepeatKey, post, remove, states } from "../service/api.js"
 import { byId, mark, showText } from "../common/elements.js"
-import { JobLine } from "./job_line.js"
-import { Silence } from "./silence.js"
 import { reason, words } from "../common/texts.js"
+
+const LONG_MS = 16_000 // workers announce their status every few seconds, and the page reads it as often
 
 export class SectionJob {
   #kind
   #button
-  #problem
-  #line
+  #parts // of the line that shows its progress
   #hooks
   #silence = new Silence()
+  #following = null // what stops following
+  #last = null // the job's state; null while the connection is lost
+  #place = null // in the queue
   /** The id of the job that is followed; null if there is none. */
   id = null
 
   /**
    * @param kind The jobs' path below v1/, such as "forecasts".
    * @param button The id of the button that sends a job.
-   * @param line The name of its JobLine.
-   * @param hooks `forget` hides what earlier jobs have left; `describe` returns `{text, share, rest}`, as a JobLine takes it, for a
-   *   state, a place in the queue, and whether the job has been silent for long; `show` shows a result, with what this browser has
-   *   stored about the job; `showBars` does so for a forecast that is not done; `worksOn` is whether a worker may have the job of
-   *   an id in hand; `fields` are the ids of the form's fields, by the fields of a job, to mark what the service refuses.
+   * @param line The id of the box that shows its progress, with which those of the box's elements begin.
+   * @param hooks `forget` hides what earlier jobs have left; `describe` returns `{text, share, rest}` for a state, a
+   *   place in the queue, and whether the job has been silent for long: the share that is done, 0 to 1 or null if it is
+   *   unknown, and how long the rest takes, in words; `show` shows a result, with what this browser has stored about the
+   *   job; `showBars` does so for a forecast that is not done; `worksOn` is whether a worker may have the job of an id in
+   *   hand. A field of the form has the name of the job's field, or that as `data-field`, to mark what is refused.
    */
   constructor(kind, button, line, pool, recent, hooks) {
+    const parts = ["state", "progress", "share", "problem"].map((part) => [part, byId(`${line}-${part}`)])
     this.#kind = kind
     this.#button = byId(button)
-    this.#problem = byId(`${line}-problem`)
-    this.#line = new JobLine(line, recent)
-    this.#hooks = { showBars: () => {}, fields: {}, worksOn: ({ training }, id) => training?.job_id === id, ...hooks }
+    this.#parts = { ...Object.fromEntries(parts), box: byId(line), cancel: byId(line).querySelector("button") }
+    this.#parts.cancel.addEventListener("click", () => this.#cancel())
+    this.#hooks = { showBars: () => {}, worksOn: ({ training }, id) => training?.job_id === id, ...hooks }
     this.pool = pool
     this.recent = recent
     pool.onChange((state) => {
       if (state) this.#silence.note(state.workers.some((worker) => this.#hooks.worksOn(worker, this.id)))
-      this.#line.refresh()
-      this.#line.estimate()
+      this.#refresh()
+      this.#estimate()
     })
   }
 
@@ -45,6 +48,8 @@ export class SectionJob {
 
   set isBusy(value) { this.#button.ariaDisabled = String(value) }
 
+  get #path() { return `${this.#kind}/${this.id}` }
+
   /**
    * Sends a job and follows it. If no answer comes, the same job can be sent again: it is computed once.
    * @param title What it is, for the list of jobs.
@@ -52,15 +57,15 @@ export class SectionJob {
    */
   async send(job, title, known = null, repeatKey = newRepeatKey()) {
     await this.#busy(async () => {
-      this.#line.leave()
-      this.#line.announce("Sending")
+      this.#leave()
+      this.#announce("Sending")
       const { id } = await post(this.#kind, job, repeatKey)
       this.recent.add(`${this.#kind}/${id}`, title, known, job)
       history.pushState(null, "", `#${this.#kind}/${id}`)
       this.pool.refresh()
       await this.#follow(id, known)
     }, (error) => {
-      this.#line.leave()
+      this.#leave()
       return error instanceof Unreachable ? () => this.send(job, title, known, repeatKey) : null
     })
   }
@@ -76,34 +81,126 @@ export class SectionJob {
 
   /** Works with the button disabled, and shows an error with the repetition that `onError` returns. */
   async #busy(work, onError) {
+    const { problem } = this.#parts
     this.#hooks.forget()
-    showText(this.#problem, null)
+    showText(problem, null)
     this.isBusy = true
     try {
       await work()
     } catch (error) {
-      showText(this.#problem, reason(error), onError(error))
-      const field = this.#hooks.fields[error.field?.replace(/\.\d+$|(?<=columns)\..*/, "")]
-      if (field) mark(byId(field), words(error))
+      showText(problem, reason(error), onError(error))
+      const [, name] = /([a-z_]+)(?:\.\d+|(?<=columns)\..*)?$/.exec(error.field ?? "") ?? []
+      const field = this.#button.form.querySelector(`[name="${name}"], [data-field="${name}"]`)
+      if (field) mark(field, words(error))
       const isAtForm = this.#button.form.contains(document.activeElement) // otherwise the page would jump
-      if (isAtForm) this.#problem.scrollIntoView({ block: "nearest" })
+      if (isAtForm) problem.scrollIntoView({ block: "nearest" })
     } finally {
       this.isBusy = this.id !== null // another job may be followed now
     }
   }
 
+  /** Follows a job, instead of the last one, and shows its result. Throws ApiError with the job's error. */
   async #follow(id, known) {
+    this.#leave()
+    this.#announce("")
+    this.#parts.cancel.disabled = false
+    const following = this.#following = new AbortController()
     this.id = id
+    this.#last = { state: "queued" }
+    this.#refresh()
+    let result = null
     try {
-      const describe = (state, place) => {
-        this.#silence.note(false, JSON.stringify([id, state]))
-        return this.#hooks.describe(state, place, this.#silence.isLong)
+      for await (const state of states(this.#path, following.signal)) {
+        if (following.signal.aborted) break // another job is followed now
+        if (state?.series) {
+          this.#hooks.showBars(state.series, known)
+          continue
+        }
+        if (state?.state !== this.#last?.state) this.#place = null
+        this.#last = state
+        if (state) this.recent.update(this.#path, state)
+        if (state?.error) throw new ApiError(state.error.message, state.error)
+        if (state && hasEnded(state)) {
+          result = state.result
+          break
+        }
+        this.#refresh()
       }
-      const onBars = (series) => this.#hooks.showBars(series, known)
-      const result = await this.#line.follow(`${this.#kind}/${id}`, describe, onBars)
-      if (result) this.#hooks.show(result, known) // otherwise another job is followed now
+      if (this.#following === following) this.#leave()
+      if (result) this.#hooks.show(result, known)
     } finally {
+      if (this.#following === following) this.#leave()
       if (this.id === id) this.id = null
     }
   }
+
+  /** Shows a line until the job's own state is known: while the job is sent, for example. */
+  #announce(text) {
+    const { box, cancel } = this.#parts
+    Object.assign(cancel, { disabled: true, textContent: "Cancel" })
+    box.hidden = false
+    this.#show({ text, share: null })
+  }
+
+  /** Hides the line and follows no job. A job goes on. */
+  #leave() {
+    this.#following?.abort()
+    this.#following = this.#last = this.#place = null
+    this.#parts.box.hidden = true
+  }
+
+  /** Reads how many jobs come before one that waits, and how long that takes, or the rest of one that runs. */
+  async #estimate() {
+    const [path, state] = [this.#path, this.#last?.state]
+    if (!["queued", "running"].includes(state)) return
+    try {
+      const { state: now, jobs_before: before, seconds_left: left } = await get(`${path}?estimate=true`)
+      if (this.#path === path && now === state) this.#place = { before, left }
+      this.#refresh()
+    } catch {
+      // what is wrong with the job, its states say
+    }
+  }
+
+  /** Describes the job again, because the workers may have changed. */
+  #refresh() {
+    if (!this.#following) return
+    if (!this.#last) return this.#show({ text: "The connection was lost. The job goes on. Connecting again…", share: null })
+    this.#silence.note(false, JSON.stringify([this.id, this.#last]))
+    this.#show(this.#hooks.describe(this.#last, this.#place, this.#silence.isLong))
+  }
+
+  #show({ text, share, rest = "" }) {
+    const { state, progress, share: shown } = this.#parts
+    if (state.textContent !== text) state.textContent = text // screen readers read every change
+    if (share === null) progress.removeAttribute("value")
+    else progress.value = share
+    const done = share === null ? "" : `${Math.floor(share * 100)} %`
+    shown.textContent = [done, rest].filter(Boolean).join(" · ")
+  }
+
+  async #cancel() {
+    const { cancel, problem } = this.#parts
+    Object.assign(cancel, { disabled: true, textContent: "Cancelling…" })
+    try {
+      await remove(this.#path)
+    } catch (error) {
+      Object.assign(cancel, { disabled: false, textContent: "Cancel" })
+      showText(problem, reason(error))
+    }
+  }
+}
+
+/** Detects that neither a worker's status nor a running job itself has shown progress for a while. */
+export class Silence {
+  #lastSign = performance.now()
+  #lastState = ""
+
+  /** A worker's status names the job, or the job has sent a state; only a new one ends the silence. */
+  note(isNamed, state = this.#lastState) {
+    if (isNamed || state !== this.#lastState) this.#lastSign = performance.now()
+    this.#lastState = state
+  }
+
+  get isLong() { return performance.now() - this.#lastSign > LONG_MS }
 }

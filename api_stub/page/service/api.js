@@ -1,5 +1,4 @@
 /** The HTTP API: requests, errors, and a job's events as they come. */
-
 import { mebibytes } from "../common/format.js"
 
 const KEY_ITEM = "kronos.api-key"

@@ -1,5 +1,4 @@
 /** The choices of models and devices, by the live workers. */
-
 import { byId, offer, showText } from "../common/elements.js"
 import { isForecasting, isGpu, isReady } from "./pool.js"
 import { deviceName } from "../common/texts.js"
@@ -49,6 +48,4 @@ export function autoLookback({ lookback, min_lookback, max_context }, horizon) {
 }
 
 /** What must be said of a model wherever it is named; null if nothing. */
-export function caution(id, revision = null) {
-  return (known.get(`${id}@${revision}`) ?? known.get(id))?.caution ?? null
-}
+export const caution = (id, revision = null) => (known.get(`${id}@${revision}`) ?? known.get(id))?.caution ?? null

@@ -1,5 +1,4 @@
 /** The files that the service stores, offered wherever a job may name one. */
-
 import { get } from "./api.js"
 import { byId, offer, showText } from "../common/elements.js"
 import { reason } from "../common/texts.js"

@@ -1,5 +1,4 @@
 /** The workers and queues, read every few seconds while the page is visible. */
-
 import { get, uploads } from "./api.js"
 import { count, duration } from "../common/format.js"
 
@@ -21,14 +20,11 @@ export class Pool {
 
   async refresh() {
     clearTimeout(this.#timer)
-    try {
-      this.last = await get("workers", { silentMs: SILENT_MS })
-      uploads.maxBytes = this.last.limits?.max_upload_bytes ?? Infinity
-      this.#listeners.forEach((listener) => listener(this.last, null))
-    } catch (error) {
-      this.last = null
-      this.#listeners.forEach((listener) => listener(null, error))
-    }
+    let problem = null
+    const reading = get("workers", { silentMs: SILENT_MS })
+    this.last = await reading.catch((error) => { problem = error }) ?? null
+    if (this.last) uploads.maxBytes = this.last.limits?.max_upload_bytes ?? Infinity
+    this.#listeners.forEach((listener) => listener(this.last, problem))
     clearTimeout(this.#timer)
     if (!document.hidden) this.#timer = setTimeout(() => this.refresh(), INTERVAL_MS)
   }

@@ -1,5 +1,4 @@
 /** Promotion of a trained version: from then on, jobs that name the model get this version. */
-
 import { newRepeatKey, post } from "./api.js"
 import { made } from "../common/elements.js"
 import { figure, signed } from "../common/format.js"

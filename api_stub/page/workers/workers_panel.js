@@ -1,5 +1,4 @@
 /** The state of the service: its figures, a table of its workers by pool, and whether it answers. */
-
 import { get, key } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, fillRows, made, showFacts, showText, whole } from "../common/elements.js"
