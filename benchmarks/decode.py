@@ -18,8 +18,7 @@ import torch
 
 from benchmarks.support.harness import Table, medians, options
 from benchmarks.support.naive import NaiveForecaster
-from benchmarks.support.shapes import random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import random_pair, series_request
 from kronos_model.devices.cores import num_cores
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.support.harness import Table, options
-from benchmarks.support.shapes import MODELS, random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import MODELS, random_pair, series_request
 from kronos_model.bars.columns import CLOSE
 from kronos_model.engine.decoding.sampling import RowParams, filter_probabilities
 from kronos_model.engine.decoding.steps import EagerSteps

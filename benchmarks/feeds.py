@@ -24,8 +24,8 @@ from redis import Redis
 
 from benchmarks.support.harness import Table, in_turn, medians, options
 from benchmarks.support.round_trips import RoundTrips
-from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.workers import NULL, REAL, TINY, Workers
+from benchmarks.support.workload import save_random_pair
 from kronos_client.client import ForecastClient
 from kronos_client.feeds.feed import Feed
 from kronos_model.bars.synthetic import candles

@@ -21,9 +21,9 @@ from typing import Any, Final
 import httpx2
 
 from benchmarks.support.harness import Table, in_turn, options, spread
-from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import instrument
 from benchmarks.support.workers import REAL, Workers
+from benchmarks.support.workload import save_random_pair
 from kronos_cli.stack.ports import free_port
 from kronos_model.processes.children import ChildProcess, module_command, own_environment
 

@@ -35,10 +35,9 @@ from redis import Redis
 
 from benchmarks.support.harness import Row, Table, in_turn, options, own_process, spread
 from benchmarks.support.job_way import path, profile, start, submit, trips
-from benchmarks.support.shapes import save_random_pair
 from benchmarks.support.traffic import WAIT_S, Traffic, instrument, job_payload
 from benchmarks.support.workers import BARE, NULL, REAL, TINY, Workers
-from benchmarks.support.workload import MAX_CONTEXT, engine_s
+from benchmarks.support.workload import MAX_CONTEXT, engine_s, save_random_pair
 from kronos_client.client import ForecastClient
 from kronos_client.contract.names import result_key
 from kronos_model.devices.cores import num_cores

@@ -13,8 +13,7 @@ from functools import partial
 
 from benchmarks.fairness import MAX_CONTEXT, Results, saturated, small_jobs
 from benchmarks.support.harness import Table, in_turn, medians, options
-from benchmarks.support.shapes import random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import random_pair, series_request
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams

@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from benchmarks.decode import HORIZON, MAX_CONTEXT, requests_of, start_decoding
 from benchmarks.support.harness import Table, options
-from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import random_pair
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 

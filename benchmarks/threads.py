@@ -29,8 +29,7 @@ def forecast_s(kind: str, case: str) -> list[float]:
         spin_briefly()
     import torch  # reads the variables
 
-    from benchmarks.support.shapes import random_pair
-    from benchmarks.support.workload import run_s, series_request
+    from benchmarks.support.workload import random_pair, run_s, series_request
     from kronos_model.engine.build import build_engine
     from kronos_model.engine.generation import SamplingParams
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks.support.harness import Table, apart, in_turn, medians, options
-from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import random_pair
 from kronos_model.bars.columns import COLUMNS, TIME_FEATURES
 from kronos_model.bars.synthetic import candles
 from kronos_model.finetuning import finetune, parse_config

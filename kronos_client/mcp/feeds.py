@@ -18,6 +18,12 @@ def add(server: MCPServer[Any], service: base.Service) -> None:
     """Add the tools to a server."""
     core, store = service.core, FeedStore.from_settings(service.core.settings)
 
+    async def opened(context: AnyContext, name: str) -> Feed:
+        service.allow(context, "predict")
+        make = partial(Feed.open, settings=core.settings, store=store)
+        feed: Feed = await core.call(make, service.feed_name(context, name))
+        return feed
+
     @server.tool(**READS)
     async def list_feeds(context: AnyContext) -> CallToolResult:
         """The feeds: universes of series whose forecasts are kept current. read_feed reads one."""
@@ -39,9 +45,7 @@ def add(server: MCPServer[Any], service: base.Service) -> None:
 
         A row that is not `is_current` is not to be relied on: its bars are late, or not forecast yet.
         """
-        service.allow(context, "predict")
-        opened = partial(Feed.open, settings=core.settings, store=store)
-        feed = await core.call(opened, service.feed_name(context, name))
+        feed = await opened(context, name)
         rows = await core.call(feed.rows, rank)
         content = {"events": feed.spec.events, "pred_len": feed.spec.job.get("pred_len")}
         return answer(content | {"rows": rows[:limit], "total": len(rows)})
@@ -61,8 +65,6 @@ def add(server: MCPServer[Any], service: base.Service) -> None:
         Do not rely on forecasts with a `coverage_80` far from 0.8, or with a `pinball_ratio` of 1 or more: a
         bootstrap of each lookback did as well.
         """
-        service.allow(context, "predict")
-        opened = partial(Feed.open, settings=core.settings, store=store)
-        feed = await core.call(opened, service.feed_name(context, name))
+        feed = await opened(context, name)
         rows = await core.call(partial(feed.score_rows, by, days=days))
         return answer({"rows": rows[:limit], "total": len(rows)})

@@ -140,7 +140,6 @@ def test_a_bad_row_of_a_file_without_titles_is_named(
         if num_bars == 30
         else "by its number: timestamps=1, time=2" in found
     )
-    assert get_args(ColumnName) == MAPPED  # finetuning and backtests take the same names
     if way == "command":
         assert ("--drop-bad-rows" if num_bars == 30 else "(--columns)") in found
 

@@ -20,7 +20,6 @@ from kronos_model.bars.calendar.sessions import (
     weekday_of,
 )
 from kronos_model.bars.calendar.spacing import (
-    MIN_BARS,
     SECOND,
     Inferred,
     at_instants,
@@ -30,6 +29,7 @@ from kronos_model.bars.calendar.spacing import (
     common_clock,
     infer_future,
     instants_of,
+    wall_and_days,
     without_skipped,
 )
 from kronos_model.bars.timestamps import NUM_SHARED_TIMES, Timestamps, offset_s
@@ -57,11 +57,7 @@ def follow_calendar(name: str, lookback: Timestamps, num_bars: int, zone: tzinfo
         PackageMissing: ``exchange_calendars`` is not installed.
         TimestampError: CALENDAR_UNKNOWN; CANNOT_INFER_TIMESTAMPS, also for bars outside its sessions.
     """
-    if len(lookback) < MIN_BARS:
-        raise CannotInfer(f"{len(lookback)} bars are too few: at least {MIN_BARS} are needed")
-    wall = lookback.wall.astype(np.int64)
-    days = wall // DAY
-    is_daily = bool(np.all(np.diff(days) > 0))
+    wall, days, is_daily = wall_and_days(lookback)
     clock = common_clock(wall)
     if is_daily and (clock is None or common_spacing(days) > MAX_DAYS_APART):
         return infer_future(lookback, num_bars, zone)

@@ -91,11 +91,7 @@ def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None
 
     Raises TimestampError (CANNOT_INFER_TIMESTAMPS) if the lookback does not show how it continues.
     """
-    if len(lookback) < MIN_BARS:
-        raise CannotInfer(f"{len(lookback)} bars are too few: at least {MIN_BARS} are needed")
-    wall = lookback.wall.astype(np.int64)
-    days = wall // DAY
-    is_daily = bool((days[1:] > days[:-1]).all())
+    wall, days, is_daily = wall_and_days(lookback)
     if is_daily and (clock := common_clock(wall)) is not None:
         days = without_skipped(days, clock, lookback, zone)
         for find, name in RULES:
@@ -120,6 +116,18 @@ def infer_future(lookback: Timestamps, num_bars: int, zone: tzinfo | None = None
     newest = int(future.wall[-1].astype(np.int64)) // DAY
     is_assumed = weekdays is not None and weekdays.assumes_weekend_between(int(days[-1]), newest)
     return Inferred(future, rule, WEEKEND_ASSUMED if is_assumed else None)
+
+
+def wall_and_days(lookback: Timestamps) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
+    """Wall-clock times (µs), their days, and whether each bar has a day of its own.
+
+    Raises TimestampError if there are too few bars.
+    """
+    if len(lookback) < MIN_BARS:
+        raise CannotInfer(f"{len(lookback)} bars are too few: at least {MIN_BARS} are needed")
+    wall = lookback.wall.astype(np.int64)
+    days = wall // DAY
+    return wall, days, bool((days[1:] > days[:-1]).all())
 
 
 def _by_month(days: NDArray[np.int64], num_bars: int) -> NDArray[np.int64] | None:

@@ -270,6 +270,10 @@ def prefetch(typing, array, index, level):
 # Tuples of vectors stay in registers. A row's vectors follow each other.
 
 
+def _row_start(builder, index, stride, number):
+    return builder.add(index, builder.mul(stride, INT64(number)))
+
+
 @intrinsic(prefer_literal=True)
 def zeros(typing, count):
     """A tuple of ``count`` vectors."""
@@ -291,9 +295,7 @@ def load_rows(typing, array, index, stride, num_rows, width):
         loaded = ir.Constant(ir.ArrayType(FLOATS, kind.count), ir.Undefined)
         for number in range(kind.count):
             row, column = divmod(number, per_row)
-            at = builder.add(
-                builder.add(values[1], builder.mul(values[2], INT64(row))), INT64(LANES * column)
-            )
+            at = builder.add(_row_start(builder, values[1], values[2], row), INT64(LANES * column))
             part = _load(builder, _address(context, builder, kinds.args[0], values[0], at), dtype)
             loaded = builder.insert_value(loaded, part, number)
         return loaded
@@ -309,9 +311,7 @@ def store_rows(typing, vectors, array, index, stride, width):
     def generate(context, builder, kinds, values):
         for number in range(vectors.count):
             row, column = divmod(number, per_row)
-            at = builder.add(
-                builder.add(values[2], builder.mul(values[3], INT64(row))), INT64(LANES * column)
-            )
+            at = builder.add(_row_start(builder, values[2], values[3], row), INT64(LANES * column))
             address = _address(context, builder, kinds.args[1], values[1], at)
             _store(builder, address, array.dtype, builder.extract_value(values[0], number))
         return context.get_dummy_value()
@@ -328,7 +328,7 @@ def add_outer(typing, sums, array, index, stride, weights):
         width = kinds.args[4].count
         parts = [builder.extract_value(weights, number) for number in range(width)]
         for row in range(kinds.args[0].count // width):
-            at = builder.add(index, builder.mul(stride, INT64(row)))
+            at = _row_start(builder, index, stride, row)
             factor = _repeat(builder, builder.load(_address(context, builder, kinds.args[1], array, at)))
             for number, part in enumerate(parts, row * width):
                 added = _multiply_add(builder, factor, part, builder.extract_value(sums, number))
@@ -346,7 +346,7 @@ def transpose(typing, array, index, stride, out, out_index, out_stride):
         array, index, stride, out, out_index, out_stride = values
         rows = []
         for number in range(LANES):
-            at = builder.add(index, builder.mul(stride, INT64(number)))
+            at = _row_start(builder, index, stride, number)
             address = _address(context, builder, kinds.args[0], array, at)
             rows.append(_load(builder, address, kinds.args[0].dtype))
         size = LANES // 2
@@ -360,7 +360,7 @@ def transpose(typing, array, index, stride, out, out_index, out_stride):
                     rows[first + size] = _shuffle(builder, *pair, moved)
             size //= 2
         for number, row in enumerate(rows):
-            at = builder.add(out_index, builder.mul(out_stride, INT64(number)))
+            at = _row_start(builder, out_index, out_stride, number)
             _store(builder, _address(context, builder, kinds.args[3], out, at), types.float32, row)
         return context.get_dummy_value()
 

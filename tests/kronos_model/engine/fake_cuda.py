@@ -25,7 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.support.shapes import random_pair
+from benchmarks.support.workload import random_pair
 from kronos_model.engine.build import GPU_CHUNK_BARS
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SeriesRequest

@@ -8,8 +8,7 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.support.shapes import random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import random_pair, series_request
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.transformer import linear
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from benchmarks.decode import engine_run
-from benchmarks.support.shapes import random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import random_pair, series_request
 from kronos_model.engine.build import build_engine
 from kronos_model.engine.engine import Engine
 from kronos_model.engine.generation import SamplingParams, SeriesRequest

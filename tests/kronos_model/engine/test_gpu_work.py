@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from benchmarks.support.shapes import random_pair
-from benchmarks.support.workload import series_request
+from benchmarks.support.workload import random_pair, series_request
 from kronos_model.engine.decoding import static_steps
 from kronos_model.engine.decoding.static_steps import Kernels
 from kronos_model.engine.generation import Generation, SamplingParams
