@@ -52,7 +52,6 @@ class Receipt:
         held_s: Seconds until another worker's claim ends unless renewed; 0 if the job may begin.
         worked_s: Seconds that earlier claims lasted.
         lost: Attempts that ended with their process, alone in it or not.
-        lost_alone: Attempts that ended with a process in which the job was alone.
     """
 
     now: float
@@ -61,7 +60,6 @@ class Receipt:
     held_s: float = 0.0
     worked_s: float = 0.0
     lost: int = 0
-    lost_alone: int = 0
 
     @property
     def is_suspect(self) -> bool:
@@ -286,9 +284,9 @@ def _each_alone(
 
 def _begun(job_id: str, answer: Any) -> Begun | JobError | NotStored:
     if isinstance(answer, list):
-        now, received_at, cancelled, held_s, worked_s, *lost = answer
+        now, received_at, cancelled, held_s, worked_s, lost = answer
         times = (float(now), float(received_at), bool(cancelled), float(held_s), float(worked_s))
-        return Receipt(*times, *map(int, lost))
+        return Receipt(*times, int(lost))
     text = _text(answer)
     if text == "unusable":
         reason = f"another app wrote the key {job_key(job_id)}, which must be the job's record"

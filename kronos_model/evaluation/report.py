@@ -81,7 +81,7 @@ def make_report(
         draws |= {name: [samples] for name, samples in (*batch.samples.items(), *naive.items())}
         for name, of_name in draws.items():
             has_paths = name in (*batch.samples, BOOTSTRAP, RANDOM_WALK)
-            mine = totals.setdefault(name, ScoreTotals(horizon, has_paths=has_paths))
+            mine = totals.setdefault(name, ScoreTotals(has_paths=has_paths))
             mine.add(of_name, batch.actual, batch.past)
         first += len(batch.actual)
     if bootstrap_losses is not None:

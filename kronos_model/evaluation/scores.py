@@ -100,7 +100,7 @@ def volatility_error(samples: Array, actual: Array, past: Array) -> Array:
 class ScoreTotals:
     """The scores of one forecaster, summed window by window: memory grows by a few numbers a window."""
 
-    def __init__(self, horizon: int, *, has_paths: bool) -> None:
+    def __init__(self, *, has_paths: bool) -> None:
         """``has_paths``: whether a sample's steps belong together; if not, there is no volatility."""
         self._has_paths = has_paths
         self._sums: dict[str, Array] = {}  # (H,) each

@@ -64,9 +64,9 @@ local function begin(result, record, cancel_request, job_id, tag, state, fingerp
         redis.call('SETEX', result, result_ttl_s, state)
         redis.call('PUBLISH', result, state)
     end
-    local known = redis.call('HMGET', record, 'received_at', 'worked_s', 'lost', 'lost_alone')
+    local known = redis.call('HMGET', record, 'received_at', 'worked_s', 'lost')
     return {now_text, known[1], redis.call('EXISTS', cancel_request), string.format('%.6f', held_s),
-        known[2] or '0', known[3] or '0', known[4] or '0'}
+        known[2] or '0', known[3] or '0'}
 end
 
 check_may_write(unacked, index, claims)

@@ -57,7 +57,7 @@ def test_crps_quantile_loss_and_error_are_those_of_the_library(scoringrules):
 
 
 def test_calibrated_paths_have_flat_pit_and_nominal_coverage():
-    totals = ScoreTotals(4, has_paths=True)
+    totals = ScoreTotals(has_paths=True)
     for _ in range(20):
         samples, actual = normal_windows()
         totals.add([samples], actual, PAST)
@@ -72,7 +72,7 @@ def test_calibrated_paths_have_flat_pit_and_nominal_coverage():
 
 
 def test_narrow_paths_hold_too_little_and_pile_up_at_both_ends():
-    totals = ScoreTotals(4, has_paths=True)
+    totals = ScoreTotals(has_paths=True)
     samples, actual = normal_windows(spread=0.3)
     totals.add([samples], actual, PAST)
     scores = totals.scores(np.arange(200).astype("datetime64[D]"))
