@@ -150,10 +150,8 @@ class FinetuneJob(WireModel):
     submitted_at: float | None = Field(default=None, ge=0, description="Unix time in seconds")
     priority: Priority = "normal"
 
-    def finetune_config(
-        self, data_path: str | tuple[str, ...] = PLACEHOLDER_PATH, device: str = "auto"
-    ) -> FinetuneConfig:
-        """The config to train with, with the worker's data path and device.
+    def finetune_config(self, data_path: str | tuple[str, ...] = PLACEHOLDER_PATH) -> FinetuneConfig:
+        """The config to train with, with the worker's data path.
 
         Raises:
             JobError: INVALID_CONFIG with the field at fault, such as ``config.predictor.epochs``.
@@ -166,7 +164,7 @@ class FinetuneJob(WireModel):
             raise _invalid("config.data.path", f"{not_here} data names the files")
         if self.config.get("training_device", "auto") != "auto":
             raise _invalid("config.training_device", f"{not_here} the job's device sets it")
-        placed = self.config | {"data": data | {"path": data_path}, "training_device": device}
+        placed = self.config | {"data": data | {"path": data_path}}
         try:
             return parse_config(placed)
         except FinetuningConfigError as error:

@@ -1,7 +1,7 @@
 """The CPU cores that this process may use, and the threads that it computes with. No torch."""
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -47,14 +47,14 @@ def _read_quota(path: Path) -> float | None:
         return None
 
 
-def spin_briefly(environment: MutableMapping[str, str] = os.environ) -> None:
+def spin_briefly() -> None:
     """Let OpenMP's threads sleep soon when they wait for each other. To be called before torch is imported.
 
     By default they spin for milliseconds. If another process then holds the core of one of them, all others
     burn theirs. Variables that are set already stay.
     """
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & environment.keys():
-        environment["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
+    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = str(SPIN_COUNT)
 
 
 def intra_op_threads(

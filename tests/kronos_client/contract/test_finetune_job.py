@@ -189,23 +189,22 @@ def test_what_is_wrong_with_the_config_is_named(config: dict[str, Any], field: s
 def test_the_training_device_may_be_left_to_the_job() -> None:
     read = parse_finetune_job(job(config={"training_device": "auto"}, device="cuda:1"), LIMITS)
 
-    assert read.finetune_config("x", read.device).training_device == "cuda:1"
+    assert (read.device, read.finetune_config("x").training_device) == ("cuda:1", "auto")
 
 
-def test_the_config_is_built_with_the_workers_path_and_device() -> None:
+def test_the_config_is_built_with_the_workers_path() -> None:
     config = {"data": {"lookback": 30, "columns": {"close": "Adj Close"}}, "predictor": {"epochs": 3}}
     read = parse_finetune_job(job(config=config), LIMITS)
 
-    built = read.finetune_config("/data/a.csv", "cpu")
+    built = read.finetune_config("/data/a.csv")
 
     assert built == FinetuneConfig.model_validate(
         {
             "data": {"path": "/data/a.csv", "lookback": 30, "columns": {"close": "Adj Close"}},
             "predictor": {"epochs": 3},
-            "training_device": "cpu",
         }
     )
-    assert read.finetune_config(("/data/a", "/data/b"), "cpu").data.paths == ("/data/a", "/data/b")
+    assert read.finetune_config(("/data/a", "/data/b")).data.paths == ("/data/a", "/data/b")
     assert read.config == config
 
 
