@@ -109,7 +109,8 @@ def feed() -> dict[str, Any]:
     rows = [
         {
             "id": name, "last_time": "2024-08-29T15:55:00-04:00", "age_s": 12.0, "overdue_s": 0.0,
-            "is_current": True, "close_mean": last, "close_q0.1": 0.988 * last, "close_q0.9": 1.011 * last,
+            "is_current": True, "close_mean": (1 + 0.001 * (number - 2)) * last,
+            "close_q0.1": 0.988 * last, "close_q0.9": 1.011 * last,
             event: 0.39 + 0.05 * number, "high>last+1% at 12": 0.31 - 0.03 * number, "drift": None,
             "error": None, "closes": walk(number, last)["close"],
         }

@@ -109,8 +109,21 @@ def test_on_a_phone_each_number_of_a_symbol_has_its_heading(routed: RoutedVisit)
     }"""
     cells = page.locator("#feed-rows tbody tr:first-child td").filter(visible=True)
     numbers = [cell.evaluate(headed) for cell in cells.all() if any(map(str.isdigit, cell.inner_text()))]
-    assert numbers == ["Close at the end", "80 % range", "Ends higher", HIGH_IN_WORDS]
+    assert numbers == ["Last close", "Expected change", "80 % range", "Ends higher", HIGH_IN_WORDS]
     assert page.locator("#feed-rows").evaluate("one => one.scrollWidth - one.clientWidth") <= 0
+
+
+def test_a_row_says_how_far_the_close_is_expected_to_move(routed: RoutedVisit):
+    page = opened(routed)
+    rows = {
+        row.locator("th").inner_text(): [
+            row.locator(part).inner_text() for part in (".now", ".change", ".close")
+        ]
+        for row in page.locator("#feed-rows tbody tr").all()
+    }
+    assert rows["AAPL"] == ["11", "+4.55 %", "12"]
+    assert rows["NVDA"] == ["", "", "11.500"], "without closes"
+    assert rows["GONE"] == ["", "", ""]
 
 
 def test_a_figure_that_needs_somebody_names_its_symbols_and_leads_to_them(routed: RoutedVisit):
@@ -157,6 +170,10 @@ def test_the_open_symbol_is_marked_and_the_ranking_is_above_its_chart_on_small_s
     top = "selector => document.querySelector(selector).getBoundingClientRect().top"
     tops = [page.evaluate(top, selector) for selector in ("#feed-rows", "#feed-figure")]
     assert (tops[0] < tops[1]) is is_table_first
+    row = "document.querySelector('#feed-figure').closest('tr')?.previousElementSibling"
+    assert page.evaluate(f"{row}?.querySelector('th').innerText ?? null") == (
+        "AAPL" if width == PHONE["width"] else None
+    )
     place = "document.querySelector('#feed-figure').getBoundingClientRect()"
     wait_until(page, f"() => {place}.top >= 0 && Math.floor({place}.bottom) <= innerHeight")
 
@@ -208,7 +225,7 @@ def test_each_symbol_has_a_line_of_its_closes_which_moves_with_its_row(routed: R
 
 def test_what_is_late_missing_or_off_its_ranges_is_said(routed: RoutedVisit):
     page = opened(routed)
-    states = page.locator("#feed-rows tbody td:nth-child(4)").all_inner_texts()
+    states = page.locator("#feed-rows tbody .state").all_inner_texts()
     assert states == [
         "up to date ranges too narrow",
         "next bar is late by 10 min",

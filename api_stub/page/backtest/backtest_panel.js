@@ -119,17 +119,14 @@ export class BacktestPanel {
     showText(byId("other-problem"), null)
     this.#draw()
     if (!address) return
-    try {
-      const { result } = await get(address)
-      if (this.#shown.id !== id || byId("other-backtest").value !== address) return
-      const isSame = JSON.stringify(result.report.instruments) === JSON.stringify(report.instruments)
-      if (isSame) await this.#draw(result.report)
-      showText(byId("other-problem"), isSame
-        ? "The models of two backtests. Whether they differ by more than chance, only one backtest of both can say."
-        : "That backtest has other candles or moments, so its figures cannot be compared with these.")
-    } catch (error) {
-      showText(byId("other-problem"), reason(error), () => this.#compare())
-    }
+    const other = await get(address).catch((error) => (
+      showText(byId("other-problem"), reason(error), () => this.#compare())))
+    if (!other || this.#shown.id !== id || byId("other-backtest").value !== address) return
+    const isSame = JSON.stringify(other.result.report.instruments) === JSON.stringify(report.instruments)
+    if (isSame) await this.#draw(other.result.report)
+    showText(byId("other-problem"), isSame
+      ? "The models of two backtests. Whether they differ by more than chance, only one backtest of both can say."
+      : "That backtest has other candles or moments, so its figures cannot be compared with these.")
   }
 
   /** A browser sends no key with a link, so with a key the report is fetched and saved. */

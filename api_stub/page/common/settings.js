@@ -30,10 +30,7 @@ export class Settings {
   }
 
   /** Sets the fields to what this browser remembers. */
-  restore() {
-    const kept = recall(this.#item, null)
-    if (kept) this.apply(kept)
-  }
+  restore() { if (recall(this.#item, null)) this.apply(recall(this.#item, null)) }
 
   /** Sets the fields to values by name, and all others to their defaults. */
   apply(values) {

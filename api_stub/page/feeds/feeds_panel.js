@@ -2,7 +2,9 @@
 import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
-import { NEAR, bars, count, digitsFor, digitsOf, duration, price, share, timesOf, zoneOf } from "../common/format.js"
+import {
+  NEAR, bars, count, digitsFor, digitsOf, duration, price, share, signed, timesOf, zoneOf,
+} from "../common/format.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
 import { HIGHER, eventInWords } from "../forecast/answer.js"
@@ -14,9 +16,15 @@ const RANGE = ["close_q0.1", "close_q0.9"]
 const CLOSES = 60 // of each symbol's small line
 const MAX_NAMED = 4 // symbols that need somebody
 const UNCHANGED_MS = 30_000 // so long rows are not read again if there is no new forecast
-const HEADS = { symbol: "Symbol", closes: "Last closes", last: "Last bar", state: "State", close: "Close at the end", range: "80 % range" }
+const HEADS = {
+  symbol: "Symbol", closes: "Last closes", now: "Last close", change: "Expected change", close: "Close at the end",
+  range: "80 % range",
+}
+const LATER = { last: "Last bar", state: "State" } // after the chances
 /** An event in few signs, such as "High > +1% at 12". */
-const short = (event) => (event === HIGHER ? "Ends higher" : event[0].toUpperCase() + event.slice(1).replace(/ *([<>]=?) */, " $1 ").replace(/last(?=[+-])/, ""))
+const short = (event) => (event === HIGHER ? "Ends higher"
+  : event[0].toUpperCase() + event.slice(1).replace(/ *([<>]=?) */, " $1 ").replace(/last(?=[+-])/, ""))
+const isPhone = matchMedia("(max-width: 40rem)")
 const DRIFTS = { too_narrow: "ranges too narrow", too_wide: "ranges too wide" }
 
 export class FeedsPanel {
@@ -64,23 +72,26 @@ export class FeedsPanel {
   /** How past forecasts of all symbols did, and how many are current. */
   #showScores(rows) {
     const [late, off] = [(row) => !row.is_current, (row) => row.drift].map((is) => this.#rows.filter(is))
+    const current = `${count(this.#rows.length - late.length)} of ${count(this.#rows.length)}`
+    const unreliable = this.#named("80\u00a0% ranges hold clearly more or less than 80\u00a0%:", off)
     const facts = [
-      ["Up to date", `${count(this.#rows.length - late.length)} of ${count(this.#rows.length)}`, late.length ? "warn" : "", null, this.#named("all but", late)],
-      ["Unreliable ranges", count(off.length), off.length ? "warn" : "", null, this.#named("80 % ranges hold clearly more or less than 80 %:", off)],
+      ["Up to date", current, late.length ? "warn" : "", null, this.#named("all but", late)],
+      ["Unreliable ranges", count(off.length), off.length ? "warn" : "", null, unreliable],
     ]
     for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
-      if (id === null && scored) {
-        facts.push([`80 % ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars that have come`],
-          [`Against the baseline, ${model}`, `${share(Math.abs(1 - ratio))} ${ratio < 1 ? "better" : "worse"}`, ratio < 1 ? "good" : "bad", "pinball", "by the error of its forecasts"])
-      }
+      if (id !== null || !scored) continue
+      const better = `${share(Math.abs(1 - ratio))} ${ratio < 1 ? "better" : "worse"}`
+      facts.push([`80\u00a0% ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars that have come`],
+        [`Against the baseline, ${model}`, better, ratio < 1 ? "good" : "bad", "baseline", "by the error of its forecasts"])
     }
     showFacts(byId("feed-scores"), facts)
   }
 
   /** Names symbols after a text; each name leads to its chart. */
   #named(text, rows) {
+    if (!rows.length) return "symbols"
     const names = rows.slice(0, MAX_NAMED).flatMap(({ id }) => [this.#button(id, () => this.#lead(id)), " "])
-    return rows.length ? made("span", {}, `${text} `, ...names, rows.length > MAX_NAMED ? `and ${count(rows.length - MAX_NAMED)} more` : "") : "symbols"
+    return made("span", {}, `${text} `, ...names, rows.length > MAX_NAMED ? `and ${count(rows.length - MAX_NAMED)} more` : "")
   }
 
   async #lead(id) {
@@ -99,12 +110,18 @@ export class FeedsPanel {
     const stamps = [...new Set(rows.flatMap(({ last_time: last }) => last ?? []))]
     const zones = [...new Set(stamps.map((stamp) => zoneOf(stamp, null)))]
     const time = timesOf(stamps, zones.length === 1 ? "" : null, { ...NEAR, weekday: undefined })
-    const last = zones.length === 1 && zones[0] ? `${HEADS.last}, ${zones[0]}` : HEADS.last
-    const head = Object.entries({ ...HEADS, last }).map(([name, text], place) => made("th", { scope: "col", class: name, ...(by || place ? {} : { "aria-sort": "ascending" }) }, text))
+    const last = zones.length === 1 && zones[0] ? `${LATER.last}, ${zones[0]}` : LATER.last
+    const head = ([name, text]) => made("th", { scope: "col", class: name }, text)
+    const heads = [...Object.entries(HEADS).map(head), ...events.map((event) => this.#eventHead(event)),
+      ...Object.entries({ ...LATER, last }).map(head)]
+    if (!by) heads[0].ariaSort = "ascending"
     const table = byId("feed-rows")
     const focused = table.contains(document.activeElement) ? document.activeElement.dataset.name : null
-    table.tHead.replaceChildren(made("tr", {}, ...head, ...events.map((event) => this.#eventHead(event))))
+    byId("feed-scores").after(byId("feed-figure")) // on a phone, the chart stands below the row of its symbol
+    table.tHead.replaceChildren(made("tr", {}, ...heads))
     table.tBodies[0].replaceChildren(...rows.map((row) => this.#row(row, events, time)))
+    const opened = isPhone.matches && table.querySelector("[aria-current]")
+    if (opened) opened.after(made("tr", { class: "opened" }, made("td", { colspan: heads.length }, byId("feed-figure"))))
     if (focused) [...table.querySelectorAll("button")].find(({ dataset }) => dataset.name === focused)?.focus()
   }
 
@@ -119,25 +136,29 @@ export class FeedsPanel {
   #row(row, events, time) {
     const { id, last_time: last, close_mean: mean, closes = [], error, drift } = row
     const digits = digitsOf({ close: closes.filter(Boolean) }) ?? digitsFor(mean ?? 1)
-    const [low, high] = RANGE.map((name) => row[name])
+    const [low, high] = RANGE.map((name) => row[name] ?? null)
+    const [first, newest] = [closes[0], closes.at(-1)].map((close) => price(close, digits))
+    const change = closes.at(-1) && mean !== null ? 100 * (mean / closes.at(-1) - 1) : null
     const state = error ? `no forecast: ${error}` : row.is_current ? "up to date"
       : row.overdue_s ? `next bar is late by ${duration(row.overdue_s)}` : "being forecast"
     const badge = drift ? [" ", made("span", { class: "badge" }, DRIFTS[drift])] : []
-    const [first, newest] = [closes[0], closes.at(-1)].map((close) => price(close, digits))
     const kind = error ? "away" : row.overdue_s && !row.is_current ? "late" : "ready"
-    const cells = [
-      ["closes", sparkline(closes, `${bars(closes.length)}, close from ${first} to ${newest}`, Math.min(...closes), Math.max(...closes)) ?? ""],
-      ["last", last ? time(last) : "none yet"], ["state", made("span", { class: `dot ${kind}` }, state), ...badge],
-      ["close", mean === null ? "" : price(mean, digits)],
-      ["range", low === undefined || low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`],
-    ].map(([name, ...parts]) => made("td", { class: name, "data-head": HEADS[name] }, ...parts))
-    for (const event of events) {
-      const chance = row[event] ?? null
-      const cell = made("td", { class: "chance", "data-head": short(event) }, chance === null ? "" : share(chance))
-      cell.style.setProperty("--share", `${100 * chance}%`)
-      cells.push(cell)
-    }
-    return made("tr", id === this.#opened ? { "aria-current": "true" } : {}, made("th", { scope: "row" }, this.#button(id, () => this.#lead(id))), ...cells)
+    const line = sparkline(closes, `${bars(closes.length)}, close from ${first} to ${newest}`, Math.min(...closes), Math.max(...closes))
+    const moved = change === null ? "" : `${signed(change, (percent) => price(percent, 2))} %`.replace(/^[+−](?=0[.,]00 )/, "")
+    const cell = (name, title, ...parts) => made("td", { class: name, "data-head": title }, ...parts)
+    const chances = events.map((event) => {
+      const made = cell("chance", short(event), (row[event] ?? null) === null ? "" : share(row[event]))
+      made.style.setProperty("--share", `${100 * (row[event] ?? 0)}%`)
+      return made
+    })
+    return made("tr", id === this.#opened ? { "aria-current": "true" } : {},
+      made("th", { scope: "row" }, this.#button(id, () => this.#lead(id))),
+      cell("closes", HEADS.closes, line ?? ""), cell("now", HEADS.now, newest),
+      cell(`change ${/^−/.test(moved) ? "bad" : /^\+/.test(moved) ? "good" : ""}`, HEADS.change, moved),
+      cell("close", HEADS.close, mean === null ? "" : price(mean, digits)),
+      cell("range", HEADS.range, low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`), ...chances,
+      cell("last", LATER.last, last ? time(last) : "none yet"),
+      cell("state", LATER.state, made("span", { class: `dot ${kind}` }, state), ...badge))
   }
 
   #button(name, onClick, text = name) {
@@ -148,12 +169,8 @@ export class FeedsPanel {
   async #open(id) {
     this.#opened = id
     this.#showRows()
-    let series = null
-    try {
-      series = id && await get(`feeds/${encodeURIComponent(this.#feed.name)}/series/${encodeURIComponent(id)}`)
-    } catch (error) {
-      showText(byId("feeds-problem"), reason(error))
-    }
+    const path = `feeds/${encodeURIComponent(this.#feed.name)}/series/${encodeURIComponent(id)}`
+    const series = id && await get(path).catch((error) => showText(byId("feeds-problem"), reason(error)))
     byId("feed-figure").hidden = !series
     if (!series) return
     const { newest = {}, past } = series

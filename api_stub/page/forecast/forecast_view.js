@@ -138,19 +138,14 @@ export class ForecastView {
   }
 
   #offerDownloads() {
-    const name = () => `forecast-${this.#shown.lookback.name.replace(/\.[^.]*$/, "")}`
-    byId("download-csv").addEventListener("click", () => {
-      save(new Blob([asCsv(this.#shown.series, cautionOf(this.#shown.result))], { type: "text/csv" }), `${name()}.csv`)
-    })
-    byId("download-json").addEventListener("click", () => {
-      save(new Blob([JSON.stringify(this.#shown.result, null, 2)], { type: "application/json" }), `${name()}.json`)
-    })
-    byId("download-png").addEventListener("click", async () => {
-      const { lookback, samples, series, result: { model, device, warnings } } = this.#shown
-      const end = this.chart.time(series.timestamps.at(-1))
-      const title = `${lookback.name}: ${model.id} on ${device}${samples ? `, ${count(samples)} paths` : ""}, up to ${end}`
-      const note = cautionOf({ model, warnings }) ?? "A model's forecast, not advice."
-      save(await this.chart.picture(title, note), `${name()}.png`)
+    const on = (kind, blobOf) => byId(`download-${kind}`).addEventListener("click", async () => (
+      save(await blobOf(this.#shown), `forecast-${this.#shown.lookback.name.replace(/\.[^.]*$/, "")}.${kind}`)))
+    on("csv", ({ series, result }) => new Blob([asCsv(series, cautionOf(result))], { type: "text/csv" }))
+    on("json", ({ result }) => new Blob([JSON.stringify(result, null, 2)], { type: "application/json" }))
+    on("png", ({ lookback, samples, series, result }) => {
+      const paths = samples ? `, ${count(samples)} paths` : ""
+      const made = `${result.model.id} on ${result.device}${paths}, up to ${this.chart.time(series.timestamps.at(-1))}`
+      return this.chart.picture(`${lookback.name}: ${made}`, cautionOf(result) ?? "A model's forecast, not advice.")
     })
   }
 }

@@ -87,11 +87,8 @@ export class RecentJobs {
   /** Reads the states of the jobs that have not ended. */
   async refresh() {
     for (const { address } of this.#jobs.filter(goesOn)) {
-      try {
-        this.update(address, await get(`${address}?estimate=true`))
-      } catch (error) {
-        this.onRefusal(address, error)
-      }
+      const view = await get(`${address}?estimate=true`).catch((error) => this.onRefusal(address, error))
+      if (view) this.update(address, view)
     }
   }
 
@@ -133,7 +130,8 @@ export class RecentJobs {
   #discard(jobs) {
     const kept = jobs.map((job) => [job, ...STORED.map((what) => recall(`${what}.${job.address}`, null))])
     this.#keep(this.#jobs.filter((job) => !jobs.includes(job)))
-    showText(byId("discarded"), jobs.length === 1 ? `${jobs[0].title} is off the list.` : `${count(jobs.length)} jobs are off the list.`, () => {
+    const what = jobs.length === 1 ? `${jobs[0].title} is` : `${count(jobs.length)} jobs are`
+    showText(byId("discarded"), `${what} off the list.`, () => {
       for (const [{ address }, ...values] of kept) {
         STORED.forEach((what, place) => values[place] && remember(`${what}.${address}`, values[place]))
       }
@@ -147,11 +145,7 @@ export class RecentJobs {
   /** Cancels a job that goes on; one that has ended leaves the list. */
   async #drop(job) {
     if (!goesOn(job)) return this.#discard([job])
-    try {
-      await remove(job.address)
-    } catch (error) {
-      this.onRefusal(job.address, error)
-    }
+    await remove(job.address).catch((error) => this.onRefusal(job.address, error))
     return this.refresh()
   }
 

@@ -1,4 +1,4 @@
-/** The job of one section of the page: sent, or opened by its link, followed to its end, and cancelled. One at a time. */
+/** The job of one section of the page: sent, or opened by its link, followed to its end, cancelled. One at a time. */
 import { ApiError, Unreachable, get, hasEnded, newRepeatKey, post, remove, states } from "../service/api.js"
 import { byId, mark, showText } from "../common/elements.js"
 import { reason, words } from "../common/texts.js"
@@ -24,8 +24,8 @@ export class SectionJob {
    * @param hooks `forget` hides what earlier jobs have left; `describe` returns `{text, share, rest}` for a state, a
    *   place in the queue, and whether the job has been silent for long: the share that is done, 0 to 1 or null if it is
    *   unknown, and how long the rest takes, in words; `show` shows a result, with what this browser has stored about the
-   *   job; `showBars` does so for a forecast that is not done; `worksOn` is whether a worker may have the job of an id in
-   *   hand. A field of the form has the name of the job's field, or that as `data-field`, to mark what is refused.
+   *   job; `showBars` does so for a forecast that is not done; `worksOn` is whether a worker may have the job of an id.
+   *   A field of the form has the name of the job's field, or that as `data-field`, to mark what is refused.
    */
   constructor(kind, button, line, pool, recent, hooks) {
     const parts = ["state", "progress", "share", "problem"].map((part) => [part, byId(`${line}-${part}`)])
@@ -153,19 +153,17 @@ export class SectionJob {
   async #estimate() {
     const [path, state] = [this.#path, this.#last?.state]
     if (!["queued", "running"].includes(state)) return
-    try {
-      const { state: now, jobs_before: before, seconds_left: left } = await get(`${path}?estimate=true`)
-      if (this.#path === path && now === state) this.#place = { before, left }
-      this.#refresh()
-    } catch {
-      // what is wrong with the job, its states say
-    }
+    const found = await get(`${path}?estimate=true`).catch(() => null) // what is wrong with the job, its states say
+    const isNow = this.#path === path && found?.state === state
+    if (isNow) this.#place = { before: found.jobs_before, left: found.seconds_left }
+    this.#refresh()
   }
 
   /** Describes the job again, because the workers may have changed. */
   #refresh() {
     if (!this.#following) return
-    if (!this.#last) return this.#show({ text: "The connection was lost. The job goes on. Connecting again…", share: null })
+    const lost = { text: "The connection was lost. The job goes on. Connecting again…", share: null }
+    if (!this.#last) return this.#show(lost)
     this.#silence.note(false, JSON.stringify([this.id, this.#last]))
     this.#show(this.#hooks.describe(this.#last, this.#place, this.#silence.isLong))
   }
@@ -182,12 +180,10 @@ export class SectionJob {
   async #cancel() {
     const { cancel, problem } = this.#parts
     Object.assign(cancel, { disabled: true, textContent: "Cancelling…" })
-    try {
-      await remove(this.#path)
-    } catch (error) {
+    await remove(this.#path).catch((error) => {
       Object.assign(cancel, { disabled: false, textContent: "Cancel" })
       showText(problem, reason(error))
-    }
+    })
   }
 }
 

@@ -18,7 +18,9 @@ export class ApiError extends Error {
 /** The API did not answer: it is down or hangs, or the network is away. */
 export class Unreachable extends Error {}
 
-export const key = { get: () => sessionStorage.getItem(KEY_ITEM) ?? "", set: (text) => sessionStorage.setItem(KEY_ITEM, text) }
+export const key = {
+  get: () => sessionStorage.getItem(KEY_ITEM) ?? "", set: (text) => sessionStorage.setItem(KEY_ITEM, text),
+}
 
 /** Functions to call if a request is refused because its key is missing or wrong. */
 export const onUnauthorized = new Set()
@@ -50,12 +52,7 @@ async function send(method, path, { body, headers = {}, silentMs = SILENT_MS, re
 }
 
 async function problemOf(response) {
-  let problem = {}
-  try {
-    problem = await response.json()
-  } catch {
-    // Not a problem document, but for example a proxy's page: only the status is known.
-  }
+  const problem = await response.json().catch(() => ({})) // of a proxy's page, only the status is known
   const message = problem.detail ?? `The service answered ${response.status} ${response.statusText}`.trim()
   return new ApiError(message, { ...problem, status: response.status })
 }
@@ -88,8 +85,8 @@ export async function upload(path, file) {
 export const remove = (path) => send("DELETE", path)
 
 /**
- * Yields a job's states as they change, up to the one that ended it, and null for each lost connection, which is opened again. Ends without a further
- * state once `signal` is aborted. EventSource cannot be used, because it cannot send a key.
+ * Yields a job's states as they change, up to the one that ended it, and null for each lost connection, which is opened
+ * again. Ends without a further state once `signal` is aborted. EventSource is not used, because it cannot send a key.
  */
 export async function* states(path, signal) {
   while (!signal.aborted) {
