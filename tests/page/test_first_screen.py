@@ -96,7 +96,7 @@ def test_a_phone_has_all_that_a_forecast_needs_on_its_first_screen(routed: Route
     for field in ("chart", "download-png", "change", "open-here"):
         assert is_on_first_screen(page, f"#{field}"), field
     page.click("#change")
-    for field in ("model", "horizon", "run"):
+    for field in ("model", "horizon", "run-sample"):
         assert is_on_first_screen(page, f"#{field}"), field
     cut = "all => all.filter((one) => one.getBoundingClientRect().right > innerWidth).map(({ id }) => id)"
     assert page.locator(".tools button, .tools input").evaluate_all(cut) == []
@@ -196,6 +196,18 @@ def test_two_actions_lead_to_a_forecast_of_ones_own(routed: RoutedVisit):
     assert page.inner_text("#run") == "Forecast 48 days"
     with page.expect_request("**/v1/forecasts"):
         page.click("#run")
+
+
+def test_one_action_forecasts_the_sample(routed: RoutedVisit):
+    page = routed.open()
+    page.wait_for_selector("#invite")
+    assert page.locator("#forecast-form button:disabled").filter(visible=True).count() == 0
+    with page.expect_request("**/v1/forecasts") as waiting:
+        page.click("#run-sample")
+    job = waiting.value.post_data_json
+    assert job["series"][0]["id"] == "sample"
+    assert len(job["series"][0]["future_timestamps"]) == job["pred_len"] == 48
+    assert page.locator("#run-sample").is_hidden()
 
 
 def test_the_first_load_is_small(routed: RoutedVisit):

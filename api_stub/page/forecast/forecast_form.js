@@ -34,7 +34,8 @@ export class ForecastForm {
   onCandles(candles) {
     this.#candles = candles
     this.fold(false)
-    byId("run").disabled = false
+    byId("run").disabled = byId("run").hidden = false
+    byId("run-sample").hidden = true
     this.explain()
   }
 
@@ -95,9 +96,8 @@ export class ForecastForm {
     const model = this.#model
     const calibration = model?.calibration
     const horizon = numberIn("horizon") ?? 0
-    const what = this.#candles ? ` ${lengthOf(horizon, this.#candles.timestamps)}` : ": open a file first"
     byId("asked-what").textContent = `${bars(horizon)} · ${byId("model").value || model?.id || "standard model"}`
-    byId("run").replaceChildren("Forecast", made("span", {}, what))
+    if (this.#candles) byId("run").replaceChildren("Forecast", made("span", {}, ` ${lengthOf(horizon, this.#candles.timestamps)}`))
     byId("calibration").hidden = !calibration
     showText(byId("calibration-note"), calibration && `Learned from ${count(calibration.num_windows)} earlier forecasts, the last on ` +
       `${timesOf([calibration.last.slice(0, 10)])(calibration.last.slice(0, 10))}. It reads ${bars(calibration.lookback)}, and holds for ` +

@@ -31,6 +31,10 @@ export class ForecastPanel {
     this.file = new CandleFile((candles) => this.#open(candles))
     this.settings = new Settings("forecast", () => this.#onSettings())
     byId("sample").addEventListener("click", () => this.#openSample())
+    byId("run-sample").addEventListener("click", async () => {
+      await this.#openSample()
+      byId("forecast-form").requestSubmit()
+    })
     byId("forecast-form").addEventListener("submit", (event) => this.#submit(event))
   }
 
