@@ -3,5 +3,5 @@
 try {
   document.documentElement.dataset.theme = JSON.parse(localStorage.getItem("kronos.theme")) ?? "system"
 } catch {
-  document.documentElement.dataset.theme = "system" // this browser stores nothing
+  // this browser stores nothing
 }

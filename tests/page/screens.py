@@ -56,7 +56,7 @@ EXPLANATION: Final = {
 }
 FAILURE: Final = "The high of row 212 is below its low: 38,214.5 and 38,241.0."
 STEP: Final = "Correct row 212, then choose the file again."
-FORECAST: Final = "Up 0.4 % by Fri, Jan 2, 10:00 AM, 80 % end between 1.0838 and 1.0921"
+FORECAST: Final = "Up 0.4 % by Fri, Jan 2, 10:00 AM London time, 80 % range 1.0838 to 1.0921"
 UNCLEAR: Final = "kronos-tiny: no clear advantage"
 TESTED: Final = f"desk@3: 6.1 % better than the baseline; {UNCLEAR}"
 TRAINED: Final = "desk@3: 7.7 % better than the baseline"

@@ -45,19 +45,21 @@ def test_the_answer_is_one_sentence_and_its_numbers(routed: RoutedVisit):
     page = forecast(routed, series=[WITH_PATHS])
     sentence = " ".join(page.inner_text("#answer").split())
     assert sentence == (
-        "Up 9.5 % by Wed, Mar 6. "
-        "Likely: 75.0 % of the paths end higher, 80 % end between 12.50 and 13.00; last close 10.50."
+        "bars: up 9.5 % by Wed, Mar 6, 80 % range 12.50 to 13.00. "
+        "Likely: 75.0 % of the paths end higher; last close 10.50."
     )
     assert page.locator("#chances dd:not(.meaning)").all_inner_texts() == ["75.0 %", "12.50 to 13.00"]
     assert page.locator("#chances .meaning").first.inner_text() == "± 20.0 %: 3 of 4 simulated paths"
 
 
-def test_the_zone_stands_with_the_times_and_not_in_the_headline(routed: RoutedVisit):
+def test_the_zone_stands_with_the_times_and_in_the_headline(routed: RoutedVisit):
     hours = [f"2024-03-04T0{hour}:00:00-05:00" for hour in range(1, 7)]
     series = {**CONTENT["series"], "timestamps": hours, "timezone": "America/New_York"}  # type: ignore[dict-item]
     routed.answers["candles"] = CONTENT | {"series": series}
     page = forecast(routed, series=[SERIES | {"timestamps": hours[4:]}])
-    assert page.inner_text("#answer").startswith("Up 9.5 % by Mon, Mar 4, 06:00 AM.")
+    sentence = " ".join(page.inner_text("#answer").split())
+    when = "Mon, Mar 4, 06:00 AM New York time"
+    assert sentence.startswith(f"bars: up 9.5 % by {when}, 80 % range 12.50 to 13.00.")
     assert page.inner_text("#zone") == "Times: America/New_York"
     page.focus("#chart")
     page.keyboard.press("End")
@@ -66,17 +68,17 @@ def test_the_zone_stands_with_the_times_and_not_in_the_headline(routed: RoutedVi
 
 @pytest.mark.parametrize(
     ("closes", "words"),
-    [([10.0, 10.5], "Unchanged by"), ([10.0, 9.45], "Down 10.0 % by"), ([11.0, 21.0], "Up 100.0 % by")],
+    [([10.0, 10.5], "unchanged by"), ([10.0, 9.45], "down 10.0 % by"), ([11.0, 21.0], "up 100.0 % by")],
 )
 def test_the_answer_says_which_way(routed: RoutedVisit, closes: list[float], words: str):
     median = SERIES["quantiles"] | {"0.5": column(closes)}
     page = forecast(routed, series=[SERIES | {"quantiles": median}])
-    assert page.inner_text("#answer").startswith(words)
+    assert page.inner_text("#answer").startswith(f"bars: {words}")
 
 
 @pytest.mark.parametrize(
     ("probability", "words", "is_coloured"),
-    [(0.52, "No clear direction by", False), (0.6, "Up 5.0 % by", False), (0.8, "Up 5.0 % by", True)],
+    [(0.52, "no clear direction by", False), (0.6, "up 5.0 % by", False), (0.8, "up 5.0 % by", True)],
 )
 def test_only_a_likely_move_has_a_colour(
     routed: RoutedVisit, probability: float, words: str, is_coloured: bool
@@ -84,7 +86,7 @@ def test_only_a_likely_move_has_a_colour(
     median = SERIES["quantiles"] | {"0.5": column([10.0, 11.025])}
     chances = [chance | {"probability": probability} for chance in WITH_PATHS["events"]]
     page = forecast(routed, series=[SERIES | {"quantiles": median, "events": chances}])
-    assert page.inner_text("#answer").startswith(words)
+    assert page.inner_text("#answer").startswith(f"bars: {words}")
     assert page.locator("#answer .good").count() == is_coloured
 
 

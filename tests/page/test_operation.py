@@ -180,7 +180,7 @@ def test_what_is_taken_off_the_list_comes_back_with_all_that_was_kept(routed: Ro
 @pytest.mark.parametrize(
     ("kind", "outcome"),
     [
-        ("forecast", "Up 9.5 % by Wed, Mar 6, 80 % end between 12.50 and 13.00"),
+        ("forecast", "Up 9.5 % by Wed, Mar 6, 80 % range 12.50 to 13.00"),
         ("backtest", "NeoQuasar/Kronos-small: no clear advantage; crypto-hourly@3: no clear advantage"),
         ("finetune", "crypto-hourly@3: 7.7 % better than the baseline"),
     ],

@@ -3,7 +3,6 @@ import { get, key } from "../service/api.js"
 import { save } from "../common/downloads.js"
 import { badField, byId, numberIn, offer, showText } from "../common/elements.js"
 import { count, ownTime, timeLeft } from "../common/format.js"
-import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { Reading } from "../common/reading.js"
 import { Settings, showChanged } from "../common/settings.js"
@@ -26,13 +25,14 @@ export class BacktestPanel {
     this.recent = recent
     this.datasets = datasets
     this.job = new SectionJob("backtests", "test", "testing", pool, recent, {
+      check: (form) => this.#check(form),
+      submit: () => this.#send(),
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: ({ report }) => this.#report(report),
     })
     this.settings = new Settings("backtest", () => showChanged("backtest-advanced", "backtest-file-form"))
     this.onCandles(null)
-    byId("backtest-form").addEventListener("submit", (event) => this.#submit(event))
     byId("other-backtest").addEventListener("change", () => this.#compare())
     byId("whole-report").addEventListener("click", (event) => (
       this.#saveReport(event).catch((error) => showText(byId("testing-problem"), reason(error)))))
@@ -46,18 +46,17 @@ export class BacktestPanel {
     this.datasets.show()
   }
 
-  async #submit(event) {
-    event.preventDefault()
-    if (this.job.isBusy) return
-    showText(byId("testing-problem"), null)
+  #check(form) {
     const isMissing = byId("backtest-data").value === AT_HAND && !this.#candles
     const isSame = byId("backtest-other").value && byId("backtest-other").value === byId("backtest-model").value
-    const bad = isMissing ? "Open a file under Forecast first, or choose one that the service stores."
-      : isSame ? "Compare with another model, or with none." : badField(byId("backtest-form"))
-    showText(byId("backtest-form-problem"), bad)
-    if (bad) return
-    const name = byId("backtest-data").value
-    await this.job.send(this.#jobOf(), `${TITLE}${name === AT_HAND ? this.#candles.name : name}`, name === AT_HAND ? { hash: hashOf(this.#candles) } : null)
+    if (isMissing) return "Open a file under Forecast first, or choose one that the service stores."
+    return isSame ? "Compare with another model, or with none." : badField(form)
+  }
+
+  #send() {
+    const { value } = byId("backtest-data")
+    const [name, known] = value === AT_HAND ? [this.#candles.name, { hash: hashOf(this.#candles) }] : [value, null]
+    this.job.send(this.#jobOf(), `${TITLE}${name}`, known)
   }
 
   #jobOf() {
@@ -84,7 +83,6 @@ export class BacktestPanel {
   }
 
   #describe(now, place, isSilent) {
-    if (now.state !== "running") return waiting(now, place)
     if (isSilent) return { text: "The worker that ran this is gone. Another worker will go on where it was.", share: null }
     const { progress } = now
     if (progress?.stage !== "forecasting") return { text: STAGES[progress?.stage] ?? STAGES.reading, share: null }

@@ -74,7 +74,7 @@ function showReliability(models) {
   box.replaceChildren()
   const inside = linesOf(models, ({ scores: { coverage } }) => LEVELS.map((level) => coverage[level]))
   const gaps = inside.map((line) => ({ ...line, values: line.values.map((part, place) => Math.round(1000 * (part - LEVELS[place])) / 10) }))
-  const [title, places] = ["Closes inside each range: points more or less than it says", "Closes in each tenth of the paths, in %, from the lowest"]
+  const [title, places] = ["Do the ranges hold what they say? Closes inside, in points above or below it", "Where closes fell among the paths: 10 % belong in each tenth"]
   barChart(box, title, LEVELS.map((level) => `${percent(level)} range`), gaps, { text: "as it should be", value: 0 }, (gap) => signed(gap, (points) => price(points, 1)),
     inWords(title, [...inside, { text: "as it should be", values: LEVELS.map(Number) }], share))
   const pit = linesOf(models, ({ scores }) => scores.pit.map((part) => 100 * part))
@@ -103,10 +103,10 @@ function showPortfolio(portfolio) {
   byId("portfolio-charts").replaceChildren()
   const lines = (valuesOf) => [...linesOf(models, valuesOf), ...simple.map(([text, of], index) => (
     { text, colour: ["soft", "control"][index % 2], values: valuesOf(of) }))]
-  draw("portfolio-charts", "Rank IC, by bar ahead", lines(({ rank_ic: values }) => values))
+  draw("portfolio-charts", "How well instruments are put in order (rank IC), by bar ahead", lines(({ rank_ic: values }) => values))
   const at = times.map((_, period) => period)
   const time = timesOf(times)
-  draw("portfolio-charts", "What 1 became after costs, by period", lines(({ equity }) => equity).map((line) => ({ ...line, at })),
+  draw("portfolio-charts", "What 1 unit of money became after costs, by period", lines(({ equity }) => equity).map((line) => ({ ...line, at })),
     undefined, `${time(times[0])} to ${time(times.at(-1))}`)
 }
 

@@ -5,21 +5,16 @@ const GAP_PX = 6
 export class Ahead {
   #chart = null
   #update = () => {}
-  #now = null
-  #style = {}
+  #shown = { now: null }
 
   /** @param label What stands at the top of the forecast; "" for nothing. */
   constructor(label = "") { this.label = label }
 
-  attached({ chart, requestUpdate }) {
-    this.#chart = chart
-    this.#update = requestUpdate
-  }
+  attached({ chart, requestUpdate }) { [this.#chart, this.#update] = [chart, requestUpdate] }
 
-  /** The last known bar's place, counted from 0; null if nothing is forecast. `style` has the colours `ground`, `line`, `text`. */
-  show(now, style) {
-    this.#now = now
-    this.#style = style
+  /** Shows from which place on: `now`, that of the last known bar, is null if nothing is forecast; and in which colours. */
+  show(shown) {
+    this.#shown = shown
     this.#update()
   }
 
@@ -28,12 +23,12 @@ export class Ahead {
   }
 
   #draw(target) {
-    if (this.#now === null) return
+    const { now, ground, line, text } = this.#shown
+    if (now === null) return
     const spacing = this.#chart.timeScale().options().barSpacing
-    const x = this.#chart.timeScale().logicalToCoordinate(this.#now) + spacing / 2
+    const x = this.#chart.timeScale().logicalToCoordinate(now) + spacing / 2
     target.useMediaCoordinateSpace(({ context, mediaSize: { width, height } }) => {
       if (x >= width) return
-      const { ground, line, text } = this.#style
       context.fillStyle = ground
       context.fillRect(Math.max(0, x), 0, width - x, height)
       if (x < 0) return

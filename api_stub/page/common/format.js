@@ -118,18 +118,21 @@ export function zoneOf(stamp, timezone) {
 const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 
 /**
- * How a series is written: `time` and `shortTime` of a timestamp, the `zone` of intraday bars, `digits` of a price,
- * `price` with as many, and `rounded` prices: the ends of a range, and others, as precise as its width is worth.
+ * How a series is written: `time` and `shortTime` of a timestamp, the `zone` of intraday bars and whose `clock` that is,
+ * `digits` of a price, `price` with as many, and `rounded` prices: the ends of a range, and others, as its width is worth.
  */
 export function writingOf(stamps, { columns, timezone }, forecast) {
   const recent = stamps.slice(-LOOKED_AT)
   const last = Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values.slice(-LOOKED_AT)]))
   const digits = digitsOf(last) ?? digitsFor(forecast?.mean.close[0] ?? 1)
+  const hasTime = isIntraday(recent.map(clockOf))
+  const zone = hasTime ? zoneOf(recent[0], timezone) : ""
   return {
     digits,
     time: timesOf(recent, timezone),
     shortTime: timesOf(recent, "", NEAR),
-    zone: isIntraday(recent.map(clockOf)) ? zoneOf(recent[0], timezone) : "",
+    zone,
+    clock: !hasTime ? "" : zone.includes("/") ? `${zone.split("/").at(-1).replaceAll("_", " ")} time` : zone || "(file time)",
     price: (value) => price(value, digits),
     rounded: (low, high, ...others) => {
       const worth = Math.max(0, Math.ceil(2 - Math.log10(high - low || 1)))

@@ -3,15 +3,12 @@ import { byId } from "./elements.js"
 import { recall, remember } from "./storage.js"
 
 const FIRST = "forecast"
-const listeners = new Map()
 let shown = null
 
 const sections = () => [...document.querySelectorAll("main > section")]
 
 /** Calls `listener` whenever a view comes to be shown. */
-export function onView(name, listener) {
-  listeners.set(name, [...(listeners.get(name) ?? []), listener])
-}
+export const onView = (name, listener) => byId(name).addEventListener("shown", listener)
 
 /** The name of the view that is shown. */
 export const currentView = () => shown
@@ -26,7 +23,7 @@ export function showView(name) {
   document.title = `${byId(`${name}-title`).textContent} · Kronos`
   if (recall("view", FIRST) !== name) remember("view", name)
   if (!isFirst) scrollTo(0, 0)
-  for (const listener of listeners.get(name) ?? []) listener()
+  byId(name).dispatchEvent(new Event("shown"))
 }
 
 /**

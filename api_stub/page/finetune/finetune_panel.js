@@ -4,7 +4,6 @@ import { modelOf } from "../service/choices.js"
 import { badField, byId, made, numberIn, showText, whole } from "../common/elements.js"
 import { bars, count, duration, figure, timeLeft } from "../common/format.js"
 import { StepChart } from "../charts/step_chart.js"
-import { waiting } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { Reading } from "../common/reading.js"
 import { Settings, showChanged } from "../common/settings.js"
@@ -24,6 +23,11 @@ export class FinetunePanel {
     this.datasets = datasets
     this.onModel = onModel
     this.job = new SectionJob("finetunes", "train", "training", pool, recent, {
+      check: (form) => this.datasets.whyNone ?? (byId("dataset").value ? badField(form) : "Upload a file of candles first."),
+      submit: () => {
+        const job = this.#jobOf()
+        this.job.send(job, `Training of ${job.name} on ${job.data.path}`)
+      },
       forget: () => this.#forget(),
       describe: (...now) => this.#describe(...now),
       show: (result) => this.#report(result),
@@ -35,7 +39,6 @@ export class FinetunePanel {
     for (const id of ["start", "train-lookback", "train-horizon"]) byId(id).addEventListener("input", () => this.onModels())
     byId("dataset-file").addEventListener("change", () => this.#upload(byId("dataset-file").files[0]))
     byId("finetune").addEventListener("drop", ({ dataTransfer: { files } }) => this.#upload(files[0]))
-    byId("finetune-form").addEventListener("submit", (event) => this.#submit(event))
   }
 
   /** What a window has: as the user says, else as in the training of the model to start from, else undefined. */
@@ -100,17 +103,6 @@ export class FinetunePanel {
     return { schema_version: 1, name, config, data: { path }, device }
   }
 
-  async #submit(event) {
-    event.preventDefault()
-    if (this.job.isBusy) return
-    showText(byId("training-problem"), null)
-    const bad = this.datasets.whyNone ?? (byId("dataset").value ? badField(byId("finetune-form")) : "Upload a file of candles first.")
-    showText(byId("finetune-form-problem"), bad)
-    if (bad) return
-    const job = this.#jobOf()
-    await this.job.send(job, `Training of ${job.name} on ${job.data.path}`)
-  }
-
   #forget() {
     for (const id of ["finetune-form-problem", "training-warning"]) showText(byId(id), null)
     byId("trained").hidden = true
@@ -119,7 +111,6 @@ export class FinetunePanel {
   }
 
   #describe(now, place, isSilent) {
-    if (now.state !== "running") return waiting(now, place)
     if (isSilent) return { text: "The worker that trained this is gone. Another worker will go on from its last save.", share: null }
     const { progress } = now
     if (!progress?.stage) return { text: "Reading the candles", share: null }
@@ -169,7 +160,7 @@ class LossChart {
 
   /** Adds itself to the end of `parent`. */
   constructor(parent, stage) {
-    this.title = stage === "tokenizer" ? "Loss of the tokenizer" : "Loss of the model"
+    this.title = `How the ${stage === "tokenizer" ? "tokenizer" : "model"} learns (loss, lower is better)`
     this.chart = new StepChart(parent, this.title, [
       { text: "on what it learns from", colour: "accent" },
       { text: "on bars that it does not learn from", colour: "second", pointMarkersVisible: true },

@@ -1,6 +1,6 @@
 /** The answer in words first: one sentence, then what the paths say of the whole forecast. */
 import { byId, made, showFacts } from "../common/elements.js"
-import { count, percent, share } from "../common/format.js"
+import { count, rangeName, share } from "../common/format.js"
 
 /** The chance that every forecast of the page asks for. */
 export const HIGHER = "close>last at end"
@@ -30,16 +30,16 @@ export function levelsInWords(quantiles) {
 /** The closes of the median, or of the mean if a job asked for no median. */
 export const middleOf = ({ quantiles, mean }) => (quantiles["0.5"] ?? mean).close
 
-/** Shows the sentence and the cards of a series; null hides them. A job of another client may lack some of it. */
-export function showAnswer(series, lastClose, chart) {
+/** Shows the sentence and the cards of a series of that name; null hides them. A job of another client may lack some of it. */
+export function showAnswer(series, name, lastClose, chart) {
   byId("answer-box").hidden = !series
-  byId("answer").replaceChildren(...(series ? sentence(series, lastClose, chart) : []))
+  byId("answer").replaceChildren(...(series ? sentence(series, name, lastClose, chart) : []))
   showFacts(byId("chances"), series ? cards(series, chart) : [])
 }
 
 /**
  * A forecast in words. `write` has the texts of its prices and times, as `writingOf` makes them.
- * @returns What it `moved`, and `by` when, between which prices, with the class `kind` if that is likely; and `sure`: how sure.
+ * @returns What it `moved`, with the class `kind` if that is likely; by `when`, and in which range; `sure`: how sure; `now`.
  */
 export function headline({ timestamps, quantiles, events, mean }, last, write) {
   const end = middleOf({ quantiles, mean }).at(-1)
@@ -56,22 +56,24 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
   const levels = levelsInWords(quantiles)
   const ends = levels?.map((level) => quantiles[level].close.at(-1)) ?? [end, end]
   const [low, high, close] = write.rounded(...ends, last)
+  const time = [write.shortTime(timestamps.at(-1)), write.clock].filter(Boolean).join(" ")
   return {
     moved,
     kind: !hasDirection || chance < LIKELY ? "" : isUp ? "good" : "bad",
-    by: `by ${write.shortTime(timestamps.at(-1))}`,
-    range: levels ? `${percent(levels[1] - levels[0])} end between ${low} and ${high}` : "",
+    when: `by ${time}${levels ? `, ${rangeName(...levels)} ${low} to ${high}` : ""}`,
     sure: isCounted ? `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}` : "",
     now: change === null ? "" : `last close ${close}`,
   }
 }
 
-/** What moves, how far and by when; then how sure that is, between which prices, and from where. */
-function sentence(series, last, chart) {
-  const { moved, kind, by, range, sure, now } = headline(series, last, chart)
-  const rest = [[sure, range].filter(Boolean).join(", "), now].filter(Boolean).join("; ")
-  return [made("span", kind ? { class: kind } : {}, moved), ` ${by}. `,
-    made("span", { class: "rest" }, rest ? `${rest}.`.replaceAll(" %", "\u00a0%") : "")]
+/** What moves, how far, by when and between which prices; then how sure that is, and from where. */
+function sentence(series, name, last, chart) {
+  const { moved, kind, when, sure, now } = headline(series, last, chart)
+  const rest = [sure, sure ? now : now.replace("l", "L")].filter(Boolean).join("; ")
+  const [first, ...others] = moved
+  const tied = (text) => text.replaceAll(/ (?=%|[AP]M\b)/g, "\u00a0")
+  return [`${name}: `, made("span", kind ? { class: kind } : {}, first.toLowerCase() + others.join("")), tied(` ${when}. `),
+    made("span", { class: "rest" }, rest ? tied(`${rest}.`) : "")]
 }
 
 function cards({ quantiles, events, statistics }, chart) {

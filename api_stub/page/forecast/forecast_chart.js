@@ -226,8 +226,8 @@ export class ForecastChart {
     const ending = ({ text }) => this.#drawn.past.findLastIndex(({ timestamps }) => timestamps.at(-1) === text)
     past.setData(from((point) => point.past?.[ending(point)] && { value: point.past[ending(point)]["0.5"] }))
     const now = this.#drawn.forecast ? lookback.length - 1 : null
-    const style = { ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
-    this.#ahead.forEach((one) => one.show(now, style))
+    const shown = { now, ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
+    this.#ahead.forEach((one) => one.show(shown))
   }
 
   #report(time) {

@@ -1,10 +1,10 @@
 /** The forecast section: opens a file, sends its job, follows the job, and shows the outcome. */
 import { CandleFile, Candles } from "./candle_file.js"
-import { badField, byId, showText } from "../common/elements.js"
+import { byId, showText } from "../common/elements.js"
 import { ForecastForm } from "./forecast_form.js"
 import { ForecastView } from "./forecast_view.js"
 import { bars, timeLeft } from "../common/format.js"
-import { isForecasting, mayCompute, waiting } from "../service/pool.js"
+import { isForecasting, mayCompute } from "../service/pool.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { hashOf } from "../common/skill.js"
 import { Settings, isFree, propose, showChanged } from "../common/settings.js"
@@ -22,6 +22,7 @@ export class ForecastPanel {
     pool.onChange((state) => state && this.form.onPool(state))
     this.job = new SectionJob("forecasts", "run", "job", pool, recent, {
       forget: () => ["form-problem", "device-warning", "job-warning"].forEach((id) => showText(byId(id), null)),
+      submit: () => this.#send(),
       describe: (...now) => this.#describe(...now),
       show: (result, known) => this.#report(result, known),
       showBars: (series, known) => this.view.show({ ...(known ?? withoutCandles({ series })), early: series[0] }),
@@ -35,7 +36,6 @@ export class ForecastPanel {
       await this.#openSample()
       byId("forecast-form").requestSubmit()
     })
-    byId("forecast-form").addEventListener("submit", (event) => this.#submit(event))
   }
 
   async #openSample() {
@@ -69,18 +69,12 @@ export class ForecastPanel {
 
   #preview() { if (this.#candles) this.view.show(this.form.cut(this.#candles)) }
 
-  async #submit(event) {
-    event.preventDefault()
-    if (this.job.isBusy) return
-    showText(byId("job-problem"), null)
-    const bad = badField(byId("forecast-form"))
-    showText(byId("form-problem"), bad)
-    if (bad) return
+  #send() {
     this.#preview()
     const cut = this.form.cut(this.#candles)
     const job = this.form.jobOf(cut)
     const known = { ...cut, samples: job.sampling.sample_count, hash: hashOf(this.#candles) }
-    await this.job.send(job, `${cut.lookback.name}, ${bars(job.pred_len)}`, known)
+    this.job.send(job, `${cut.lookback.name}, ${bars(job.pred_len)}`, known)
   }
 
   /** Shows a job by its id: its progress, and then its result with the candles that this browser has of it. */
@@ -99,16 +93,13 @@ export class ForecastPanel {
   }
 
   #describe(now, place, isSilent) {
-    if (now.state === "running") {
-      const { bars_done: done, bars_total: total } = now
-      const workers = this.pool.last?.workers.filter(isForecasting)
-      // A stopped worker stays in the list until it has finished its jobs. A job that waits for its model or is
-      // computed in a separate process reports no total and is not in the list of any worker.
-      return (workers && !workers.length) || (total && isSilent)
-        ? { text: "The worker that computed this is gone. Another worker will start it again.", share: null }
-        : { text: "Computing", share: total ? done / total : null, rest: total ? timeLeft(place?.left ?? null) : "" }
-    }
-    return waiting(now, place)
+    const { bars_done: done, bars_total: total } = now
+    const workers = this.pool.last?.workers.filter(isForecasting)
+    // A stopped worker stays in the list until it has finished its jobs. A job that waits for its model or is
+    // computed in a separate process reports no total and is not in the list of any worker.
+    const isGone = (workers && !workers.length) || (total && isSilent)
+    if (isGone) return { text: "The worker that computed this is gone. Another worker will start it again.", share: null }
+    return { text: "Computing", share: total ? done / total : null, rest: total ? timeLeft(place?.left ?? null) : "" }
   }
 }
 
@@ -128,7 +119,8 @@ async function readSample() {
 
 /** What a ForecastView shows: the example's result with its candles. */
 async function readExample() {
-  const [candles, result] = await Promise.all([readSample(), fetch("forecast/example.json").then((answer) => answer.json())])
+  const made = fetch("forecast/example.json").then((answer) => answer.json())
+  const [candles, result] = await Promise.all([readSample(), made])
   const end = candles.timestamps.indexOf(result.series[0].timestamps[0])
   return { lookback: candles.slice(0, end), actual: candles.slice(end), result, isExample: true }
 }

@@ -3,7 +3,7 @@ import { levelsInWords, showAnswer } from "./answer.js"
 import { caution } from "../service/choices.js"
 import { asCsv, save } from "../common/downloads.js"
 import { byId, fillRows, made, showFacts, showText } from "../common/elements.js"
-import { Candles } from "./candle_file.js"
+import { Candles, idOf } from "./candle_file.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { PriceLine } from "./price_line.js"
 import { bars, count, duration, lengthOf, percent, rangeName, rough, share } from "../common/format.js"
@@ -106,7 +106,7 @@ export class ForecastView {
       `This forecast came without its simulated paths. Forecast again to get them; seed ${series.seed} gives the same forecast.`)
     byId("chart").setAttribute("aria-label", this.#described)
     const last = lookback.columns.close?.at(-1)
-    showAnswer(result && series, last, this.chart)
+    showAnswer(result && series, isExample ? "The sample" : idOf(lookback.name), last, this.chart)
     this.line.onForecast(result && series, last)
     showScore(result && scoreOf(lookback, actual, series))
     if (byId("numbers").open) this.#fillNumbers()

@@ -1,6 +1,7 @@
 /** The job of one section of the page: sent, or opened by its link, followed to its end, cancelled. One at a time. */
 import { ApiError, Unreachable, get, hasEnded, newRepeatKey, post, remove, states } from "../service/api.js"
-import { byId, mark, showText } from "../common/elements.js"
+import { badField, byId, mark, showText } from "../common/elements.js"
+import { waiting } from "../service/pool.js"
 import { reason, words } from "../common/texts.js"
 
 const LONG_MS = 16_000 // workers announce their status every few seconds, and the page reads it as often
@@ -21,10 +22,11 @@ export class SectionJob {
    * @param kind The jobs' path below v1/, such as "forecasts".
    * @param button The id of the button that sends a job.
    * @param line The id of the box that shows its progress, with which those of the box's elements begin.
-   * @param hooks `forget` hides what earlier jobs have left; `describe` returns `{text, share, rest}` for a state, a
-   *   place in the queue, and whether the job has been silent for long: the share that is done, 0 to 1 or null if it is
-   *   unknown, and how long the rest takes, in words; `show` shows a result, with what this browser has stored about the
-   *   job; `showBars` does so for a forecast that is not done; `worksOn` is whether a worker may have the job of an id.
+   * @param hooks `check` returns what is wrong with the form, or null, and `submit` sends its job; `forget` hides what
+   *   earlier jobs have left; `describe` returns `{text, share, rest}` for a running job's state, its place in the queue,
+   *   and whether it has been silent for long: the share that is done, 0 to 1 or null if it is unknown, and how long the
+   *   rest takes, in words; `show` shows a result, with what this browser has stored about the job; `showBars` does so for
+   *   a forecast that is not done; `worksOn` is whether a worker may have the job of an id.
    *   A field of the form has the name of the job's field, or that as `data-field`, to mark what is refused.
    */
   constructor(kind, button, line, pool, recent, hooks) {
@@ -33,7 +35,8 @@ export class SectionJob {
     this.#button = byId(button)
     this.#parts = { ...Object.fromEntries(parts), box: byId(line), cancel: byId(line).querySelector("button") }
     this.#parts.cancel.addEventListener("click", () => this.#cancel())
-    this.#hooks = { showBars: () => {}, worksOn: ({ training }, id) => training?.job_id === id, ...hooks }
+    this.#hooks = { showBars: () => {}, worksOn: ({ training }, id) => training?.job_id === id, check: badField, ...hooks }
+    this.#button.form.addEventListener("submit", (event) => this.#submit(event))
     this.pool = pool
     this.recent = recent
     pool.onChange((state) => {
@@ -47,6 +50,16 @@ export class SectionJob {
   get isBusy() { return this.#button.ariaDisabled === "true" }
 
   set isBusy(value) { this.#button.ariaDisabled = String(value) }
+
+  /** Calls the hook unless a job is followed or the form has a mistake, which is said above its button. */
+  #submit(event) {
+    event.preventDefault()
+    if (this.isBusy) return
+    showText(this.#parts.problem, null)
+    const bad = this.#hooks.check(event.target)
+    showText(event.target.querySelector("[id$=form-problem]"), bad)
+    if (!bad) this.#hooks.submit()
+  }
 
   get #path() { return `${this.#kind}/${this.id}` }
 
@@ -154,8 +167,8 @@ export class SectionJob {
     const [path, state] = [this.#path, this.#last?.state]
     if (!["queued", "running"].includes(state)) return
     const found = await get(`${path}?estimate=true`).catch(() => null) // what is wrong with the job, its states say
-    const isNow = this.#path === path && found?.state === state
-    if (isNow) this.#place = { before: found.jobs_before, left: found.seconds_left }
+    if (this.#path !== path || found?.state !== state) return
+    this.#place = { before: found.jobs_before, left: found.seconds_left }
     this.#refresh()
   }
 
@@ -165,7 +178,8 @@ export class SectionJob {
     const lost = { text: "The connection was lost. The job goes on. Connecting again…", share: null }
     if (!this.#last) return this.#show(lost)
     this.#silence.note(false, JSON.stringify([this.id, this.#last]))
-    this.#show(this.#hooks.describe(this.#last, this.#place, this.#silence.isLong))
+    this.#show(this.#last.state === "running" ? this.#hooks.describe(this.#last, this.#place, this.#silence.isLong)
+      : waiting(this.#last, this.#place))
   }
 
   #show({ text, share, rest = "" }) {

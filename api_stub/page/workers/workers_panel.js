@@ -107,11 +107,16 @@ function poolRow({ queue, ready, waiting }, workers) {
 /** A worker's row, and its warnings below it. */
 function workerRows(worker) {
   const { node, device, device_description: described, sequences_waiting: waiting = 0, jobs_failed: failed, models = [] } = worker
-  const names = models.map(({ id, engine }) => (engine ? `${id} (${engine} engine)` : id)).join(", ") || (worker.model?.id ?? "loading")
+  const names = models.flatMap(({ id, engine }, place) => (
+    [place ? ", " : "", id, made("span", { class: "engine" }, engine ? ` (${engine} engine)` : "")]))
+  const serves = names.length ? names : [worker.model?.id ?? "loading"]
+  const work = isForecasting(worker) ? serves : [worker.training?.name ?? "training and backtests"]
+  const works = made("span", {}, ...work)
+  works.title = works.textContent
   const name = made("th", { scope: "row", title: node }, ...whole(node.replace(/^celery@/, "")))
   const own = row("worker", name, {
     device: deviceName(device, described), state: dot(...stateOf(worker)), ...inHand([worker], node),
-    waiting: isForecasting(worker) ? `${count(waiting)} paths` : "", models: isForecasting(worker) ? names : worker.training?.name ?? "training and backtests",
+    waiting: isForecasting(worker) ? `${count(waiting)} paths` : "", models: works,
     done: count(worker.jobs_done), failed: made("span", { class: failed ? "warn" : "" }, count(failed)), up: duration(worker.uptime_s),
   })
   const warnings = [worker.problem, worker.device_warning, ...models.map((model) => model.engine_warning)].filter(Boolean)
