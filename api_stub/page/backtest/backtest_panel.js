@@ -1,7 +1,6 @@
 /** The backtest section: how good one or two models were on the past of a file. */
 import { get, key } from "../service/api.js"
-import { save } from "../common/downloads.js"
-import { badField, byId, numberIn, offer, showText } from "../common/elements.js"
+import { badField, byId, numberIn, offer, save, showText } from "../common/elements.js"
 import { count, ownTime, timeLeft } from "../common/format.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { Reading } from "../common/reading.js"
@@ -21,9 +20,7 @@ export class BacktestPanel {
   #shown = null // the report, and the id of its backtest
 
   constructor(pool, recent, datasets) {
-    this.pool = pool
-    this.recent = recent
-    this.datasets = datasets
+    Object.assign(this, { recent, datasets })
     this.job = new SectionJob("backtests", "test", "testing", pool, recent, {
       check: (form) => this.#check(form),
       submit: () => this.#send(),
@@ -77,7 +74,6 @@ export class BacktestPanel {
   }
 
   #forget() {
-    showText(byId("backtest-form-problem"), null)
     byId("tested").hidden = true
     byId("not-tested").hidden = false
   }

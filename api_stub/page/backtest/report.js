@@ -3,10 +3,11 @@ import { barChart } from "../charts/bar_chart.js"
 import { StepChart } from "../charts/step_chart.js"
 import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { byId, made, offer, showText, whole } from "../common/elements.js"
-import { bars, count, figure, percent, price, share, signed, timesOf } from "../common/format.js"
+import { bars, count, figure, mapValues, percent, price, share, signed, timesOf } from "../common/format.js"
 import { COLOURS, NAIVE, comparison, drawAgainstBaseline, scoresTable, verdictHead, verdictLines } from "../common/scores.js"
+import { Candles } from "../forecast/candle_file.js"
+import { ForecastChart } from "../forecast/forecast_chart.js"
 import { promotion } from "../service/promotion.js"
-import { showWorstWindows } from "./worst_windows.js"
 
 const MAX_MARKED = 12 // points of a line; more would hide it
 const LEVELS = ["0.5", "0.8", "0.9"]
@@ -59,7 +60,8 @@ export function showReport(report, id, file) {
 export function together(one, other) {
   const named = (models) => Object.fromEntries(Object.entries(models).map(([name, values]) => (
     [name in one.models ? `${name}, the other backtest` : name, values])))
-  const portfolio = one.portfolio && other.portfolio ? { ...one.portfolio, models: { ...one.portfolio.models, ...named(other.portfolio.models) } } : one.portfolio
+  const [own, further] = [one.portfolio, other.portfolio]
+  const portfolio = own && further ? { ...own, models: { ...own.models, ...named(further.models) } } : own
   return { ...one, models: { ...one.models, ...named(other.models) }, portfolio }
 }
 
@@ -73,12 +75,16 @@ function showReliability(models) {
   const box = byId("reliability")
   box.replaceChildren()
   const inside = linesOf(models, ({ scores: { coverage } }) => LEVELS.map((level) => coverage[level]))
-  const gaps = inside.map((line) => ({ ...line, values: line.values.map((part, place) => Math.round(1000 * (part - LEVELS[place])) / 10) }))
-  const [title, places] = ["Do the ranges hold what they say? Closes inside, in points above or below it", "Where closes fell among the paths: 10 % belong in each tenth"]
-  barChart(box, title, LEVELS.map((level) => `${percent(level)} range`), gaps, { text: "as it should be", value: 0 }, (gap) => signed(gap, (points) => price(points, 1)),
-    inWords(title, [...inside, { text: "as it should be", values: LEVELS.map(Number) }], share))
+  const gap = (part, place) => Math.round(1000 * (part - LEVELS[place])) / 10
+  const gaps = inside.map((line) => ({ ...line, values: line.values.map(gap) }))
+  const due = { text: "as it should be", value: 0, values: LEVELS.map(Number) }
+  const title = "Do the ranges hold what they say? Closes inside, in points above or below it"
+  barChart(box, title, LEVELS.map((level) => `${percent(level)} range`), gaps, due,
+    (points) => signed(points, (size) => price(size, 1)), inWords(title, [...inside, due], share))
+  const places = "Where closes fell among the paths: 10 % belong in each tenth"
   const pit = linesOf(models, ({ scores }) => scores.pit.map((part) => 100 * part))
-  barChart(box, places, pit[0].values.map((_, tenth) => count(tenth + 1)), pit, { text: "10 % in each, as it should be", value: 10 },
+  const tenths = pit[0].values.map((_, tenth) => count(tenth + 1))
+  barChart(box, places, tenths, pit, { text: "10 % in each, as it should be", value: 10 },
     (part) => price(part, 1), inWords(places, pit, (part) => share(part / 100)))
 }
 
@@ -124,4 +130,48 @@ function draw(parent, title, lines, format, text = "") {
 /** A chart for screen readers: where each line begins and ends. */
 function inWords(title, lines, written) {
   return `${title}. ${lines.map(({ text, values }) => (`${text}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`)).join("; ")}`
+}
+
+/** Offers the windows of a report. One of 0.1.0 has none. */
+function showWorstWindows(windows = [], horizon) {
+  const box = byId("worst-windows")
+  byId("worst").hidden = !windows.length
+  if (!windows.length) return box.replaceChildren()
+  const charts = Object.keys(windows[0].quantiles).map((model) => new WindowChart(model))
+  const buttons = windows.map((window, index) => {
+    const cut = window.timestamps.length - horizon
+    const text = `${window.instrument}, ${timesOf(window.timestamps)(window.timestamps[cut])}`
+    const error = `${text}: ${figure(window.error)} usual moves`
+    return made("button", { type: "button", "aria-pressed": "false", onclick: () => choose(index) }, error)
+  })
+  const choose = (chosen) => {
+    buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(index === chosen)))
+    charts.forEach((chart) => chart.show(windows[chosen], horizon))
+  }
+  box.replaceChildren(made("div", { class: "buttons", role: "group", "aria-label": "Worst moments" }, ...buttons),
+    made("div", { class: "compared" }, ...charts.map(({ part }) => part)))
+  return choose(0)
+}
+
+class WindowChart {
+  constructor(model) {
+    this.model = model
+    const described = { role: "application", "aria-roledescription": "chart", "aria-label": model }
+    this.element = made("div", { class: "chart loss", tabindex: "0", ...described })
+    this.part = made("div", { class: "drawn" }, made("h4", {}, model), this.element)
+    this.chart = new ForecastChart(this.element)
+  }
+
+  show({ instrument, timestamps, open, high, low, close, quantiles }, horizon) {
+    const candles = new Candles(instrument, timestamps, { open, high, low, close })
+    const levels = quantiles[this.model]
+    const forecast = {
+      timestamps: timestamps.slice(-horizon), mean: { close: levels["0.5"] }, paths: null,
+      quantiles: mapValues(levels, (close) => ({ close })),
+    }
+    this.chart.show(candles.slice(0, -horizon), candles.slice(-horizon), forecast, false)
+    this.chart.fit(Math.max(24, 3 * horizon)) // as many bars before, so that the fan of a short one has room
+    this.element.setAttribute("aria-label", `${this.model} on ${instrument}: ${timestamps.length - horizon} bars, ` +
+      `the forecast of ${horizon}, and what followed`)
+  }
 }

@@ -1,4 +1,4 @@
-/** The theme, and chart colours from the style sheet, which change with it. */
+/** The theme, and what charts share: colours from the style sheet, which change with it, options, and size. */
 import { byId, made } from "../common/elements.js"
 import { remember } from "../common/storage.js"
 
@@ -46,4 +46,18 @@ export function chartOptions() {
     rightPriceScale: { borderColor: colour("line"), entireTextOnly: true, scaleMargins: { top: 0.1, bottom: 0.06 } },
     timeScale: { borderColor: colour("line"), allowBoldLabels: false },
   }
+}
+
+/** Resizes a chart with its element, then calls `fit`. Returns a function that does so before the observer is called. */
+export function followSize(element, chart, fit) {
+  let size = ""
+  const resize = () => {
+    const { clientWidth: width, clientHeight: height } = element
+    if (!width || size === `${width} ${height}`) return
+    size = `${width} ${height}`
+    chart.resize(width, height)
+    fit()
+  }
+  new ResizeObserver(resize).observe(element)
+  return resize
 }

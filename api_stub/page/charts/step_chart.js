@@ -1,7 +1,6 @@
 /** A chart of lines over steps or bars, all of them in view. */
 import { LineSeries, LineStyle, createOptionsChart } from "../vendor/lightweight-charts/lightweight-charts.js"
-import { followSize } from "./chart_size.js"
-import { chartOptions, colour, withColours } from "./colours.js"
+import { chartOptions, colour, followSize, withColours } from "./colours.js"
 import { made, whole } from "../common/elements.js"
 import { figure } from "../common/format.js"
 
@@ -17,7 +16,7 @@ export function keyOf(lines) {
 const NUMBERS = { type: "custom", formatter: figure, minMove: 0.0001 }
 
 export class StepChart {
-  /** Adds itself to the end of `parent`; `lines` are `{text, colour, ...options}`: the text in the key, the colour's name, and options of the library; `axes` are their names. */
+  /** Adds itself to `parent`; `lines` are `{text, colour, ...options of the library}`; `axes` are the axes' names. */
   constructor(parent, title, lines, priceFormat = NUMBERS, axes = {}) {
     this.figure = made("div", { class: "chart loss", role: "img", ...axes })
     this.text = made("p", { class: "values help" })

@@ -30,6 +30,9 @@ export function showText(element, text, onClick = null, action = "Try again") {
 export const rowOf = (head, ...cells) => (
   made("tr", {}, made("th", { scope: "row" }, head), ...cells.map((cell) => made("td", {}, cell))))
 
+/** A table of rows below its head, if it has one. */
+export const tableOf = (head, rows) => made("table", {}, ...(head ? [made("thead", {}, head)] : []), made("tbody", {}, ...rows))
+
 /** Shows rows of cells in a table's body. The first cell of each row is its heading. */
 export const fillRows = (body, rows) => body.replaceChildren(...rows.map((cells) => rowOf(...cells)))
 
@@ -106,3 +109,12 @@ export function limit(id, max, why) {
 
 /** A field's number; null if it is empty. */
 export const numberIn = (id) => (byId(id).value === "" ? null : Number(byId(id).value))
+
+/** Saves a Blob as a file through the browser. */
+export function save(blob, name) {
+  const link = document.createElement("a")
+  link.href = URL.createObjectURL(blob)
+  link.download = name
+  link.click()
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000) // it has been read by then
+}

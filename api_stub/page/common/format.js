@@ -17,16 +17,26 @@ function written(number, options) {
 
 const fixed = (digits) => ({ minimumFractionDigits: digits, maximumFractionDigits: digits })
 
+/** An object with the same names, whose values are those that `valueOf` makes of each. */
+export const mapValues = (object, valueOf) => (
+  Object.fromEntries(Object.entries(object).map(([name, value]) => [name, valueOf(value)])))
+
 /** A whole number with separators, such as "16,384". */
 export const count = (number) => written(number, { maximumFractionDigits: 0 })
 
-export const bars = (number) => `${count(number)} ${number === 1 ? "bar" : "bars"}`
+/** So many things, such as "1 job" or "2 jobs". */
+export const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`
+
+export const bars = (number) => plural(number, "bar")
 
 /** A price with so many decimal places; "" for undefined. */
 export const price = (value, digits) => value === undefined ? "" : written(value, fixed(digits))
 
 /** A share from 0 to 1 in percent, such as "66.7 %". */
 export const share = (part) => part === null ? NONE : `${written(100 * part, fixed(1))} %`
+
+/** A share in whole percents, such as "67 %". */
+export const roundly = (part) => percent(Math.round(100 * part) / 100)
 
 /** A quantile's level, such as "10 %". */
 export const percent = (level) => `${written(100 * Number(level), { maximumFractionDigits: 1 })} %`
@@ -88,11 +98,8 @@ const AXIS = [{ year: "numeric" }, { month: "short", year: "numeric" }, NEAR, CL
 export const axisText = (time, tickMarkType) => AXIS[tickMarkType].format(time * 1000)
 
 /**
- * A function that writes the timestamps of a series, on the clock of its file. It names the zone, if the file does;
- * bars of a day or more have no time of day.
- * @param stamps The timestamps of the series, which decide what is shown.
- * @param timezone The zone's name, if it is known; "" if the times are to name none.
- * @param day How the date is written.
+ * A function that writes the timestamps of a series, on the clock of its file, and the date as `day`. It names the zone:
+ * `timezone`, or what the timestamps say, or none for "". Bars of a day or more have no time of day.
  */
 export function timesOf(stamps, timezone = null, day = DAY) {
   const clocks = stamps.map(clockOf)
@@ -123,8 +130,7 @@ const LOOKED_AT = 1000 // bars by which it is decided how times and prices are w
  */
 export function writingOf(stamps, { columns, timezone }, forecast) {
   const recent = stamps.slice(-LOOKED_AT)
-  const last = Object.fromEntries(Object.entries(columns).map(([name, values]) => [name, values.slice(-LOOKED_AT)]))
-  const digits = digitsOf(last) ?? digitsFor(forecast?.mean.close[0] ?? 1)
+  const digits = digitsOf(mapValues(columns, (values) => values.slice(-LOOKED_AT))) ?? digitsFor(forecast?.mean.close[0] ?? 1)
   const hasTime = isIntraday(recent.map(clockOf))
   const zone = hasTime ? zoneOf(recent[0], timezone) : ""
   return {
@@ -151,7 +157,7 @@ export function lengthOf(number, stamps) {
   const [size, unit] = UNITS.find(([seconds]) => step >= seconds && step % seconds === 0) ?? []
   if (!size || steps.filter((one) => one === step).length < steps.length / 2) return bars(number)
   const times = step / size
-  return times === 1 ? `${count(number)} ${unit}${number === 1 ? "" : "s"}` : `${count(number)} × ${count(times)} ${unit}s`
+  return times === 1 ? plural(number, unit) : `${count(number)} × ${count(times)} ${unit}s`
 }
 
 const OWN_TIME = new Intl.DateTimeFormat(LOCALE, { day: "numeric", month: "short", ...CLOCK })

@@ -1,10 +1,10 @@
 /** How good forecasters are: verdicts, the difference from the baseline as a chart, and tables that compare them. */
 import { barChart } from "../charts/bar_chart.js"
-import { explainTerms, made, whole } from "./elements.js"
+import { explainTerms, made, tableOf, whole } from "./elements.js"
 import { count, figure, price, share, signed } from "./format.js"
 import { inWords } from "./texts.js"
 
-export const COLOURS = ["accent", "second", "third", "fourth"] // of models; lines to compare with are "soft" and "control"
+export const COLOURS = ["accent", "second", "third", "fourth"] // of models; what they must beat is "soft" or "control"
 /** The simple forecasts that a model must beat; the first is the one that verdicts give a number for. */
 export const NAIVE = {
   bootstrap: "Baseline", last_value: "Last close repeated", drift: "Recent trend", seasonal_naive: "Last season repeated",
@@ -39,9 +39,7 @@ export function comparison(title, caption, columns, rows, winner = null) {
   const row = ([name, values]) => made("tr", {},
     made("th", { scope: "row", ...described(name === NAIVE.bootstrap && "baseline") }, ...whole(name)),
     ...known.map((column, place) => cell(name, values, column, place)))
-  const table = made("table", {},
-    made("thead", {}, made("tr", {}, made("th", { scope: "col" }, "Forecast by"), ...heads)),
-    made("tbody", {}, ...rows.map(row)))
+  const table = tableOf(made("tr", {}, made("th", { scope: "col" }, "Forecast by"), ...heads), rows.map(row))
   explainTerms(table)
   const scroll = made("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, table)
   return made("div", { class: "outcome" }, scroll, made("p", { class: "help" }, caption))
@@ -75,7 +73,10 @@ export function drawAgainstBaseline(parent, models) {
     { text: "as good as the baseline", value: 0 }, written, said.join("; "))
 }
 
-const SHORT = { good: "Better than all simple forecasts", bad: "Worse than a simple forecast", "": "No clear advantage over simple forecasts" }
+const SHORT = {
+  good: "Better than all simple forecasts", bad: "Worse than a simple forecast",
+  "": "No clear advantage over simple forecasts",
+}
 const NUMBER = /^([\d.]+ % (?:better|worse)) (than .*?)(, which is no clear difference)?\)\.$/
 
 /** The number of a verdict, such as "6.1 % better", and what it is compared with, in words; nothing if it has none. */

@@ -1,19 +1,8 @@
 /** Errors, devices, and what the service says, in the words of the page. */
+import { byId } from "./elements.js"
 
-const OF_CODES = { // for messages that are meant for those who run the service
-  BROKER_UNREACHABLE: "The service cannot reach its list of jobs now. Nothing is lost. Try again in a moment.",
-  CANCELLED: "Cancelled, as you asked.",
-  CHECKPOINT_MISSING: "The service does not have this model, or a file of it. Choose another model.",
-  FORBIDDEN: "Your key does not allow this. Use another key, or ask the service's operator.",
-  LOST: "The service does not know this job. Check the link, or send it again.",
-  NO_GPU_WORKER: "No graphics card is ready. Choose the fastest that is ready, or allow the processor.",
-  QUEUE_FULL: "Too many jobs are waiting. Try again in a minute.",
-  RESULT_EXPIRED: "This job has ended, but the service no longer keeps its result. Send it again.",
-  WORKER_LOST: "Computing this failed several times. Report it to the service's operator with the address of this page.",
-}
-
-/** An error in words. */
-export const words = ({ code, message }) => OF_CODES[code] ?? (code ? inWords(message) : message)
+/** An error in words: those of the page for a code whose message is meant for people who run the service. */
+export const words = ({ code, message }) => byId(`code-${code}`)?.textContent ?? (code ? inWords(message) : message)
 
 /** An error as one line: its words, and its code, by which the service's operator finds more. */
 export const reason = (error) => error.code ? `${words(error)} (${error.code})` : words(error)

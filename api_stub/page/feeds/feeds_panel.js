@@ -3,7 +3,7 @@ import { get } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, made, offer, showFacts, showText } from "../common/elements.js"
 import {
-  NEAR, bars, count, digitsFor, digitsOf, duration, price, share, signed, timesOf, zoneOf,
+  NEAR, bars, count, digitsFor, digitsOf, duration, mapValues, price, share, signed, timesOf, zoneOf,
 } from "../common/format.js"
 import { reason } from "../common/texts.js"
 import { currentView, onView } from "../common/views.js"
@@ -25,6 +25,7 @@ const LATER = { last: "Last bar", state: "State" } // after the chances
 const short = (event) => (event === HIGHER ? "Ends higher"
   : event[0].toUpperCase() + event.slice(1).replace(/ *([<>]=?) */, " $1 ").replace(/last(?=[+-])/, ""))
 const isPhone = matchMedia("(max-width: 40rem)")
+const hasRoom = matchMedia("(min-width: 64rem)") // for the table and a chart
 const DRIFTS = { too_narrow: "ranges too narrow", too_wide: "ranges too wide" }
 
 export class FeedsPanel {
@@ -62,7 +63,7 @@ export class FeedsPanel {
       this.#rows = latest.rows
       showText(byId("feeds-problem"), "")
       this.#showScores(scores.rows)
-      this.#opened ??= matchMedia("(min-width: 64rem)").matches ? this.#sorted[0]?.id : null // a small screen has no room for both
+      this.#opened ??= hasRoom.matches ? this.#sorted[0]?.id : null
       await this.#open(this.#opened)
     } catch (error) {
       showText(byId("feeds-problem"), reason(error), () => this.#read())
@@ -82,7 +83,7 @@ export class FeedsPanel {
       if (id !== null || !scored) continue
       const better = `${share(Math.abs(1 - ratio))} ${ratio < 1 ? "better" : "worse"}`
       facts.push([`80\u00a0% ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars that have come`],
-        [`Against the baseline, ${model}`, better, ratio < 1 ? "good" : "bad", "baseline", "by the error of its forecasts"])
+        [`Against the baseline, ${model}`, better, ratio < 1 ? "good" : "bad", "baseline", "by its forecasts' error"])
     }
     showFacts(byId("feed-scores"), facts)
   }
@@ -91,7 +92,8 @@ export class FeedsPanel {
   #named(text, rows) {
     if (!rows.length) return "symbols"
     const names = rows.slice(0, MAX_NAMED).flatMap(({ id }) => [this.#button(id, () => this.#lead(id)), " "])
-    return made("span", {}, `${text} `, ...names, rows.length > MAX_NAMED ? `and ${count(rows.length - MAX_NAMED)} more` : "")
+    const others = rows.length - MAX_NAMED
+    return made("span", {}, `${text} `, ...names, others > 0 ? `and ${count(others)} more` : "")
   }
 
   async #lead(id) {
@@ -121,7 +123,8 @@ export class FeedsPanel {
     table.tHead.replaceChildren(made("tr", {}, ...heads))
     table.tBodies[0].replaceChildren(...rows.map((row) => this.#row(row, events, time)))
     const opened = isPhone.matches && table.querySelector("[aria-current]")
-    if (opened) opened.after(made("tr", { class: "opened" }, made("td", { colspan: heads.length }, byId("feed-figure"))))
+    const cell = opened && made("td", { colspan: heads.length }, byId("feed-figure"))
+    if (cell) opened.after(made("tr", { class: "opened" }, cell))
     if (focused) [...table.querySelectorAll("button")].find(({ dataset }) => dataset.name === focused)?.focus()
   }
 
@@ -130,7 +133,9 @@ export class FeedsPanel {
       this.#sortedBy = this.#sortedBy === event ? null : event
       this.#showRows()
     }, short(event))
-    return made("th", { scope: "col", title: eventInWords(event), ...(this.#sortedBy === event ? { "aria-sort": "descending" } : {}) }, button)
+    const head = made("th", { scope: "col", title: eventInWords(event) }, button)
+    head.ariaSort = this.#sortedBy === event ? "descending" : null
+    return head
   }
 
   #row(row, events, time) {
@@ -143,8 +148,10 @@ export class FeedsPanel {
       : row.overdue_s ? `next bar is late by ${duration(row.overdue_s)}` : "being forecast"
     const badge = drift ? [" ", made("span", { class: "badge" }, DRIFTS[drift])] : []
     const kind = error ? "away" : row.overdue_s && !row.is_current ? "late" : "ready"
-    const line = sparkline(closes, `${bars(closes.length)}, close from ${first} to ${newest}`, Math.min(...closes), Math.max(...closes))
-    const moved = change === null ? "" : `${signed(change, (percent) => price(percent, 2))} %`.replace(/^[+−](?=0[.,]00 )/, "")
+    const said = `${bars(closes.length)}, close from ${first} to ${newest}`
+    const line = sparkline(closes, said, Math.min(...closes), Math.max(...closes))
+    const percents = change === null ? "" : `${signed(change, (percent) => price(percent, 2))} %`
+    const moved = percents.replace(/^[+−](?=0[.,]00 )/, "")
     const cell = (name, title, ...parts) => made("td", { class: name, "data-head": title }, ...parts)
     const chances = events.map((event) => {
       const made = cell("chance", short(event), (row[event] ?? null) === null ? "" : share(row[event]))
@@ -165,7 +172,7 @@ export class FeedsPanel {
     return made("button", { type: "button", class: "quiet", "data-name": name, onclick: onClick }, text)
   }
 
-  /** Shows the rows, and a symbol's candles, the fan of its newest forecast, and earlier forecasts whose bars have not all come. */
+  /** Shows the rows, a symbol's candles, the fan of its newest forecast, and earlier ones whose bars have not all come. */
   async #open(id) {
     this.#opened = id
     this.#showRows()
@@ -177,14 +184,16 @@ export class FeedsPanel {
     const { timestamps, ...columns } = series.bars
     const whole = timestamps.flatMap((_, index) => (COLUMNS.every((name) => columns[name][index]) ? index : []))
     const only = (values) => whole.map((index) => values[index])
-    const candles = new Candles(id, only(timestamps), Object.fromEntries(Object.entries(columns).map(([name, of]) => [name, only(of)])))
+    const candles = new Candles(id, only(timestamps), mapValues(columns, only))
     const numRead = candles.timestamps.indexOf(newest.last_time) + 1 || candles.length
     const forecast = newest.forecast ? { ...newest.forecast, paths: null } : null
     this.#chart ??= new ForecastChart(byId("feed-chart"))
     this.#chart.show(candles.slice(0, numRead), candles.slice(numRead), forecast, false, past)
     const levels = Object.keys(forecast?.quantiles ?? {})
-    showKey(byId("feed-key"), { hasBars: true, followed: numRead < candles.length && "newer bars, not forecast yet", levels, numPast: past.length, chart: this.#chart })
-    byId("feed-caption").textContent = forecast ? `${id}: the closes after ${this.#chart.time(newest.last_time)}, by ${newest.model?.id ?? "?"}`
+    const followed = numRead < candles.length && "newer bars, not forecast yet"
+    showKey(byId("feed-key"), { hasBars: true, followed, levels, numPast: past.length, chart: this.#chart })
+    byId("feed-caption").textContent = forecast
+      ? `${id}: the closes after ${this.#chart.time(newest.last_time)}, by ${newest.model?.id ?? "?"}`
       : `${id}: no forecast${newest.failure ? `: ${newest.failure.code}` : " yet"}`
   }
 }

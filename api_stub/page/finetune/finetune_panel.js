@@ -19,9 +19,7 @@ export class FinetunePanel {
 
   /** Calls `onModel` with the id of each trained model. */
   constructor(pool, recent, datasets, onModel) {
-    this.pool = pool
-    this.datasets = datasets
-    this.onModel = onModel
+    Object.assign(this, { datasets, onModel })
     this.job = new SectionJob("finetunes", "train", "training", pool, recent, {
       check: (form) => this.datasets.whyNone ?? (byId("dataset").value ? badField(form) : "Upload a file of candles first."),
       submit: () => {
@@ -45,7 +43,8 @@ export class FinetunePanel {
   get #window() {
     const { lookback, min_lookback: shortest, pred_len } = modelOf(byId("start").value)
     const longest = numberIn("train-lookback") ?? lookback
-    return { lookback: longest, shortest: Math.min(shortest ?? Math.max(2, Math.ceil(longest / 4)), longest), horizon: numberIn("train-horizon") ?? pred_len }
+    const least = Math.min(shortest ?? Math.max(2, Math.ceil(longest / 4)), longest)
+    return { lookback: longest, shortest: least, horizon: numberIn("train-horizon") ?? pred_len }
   }
 
   /** Proposes what the model to start from was trained with. */
@@ -57,7 +56,9 @@ export class FinetunePanel {
     const range = shortest && shortest !== own ? `${count(shortest)} to ` : ""
     const parts = []
     if (own) parts.push(`It learned to read ${range}${bars(own)}${ahead ? `, and to look ${bars(ahead)} ahead` : ""}.`)
-    if (lookback && horizon) parts.push(`Your file needs at least about ${bars(fewestBars(lookback, horizon))}.`)
+    // A window must fit into the first 80 % of a file's bars, and its horizon into the 10 % after them.
+    const fewest = Math.max(Math.ceil((lookback + horizon) / 0.8), 10 * horizon)
+    if (lookback && horizon) parts.push(`Your file needs at least about ${bars(fewest)}.`)
     showText(byId("start-note"), parts.join(" "))
   }
 
@@ -104,7 +105,7 @@ export class FinetunePanel {
   }
 
   #forget() {
-    for (const id of ["finetune-form-problem", "training-warning"]) showText(byId(id), null)
+    showText(byId("training-warning"), null)
     byId("trained").hidden = true
     byId("losses").replaceChildren()
     this.#charts.clear()
@@ -130,10 +131,11 @@ export class FinetunePanel {
 
   #report({ model, parent, evaluation, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
     showText(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean).map(inWords))].join(" "))
+    const took = duration(timings.training / 1000)
     const use = made("button", { type: "button", class: "primary", onclick: () => this.onModel(model.id) }, "Forecast with it")
     byId("trained").replaceChildren(
       made("div", { class: "notice" },
-        made("p", {}, made("strong", {}, ...whole(model.id)), ` was trained on the ${deviceName(device)} in ${duration(timings.training / 1000)}.`),
+        made("p", {}, made("strong", {}, ...whole(model.id)), ` was trained on the ${deviceName(device)} in ${took}.`),
         ...verdictLines(verdict), made("div", { class: "row" }, use, promotion(model.id))),
     )
     if (evaluation?.models) this.#compare(model.id, parent.model, evaluation)
@@ -149,9 +151,6 @@ export class FinetunePanel {
       `${bars(lookback)} read, ${count(horizon)} forecast. `))
   }
 }
-
-/** A window must fit into the first 80 % of a file's bars, and its horizon into the 10 % after them. */
-const fewestBars = (lookback, horizon) => Math.max(Math.ceil((lookback + horizon) / 0.8), 10 * horizon)
 
 /** The losses of one stage of training, by step. */
 class LossChart {

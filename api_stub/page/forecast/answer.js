@@ -12,7 +12,8 @@ export function eventInWords(event) {
   const [, column, sign, orEqual, last, side, part, level, when, bar] = EVENT.exec(event.replaceAll(" ", "")) ?? []
   if (!column) return event
   const isFurther = (sign === ">") === (side === "+")
-  const far = `${orEqual ? (isFurther ? "at least" : "at most") : isFurther ? "more than" : "less than"} ${part} % ${side === "+" ? "above" : "below"}`
+  const [more, less] = orEqual ? ["at least", "at most"] : ["more than", "less than"]
+  const far = `${isFurther ? more : less} ${part} % ${side === "+" ? "above" : "below"}`
   const relation = part ? far : `${orEqual ? "at or " : ""}${sign === ">" ? "above" : "below"}`
   return `${column} ${relation} ${last ? "the last close" : level} ${when} ${bar === "end" ? "the end" : `bar ${bar}`}`
 }
@@ -77,7 +78,8 @@ function sentence(series, name, last, chart) {
 }
 
 function cards({ quantiles, events, statistics }, chart) {
-  const facts = (events ?? []).map((chance) => [chance.event === HIGHER ? "Chance to end higher" : `Chance of ${eventInWords(chance.event)}`, ...inWords(chance)])
+  const named = (event) => (event === HIGHER ? "Chance to end higher" : `Chance of ${eventInWords(event)}`)
+  const facts = (events ?? []).map((chance) => [named(chance.event), ...inWords(chance)])
   const levels = levelsInWords(quantiles)
   if (levels) {
     const [low, high] = chart.rounded(...levels.map((level) => quantiles[level].close.at(-1)))

@@ -1,7 +1,7 @@
 /** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as it reads every file. */
 import { ApiError, Unreachable, upload } from "../service/api.js"
 import { byId, offer, showText } from "../common/elements.js"
-import { bars, count, timesOf } from "../common/format.js"
+import { bars, count, mapValues, timesOf } from "../common/format.js"
 import { Reading } from "../common/reading.js"
 import { showChanged } from "../common/settings.js"
 import { reason } from "../common/texts.js"
@@ -24,7 +24,7 @@ export class Candles {
   get length() { return this.timestamps.length }
 
   slice(start, end) {
-    const columns = Object.fromEntries(Object.entries(this.columns).map(([name, values]) => [name, values.slice(start, end)]))
+    const columns = mapValues(this.columns, (values) => values.slice(start, end))
     return new Candles(this.name, this.timestamps.slice(start, end), columns, this.timezone)
   }
 }

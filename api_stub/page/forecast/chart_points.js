@@ -1,11 +1,12 @@
 /** What a chart shows at each time: a known bar, a bar that followed, the forecast of it, and earlier ones. */
+import { mapValues } from "../common/format.js"
 import { chartTimes, isAscending } from "../common/times.js"
 
 /**
  * The points of a chart by their seconds.
- * @returns `{texts, points}`: the timestamps, and a map from seconds to `{text, bar, actual, mean, quantiles, paths, past}`, each
- *   as far as there is one: `quantiles` are pairs of a level and a close, `paths` the closes of the paths, `past` the quantiles
- *   of each of the earlier forecasts by level, null where it has none.
+ * @returns `{texts, points}`: the timestamps, and a map from seconds to `{text, bar, actual, mean, quantiles, paths, past}`,
+ *   each as far as there is one: `quantiles` are pairs of a level and a close, `paths` the closes of the paths, `past` the
+ *   quantiles of each of the earlier forecasts by level, null where it has none.
  */
 export function pointsOf(lookback, actual, forecast, past = []) {
   const stamps = [...lookback.timestamps, ...actual.timestamps]
@@ -24,7 +25,7 @@ export function pointsOf(lookback, actual, forecast, past = []) {
   fillBars(actual, "actual", at)
   forecast?.timestamps.forEach((stamp, index) => {
     const quantiles = Object.entries(forecast.quantiles).map(([level, table]) => [level, table.close[index]])
-    const mean = Object.fromEntries(Object.entries(forecast.mean).map(([name, of]) => [name, of[index]]))
+    const mean = mapValues(forecast.mean, (of) => of[index])
     const paths = forecast.paths?.close.map((path) => path[index]) ?? null
     Object.assign(at.get(stamp), { mean, quantiles, paths })
   })
@@ -32,14 +33,13 @@ export function pointsOf(lookback, actual, forecast, past = []) {
     const point = at.get(stamp) // none if the bar never came
     if (!point) return
     point.past ??= past.map(() => null)
-    point.past[place] = Object.fromEntries(Object.entries(quantiles).map(([level, table]) => [level, table.close[index]]))
+    point.past[place] = mapValues(quantiles, ({ close }) => close[index])
   }))
   return { texts, points: new Map(texts.map((text, index) => [seconds[index], at.get(text)])) }
 }
 
 function fillBars(candles, name, at) {
-  const columns = Object.entries(candles.columns)
   candles.timestamps.forEach((stamp, index) => {
-    at.get(stamp)[name] = Object.fromEntries(columns.map(([title, of]) => [title, of[index]]))
+    at.get(stamp)[name] = mapValues(candles.columns, (of) => of[index])
   })
 }

@@ -1,9 +1,10 @@
 /** The chart of a forecast: candles, the actual bars after them, median, ranges, simulated paths, earlier forecasts, and volume. */
-import { CandlestickSeries, HistogramSeries, LineSeries, LineStyle, PriceScaleMode, createChart } from "../vendor/lightweight-charts/lightweight-charts.js"
+import {
+  CandlestickSeries, HistogramSeries, LineSeries, LineStyle, PriceScaleMode, createChart,
+} from "../vendor/lightweight-charts/lightweight-charts.js"
 import { Ahead } from "../charts/ahead.js"
 import { BandView, LinesView } from "../charts/band_series.js"
-import { followSize } from "../charts/chart_size.js"
-import { chartOptions, colour, withColours } from "../charts/colours.js"
+import { chartOptions, colour, followSize, withColours } from "../charts/colours.js"
 import { made } from "../common/elements.js"
 import { axisText, compact, decimalsOf, lengthOf, price, signed, writingOf } from "../common/format.js"
 import { isIntraday } from "../common/times.js"
@@ -46,7 +47,7 @@ export class ForecastChart {
   onFit = () => {}
   #touchedAt = -Infinity
 
-  /** Calls `onValues` with the bar under the pointer, or the last one, this chart, `isPointed`, and `isRight`: whether a card covers less at the right. */
+  /** Calls `onValues` with the bar pointed at, or the last one, this chart, `isPointed`, and `isRight`: where a card fits. */
   constructor(element, onValues = () => {}) {
     this.element = element
     element.append(this.#legend)
@@ -59,7 +60,8 @@ export class ForecastChart {
     })
     this.onValues = onValues
     const add = (name, kind, pane = 0) => {
-      this.#series[name] = typeof kind === "function" ? this.chart.addCustomSeries(kind(), UNMARKED, pane) : this.chart.addSeries(kind, UNMARKED, pane)
+      this.#series[name] = typeof kind === "function" ? this.chart.addCustomSeries(kind(), UNMARKED, pane)
+        : this.chart.addSeries(kind, UNMARKED, pane)
     }
     add("past", LineSeries)
     this.#series.past.applyOptions({ lineVisible: false, pointMarkersVisible: true, pointMarkersRadius: 3 })
@@ -106,7 +108,7 @@ export class ForecastChart {
     this.fit(this.#shows)
   }
 
-  /** Fits to the width: "start" is the forecast with some bars before it, or else all; a number is so many known bars and what follows; null changes nothing. */
+  /** Fits to the width: "start", the forecast with some bars before it; all; or so many known bars and what follows. */
   fit(what) {
     this.#shows = what
     this.onFit(what)
@@ -169,7 +171,8 @@ export class ForecastChart {
     }
     const closes = lookback.columns.close?.slice(-LOOKED_AT) ?? forecast?.mean.close ?? []
     const span = [Math.min(...closes), Math.max(...closes)]
-    const priceFormat = { type: "custom", formatter: (value) => this.rounded(...span, value)[2], tickmarksFormatter: onAxis, minMove: 10 ** -this.digits }
+    const formatter = (value) => this.rounded(...span, value)[2]
+    const priceFormat = { type: "custom", formatter, tickmarksFormatter: onAxis, minMove: 10 ** -this.digits }
     for (const [name, one] of Object.entries(this.#series)) {
       one.applyOptions({ priceFormat: /volume/i.test(name) ? { type: "custom", formatter: compact, minMove: 0.01 } : priceFormat })
     }
@@ -183,7 +186,9 @@ export class ForecastChart {
     this.chart.applyOptions(chartOptions())
     const { paths, past, candles, meanCandles, mean, volume, meanVolume } = this.#series
     const [up, down, violet] = [colour("up"), colour("down"), colour("mean")]
-    const inColours = (rise, fall) => ({ upColor: rise, downColor: fall, borderUpColor: rise, borderDownColor: fall, wickUpColor: rise, wickDownColor: fall })
+    const inColours = (rise, fall) => ({
+      upColor: rise, downColor: fall, borderUpColor: rise, borderDownColor: fall, wickUpColor: rise, wickDownColor: fall,
+    })
     candles.applyOptions(inColours(up, down))
     meanCandles.applyOptions({ ...inColours(violet, violet), upColor: colour("ground") })
     for (const [name, of] of Object.entries(COLOURS)) this.#series[name].applyOptions({ color: colour(of) })
@@ -242,7 +247,8 @@ export class ForecastChart {
   /** Says at the top of the chart what a bar was, and is forecast to be: its change is that from the bar before, or from the last known one. */
   #tell(time, isPointed) {
     const { text, bar, actual = bar, mean, past = [], ...point } = this.#points.get(time)
-    const before = actual ? this.#points.get(this.#times[this.#times.indexOf(time) - 1]) : { bar: { close: this.#drawn.lookback.columns.close?.at(-1) } }
+    const last = { bar: { close: this.#drawn.lookback.columns.close?.at(-1) } }
+    const before = actual ? this.#points.get(this.#times[this.#times.indexOf(time) - 1]) : last
     const change = 100 * ((actual?.close ?? middleOf({ mean, ...point })) / (before?.bar ?? before?.actual)?.close - 1)
     const medians = past.flatMap((quantiles) => quantiles?.["0.5"] ?? [])
     const [low, high] = [Math.min(...medians), Math.max(...medians)].map((value) => this.price(value))

@@ -70,7 +70,8 @@ export class ForecastForm {
       lookback: numberIn("lookback") ?? "auto",
       sampling: { temperature: numberIn("temperature"), top_p: numberIn("top-p"), sample_count: numberIn("samples"), seed },
       output: {
-        quantiles: this.#isCalibrated || numberIn("samples") < WIDE_PATHS ? QUANTILES : WIDE, paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
+        quantiles: this.#isCalibrated || numberIn("samples") < WIDE_PATHS ? QUANTILES : WIDE,
+        paths: byId("paths").checked || horizon * numberIn("samples") <= SMALL, stream: true,
         events: [HIGHER, ...byId("events").value.split(",").map((text) => text.trim()).filter(Boolean)],
         statistics: true, calibrated: this.#isCalibrated,
       },
@@ -81,7 +82,6 @@ export class ForecastForm {
   }
 
   get #model() { return chosenModel(this.#workers, byId("model").value, numberIn("horizon") ?? 0) }
-
   get #isCalibrated() { return !byId("calibration").hidden && byId("calibrated").checked }
 
   get #autoLookback() {

@@ -14,14 +14,10 @@ export class ForecastPanel {
 
   /** Calls `onCandles` with the candles of each file that is opened. */
   constructor(pool, recent, onCandles) {
-    this.pool = pool
-    this.recent = recent
-    this.onCandles = onCandles
-    this.form = new ForecastForm()
-    this.view = new ForecastView()
+    Object.assign(this, { pool, recent, onCandles, form: new ForecastForm(), view: new ForecastView() })
     pool.onChange((state) => state && this.form.onPool(state))
     this.job = new SectionJob("forecasts", "run", "job", pool, recent, {
-      forget: () => ["form-problem", "device-warning", "job-warning"].forEach((id) => showText(byId(id), null)),
+      forget: () => ["device-warning", "job-warning"].forEach((id) => showText(byId(id), null)),
       submit: () => this.#send(),
       describe: (...now) => this.#describe(...now),
       show: (result, known) => this.#report(result, known),

@@ -1,8 +1,7 @@
 /** The outcome of a forecast: its chart, values, key, score, table and downloads. */
 import { levelsInWords, showAnswer } from "./answer.js"
 import { caution } from "../service/choices.js"
-import { asCsv, save } from "../common/downloads.js"
-import { byId, fillRows, made, showFacts, showText } from "../common/elements.js"
+import { byId, fillRows, made, save, showFacts, showText } from "../common/elements.js"
 import { Candles, idOf } from "./candle_file.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { PriceLine } from "./price_line.js"
@@ -24,8 +23,9 @@ export class ForecastView {
     this.chart = new ForecastChart(byId("chart"), showValues)
     this.line = new PriceLine(this.chart)
     const ranges = [...byId("ranges").children]
-    for (const button of ranges) button.addEventListener("click", () => this.chart.fit(Number(button.dataset.range) || button.dataset.range))
-    this.chart.onFit = (what) => ranges.forEach((button) => { button.ariaPressed = String(button.dataset.range === String(what)) })
+    const rangeOf = ({ dataset: { range } }) => Number(range) || range
+    for (const button of ranges) button.addEventListener("click", () => this.chart.fit(rangeOf(button)))
+    this.chart.onFit = (what) => ranges.forEach((button) => { button.ariaPressed = String(rangeOf(button) === what) })
     byId("log").addEventListener("change", () => this.chart.setLog(byId("log").checked))
     byId("series").addEventListener("change", () => this.#choose(byId("series").value))
     for (const id of ["paths", "candles", "whole"]) byId(id).addEventListener("change", () => this.redraw())
@@ -34,13 +34,9 @@ export class ForecastView {
   }
 
   /**
-   * Shows bars and the forecast made from them; the form may have changed since.
-   * @param lookback Candles before the forecast; `actual` are those after them, which may be empty.
-   * @param samples The number of paths that were asked for; null if it is not known.
-   * @param early The first bars of the result's series, while the job runs, or null.
-   * @param hash That of the file, by which backtests of it are found, or null.
-   * @param isExample Whether this is the example of the first screen.
-   * @param place Which series of the result is shown; the candles are those of the first.
+   * Shows `lookback` candles, the `actual` ones after them, and a `result`, or the `early` bars of its series; the form may
+   * have changed since. `samples` is the number of paths that were asked for, `hash` that of the file, by which backtests
+   * of it are found, both null if unknown; `place` is the series that is shown: the candles are those of the first.
    */
   show(given) {
     const { samples = null, result = null, early = null, hash = null, isExample = false, place = 0 } = given
@@ -56,7 +52,8 @@ export class ForecastView {
     showText(byId("device-warning"), result?.device_warning && inWords(result.device_warning))
     const others = result?.warnings.filter((text) => text !== result.device_warning && !isCaution(text)) ?? []
     others.push(...(result?.series[place].warnings ?? []))
-    if (result && !given.lookback.length) others.push("The history before this forecast is not in this browser: only the forecast is shown.")
+    const missing = "The history before this forecast is not in this browser: only the forecast is shown."
+    if (result && !given.lookback.length) others.push(missing)
     showText(byId("job-warning"), others.map(inWords).join(" "))
     if (result) this.#showOrigin(result)
     this.redraw()
@@ -66,8 +63,9 @@ export class ForecastView {
     const { lookback, series, isExample } = this.#shown
     const note = cautionOf({ model, warnings })
     const ahead = `The next ${lengthOf(series.timestamps.length, series.timestamps)} of `
-    const origin = isExample ? ["An example: made-up prices, forecast by ", made("strong", { class: "whole" }, model.id), ". "]
-      : [`${ahead}${lookback.name}, by `, made("strong", { class: "whole" }, model.id), " on the ", made("strong", {}, deviceName(device)),
+    const name = made("strong", { class: "whole" }, model.id)
+    const origin = isExample ? ["An example: made-up prices, forecast by ", name, ". "]
+      : [`${ahead}${lookback.name}, by `, name, " on the ", made("strong", {}, deviceName(device)),
         ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. Worker ${worker}${engine ? `, ${engine} engine` : ""}. `]
     byId("made-by").replaceChildren(...origin, ...(note ? [made("span", { class: "badge" }, note)] : []))
   }
@@ -108,7 +106,7 @@ export class ForecastView {
     const last = lookback.columns.close?.at(-1)
     showAnswer(result && series, isExample ? "The sample" : idOf(lookback.name), last, this.chart)
     this.line.onForecast(result && series, last)
-    showScore(result && scoreOf(lookback, actual, series))
+    showFacts(byId("score"), result ? scoreOf(lookback, actual, series) : [])
     if (byId("numbers").open) this.#fillNumbers()
   }
 
@@ -116,7 +114,8 @@ export class ForecastView {
     const { lookback, series } = this.#shown
     const known = lookback.length && `Candles of ${lookback.name}, ${bars(lookback.length)} up to ` +
       `${this.chart.time(lookback.timestamps.at(-1))}, close ${this.chart.price(lookback.columns.close.at(-1))}`
-    const ahead = series && `forecast of ${bars(series.timestamps.length)}, last close ` + this.chart.price(series.mean.close.at(-1))
+    const last = series && this.chart.price(series.mean.close.at(-1))
+    const ahead = series && `forecast of ${bars(series.timestamps.length)}, last close ${last}`
     return [known, ahead].filter(Boolean).join("; ")
   }
 
@@ -157,44 +156,38 @@ function withOrderedLevels(series) {
 }
 
 /**
- * Compares a forecast with the bars that followed, at the times that both have.
- * @returns `{numBars, error, unchanged, level, inside, bounds}`: the mean absolute errors of the mean close and of the last known close, the mean of
- *   the actual closes, how many of these are in the range that is told in words, and its levels (null without quantiles). Null if no time is in both.
+ * How a forecast did on the bars that followed, at the times that both have, as facts in colour where they are good or bad:
+ * the mean absolute error of its mean close, that of the last known close, and how many closes its range holds.
  */
 function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
   const closes = new Map(actual.timestamps.map((stamp, index) => [stamp, actual.columns.close[index]]))
   const known = timestamps.map((stamp, index) => [closes.get(stamp), index]).filter(([close]) => close !== undefined)
-  if (!known.length) return null
-  const bounds = levelsInWords(quantiles)
-  const [low, high] = bounds?.map((level) => quantiles[level].close) ?? []
+  if (!known.length) return []
   const last = lookback.columns.close.at(-1)
-  return {
-    numBars: known.length,
-    error: average(known.map(([close, index]) => Math.abs(mean.close[index] - close))),
-    unchanged: average(known.map(([close]) => Math.abs(last - close))),
-    level: average(known.map(([close]) => close)),
-    inside: bounds && known.filter(([close, index]) => low[index] <= close && close <= high[index]).length,
-    bounds,
-  }
-}
-
-/** Shows a score as facts, in colour where it says good or bad; null hides it. */
-function showScore(score) {
-  if (!score) return showFacts(byId("score"), [])
-  const { numBars, error, unchanged, level, inside, bounds } = score
-  const isBetter = error < unchanged
+  const error = average(known.map(([close, index]) => Math.abs(mean.close[index] - close)))
+  const unchanged = average(known.map(([close]) => Math.abs(last - close)))
   const gain = unchanged ? `${share(Math.abs(1 - error / unchanged))} ` : ""
+  const [word, kind] = error < unchanged ? ["better", "good"] : ["worse", "bad"]
   const facts = [
-    ["Compared with what followed", bars(numBars)],
-    ["Average miss of the close", `${rough(error)} (${share(error / level)})`],
-    ["A guess of no change missed by", `${rough(unchanged)}: the forecast is ${gain}${isBetter ? "better" : "worse"}`, isBetter ? "good" : "bad"],
+    ["Compared with what followed", bars(known.length)],
+    ["Average miss of the close", `${rough(error)} (${share(error / average(known.map(([close]) => close)))})`],
+    ["A guess of no change missed by", `${rough(unchanged)}: the forecast is ${gain}${word}`, kind],
   ]
-  if (bounds) {
-    const [low, high] = bounds
-    facts.push([`Closes inside the ${rangeName(low, high)}`,
-      `${count(inside)} of ${count(numBars)}: ${share(inside / numBars)}, about ${percent(high - low)} expected`])
-  }
-  return showFacts(byId("score"), facts)
+  const bounds = levelsInWords(quantiles)
+  if (!bounds) return facts
+  const [low, high] = bounds.map((level) => quantiles[level].close)
+  const inside = known.filter(([close, index]) => low[index] <= close && close <= high[index]).length
+  const held = `${count(inside)} of ${count(known.length)}: ${share(inside / known.length)}`
+  return [...facts, [`Closes inside the ${rangeName(...bounds)}`, `${held}, about ${percent(bounds[1] - bounds[0])} expected`]]
 }
 
 const average = (values) => values.reduce((sum, value) => sum + value, 0) / values.length
+
+/** One row per bar: its time, the columns of the mean, the close of each quantile, and what must be said of the model. */
+function asCsv({ timestamps, mean, quantiles }, caution) {
+  const columns = { timestamps, ...mean }
+  for (const [level, { close }] of Object.entries(quantiles)) columns[`close_${level}`] = close
+  if (caution) columns.caution = timestamps.map(() => `"${caution}"`)
+  const rows = timestamps.map((_, index) => Object.values(columns).map((values) => values[index]))
+  return [Object.keys(columns), ...rows].map((cells) => `${cells.join(",")}\n`).join("")
+}

@@ -51,6 +51,7 @@ export class PriceLine {
     const of = `of ${count(paths)} simulated paths`
     const end = this.chart.shortTime(series.timestamps.at(-1))
     if (!hits) return `${named} is touched by none ${of} before ${end}.`
-    return `${named} is touched by ${share(hits / paths)} ${of} before ${end}, by half of those before ${this.chart.shortTime(series.timestamps[half])}.`
+    const middle = this.chart.shortTime(series.timestamps[half])
+    return `${named} is touched by ${share(hits / paths)} ${of} before ${end}, by half of those before ${middle}.`
   }
 }

@@ -1,5 +1,5 @@
 /** The key of the chart's marks, and the card with the values of one bar. */
-import { byId, explainTerms, made, rowOf } from "../common/elements.js"
+import { byId, explainTerms, made, rowOf, tableOf } from "../common/elements.js"
 import { compact, count, percent, rangeName } from "../common/format.js"
 import { levelsInWords } from "./answer.js"
 
@@ -9,10 +9,11 @@ export const COLUMNS = ["open", "high", "low", "close"]
 export function showValues({ text, bar, actual, mean, quantiles }, chart, { isPointed, isRight }) {
   const known = bar ?? actual
   const columns = [[actual ? "What followed" : "History", known], ["Forecast", mean]].filter(([, values]) => values)
-  const rows = COLUMNS.map((name) => rowOf(name[0].toUpperCase() + name.slice(1), ...columns.map(([, values]) => chart.price(values[name]))))
-  if (columns.some(([, { volume }]) => volume)) rows.push(rowOf("Volume", ...columns.map(([, { volume }]) => compact(volume ?? 0))))
+  const cells = (textOf) => columns.map(([, values]) => textOf(values))
+  const rows = COLUMNS.map((name) => rowOf(name[0].toUpperCase() + name.slice(1), ...cells((of) => chart.price(of[name]))))
+  if (columns.some(([, { volume }]) => volume)) rows.push(rowOf("Volume", ...cells(({ volume }) => compact(volume ?? 0))))
   const head = made("tr", {}, made("td"), ...columns.map(([name]) => made("th", { scope: "col" }, name)))
-  const parts = [made("time", { datetime: text }, chart.time(text)), made("table", {}, made("thead", {}, head), made("tbody", {}, ...rows))]
+  const parts = [made("time", { datetime: text }, chart.time(text)), tableOf(head, rows)]
   if (mean && quantiles.length) parts.push(rangesTable(quantiles, chart))
   const levels = actual && mean ? levelsInWords(Object.fromEntries(quantiles)) : null
   if (levels) {
@@ -35,7 +36,7 @@ function rangesTable(quantiles, chart) {
     rows.unshift(low === high ? [Number(under) === 0.5 ? "Median" : percent(under), chart.price(least)]
       : [rangeName(under, over), `${chart.price(least)} – ${chart.price(most)}`])
   }
-  return made("table", {}, made("tbody", {}, ...rows.map((cells) => rowOf(...cells))))
+  return tableOf(null, rows.map((cells) => rowOf(...cells)))
 }
 
 /** Shows the key in a list: the bars before the forecast, those that followed, the middle, ranges, paths, earlier forecasts. */
@@ -46,7 +47,8 @@ export function showKey(list, { hasBars, followed, levels, hasPaths = false, asC
   if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, levels.includes("0.5") ? "median" : null])
   const bands = bandsOf(levels)
   const beyond = chart.cut ? `, cut: ${chart.rounded(...chart.cut).join(" to ")}` : ""
-  for (const name of ["widest", "outer", "inner"]) if (bands[name]) entries.push([name, rangeName(...bands[name]) + (name === "widest" ? beyond : ""), "range"])
+  const named = (name) => rangeName(...bands[name]) + (name === "widest" ? beyond : "")
+  for (const name of ["widest", "outer", "inner"]) if (bands[name]) entries.push([name, named(name), "range"])
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
   if (numPast) entries.push(["past", numPast > 1 ? `where the ${count(numPast)} forecasts before end` : "where the forecast before ends"])
   list.replaceChildren(...entries.map(([swatch, text, term]) => made(

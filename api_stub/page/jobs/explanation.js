@@ -14,26 +14,27 @@ const NO_ADVICE = /^(Wait[.,]|The error says)/
 /** A table row of `width` cells that explains the job of an address; it fills when the service has answered. */
 export function explanationRow(address, width) {
   const cell = made("td", { colspan: width, role: "status" }, "Asking the service…")
-  fill(cell, address.split("/")[1]).catch((error) => cell.replaceChildren(reason(error)))
+  const [, id] = address.split("/")
+  const show = (found) => cell.replaceChildren(explained(found, id))
+  get(`jobs/${id}/explanation`).then(show).catch((error) => cell.replaceChildren(reason(error)))
   return made("tr", { class: "explanation" }, cell)
 }
 
-async function fill(cell, id) {
-  const found = await get(`jobs/${id}/explanation`)
+function explained(found, id) {
   const [progress, attempts] = history(found)
   const [text, named] = [made("p", {}, sentences(found).join(" ")), made("p", { class: "help" }, ...whole(`Id ${id}`))]
-  cell.replaceChildren(made("div", { class: "compared" }, made("div", {}, text, progress, named), attempts))
+  return made("div", { class: "compared" }, made("div", {}, text, progress, named), attempts)
 }
 
-function sentences({ where, num_before: before, left_s: left, bars, error, is_cancel_requested: isCancelled, dead_reason: dead, next }) {
+function sentences({ where, num_before: before, left_s: left, bars, error, next, ...of }) {
   const { text, rest } = waiting({ waiting: next }, { before, left })
   const now = where === "waiting" ? [text, rest] : where === "held"
     ? [PLACES.held, bars && `${count(bars[0])} of ${count(bars[1])} bars are done`, left > 0 && timeLeft(left)] : [PLACES[where]]
   return [
     `${now.filter(Boolean).join(", ")}.`,
-    isCancelled && "It is to be cancelled.",
+    of.is_cancel_requested && "It is to be cancelled.",
     error && `It failed: ${reason({ code: error[0], message: error[1] })}.`,
-    dead && `No worker could read its message: ${dead}.`,
+    of.dead_reason && `No worker could read its message: ${of.dead_reason}.`,
     where !== "waiting" && !NO_ADVICE.test(next) && next,
   ].filter(Boolean)
 }

@@ -37,8 +37,7 @@ export class SectionJob {
     this.#parts.cancel.addEventListener("click", () => this.#cancel())
     this.#hooks = { showBars: () => {}, worksOn: ({ training }, id) => training?.job_id === id, check: badField, ...hooks }
     this.#button.form.addEventListener("submit", (event) => this.#submit(event))
-    this.pool = pool
-    this.recent = recent
+    Object.assign(this, { pool, recent })
     pool.onChange((state) => {
       if (state) this.#silence.note(state.workers.some((worker) => this.#hooks.worksOn(worker, this.id)))
       this.#refresh()
@@ -48,7 +47,6 @@ export class SectionJob {
 
   /** Whether a job is sent or followed. Meanwhile the button keeps the focus but does nothing. */
   get isBusy() { return this.#button.ariaDisabled === "true" }
-
   set isBusy(value) { this.#button.ariaDisabled = String(value) }
 
   /** Calls the hook unless a job is followed or the form has a mistake, which is said above its button. */
@@ -57,10 +55,11 @@ export class SectionJob {
     if (this.isBusy) return
     showText(this.#parts.problem, null)
     const bad = this.#hooks.check(event.target)
-    showText(event.target.querySelector("[id$=form-problem]"), bad)
+    showText(this.#formProblem, bad)
     if (!bad) this.#hooks.submit()
   }
 
+  get #formProblem() { return this.#button.form.querySelector("[id$=form-problem]") }
   get #path() { return `${this.#kind}/${this.id}` }
 
   /**
@@ -96,7 +95,7 @@ export class SectionJob {
   async #busy(work, onError) {
     const { problem } = this.#parts
     this.#hooks.forget()
-    showText(problem, null)
+    for (const box of [problem, this.#formProblem]) showText(box, null)
     this.isBusy = true
     try {
       await work()

@@ -14,7 +14,8 @@ export function offerDevices(select, workers, serves) {
     gpus.set(worker.device, `${deviceName(worker.device, worker.device_description)}${state}`)
   }
   const none = [...gpus.keys()].some((device) => device.startsWith("cuda")) ? "any" : "none is ready"
-  const isGone = offer(select, [["auto", "the fastest that is ready"], ["cpu", deviceName("cpu")], ["cuda", `graphics card: ${none}`], ...[...gpus].sort()])
+  const always = [["auto", "the fastest that is ready"], ["cpu", deviceName("cpu")], ["cuda", `graphics card: ${none}`]]
+  const isGone = offer(select, [...always, ...[...gpus].sort()])
   showText(byId(`${select.id}-gone`), isGone && `${select.value} is no longer there. It stays chosen.`)
 }
 

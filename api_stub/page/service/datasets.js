@@ -34,7 +34,8 @@ export class Datasets {
 
   show() {
     const names = [...new Set([...(this.#listed ?? []), ...this.#uploaded])].map((name) => [name, name])
-    for (const id of ["dataset", "backtest-data"]) offer(byId(id), [...(this.further.get(id) ?? (names.length || !this.#listed ? [] : [["", "none yet"]])), ...names])
+    const none = names.length || !this.#listed ? [] : [["", "none yet"]]
+    for (const id of ["dataset", "backtest-data"]) offer(byId(id), [...(this.further.get(id) ?? none), ...names])
   }
 
   /** Reads the list once. After a failure it is read again with the next update of the pool. */

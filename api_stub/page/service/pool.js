@@ -1,6 +1,6 @@
 /** The workers and queues, read every few seconds while the page is visible. */
 import { get, uploads } from "./api.js"
-import { count, duration } from "../common/format.js"
+import { duration, plural } from "../common/format.js"
 
 const INTERVAL_MS = 4000
 const SILENT_MS = 8000 // the API gives up on Redis after 4 s
@@ -35,9 +35,8 @@ export const isForecasting = ({ role = "forecast" }) => role === "forecast"
 export const isGpu = ({ device }) => device !== "cpu"
 
 /**
- * Describes a job that waits.
- * @param reason The service's reason, if no worker can take the job, with the command that starts one.
- * @param place How many jobs come `before` it, and for how many seconds, `left`, they keep it waiting; null if unknown.
+ * Describes a job that waits: why, if no worker can take it, with the command that starts one, or its `place`: how many
+ * jobs come `before` it, and for how many seconds, `left`, they keep it waiting; null if unknown.
  */
 export function waiting({ waiting: reason }, place) {
   const command = /with: (.+)$/.exec(reason ?? "")?.[1]
@@ -50,7 +49,7 @@ export function waiting({ waiting: reason }, place) {
   }
   const { before = null, left = null } = place ?? {}
   if (before === null) return { text: "Waiting to start", share: null }
-  const text = before ? `Waiting: ${count(before)} ${before === 1 ? "job comes" : "jobs come"} first` : "Waiting: it comes next"
+  const text = before ? `Waiting: ${plural(before, "job")} ${before === 1 ? "comes" : "come"} first` : "Waiting: it comes next"
   return { text, share: null, rest: left ? `starts in about ${duration(left)}` : "" }
 }
 

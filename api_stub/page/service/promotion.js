@@ -26,7 +26,8 @@ export function promotion(id, backtest = null) {
     }
   }
 
-  box.append(made("p", { class: "row" }, button(`Promote ${id}`, false), made("span", { class: "help" }, `From then on, ${name} means this version.`)), say)
+  const help = made("span", { class: "help" }, `From then on, ${name} means this version.`)
+  box.append(made("p", { class: "row" }, button(`Promote ${id}`, false), help), say)
   return box
 }
 

@@ -2,14 +2,14 @@
 import { get, key } from "../service/api.js"
 import { sparkline } from "../charts/sparkline.js"
 import { byId, fillRows, made, showFacts, showText, whole } from "../common/elements.js"
-import { NONE, count, duration, ownTime, percent } from "../common/format.js"
+import { NONE, count, duration, ownTime, plural, roundly } from "../common/format.js"
 import { isForecasting, isGpu, isReady } from "../service/pool.js"
 import { deviceName, reason } from "../common/texts.js"
 
 const MAX_POINTS = 150 // of a line: ten minutes
 const MAX_SHOWN = 20 // messages
 const ALL = "" // the name of the figures of all workers that forecast
-const histories = new Map() // of the load and speed of each worker, each pool and all, since the page was opened, and when they were read
+const histories = new Map() // of the load and speed of each worker, each pool and all, since the page was opened
 let refused = null // the last key that may not see messages
 const STATES = { loading: "Loading its model", draining: "Finishing, then it stops" }
 
@@ -36,19 +36,20 @@ export function showPool(pool, error, onRetry) {
 function poolsOf({ workers, queues }) {
   const names = new Set([...Object.keys(queues), ...workers.map(({ queue }) => queue)])
   const pools = [...names].map((queue) => {
-    const { ready = 0, lengths = {} } = queues[queue] ?? {}
-    const { high = 0, normal = 0, low = 0 } = lengths
-    return { queue, ready, high, normal, low, waiting: high + normal + low, workers: workers.filter((worker) => worker.queue === queue) }
+    const { ready = 0, lengths: { high = 0, normal = 0, low = 0 } = {} } = queues[queue] ?? {}
+    const own = workers.filter((worker) => worker.queue === queue)
+    return { queue, ready, high, normal, low, waiting: high + normal + low, workers: own }
   })
   return pools.filter(({ workers: own, waiting }) => own.length || waiting)
 }
 
-/** What workers have in hand, and have `done` so far: `running` of so much `room` at once, that share as `load`, and `speed` in bars per second. */
+/** What workers have in hand, and have `done`: `running` of so much `room`, that share as `load`, `speed` in bars a second. */
 function handOf(workers) {
   const sum = (valueOf) => workers.reduce((total, worker) => total + Number(valueOf(worker) ?? 0), 0)
   const room = sum((worker) => (isForecasting(worker) ? worker.slots : 1))
   const running = sum((worker) => (isForecasting(worker) ? worker.sequences_running : worker.training !== null))
-  return { running, room, load: room ? running / room : 0, speed: sum((worker) => worker.bars_per_s), done: sum((worker) => worker.jobs_done) }
+  const [speed, done] = [sum((worker) => worker.bars_per_s), sum((worker) => worker.jobs_done)]
+  return { running, room, load: room ? running / room : 0, speed, done }
 }
 
 /** Says whether the workers are enough for what waits; what is worst comes first. */
@@ -57,12 +58,14 @@ function showVerdict(pools, forecasting) {
   const behind = pools.find(({ workers, waiting }) => waiting && handOf(workers).load >= 1)
   const { queue, waiting } = stuck ?? behind ?? {}
   const command = made("code", {}, `kronos worker${queue?.endsWith(".finetune") ? " --role finetune" : ""}`)
-  const free = percent(Math.round(100 * (1 - handOf(forecasting).load)) / 100)
+  const free = roundly(1 - handOf(forecasting).load)
+  const isLoading = forecasting.some(({ state }) => state === "loading")
+  const soon = pools.some((pool) => pool.waiting) ? "what waits begins soon" : "nothing waits"
   const [kind, ...parts] = stuck ? ["away", `No worker is ready (${queueName(queue)}): ${waits(waiting)}. Start one: `, command]
     : behind ? ["late", `More work than workers: ${waits(waiting)}${waitOf(behind)}. Start another one: `, command]
-    : forecasting.some(({ state }) => state === "loading") && !forecasting.some(isReady) ? ["late", "The workers still load their models: jobs wait until one is ready."]
-    : !forecasting.some(isReady) ? ["late", "No worker is ready to forecast. Start one: ", command]
-    : ["ready", `Enough workers: ${free} of the capacity is free, and ${pools.some((pool) => pool.waiting) ? "what waits begins soon" : "nothing waits"}.`]
+    : forecasting.some(isReady) ? ["ready", `Enough workers: ${free} of the capacity is free, and ${soon}.`]
+    : isLoading ? ["late", "The workers still load their models: jobs wait until one is ready."]
+    : ["late", "No worker is ready to forecast. Start one: ", command]
   byId("fleet-verdict").className = `dot ${kind}`
   byId("fleet-verdict").replaceChildren(...parts)
 }
@@ -70,20 +73,22 @@ function showVerdict(pools, forecasting) {
 /** How long the last job of a pool waits, by the jobs that the page has seen done; "" while there are none. */
 function waitOf({ queue, waiting }) {
   const [first, last] = [histories.get(queue)[0], histories.get(queue).at(-1)]
-  return last.done > first.done ? ` about ${duration((waiting * (last.at - first.at)) / 1000 / (last.done - first.done))}` : ""
+  const [done, ms] = [last.done - first.done, last.at - first.at]
+  return done > 0 ? ` about ${duration((waiting * ms) / 1000 / done)}` : ""
 }
 
-const waits = (number) => `${count(number)} ${number === 1 ? "job waits" : "jobs wait"}`
-const jobs = (number) => `${count(number)} ${number === 1 ? "job" : "jobs"}`
+const waits = (number) => `${plural(number, "job")} ${number === 1 ? "waits" : "wait"}`
 
 /** The figures of all workers. */
 function showFigures(workers, pools, { room, load, speed }) {
   const [high, normal, low] = ["high", "normal", "low"].map((name) => pools.reduce((sum, pool) => sum + pool[name], 0))
   const [ready, atWork] = [isReady, (worker) => handOf([worker]).running].map((is) => count(workers.filter(is).length))
+  const waiting = `${count(high)} urgent, ${count(normal)} normal, ${count(low)} can wait`
+  const ofLoad = load < 1 ? "of what fits at once" : "full: new jobs wait"
   showFacts(byId("fleet-facts"), [
-    ["Waiting jobs", count(high + normal + low), "", null, `${count(high)} urgent, ${count(normal)} normal, ${count(low)} can wait`],
+    ["Waiting jobs", count(high + normal + low), "", null, waiting],
     ["Workers ready", `${ready} of ${count(workers.length)}`, workers.every(isReady) ? "" : "warn", null, `${atWork} at work`],
-    ...(room ? [["Load", withLine(percent(Math.round(100 * load) / 100), ALL, "load"), "", null, load < 1 ? "of what fits at once" : "full: new jobs wait"],
+    ...(room ? [["Load", withLine(roundly(load), ALL, "load"), "", null, ofLoad],
       ["Speed", withLine(`${count(speed)} bars/s`, ALL, "speed"), "", null, "forecast by all workers"]] : []),
   ])
 }
@@ -100,7 +105,7 @@ function poolRow({ queue, ready, waiting }, workers) {
   const kind = waiting && !ready ? "away" : ready < workers.length || isFull ? "late" : "ready"
   return row("pool", made("th", { scope: "rowgroup", colspan: 2 }, queueName(queue)), {
     state: dot(kind, `${count(ready)} of ${count(workers.length)} ready${isFull ? ", full" : ""}`), ...inHand(workers, queue),
-    waiting: jobs(waiting), models: "", done: "", failed: "", up: "",
+    waiting: plural(waiting, "job"), models: "", done: "", failed: "", up: "",
   })
 }
 
@@ -117,7 +122,8 @@ function workerRows(worker) {
   const own = row("worker", name, {
     device: deviceName(device, described), state: dot(...stateOf(worker)), ...inHand([worker], node),
     waiting: isForecasting(worker) ? `${count(waiting)} paths` : "", models: works,
-    done: count(worker.jobs_done), failed: made("span", { class: failed ? "warn" : "" }, count(failed)), up: duration(worker.uptime_s),
+    done: count(worker.jobs_done), failed: made("span", { class: failed ? "warn" : "" }, count(failed)),
+    up: duration(worker.uptime_s),
   })
   const warnings = [worker.problem, worker.device_warning, ...models.map((model) => model.engine_warning)].filter(Boolean)
   return [own, ...[...new Set(warnings)].map((text) => made("tr", {}, made("td", { colspan: 10, class: "warning" }, text)))]
@@ -137,8 +143,10 @@ function stateOf(worker) {
 function inHand(workers, name) {
   const { room, load, speed } = handOf(workers)
   const { stage, step, num_steps: steps } = (workers.length === 1 && workers[0].training) || {}
-  const done = steps ? `${count(step ?? 0)} of ${count(steps)} ${stage === "backtest" ? "forecasts" : "steps"}` : percent(Math.round(100 * load) / 100)
-  return { load: room ? withLine(done, name, "load") : "", speed: workers.some(isForecasting) && room ? withLine(`${count(speed)} bars/s`, name, "speed") : "" }
+  const done = steps ? `${count(step ?? 0)} of ${count(steps)} ${stage === "backtest" ? "forecasts" : "steps"}` : roundly(load)
+  const isFast = room && workers.some(isForecasting)
+  const rate = isFast ? withLine(`${count(speed)} bars/s`, name, "speed") : ""
+  return { load: room ? withLine(done, name, "load") : "", speed: rate }
 }
 
 /** The line at the top of the page. */
@@ -148,7 +156,7 @@ function showReadiness(pool) {
   const canForecast = ready.some(isForecasting)
   const devices = [...new Set(ready.map((worker) => (isGpu(worker) ? "graphics card" : "processor")))].sort().join(", ")
   const text = !pool ? "The service does not answer"
-    : canForecast ? `${count(ready.length)} of ${count(pool.workers.length)} ${pool.workers.length === 1 ? "worker" : "workers"} ready`
+    : canForecast ? `${count(ready.length)} of ${plural(pool.workers.length, "worker")} ready`
     : pool.workers.some(isForecasting) ? "No worker is ready to forecast yet" : `No worker${pool.workers.length ? " for forecasts" : ""} is running`
   line.className = `readiness ${!pool ? "away" : canForecast ? "ready" : "late"}`
   const where = made("span", { class: "devices" }, canForecast ? `: ${devices}` : "")
@@ -160,7 +168,8 @@ const topOf = (of) => (of === "load" ? 1 : Math.max(...[...histories.values()].f
 /** A text and, once there are two readings, a line of the `load` or `speed` of a name, on the scale that all names share. */
 function withLine(text, name, of) {
   const points = (histories.get(name) ?? []).map((point) => point[of])
-  return made("span", { class: "with-line" }, made("span", {}, text), sparkline(points, `${of} since this page was opened`, 0, topOf(of)) ?? "")
+  const line = sparkline(points, `${of} since this page was opened`, 0, topOf(of)) ?? ""
+  return made("span", { class: "with-line" }, made("span", {}, text), line)
 }
 
 function queueName(queue) {
@@ -191,7 +200,7 @@ async function showDeadMessages() {
   const { messages, total } = found
   showText(byId("dead-problem"), problem)
   byId("dead").hidden = !total
-  byId("dead-title").textContent = `${count(total)} ${total === 1 ? "message" : "messages"} that no worker could read`
+  byId("dead-title").textContent = `${plural(total, "message")} that no worker could read`
   fillRows(byId("dead-messages").tBodies[0], messages.map(({ at, reason: why, queue, id, num_bytes: size }) => (
     [at ? ownTime(new Date(at * 1000)) : NONE, why ?? NONE, id ?? NONE, queue ?? NONE, size === null ? NONE : count(size)]
   )))
