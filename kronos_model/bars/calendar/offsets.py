@@ -21,14 +21,17 @@ LAST_S: Final = 2**33
 """In the year 2242. No rule of clocks is reliable that far ahead."""
 WEEK_S: Final = 7 * 86_400
 """No clock changes twice within it."""
+DAY_S: Final = 86_400
 NUM_COMPARED: Final = 12
 """Bars of the lookback whose offsets a zone must have had."""
 
 
 def offset_warning(lookback: Timestamps, future: Timestamps) -> str | None:
     """A warning if bars ahead, which have the last bar's offset, may have another one. Z means UTC."""
-    if lookback.offsets_s is None or lookback.texts[-1].endswith("Z"):
+    if lookback.offsets_s is None:
         return None
+    if lookback.texts[-1].endswith("Z"):
+        return _utc_warning(lookback, future)
     rows = np.linspace(0, len(lookback) - 1, NUM_COMPARED).astype(np.int64)[::-1]
     seconds, offset = lookback.clock // SECOND, int(lookback.offsets_s[-1])
     past = [*zip(seconds[rows].tolist(), lookback.offsets_s[rows].tolist(), strict=True)]
@@ -45,4 +48,25 @@ def offset_warning(lookback: Timestamps, future: Timestamps) -> str | None:
                 f"The forecast's times keep the last bar's offset, but from {future.texts[row]} on the clock"
             )
             return f"{text} of {name} has another one: give timezone, if the bars are on such a clock."
+    return None
+
+
+def _utc_warning(lookback: Timestamps, future: Timestamps) -> str | None:
+    """A warning if bars pause each day, and clocks of large markets change before the last one ahead."""
+    seconds, ahead = lookback.clock // SECOND, future.clock // SECOND
+    steps = np.diff(seconds)
+    if not len(steps) or seconds[0] < 0 or ahead[-1] > LAST_S:
+        return None
+    usual = np.median(steps)
+    if np.mean(steps > 2 * usual) < usual / DAY_S:
+        return None
+    for name in CHANGING[:2]:
+        zone = load_timezone(name)
+        before = offset_at(int(seconds[-1]), zone)
+        if offset_at(int(ahead[-1]), zone) != before:
+            row = next(row for row, at in enumerate(ahead.tolist()) if offset_at(at, zone) != before)
+            return (
+                f"The bars pause each day and their times are in UTC, but from {future.texts[row]} on the "
+                f"clock of {name} has another offset: give timezone or calendar, if the sessions follow it."
+            )
     return None

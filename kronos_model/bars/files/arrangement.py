@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ from kronos_model.bars.files.header import Cells
 from kronos_model.bars.files.options import TIMES, ReadOptions
 from kronos_model.bars.files.order import ordered
 from kronos_model.bars.files.vendors import INSTRUMENT, SYMBOL
+
+BLANKS: Final = pa.array(["", "null", "NULL", "None", "nan", "NaN", "NA", "N/A", "n/a", "#N/A", "-"])
+"""What programs write into a cell without a value."""
 
 
 def arranged(path: Path, cells: Cells, options: ReadOptions) -> Cells:
@@ -96,8 +99,8 @@ def _without_blank_rows(cells: Cells) -> Cells:
 
 
 def blank_cells(column: pa.ChunkedArray) -> Any:
-    """Which cells of a column are empty, an Arrow array of bools, (T,)."""
+    """Which cells of a column hold nothing, an Arrow array of bools, (T,)."""
     is_empty = pc.is_null(column, nan_is_null=True)
     if not pa.types.is_string(column.type):
         return is_empty
-    return pc.or_(is_empty, pc.fill_null(pc.equal(column, ""), True))
+    return pc.or_(is_empty, pc.is_in(column, BLANKS))

@@ -169,7 +169,7 @@ def _header(path: Path, titles: Sequence[str], num_rows: int, options: ReadOptio
         is_exact = name in given and exact in titles
         place = titles.index(exact) if is_exact else _find(path, titles, exact, name)
         if place is None:
-            text = f"{path} has no column {title!r} for {name}; it has {_listed(titles)}"
+            text = f"{path} has no column {title!r} for {name}; it has {_listed(titles)}: use one of these"
             raise CandleFileError(text, field=name)
         places[name] = place
     if TIMES not in places:

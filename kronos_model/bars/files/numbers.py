@@ -43,6 +43,11 @@ def read_numbers(
     return {name: _read(column, sign) for name, column in columns.items()}
 
 
+def have_decimal_commas(columns: Mapping[str, pa.ChunkedArray], decimal: str | None) -> bool:
+    """Whether commas separate the decimals of these text columns."""
+    return bool(columns) and (decimal or _decimal_of(columns, None)) == ","
+
+
 def _decimal_of(columns: Mapping[str, pa.ChunkedArray], separator: str | None) -> str:
     fits = partial(_count, columns)
     num_dots, num_commas = fits(_number(".")), fits(_number(","))

@@ -19,7 +19,7 @@ from kronos_model.bars.files.clock import DATE_FORMAT, Clock, ClockError, join_d
 from kronos_model.bars.files.csv_cells import read_csv
 from kronos_model.bars.files.find import PARQUET_SUFFIXES
 from kronos_model.bars.files.header import Cells, Header, ReadHeader, read_header, shown
-from kronos_model.bars.files.numbers import read_numbers
+from kronos_model.bars.files.numbers import DECIMAL, have_decimal_commas, read_numbers
 from kronos_model.bars.files.options import TIME_OF_DAY, TIMES, ReadOptions
 from kronos_model.bars.files.order import ordered
 from kronos_model.bars.files.parquet_cells import read_parquet
@@ -159,6 +159,13 @@ def _read_columns(path: Path, cells: Cells, decimal: str | None) -> dict[str, ND
         raise CandleFileError(f"{path} has {error.message}", field=error.field) from None
     for name in given.keys() - texts.keys():
         numbers[name] = _cast(path, name, given[name])
+        is_amount = name not in PRICE_COLUMNS
+        if is_amount and np.any(np.nan_to_num(numbers[name]) % 1) and have_decimal_commas(texts, decimal):
+            text = (
+                f"{path} has texts with decimal commas, and in the column of {name} numbers such as 18.402, "
+            )
+            text += "whose point may have separated thousands: give the decimal sign"
+            raise CandleFileError(text, field=DECIMAL)
     for name, empty in is_empty.items():  # some vendors write columns without a number
         if np.all(empty | np.isnan(numbers[name])):
             del numbers[name]

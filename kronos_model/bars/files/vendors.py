@@ -91,7 +91,9 @@ PLAIN, VALUES, SIDE_BY_SIDE = (
     next(vendor for vendor in VENDORS if vendor.name == name)
     for name in ("plain columns", "one value a bar", "yfinance, several tickers")
 )
-ABOVE_TITLES: Final = re.compile("|".join(each.above for each in VENDORS if each.above).encode())
+EXCEL: Final = r'^\s*"?sep=[,;|\t]"?\s'
+"""The line above the titles by which Excel knows the separator."""
+ABOVE_TITLES: Final = re.compile("|".join([EXCEL, *(each.above for each in VENDORS if each.above)]).encode())
 ENCODINGS: Final = tuple(dict.fromkeys(each.encoding for each in VENDORS if each.encoding != "utf-8"))
 
 

@@ -291,3 +291,23 @@ def test_predict_df_reads_vendors_titles() -> None:
             frame.assign(股票代码="A"), id_column="股票代码", timestamp_column="日期", pred_len=3
         )
     assert len(found) == 3
+
+
+def test_decimal_commas_next_to_numbers_whose_point_separated_thousands_are_refused():
+    price = [f"{10 + row / 10:.1f}".replace(".", ",") for row in range(30)]
+    days = pd.date_range("2024-06-03", periods=30).strftime("%d.%m.%Y")
+    frame = pd.DataFrame({"Datum": days, **dict.fromkeys(["Eröffnung", "Hoch", "Tief", "Schluss"], price)})
+    job_series(frame.assign(Volumen=18402.0))
+    with pytest.raises(JobError, match=r"such as 18.402.*to pd.read_csv, with thousands="):
+        job_series(frame.assign(Volumen=18.402))
+
+
+def test_times_of_which_some_have_offsets_are_not_sorted():
+    candles = synthetic.candles(seed=1, bars=60).as_dict()
+    times = [
+        time.removesuffix("Z") + ("Z" if row >= 50 else "") for row, time in enumerate(candles["timestamps"])
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (series,) = job_series(pd.DataFrame(candles).assign(timestamps=times))
+    assert series["timestamps"] == times

@@ -264,3 +264,11 @@ def test_offsets_that_keep_give_no_warning(last: str, spacing: int, step: int) -
     stamps = parse_timestamps([text.replace("+00:00", "Z") for text in texts])
 
     assert offset_warning(stamps, infer_future(stamps, 48).timestamps) is None
+
+
+@pytest.mark.parametrize(("num_bars", "is_warned"), [(13, True), (48, False)])
+def test_sessions_in_utc_are_warned_of_a_change_of_clocks(num_bars: int, is_warned: bool) -> None:
+    first = datetime(2024, 2, 26, 14, 30)
+    bars = [first + timedelta(days=day, minutes=30 * bar) for day in range(12) for bar in range(num_bars)]
+    stamps = parse_timestamps([f"{time.isoformat()}Z" for time in bars])
+    assert bool(offset_warning(stamps, infer_future(stamps, 60).timestamps)) == is_warned

@@ -478,12 +478,12 @@ def test_the_report_of_a_large_market_is_shortened(tmp_path: Path) -> None:
 
 
 def test_a_bad_row_is_refused_with_its_line_unless_it_is_dropped(tmp_path: Path) -> None:
-    write_csv(candles(3).assign(open=["n/a", "1", "x"]), tmp_path / "a.csv")
+    write_csv(candles(3).assign(open=["soon", "1", "x"]), tmp_path / "a.csv")
 
     error = refusal_of(tmp_path, drop_bad_rows=False)
 
     assert error.field == "data.drop_bad_rows"
-    assert "a.csv, line 2, column open: there is 'n/a' where a number is needed" in error.message
+    assert "a.csv, line 2, column open: there is 'soon' where a number is needed" in error.message
     assert error.message.endswith("; data.drop_bad_rows leaves such rows out")
     _, report = read(tmp_path)
     assert [text.partition(", ")[2][:6] for text in report.bad_rows] == ["line 2", "line 4"]

@@ -59,6 +59,20 @@ def test_the_last_bars_keep_their_times_as_written(tmp_path: Path) -> None:
     assert candles.index.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("cell", ["", "null", "NaN", "n/a", "None", "-"])
+def test_a_bar_whose_cells_say_that_there_is_none_is_missing(tmp_path: Path, cell: str) -> None:
+    rows = [ROW.replace("09:35", f"09:{minute}") for minute in (35, 40, 45)]
+    rows[1] = rows[1].partition(",")[0] + "".join(f",{cell}" for _ in rows[1].split(",")[1:])
+    found = CandleFile(write(tmp_path, HEADER, *rows), ReadOptions(missing="drop")).last(9)
+    candles, _ = found.settled("drop")
+    assert candles["timestamps"].tolist() == ["2024-06-18 09:35:00", "2024-06-18 09:45:00"]
+
+
+def test_the_line_by_which_excel_knows_the_separator_is_left_out(tmp_path: Path) -> None:
+    lines = [line.replace(",", ";") for line in (HEADER, ROW, ROW.replace("09:35", "09:40"))]
+    assert len(read_candles(write(tmp_path, "sep=;", *lines), max_bars=9)) == 2
+
+
 def test_only_the_last_bars_must_be_usable(tmp_path: Path) -> None:
     path = write(tmp_path, HEADER, f"1,{ROW}", "soon", ROW, ROW.replace("09:35", "09:40"))
     assert len(read_candles(path, max_bars=2)) == 2
