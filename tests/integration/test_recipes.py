@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from importlib.util import find_spec
@@ -231,7 +232,11 @@ def test_a_universe_is_ranked_and_scored(worker, reader):
     reader.change("universe.py", "range(40)", "range(8)")
     reader.change("universe.py", "range(200, 208)", "range(200, 203)")
     reader.change("universe.py", "sample_count=50", "sample_count=8")
+    reader.change(
+        "universe.py", "if update.drift:", "print('read', update.series)\n" + " " * 20 + "if update.drift:"
+    )
     printed = reader.shell("run_universe.sh")
+    assert Counter(re.findall("^read (.*)", printed, re.MULTILINE)) == {f"name-0{n}": 3 for n in range(8)}
     assert printed.count("name-") >= 16
     assert re.search(r"^num_scored +24$", printed, re.MULTILINE)  # 2 bars, then 1 more
     begun_at = time.monotonic()
