@@ -101,7 +101,7 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     (drawn,) = labels(page, "#against")
     assert drawn == "; ".join(f"{name}: +1.2 %, 95 % sure: −3.0 to +5.4 %" for name in (own, other))
     places = page.locator("#against .group > .name").all_inner_texts()
-    assert places == ["all bars", "bar 1", "2", "3"]
+    assert places == ["all bars", "1", "2", "3"]
     assert page.locator("#against .interval.unclear").count() == 2 * len(places)
     dashed = page.locator("#reliability .dashed, #by-horizon .dashed").count()
     assert dashed == 4  # in the keys, as in the four charts

@@ -1,6 +1,6 @@
 /** The backtest section: how good one or two models were on the past of a file. */
 import { get, key } from "../service/api.js"
-import { badField, byId, numberIn, offer, save, showText } from "../common/elements.js"
+import { badField, byId, numberIn, offer, said, save, showText } from "../common/elements.js"
 import { count, ownTime, timeLeft } from "../common/format.js"
 import { SectionJob } from "../jobs/section_job.js"
 import { Reading } from "../common/reading.js"
@@ -11,7 +11,6 @@ import { idOf } from "../forecast/candle_file.js"
 
 const AT_HAND = "file:" // no data set can have this name
 const TITLE = "Backtest on "
-const STAGES = { reading: "Reading the candles", waiting: "Waiting for a worker", scoring: "Comparing with what followed" }
 const NUMBERS = ["windows", "horizon", "stride", "samples", "seed", "top"]
 
 export class BacktestPanel {
@@ -79,11 +78,12 @@ export class BacktestPanel {
   }
 
   #describe(now, place, isSilent) {
-    if (isSilent) return { text: "The worker that ran this is gone. Another worker will go on where it was.", share: null }
+    if (isSilent) return { text: "The worker that ran this is gone. Another one will go on where it was.", share: null }
     const { progress } = now
-    if (progress?.stage !== "forecasting") return { text: STAGES[progress?.stage] ?? STAGES.reading, share: null }
+    if (progress?.stage !== "forecasting") return { text: said(progress?.stage) ?? said("reading"), share: null }
     const { forecasts_done: done, forecasts_total: total, seconds_left: left } = progress
-    return { text: `${count(done)} of ${count(total)} forecasts`, share: total ? done / total : null, rest: timeLeft(left) }
+    const share = total ? done / total : null
+    return { text: `${count(done)} of ${count(total)} forecasts`, share, rest: timeLeft(left) }
   }
 
   #report(report) {

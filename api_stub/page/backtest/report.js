@@ -1,10 +1,12 @@
-/** The report of a backtest, drawn: its scores, how far its ranges can be trusted, the portfolio, and the worst moments. */
+/** The report of a backtest, drawn: scores, how far its ranges can be trusted, the portfolio, and the worst moments. */
 import { barChart } from "../charts/bar_chart.js"
 import { StepChart } from "../charts/step_chart.js"
 import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { byId, made, offer, showText, whole } from "../common/elements.js"
 import { bars, count, figure, mapValues, percent, price, share, signed, timesOf } from "../common/format.js"
-import { COLOURS, NAIVE, comparison, drawAgainstBaseline, scoresTable, verdictHead, verdictLines } from "../common/scores.js"
+import {
+  COLOURS, NAIVE, comparison, drawAgainstBaseline, scoresTable, verdictHead, verdictLines,
+} from "../common/scores.js"
 import { Candles } from "../forecast/candle_file.js"
 import { ForecastChart } from "../forecast/forecast_chart.js"
 import { promotion } from "../service/promotion.js"
@@ -103,17 +105,17 @@ function showPortfolio(portfolio) {
   if (!portfolio) return
   const { models, naive, top, cost_bps: costs, num_periods: periods, equity_times: times } = portfolio
   const simple = Object.entries(naive).map(([name, values]) => [NAIVE_PORTFOLIOS[name] ?? name, values])
-  byId("portfolio-table").replaceChildren(comparison("Portfolio", `Long the ${count(top)} with the highest forecast return, short the ` +
-    `${count(top)} with the lowest, for ${count(periods)} periods, after costs of ${percent(costs / 10_000)} of each trade.`,
-    PORTFOLIO, [...Object.entries(models), ...simple]))
+  const how = `Long the ${count(top)} with the highest forecast return, short the ${count(top)} with the lowest, ` +
+    `for ${count(periods)} periods, after costs of ${percent(costs / 10_000)} of each trade.`
+  byId("portfolio-table").replaceChildren(comparison("Portfolio", how, PORTFOLIO, [...Object.entries(models), ...simple]))
   byId("portfolio-charts").replaceChildren()
   const lines = (valuesOf) => [...linesOf(models, valuesOf), ...simple.map(([text, of], index) => (
     { text, colour: ["soft", "control"][index % 2], values: valuesOf(of) }))]
-  draw("portfolio-charts", "How well instruments are put in order (rank IC), by bar ahead", lines(({ rank_ic: values }) => values))
+  draw("portfolio-charts", "How well instruments are ordered (rank IC), by bar ahead", lines(({ rank_ic: values }) => values))
   const at = times.map((_, period) => period)
   const time = timesOf(times)
-  draw("portfolio-charts", "What 1 unit of money became after costs, by period", lines(({ equity }) => equity).map((line) => ({ ...line, at })),
-    undefined, `${time(times[0])} to ${time(times.at(-1))}`)
+  const equity = lines((of) => of.equity).map((line) => ({ ...line, at }))
+  draw("portfolio-charts", "What 1 unit of money became after costs, by period", equity, undefined, `${time(times[0])} to ${time(times.at(-1))}`)
 }
 
 /** Draws one chart with a line for each forecaster; `at` has the places of its values, else they count from 1. */
@@ -129,7 +131,8 @@ function draw(parent, title, lines, format, text = "") {
 
 /** A chart for screen readers: where each line begins and ends. */
 function inWords(title, lines, written) {
-  return `${title}. ${lines.map(({ text, values }) => (`${text}: ${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`)).join("; ")}`
+  const ends = (values) => `${written(values[0] ?? null)} to ${written(values.at(-1) ?? null)}`
+  return `${title}. ${lines.map(({ text, values }) => `${text}: ${ends(values)}`).join("; ")}`
 }
 
 /** Offers the windows of a report. One of 0.1.0 has none. */

@@ -12,7 +12,7 @@ export class Ahead {
 
   attached({ chart, requestUpdate }) { [this.#chart, this.#update] = [chart, requestUpdate] }
 
-  /** Shows from which place on: `now`, that of the last known bar, is null if nothing is forecast; and in which colours. */
+  /** Shows from where on: `now`, the place of the last known bar, null if nothing is forecast; and in which colours. */
   show(shown) {
     this.#shown = shown
     this.#update()

@@ -1,21 +1,21 @@
 /** A chart of bars or intervals in groups, one of each forecaster, and a line where they should end. */
 import { made } from "../common/elements.js"
 import { figure } from "../common/format.js"
-import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { keyOf } from "./step_chart.js"
 
 const MAX_WRITTEN = 12 // bars with their values; more have no room
 
 /** Where the mark of a value begins, what it says, and where it ends: a bar from 0, or an interval. */
 function endsOf(value) {
+  if (typeof value === "number") return [Math.min(value, 0), value, Math.max(value, 0)]
   const { difference, low, high } = value
-  return difference === undefined ? [Math.min(value, 0), value, Math.max(value, 0)] : [low ?? difference, difference, high ?? difference]
+  return [low ?? difference, difference, high ?? difference]
 }
 
 /**
- * Adds a chart to the end of `parent`: `lines` are `{text, colour, values}` of each forecaster, with a value for each of
- * `groups`: a number, or the `{difference, low, high, verdict}` of a comparison; `target` is the `{text, value}` of where bars
- * should end; `written` makes the text of a value; screen readers say `described`.
+ * Adds a chart to `parent`: `lines` are `{text, colour, values}` of each forecaster, with a value for each of `groups`: a
+ * number, or the `{difference, low, high, verdict}` of a comparison; `target` is the `{text, value}` of where bars should
+ * end; `written` makes the text of a value; screen readers say `described`.
  */
 export function barChart(parent, title, groups, lines, target, written, described) {
   const values = lines.flatMap(({ values: own }) => own)
@@ -41,6 +41,6 @@ export function barChart(parent, title, groups, lines, target, written, describe
   const plot = made("div", { class: "bars", role: "img", "aria-label": described },
     ...ticks.map((tick) => mark("tick", "grid", [tick, tick, tick], figure(tick).replace("-", "−"))),
     mark("target", "soft", Array(3).fill(target.value)), ...groups.map(group))
-  const key = keyOf([...lines, { text: target.text, colour: "soft", lineStyle: LineStyle.Dashed }])
+  const key = keyOf([...lines, { text: target.text, colour: "soft", isDashed: true }])
   parent.append(made("div", { class: "drawn" }, made("h3", {}, title), key, plot))
 }

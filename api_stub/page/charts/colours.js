@@ -48,7 +48,7 @@ export function chartOptions() {
   }
 }
 
-/** Resizes a chart with its element, then calls `fit`. Returns a function that does so before the observer is called. */
+/** Resizes a chart with its element, then calls `fit`. Returns a function that does so before the observer does. */
 export function followSize(element, chart, fit) {
   let size = ""
   const resize = () => {

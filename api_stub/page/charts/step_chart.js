@@ -4,10 +4,10 @@ import { chartOptions, colour, followSize, withColours } from "./colours.js"
 import { made, whole } from "../common/elements.js"
 import { figure } from "../common/format.js"
 
-/** The key of `{text, colour, lineStyle}` of a chart's lines. */
+/** The key of a chart's lines: `{text, colour, lineStyle}`, or `isDashed`. */
 export function keyOf(lines) {
-  return made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name, lineStyle }) => {
-    const swatch = made("span", { class: `swatch swatch-line ${lineStyle === LineStyle.Dashed ? "dashed" : ""}`, "aria-hidden": "true" })
+  return made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name, lineStyle, isDashed = lineStyle === LineStyle.Dashed }) => {
+    const swatch = made("span", { class: `swatch swatch-line ${isDashed ? "dashed" : ""}`, "aria-hidden": "true" })
     swatch.style.setProperty("--colour", `var(--${name})`)
     return made("li", {}, swatch, ...whole(text))
   }))

@@ -3,6 +3,9 @@ import { count } from "./format.js"
 
 export const byId = (id) => document.getElementById(id)
 
+/** What the page says of something, such as an error's code: a text of its HTML; undefined if there is none. */
+export const said = (name) => byId(`says-${name}`)?.textContent
+
 /** A new element; `children` are elements and texts. An attribute such as `onclick` is a function. */
 export function made(tag, attributes = {}, ...children) {
   const element = document.createElement(tag)
@@ -31,7 +34,8 @@ export const rowOf = (head, ...cells) => (
   made("tr", {}, made("th", { scope: "row" }, head), ...cells.map((cell) => made("td", {}, cell))))
 
 /** A table of rows below its head, if it has one. */
-export const tableOf = (head, rows) => made("table", {}, ...(head ? [made("thead", {}, head)] : []), made("tbody", {}, ...rows))
+export const tableOf = (head, rows) => (
+  made("table", {}, ...(head ? [made("thead", {}, head)] : []), made("tbody", {}, ...rows)))
 
 /** Shows rows of cells in a table's body. The first cell of each row is its heading. */
 export const fillRows = (body, rows) => body.replaceChildren(...rows.map((cells) => rowOf(...cells)))
@@ -45,7 +49,7 @@ export function showFacts(list, facts) {
   explainTerms(list)
 }
 
-/** Explains every label with `data-term` in a part of the page: on hover, and to screen readers by the list at its end. */
+/** Explains every label with `data-term` in a part of the page: on hover, and to screen readers by the glossary. */
 export function explainTerms(part) {
   for (const label of part.querySelectorAll("[data-term]")) {
     const { id, textContent: text } = byId(`term-${label.dataset.term}`)

@@ -98,7 +98,7 @@ const AXIS = [{ year: "numeric" }, { month: "short", year: "numeric" }, NEAR, CL
 export const axisText = (time, tickMarkType) => AXIS[tickMarkType].format(time * 1000)
 
 /**
- * A function that writes the timestamps of a series, on the clock of its file, and the date as `day`. It names the zone:
+ * A function that writes the timestamps of a series on the clock of its file, and the date as `day`. It names the zone:
  * `timezone`, or what the timestamps say, or none for "". Bars of a day or more have no time of day.
  */
 export function timesOf(stamps, timezone = null, day = DAY) {
@@ -125,12 +125,13 @@ export function zoneOf(stamp, timezone) {
 const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 
 /**
- * How a series is written: `time` and `shortTime` of a timestamp, the `zone` of intraday bars and whose `clock` that is,
- * `digits` of a price, `price` with as many, and `rounded` prices: the ends of a range, and others, as its width is worth.
+ * How a series is written: `time` and `shortTime` of a timestamp, the `zone` of intraday bars, and whose `clock` that is;
+ * `digits` of a price, `price` with as many, and `rounded` prices: the ends of a range and others, as its width is worth.
  */
 export function writingOf(stamps, { columns, timezone }, forecast) {
   const recent = stamps.slice(-LOOKED_AT)
-  const digits = digitsOf(mapValues(columns, (values) => values.slice(-LOOKED_AT))) ?? digitsFor(forecast?.mean.close[0] ?? 1)
+  const last = mapValues(columns, (values) => values.slice(-LOOKED_AT))
+  const digits = digitsOf(last) ?? digitsFor(forecast?.mean.close[0] ?? 1)
   const hasTime = isIntraday(recent.map(clockOf))
   const zone = hasTime ? zoneOf(recent[0], timezone) : ""
   return {
@@ -138,7 +139,7 @@ export function writingOf(stamps, { columns, timezone }, forecast) {
     time: timesOf(recent, timezone),
     shortTime: timesOf(recent, "", NEAR),
     zone,
-    clock: !hasTime ? "" : zone.includes("/") ? `${zone.split("/").at(-1).replaceAll("_", " ")} time` : zone || "(file time)",
+    clock: zone.replace(/^.+\/(.+)$/, "$1 time").replaceAll("_", " ") || (hasTime ? "(file time)" : ""),
     price: (value) => price(value, digits),
     rounded: (low, high, ...others) => {
       const worth = Math.max(0, Math.ceil(2 - Math.log10(high - low || 1)))

@@ -5,7 +5,8 @@ export class Reading {
   /** Adds the fields to the part of a form with the id `file-form` after this prefix, which their ids have, too. */
   constructor(prefix = "") {
     const copy = byId("reading").content.cloneNode(true)
-    for (const each of copy.querySelectorAll("[id], [for]")) each[each.id ? "id" : "htmlFor"] = prefix + (each.id || each.htmlFor)
+    for (const field of copy.querySelectorAll("[id]")) field.id = prefix + field.id
+    for (const label of copy.querySelectorAll("[for]")) label.htmlFor = prefix + label.htmlFor
     this.part = byId(`${prefix}file-form`)
     this.part.append(copy)
     this.fields = [...this.part.querySelectorAll("[name]")]
@@ -14,8 +15,10 @@ export class Reading {
   /** The options, as a job has them. What is not given is left out. */
   get options() {
     const value = ({ type, checked, value: text }) => (type === "checkbox" ? checked : text)
-    const { columns = "", ...options } = Object.fromEntries(this.fields.map((field) => [field.name, value(field)]).filter(([, given]) => given))
-    const titles = columns.split(",").filter((text) => text.trim()).map((text) => text.split(/=(.*)/s, 2).map((part) => part.trim()))
+    const given = this.fields.map((field) => [field.name, value(field)]).filter(([, text]) => text)
+    const { columns = "", ...options } = Object.fromEntries(given)
+    const pairOf = (text) => text.split(/=(.*)/s, 2).map((part) => part.trim())
+    const titles = columns.split(",").filter((text) => text.trim()).map(pairOf)
     return titles.length ? { ...options, columns: Object.fromEntries(titles) } : options
   }
 
@@ -29,6 +32,7 @@ export class Reading {
 
   /** Opens the part if it has what decides how a refused file is read. */
   onRefusal({ field, details }) {
-    if (details?.line ?? details?.row ?? ["column", ...this.fields.map(({ name }) => name)].includes(field)) reveal(this.part)
+    const names = ["column", ...this.fields.map(({ name }) => name)]
+    if (details?.line ?? details?.row ?? names.includes(field)) reveal(this.part)
   }
 }

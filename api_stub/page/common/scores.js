@@ -1,17 +1,15 @@
 /** How good forecasters are: verdicts, the difference from the baseline as a chart, and tables that compare them. */
 import { barChart } from "../charts/bar_chart.js"
-import { explainTerms, made, tableOf, whole } from "./elements.js"
+import { explainTerms, made, said, tableOf, whole } from "./elements.js"
 import { count, figure, price, share, signed } from "./format.js"
 import { inWords } from "./texts.js"
 
 export const COLOURS = ["accent", "second", "third", "fourth"] // of models; what they must beat is "soft" or "control"
 /** The simple forecasts that a model must beat; the first is the one that verdicts give a number for. */
 export const NAIVE = {
-  bootstrap: "Baseline", last_value: "Last close repeated", drift: "Recent trend", seasonal_naive: "Last season repeated",
-  random_walk: "Random walk",
+  bootstrap: "Baseline", last_value: "Last close repeated", drift: "Recent trend",
+  seasonal_naive: "Last season repeated", random_walk: "Random walk",
 }
-const CAPTION = "Error: in usual moves of one bar, lower is better; bold if it is clearly below all others. Ranges: the share " +
-  "of closes inside, green within 5 points of what their name says, red beyond 10."
 const held = (level) => [({ coverage }) => coverage[level], share, (value) => nearness(Math.abs(value - level))]
 const nearness = (gap) => (gap <= 0.05 ? "good" : gap <= 0.1 ? "warn" : "bad")
 const COLUMNS = [
@@ -23,8 +21,8 @@ const COLUMNS = [
 ]
 
 /**
- * A table of `rows` of `[name, values]`, with the first cells of the `winner` in bold; a column is `[title, its value, the
- * text of that, its class (null for none), term of the glossary]`.
+ * A table of `rows` of `[name, values]`, with the first cell of the `winner` in bold; a column is `[title, its value,
+ * the text of that, its class (null for none), term of the glossary]`.
  */
 export function comparison(title, caption, columns, rows, winner = null) {
   const isKnown = ([, valueOf]) => rows.some(([, values]) => (valueOf(values) ?? null) !== null)
@@ -53,30 +51,28 @@ export function scoresTable(models, naive, madeOn = "") {
     names.every((other) => other === name || other in against) && Object.values(against).every(isBetter))
   const [winner] = Object.entries(models).find(isWinner) ?? []
   const simple = Object.entries(NAIVE).filter(([name]) => naive[name])
-  const rows = [...names.map((name) => [name, models[name].scores]), ...simple.map(([name, text]) => [text, naive[name]])]
-  return comparison("Scores", madeOn + CAPTION, COLUMNS, rows, winner)
+  const rows = names.map((name) => [name, models[name].scores])
+  rows.push(...simple.map(([name, text]) => [text, naive[name]]))
+  return comparison("Scores", madeOn + said("scores"), COLUMNS, rows, winner)
 }
 
 /** Draws how much better models, by name, are than the baseline: over all bars ahead, and over spans of them. */
 export function drawAgainstBaseline(parent, models) {
-  const lines = Object.entries(models).map(([text, { against }], place) => (
-    { text, colour: COLOURS[place % COLOURS.length], values: [against?.bootstrap, ...(against?.bootstrap?.by_span ?? [])] }))
+  const lines = Object.entries(models).map(([text, { against: { bootstrap } = {} }], place) => (
+    { text, colour: COLOURS[place % COLOURS.length], values: [bootstrap, ...(bootstrap?.by_span ?? [])] }))
   const shown = lines.filter(({ values: [all] }) => (all?.difference ?? null) !== null)
   if (!shown.length) return
   const [{ values: [, ...spans] }] = shown
-  const groups = spans.map(({ first, last }, place) => (
-    `${place ? "" : last > first ? "bars " : "bar "}${count(first)}${last > first ? `–${count(last)}` : ""}`))
+  const groups = spans.map(({ first, last }) => (
+    `${count(first)}${last > first ? `–${count(last)}` : ""}`))
   const written = (by) => signed(by.difference ?? by, (percent) => price(percent, 1))
-  const said = shown.map(({ text, values: [{ difference, low, high }] }) => (
+  const spoken = shown.map(({ text, values: [{ difference, low, high }] }) => (
     `${text}: ${written(difference)} %${low === null ? "" : `, 95 % sure: ${written(low)} to ${written(high)} %`}`))
-  barChart(parent, "How much better than the baseline, in % of its error; lines: 95 % sure", ["all bars", ...groups], shown,
-    { text: "as good as the baseline", value: 0 }, written, said.join("; "))
+  const title = "How much better than the baseline, in % of its error, by bars ahead; lines: 95 % sure"
+  const target = { text: "as good as the baseline", value: 0 }
+  barChart(parent, title, ["all bars", ...groups], shown, target, written, spoken.join("; "))
 }
 
-const SHORT = {
-  good: "Better than all simple forecasts", bad: "Worse than a simple forecast",
-  "": "No clear advantage over simple forecasts",
-}
 const NUMBER = /^([\d.]+ % (?:better|worse)) (than .*?)(, which is no clear difference)?\)\.$/
 
 /** The number of a verdict, such as "6.1 % better", and what it is compared with, in words; nothing if it has none. */
@@ -89,13 +85,13 @@ function numberOf([first = "", ...others]) {
 export function verdictText(sentences) {
   const kind = kindOf(sentences[0] ?? "")
   const [number, than] = kind ? numberOf(sentences) : []
-  return number ? `${number} ${than.replace(/ \(.*/, "")}` : SHORT[kind].toLowerCase().replace(/ over .*/, "")
+  return number ? `${number} ${than.replace(/ \(.*/, "")}` : said(kind || "unclear").toLowerCase().replace(/ over .*/, "")
 }
 
 /** What a verdict comes to, in colour where it is good or bad. */
-export function verdictHead([first = ""]) { return made("strong", { class: kindOf(first) }, SHORT[kindOf(first)]) }
+export function verdictHead([first = ""]) { return made("strong", { class: kindOf(first) }, said(kindOf(first) || "unclear")) }
 
-/** A verdict in one sentence: its `head` and by how much; then what its ranges do wrong, and the other sentences, folded. */
+/** A verdict in one sentence: its `head` and by how much; what its ranges do wrong; and the other sentences, folded. */
 export function verdictLines(sentences, head = verdictHead(sentences)) {
   if (!sentences.length) return []
   const lines = sentences.map((line) => made("p", { class: kindOf(line) }, inWords(line)))
@@ -104,7 +100,8 @@ export function verdictLines(sentences, head = verdictHead(sentences)) {
   const [number, than] = numberOf(sentences)
   const text = number && ` ${than.replaceAll(" -", " −").replace("interval", "sure:").replaceAll(" %", "\u00a0%")})`
   const by = number ? [head && ": ", made("b", { class: kindOf(sentences[0]) }, number), text] : []
-  return [made("p", { class: "verdict" }, head, ...by), ...ranges, made("details", {}, made("summary", {}, "In detail"), ...others)]
+  const folded = made("details", {}, made("summary", {}, "In detail"), ...others)
+  return [made("p", { class: "verdict" }, head, ...by), ...ranges, folded]
 }
 
 /** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */

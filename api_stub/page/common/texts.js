@@ -1,13 +1,13 @@
 /** Errors, devices, and what the service says, in the words of the page. */
-import { byId } from "./elements.js"
+import { said } from "./elements.js"
 
 /** An error in words: those of the page for a code whose message is meant for people who run the service. */
-export const words = ({ code, message }) => byId(`code-${code}`)?.textContent ?? (code ? inWords(message) : message)
+export const words = ({ code, message }) => said(code) ?? (code ? inWords(message) : message)
 
 /** An error as one line: its words, and its code, by which the service's operator finds more. */
 export const reason = (error) => error.code ? `${words(error)} (${error.code})` : words(error)
 
-/** What to do about a job's error that would come again, because it is in what was sent; "" if the same job may succeed. */
+/** What to do about an error that would come again, because it is in what was sent; "" if the same job may succeed. */
 export function nextStep({ code, field, details }) {
   const [place] = Object.entries(details ?? {}).find(([name]) => ["line", "row"].includes(name)) ?? []
   if (place) return `Correct ${place} ${details[place]}, then choose the file again.`

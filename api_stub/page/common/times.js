@@ -4,7 +4,7 @@ const PARTS = // year, month, day, hour, minute, second, fraction, zone
   /^(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|[+-]\d\d(?::?\d\d(?::?\d\d)?)?)?)?$/
 const DAY = 86400
 
-/** The seconds of each timestamp on the wall clock as written, as the model reads it; of instants if that goes back, as when clocks change. */
+/** The seconds of each timestamp on the clock as written, as the model reads it; of instants if clocks go back. */
 export function chartTimes(texts) {
   const walls = texts.map(clockOf)
   return isAscending(walls) ? walls : texts.map((text) => clockOf(text) - (offsetOf(text) ?? 0))

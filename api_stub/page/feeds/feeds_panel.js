@@ -172,7 +172,7 @@ export class FeedsPanel {
     return made("button", { type: "button", class: "quiet", "data-name": name, onclick: onClick }, text)
   }
 
-  /** Shows the rows, a symbol's candles, the fan of its newest forecast, and earlier ones whose bars have not all come. */
+  /** Shows the rows, a symbol's candles, its newest forecast, and where earlier ones end whose bars have not all come. */
   async #open(id) {
     this.#opened = id
     this.#showRows()

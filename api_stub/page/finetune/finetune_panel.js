@@ -1,7 +1,7 @@
 /** The finetuning section: an upload, a form, a training job, its losses. */
 import { Unreachable, upload } from "../service/api.js"
 import { modelOf } from "../service/choices.js"
-import { badField, byId, made, numberIn, showText, whole } from "../common/elements.js"
+import { badField, byId, made, numberIn, said, showText, whole } from "../common/elements.js"
 import { bars, count, duration, figure, timeLeft } from "../common/format.js"
 import { StepChart } from "../charts/step_chart.js"
 import { SectionJob } from "../jobs/section_job.js"
@@ -11,8 +11,6 @@ import { deviceName, inWords, reason } from "../common/texts.js"
 import { drawAgainstBaseline, scoresTable, verdictLines } from "../common/scores.js"
 import { promotion } from "../service/promotion.js"
 
-const STAGES = { evaluation: "Trying it on bars that it has not seen", predictor: "Training the model", tokenizer: "Training its tokenizer" }
-
 export class FinetunePanel {
   #charts = new Map()
   reading = new Reading("dataset-")
@@ -21,7 +19,7 @@ export class FinetunePanel {
   constructor(pool, recent, datasets, onModel) {
     Object.assign(this, { datasets, onModel })
     this.job = new SectionJob("finetunes", "train", "training", pool, recent, {
-      check: (form) => this.datasets.whyNone ?? (byId("dataset").value ? badField(form) : "Upload a file of candles first."),
+      check: (form) => datasets.whyNone ?? (byId("dataset").value ? badField(form) : "Upload a file of candles first."),
       submit: () => {
         const job = this.#jobOf()
         this.job.send(job, `Training of ${job.name} on ${job.data.path}`)
@@ -112,12 +110,13 @@ export class FinetunePanel {
   }
 
   #describe(now, place, isSilent) {
-    if (isSilent) return { text: "The worker that trained this is gone. Another worker will go on from its last save.", share: null }
+    const gone = "The worker that trained this is gone. Another worker will go on from its last save."
+    if (isSilent) return { text: gone, share: null }
     const { progress } = now
-    if (!progress?.stage) return { text: "Reading the candles", share: null }
+    if (!progress?.stage) return { text: said("reading"), share: null }
     const { stage, step, num_steps: steps, epoch, num_epochs: epochs, seconds_left: left, device } = progress
     this.#draw(progress)
-    const parts = [STAGES[stage] ?? STAGES.predictor]
+    const parts = [said(stage) ?? said("predictor")]
     if (epoch !== null) parts.push(`pass ${count(epoch)} of ${count(epochs)}`)
     if (device) parts.push(`on the ${deviceName(device)}`)
     return { text: parts.join(", "), share: steps ? (step ?? 0) / steps : null, rest: timeLeft(left) }

@@ -31,7 +31,7 @@ export function levelsInWords(quantiles) {
 /** The closes of the median, or of the mean if a job asked for no median. */
 export const middleOf = ({ quantiles, mean }) => (quantiles["0.5"] ?? mean).close
 
-/** Shows the sentence and the cards of a series of that name; null hides them. A job of another client may lack some of it. */
+/** Shows the sentence and the cards of a series of that name; null hides them. Jobs of other clients may lack some. */
 export function showAnswer(series, name, lastClose, chart) {
   byId("answer-box").hidden = !series
   byId("answer").replaceChildren(...(series ? sentence(series, name, lastClose, chart) : []))
@@ -40,7 +40,7 @@ export function showAnswer(series, name, lastClose, chart) {
 
 /**
  * A forecast in words. `write` has the texts of its prices and times, as `writingOf` makes them.
- * @returns What it `moved`, with the class `kind` if that is likely; by `when`, and in which range; `sure`: how sure; `now`.
+ * @returns What it `moved`, with the class `kind` if that is likely; by `when` and in which range; how `sure`; `now`.
  */
 export function headline({ timestamps, quantiles, events, mean }, last, write) {
   const end = middleOf({ quantiles, mean }).at(-1)

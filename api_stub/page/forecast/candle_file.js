@@ -1,4 +1,4 @@
-/** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as it reads every file. */
+/** The file of candles: chosen, dropped anywhere on the page, or the sample. The API reads it, as every file. */
 import { ApiError, Unreachable, upload } from "../service/api.js"
 import { byId, offer, showText } from "../common/elements.js"
 import { bars, count, mapValues, timesOf } from "../common/format.js"
@@ -121,8 +121,9 @@ export class CandleFile {
   #show(candles, { dropped, warnings, explanation = [] }) {
     const left = Object.entries(dropped).map(([why, number]) => `${count(number)} ${why.replaceAll("_", " ")}`)
     const time = timesOf(candles.timestamps, candles.timezone)
-    this.#shown = `${candles.name}: ${bars(candles.length)}, ${time(candles.timestamps[0])} to ` +
-      time(candles.timestamps.at(-1)) + (left.length ? `. Rows left out: ${left.join(", ")}` : "") + warnings.map((text) => `. ${text}`).join("")
+    const span = `${time(candles.timestamps[0])} to ${time(candles.timestamps.at(-1))}`
+    const notes = [...(left.length ? [`Rows left out: ${left.join(", ")}`] : []), ...warnings]
+    this.#shown = [`${candles.name}: ${bars(candles.length)}, ${span}`, ...notes].join(". ")
     showText(byId("file-name"), this.#shown)
     showText(byId("file-problem"), null)
     byId("file-explanation").hidden = !explanation.length

@@ -1,4 +1,4 @@
-/** The chart of a forecast: candles, the actual bars after them, median, ranges, simulated paths, earlier forecasts, and volume. */
+/** The chart of a forecast: candles, the actual bars after them, median, ranges, paths, earlier forecasts, and volume. */
 import {
   CandlestickSeries, HistogramSeries, LineSeries, LineStyle, PriceScaleMode, createChart,
 } from "../vendor/lightweight-charts/lightweight-charts.js"
@@ -32,7 +32,7 @@ export class ForecastChart {
   #times = []
   #at = null
   #drawn = null
-  #shows = "start" // what is fitted to the width: the start, all, or so many bars; null once the user has moved or zoomed
+  #shows = "start" // what is fitted to the width: the start, all, or so many bars; null once the user has moved it
   #ahead = [new Ahead("forecast"), new Ahead()] // of the prices, and of the volume
   #line = null
   #tag = null // the line and the label of the last close
@@ -47,7 +47,7 @@ export class ForecastChart {
   onFit = () => {}
   #touchedAt = -Infinity
 
-  /** Calls `onValues` with the bar pointed at, or the last one, this chart, `isPointed`, and `isRight`: where a card fits. */
+  /** Calls `onValues` with the bar pointed at, or the last one, this chart, `isPointed`, and where a card fits, `isRight`. */
   constructor(element, onValues = () => {}) {
     this.element = element
     element.append(this.#legend)
@@ -97,7 +97,7 @@ export class ForecastChart {
     withColours(() => this.#paint())
   }
 
-  /** Shows candles, the `forecast` made from them (a series of a result, or null), the `actual` ones after them, and where `past` forecasts end. */
+  /** Shows candles, the `forecast` from them (of a result, or null), the `actual` ones after them, and `past` forecasts' ends. */
   show(lookback, actual, forecast, asCandles, past = []) {
     const before = this.#drawn
     this.#drawn = { lookback, actual, forecast, asCandles, past }
@@ -244,7 +244,7 @@ export class ForecastChart {
     this.onValues(point, this, { isPointed: time !== undefined, isRight: x < this.element.clientWidth / 2 })
   }
 
-  /** Says at the top of the chart what a bar was, and is forecast to be: its change is that from the bar before, or from the last known one. */
+  /** Says at the top what a bar was, or is forecast to be: its change is from the bar before, or from the last known one. */
   #tell(time, isPointed) {
     const { text, bar, actual = bar, mean, past = [], ...point } = this.#points.get(time)
     const last = { bar: { close: this.#drawn.lookback.columns.close?.at(-1) } }
@@ -304,7 +304,7 @@ export class ForecastChart {
   }
 }
 
-/** The items of a band without the jumps that single paths make: means over the bars around each; both ends stay as they are. */
+/** The items of a band without the jumps of single paths: means over the bars around each; both ends stay. */
 export function smooth(items) {
   const reach = (place) => Math.min(Math.floor(items.length / 12), place, items.length - 1 - place)
   return items.map(({ time, values }, place) => {

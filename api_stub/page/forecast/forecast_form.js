@@ -99,8 +99,9 @@ export class ForecastForm {
     byId("asked-what").textContent = `${bars(horizon)} · ${byId("model").value || model?.id || "standard model"}`
     if (this.#candles) byId("run").replaceChildren("Forecast", made("span", {}, ` ${lengthOf(horizon, this.#candles.timestamps)}`))
     byId("calibration").hidden = !calibration
-    showText(byId("calibration-note"), calibration && `Learned from ${count(calibration.num_windows)} earlier forecasts, the last on ` +
-      `${timesOf([calibration.last.slice(0, 10)])(calibration.last.slice(0, 10))}. It reads ${bars(calibration.lookback)}, and holds for ` +
+    const day = calibration?.last.slice(0, 10)
+    showText(byId("calibration-note"), calibration && `Learned from ${count(calibration.num_windows)} earlier forecasts, ` +
+      `the last on ${timesOf([day])(day)}. It reads ${bars(calibration.lookback)}, and holds for ` +
       `${bars(calibration.horizon)} ahead.`)
     byId("lookback").placeholder = this.#autoLookback ? count(this.#autoLookback) : "auto"
     limit("horizon", model?.max_context ?? MAX_HORIZON, `as far as ${model?.id ?? "any published model"} can look`)

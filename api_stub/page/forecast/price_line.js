@@ -2,10 +2,11 @@
 import { byId, numberIn, showText } from "../common/elements.js"
 import { count, share } from "../common/format.js"
 
-/** How many of all `paths` touch a price, `hits`, and the place of the bar by which `half` of those have, counted from 0; null if none does. */
+/** How many of all `paths` touch a price, `hits`, and the place of the bar by which `half` of those have, or null. */
 export function touches({ close, high = close, low = close }, price, last) {
   const isAbove = price >= last
-  const firsts = (isAbove ? high : low).map((path) => path.findIndex((value) => (isAbove ? value >= price : value <= price)))
+  const isHit = (value) => (isAbove ? value >= price : value <= price)
+  const firsts = (isAbove ? high : low).map((path) => path.findIndex(isHit))
   const hits = firsts.filter((place) => place >= 0).sort((one, other) => one - other)
   return { hits: hits.length, paths: firsts.length, half: hits.length ? hits[Math.floor((hits.length - 1) / 2)] : null }
 }

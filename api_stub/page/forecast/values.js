@@ -39,12 +39,13 @@ function rangesTable(quantiles, chart) {
   return tableOf(null, rows.map((cells) => rowOf(...cells)))
 }
 
-/** Shows the key in a list: the bars before the forecast, those that followed, the middle, ranges, paths, earlier forecasts. */
+/** Shows the key in a list: the bars before the forecast, those that followed, middle, ranges, paths, earlier forecasts. */
 export function showKey(list, { hasBars, followed, levels, hasPaths = false, asCandles = false, numPast = 0, chart }) {
   const entries = hasBars ? [["candle", "history"]] : []
   if (followed) entries.push(["actual", followed])
   const middle = levels.includes("0.5") ? "forecast, median of the paths" : "forecast"
-  if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, levels.includes("0.5") ? "median" : null])
+  const term = levels.includes("0.5") ? "median" : null
+  if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, term])
   const bands = bandsOf(levels)
   const beyond = chart.cut ? `, cut: ${chart.rounded(...chart.cut).join(" to ")}` : ""
   const named = (name) => rangeName(...bands[name]) + (name === "widest" ? beyond : "")

@@ -1,14 +1,10 @@
 /** Why a job is where it is, in words; below its row in the list. */
 import { get } from "../service/api.js"
-import { made, whole } from "../common/elements.js"
+import { made, said, whole } from "../common/elements.js"
 import { count, ownTime, timeLeft } from "../common/format.js"
 import { waiting } from "../service/pool.js"
 import { reason } from "../common/texts.js"
 
-const PLACES = {
-  delayed: "It waits for its time, and starts by itself", held: "A worker is computing it", ended: "It has ended",
-  gone: "No worker will get it any more", unknown: "Nothing is known about it",
-}
 const NO_ADVICE = /^(Wait[.,]|The error says)/
 
 /** A table row of `width` cells that explains the job of an address; it fills when the service has answered. */
@@ -29,7 +25,7 @@ function explained(found, id) {
 function sentences({ where, num_before: before, left_s: left, bars, error, next, ...of }) {
   const { text, rest } = waiting({ waiting: next }, { before, left })
   const now = where === "waiting" ? [text, rest] : where === "held"
-    ? [PLACES.held, bars && `${count(bars[0])} of ${count(bars[1])} bars are done`, left > 0 && timeLeft(left)] : [PLACES[where]]
+    ? [said(where), bars && `${count(bars[0])} of ${count(bars[1])} bars are done`, left > 0 && timeLeft(left)] : [said(where)]
   return [
     `${now.filter(Boolean).join(", ")}.`,
     of.is_cancel_requested && "It is to be cancelled.",

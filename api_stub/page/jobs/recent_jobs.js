@@ -76,7 +76,7 @@ export class RecentJobs {
   /** What a job is, as in the list; undefined if it is not in it. */
   titleOf(address) { return this.#jobs.find((job) => job.address === address)?.title }
 
-  /** The other jobs of that title that are done, such as all backtests of one file; of an unknown title, all of the kind. */
+  /** The other jobs of that title that are done, such as all backtests of a file; without one, all of the kind. */
   like(address) {
     const title = this.titleOf(address)
     const kind = address.split("/")[0]
@@ -235,7 +235,7 @@ function outcomeOf({ series, report, model, verdict }, candles) {
   const known = candles?.lookback ?? { timestamps: [], columns: {}, timezone: null }
   const write = writingOf([...known.timestamps, ...first.timestamps], known, first)
   const { moved, when } = headline(first, known.columns.close?.at(-1), write)
-  return `${moved} ${when}`
+  return `${moved} ${when}`.replaceAll(" %", "\u00a0%")
 }
 
 /** Makes these rows those of a table; a row that stays is not moved, because it would lose the focus. */

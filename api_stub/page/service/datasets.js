@@ -1,11 +1,8 @@
 /** The files that the service stores, offered wherever a job may name one. */
 import { get } from "./api.js"
-import { byId, offer, showText } from "../common/elements.js"
+import { byId, offer, said, showText } from "../common/elements.js"
 import { reason } from "../common/texts.js"
 import { onView } from "../common/views.js"
-
-const NO_FILES = "This service stores no files, so it cannot train. Forecasts and backtests of a file that you open here " +
-  "work. The service's operator can allow it (KRONOS_DATA_FOLDER)."
 
 export class Datasets {
   #isRead = false
@@ -49,7 +46,7 @@ export class Datasets {
       showText(byId("datasets-problem"), null)
     } catch (error) {
       this.#isRead = error.status >= 400 && error.status < 500 && error.status !== 429
-      this.whyNone = error.code === "DATA_NOT_ALLOWED" ? NO_FILES : null
+      this.whyNone = error.code === "DATA_NOT_ALLOWED" ? said("no-files") : null
       byId("dataset-upload").disabled = this.whyNone !== null
       showText(byId("datasets-problem"), this.whyNone ?? reason(error))
     }

@@ -43,7 +43,7 @@ function poolsOf({ workers, queues }) {
   return pools.filter(({ workers: own, waiting }) => own.length || waiting)
 }
 
-/** What workers have in hand, and have `done`: `running` of so much `room`, that share as `load`, `speed` in bars a second. */
+/** What workers have in hand and `done`: `running` of so much `room`, that share as `load`, `speed` in bars a second. */
 function handOf(workers) {
   const sum = (valueOf) => workers.reduce((total, worker) => total + Number(valueOf(worker) ?? 0), 0)
   const room = sum((worker) => (isForecasting(worker) ? worker.slots : 1))
@@ -157,7 +157,8 @@ function showReadiness(pool) {
   const devices = [...new Set(ready.map((worker) => (isGpu(worker) ? "graphics card" : "processor")))].sort().join(", ")
   const text = !pool ? "The service does not answer"
     : canForecast ? `${count(ready.length)} of ${plural(pool.workers.length, "worker")} ready`
-    : pool.workers.some(isForecasting) ? "No worker is ready to forecast yet" : `No worker${pool.workers.length ? " for forecasts" : ""} is running`
+    : pool.workers.some(isForecasting) ? "No worker is ready to forecast yet"
+    : `No worker${pool.workers.length ? " for forecasts" : ""} is running`
   line.className = `readiness ${!pool ? "away" : canForecast ? "ready" : "late"}`
   const where = made("span", { class: "devices" }, canForecast ? `: ${devices}` : "")
   if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
@@ -165,7 +166,7 @@ function showReadiness(pool) {
 
 const topOf = (of) => (of === "load" ? 1 : Math.max(...[...histories.values()].flat().map((point) => point[of])))
 
-/** A text and, once there are two readings, a line of the `load` or `speed` of a name, on the scale that all names share. */
+/** A text and, once there are two readings, a line of the `load` or `speed` of a name, on the scale that all share. */
 function withLine(text, name, of) {
   const points = (histories.get(name) ?? []).map((point) => point[of])
   const line = sparkline(points, `${of} since this page was opened`, 0, topOf(of)) ?? ""
