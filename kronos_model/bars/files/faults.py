@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -87,7 +87,9 @@ def counts_of(faults: NDArray[np.int8]) -> Counter[str]:
 def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int) -> BadRow:
     """The error about an unusable row, which names its line and the column."""
     number, reason = int(cells.numbers[row]), REASONS[fault - 1]
-    name, text = TIMES, "there is {} where a time like 2024-06-18 11:15:00 is needed"
+    readable = np.flatnonzero(~np.isnat(table.clock.instants))
+    like = shown(str(_cell(cells, TIMES, int(readable[0])))) if len(readable) else "2024-06-18 11:15:00"
+    name, text = TIMES, f"there is {{}} where a time like {like} is needed"
     if reason == TOO_MANY_CELLS:
         num_cells, num_titles = cells.overlong[row], len(cells.header.titles)
         text = f"there are {num_cells} cells, more than in the header"
@@ -106,9 +108,7 @@ def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int)
         found = _defects(table, slice(row, row + 1), ReadOptions(reject_impossible=True))
         name, defect = next((name, text) for code, name, at_fault, text in found if at_fault[0])
         text = f"{{}} {defect}"
-    cell = cells.columns[name][row].as_py()
-    if name == TIMES and TIME_OF_DAY in cells.columns:
-        cell = " ".join(str(part) for part in (cell, cells.columns[TIME_OF_DAY][row].as_py()) if part)
+    cell = _cell(cells, name, row)
     title = cells.titles[name]
     found_there = "nothing" if cell == "" or pd.isna(cell) else f"'{shown(str(cell))}'"
     message = f"{path}, {cells.unit} {number}, column {shown(title)}: {text.format(found_there)}"
@@ -117,6 +117,14 @@ def fault_of(path: Path, cells: Cells, table: CandleTable, row: int, fault: int)
     is_gone = _without_prices(cells, table, np.where(np.arange(len(table)) == row, fault, 0))[row]
     kind = NoPrices if is_gone else RepeatedTime if reason == DUPLICATE_TIME else BadRow
     return kind(message, field=title, details={cells.unit: number})
+
+
+def _cell(cells: Cells, name: str, row: int) -> Any:
+    """The cell of a column; of times, both parts if the time of day has its own."""
+    cell = cells.columns[name][row].as_py()
+    if name == TIMES and TIME_OF_DAY in cells.columns:
+        return " ".join(str(part) for part in (cell, cells.columns[TIME_OF_DAY][row].as_py()) if part)
+    return cell
 
 
 @dataclass
