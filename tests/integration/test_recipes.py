@@ -253,6 +253,8 @@ def test_an_agent_gets_a_forecast_with_its_caution(worker, reader, monkeypatch):
 
 
 def test_an_apps_tests_pass(reader):
+    install = "python3 -m venv .venv\n.venv/bin/python -m pip install -q ../kronos pytest\n"
+    reader.change("run_tests.sh", install, "")  # this environment has both
     assert "5 passed" in reader.shell("run_tests.sh")
 
 
