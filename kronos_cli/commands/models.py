@@ -34,7 +34,7 @@ DATE_CHARS: Final = 10
 SHORT_CHARS: Final = 8
 """Shown characters of a commit or fingerprint."""
 LEGEND: Final = (
-    "tokenizer, predictor: best validation loss, which only compares models of the same candles. over parent, "
+    "tokenizer, predictor: best validation loss, for models of the same candles to compare. over parent, "
     "over bootstrap: reduction of the CRPS of the close on held-out candles, or in the backtest of the "
     "calibration; 80 % held: closes there in the 80 % interval, before it."
 )
