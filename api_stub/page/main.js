@@ -1,6 +1,6 @@
 /**
- * Builds the page. Each view has a folder; what several views need is in the others: `common/` (elements, texts, numbers,
- * settings, views), `service/` (the API, and what it offers), `jobs/` (a job sent, followed and listed) and `charts/`.
+ * Builds the page. Each view has a folder; what several views need is in the others: `common/` (elements, texts,
+ * numbers, settings, views), `service/` (the API and what it offers), `jobs/` (one sent, followed, listed) and `charts/`.
  */
 import { get, key, onUnauthorized } from "./service/api.js"
 import { BacktestPanel } from "./backtest/backtest_panel.js"
@@ -20,7 +20,7 @@ const pool = new Pool()
 let hasModels = false
 
 async function readModels() {
-  const found = await get("models").catch(() => null) // the pool shows the error; its next update reads the models again
+  const found = await get("models").catch(() => null) // the pool shows the error; its next update reads them again
   hasModels = found !== null
   if (!found) return
   offerModels(found.models)

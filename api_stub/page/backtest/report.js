@@ -37,7 +37,7 @@ export function showReport(report, id, file) {
   const of = instruments.length === 1 ? instruments[0].name : `${count(instruments.length)} instruments`
   byId("tested-title").replaceChildren(...whole(`${names.join(" and ")} on ${file ?? of}`))
   showText(byId("tested-what"), `${count(windows)} moments of ${of}: ${bars(asked.lookback)} read, ` +
-    `${count(asked.horizon)} forecast.` + (leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""))
+    `${count(asked.horizon)} forecast.${leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""}`)
   const heads = names.map((name) => verdictHead(models[name].verdict))
   const isSame = names.length > 1 && new Set(heads.map(({ textContent: text }) => text)).size === 1
   byId("verdicts").replaceChildren(isSame ? made("p", { class: "verdict" }, heads[0]) : "", ...names.map((name) => (
@@ -111,7 +111,7 @@ function showPortfolio(portfolio) {
   byId("portfolio-charts").replaceChildren()
   const lines = (valuesOf) => [...linesOf(models, valuesOf), ...simple.map(([text, of], index) => (
     { text, colour: ["soft", "control"][index % 2], values: valuesOf(of) }))]
-  draw("portfolio-charts", "How well instruments are ordered (rank IC), by bar ahead", lines(({ rank_ic: values }) => values))
+  draw("portfolio-charts", "How well instruments are ordered (rank IC), by bar ahead", lines((of) => of.rank_ic))
   const at = times.map((_, period) => period)
   const time = timesOf(times)
   const equity = lines((of) => of.equity).map((line) => ({ ...line, at }))

@@ -13,9 +13,9 @@ function endsOf(value) {
 }
 
 /**
- * Adds a chart to `parent`: `lines` are `{text, colour, values}` of each forecaster, with a value for each of `groups`: a
- * number, or the `{difference, low, high, verdict}` of a comparison; `target` is the `{text, value}` of where bars should
- * end; `written` makes the text of a value; screen readers say `described`.
+ * Adds a chart to `parent`: `lines` are `{text, colour, values}` of each forecaster, with a value for each of `groups`,
+ * a number or the `{difference, low, high, verdict}` of a comparison; `target` is the `{text, value}` of where bars
+ * should end; `written` makes the text of a value; screen readers say `described`.
  */
 export function barChart(parent, title, groups, lines, target, written, described) {
   const values = lines.flatMap(({ values: own }) => own)

@@ -6,8 +6,9 @@ import { figure } from "../common/format.js"
 
 /** The key of a chart's lines: `{text, colour, lineStyle}`, or `isDashed`. */
 export function keyOf(lines) {
-  return made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name, lineStyle, isDashed = lineStyle === LineStyle.Dashed }) => {
-    const swatch = made("span", { class: `swatch swatch-line ${isDashed ? "dashed" : ""}`, "aria-hidden": "true" })
+  return made("ul", { class: "key-of-chart" }, ...lines.map(({ text, colour: name, lineStyle, isDashed }) => {
+    const kind = isDashed || lineStyle === LineStyle.Dashed ? "dashed" : ""
+    const swatch = made("span", { class: `swatch swatch-line ${kind}`, "aria-hidden": "true" })
     swatch.style.setProperty("--colour", `var(--${name})`)
     return made("li", {}, swatch, ...whole(text))
   }))

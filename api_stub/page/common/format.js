@@ -125,8 +125,8 @@ export function zoneOf(stamp, timezone) {
 const LOOKED_AT = 1000 // bars by which it is decided how times and prices are written
 
 /**
- * How a series is written: `time` and `shortTime` of a timestamp, the `zone` of intraday bars, and whose `clock` that is;
- * `digits` of a price, `price` with as many, and `rounded` prices: the ends of a range and others, as its width is worth.
+ * How a series is written: `time` and `shortTime` of a timestamp, the `zone` of intraday bars, whose `clock` that is;
+ * `digits` of a price, `price` with as many, `rounded` prices: the ends of a range and others, as its width is worth.
  */
 export function writingOf(stamps, { columns, timezone }, forecast) {
   const recent = stamps.slice(-LOOKED_AT)

@@ -85,11 +85,13 @@ function numberOf([first = "", ...others]) {
 export function verdictText(sentences) {
   const kind = kindOf(sentences[0] ?? "")
   const [number, than] = kind ? numberOf(sentences) : []
-  return number ? `${number} ${than.replace(/ \(.*/, "")}` : said(kind || "unclear").toLowerCase().replace(/ over .*/, "")
+  if (number) return `${number} ${than.replace(/ \(.*/, "")}`
+  return said(kind || "unclear").toLowerCase().replace(/ over .*/, "")
 }
 
 /** What a verdict comes to, in colour where it is good or bad. */
-export function verdictHead([first = ""]) { return made("strong", { class: kindOf(first) }, said(kindOf(first) || "unclear")) }
+export const verdictHead = ([first = ""]) => (
+  made("strong", { class: kindOf(first) }, said(kindOf(first) || "unclear")))
 
 /** A verdict in one sentence: its `head` and by how much; what its ranges do wrong; and the other sentences, folded. */
 export function verdictLines(sentences, head = verdictHead(sentences)) {

@@ -1,4 +1,4 @@
-/** What this browser remembers of the page. Without storage, or if it is full, the page works, and remembers nothing. */
+/** What this browser remembers of the page. Without storage, or if it is full, the page works and remembers nothing. */
 
 const PREFIX = "kronos."
 

@@ -82,7 +82,7 @@ export class FeedsPanel {
     for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
       if (id !== null || !scored) continue
       const better = `${share(Math.abs(1 - ratio))} ${ratio < 1 ? "better" : "worse"}`
-      facts.push([`80\u00a0% ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars that have come`],
+      facts.push([`80\u00a0% ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars so far`],
         [`Against the baseline, ${model}`, better, ratio < 1 ? "good" : "bad", "baseline", "by its forecasts' error"])
     }
     showFacts(byId("feed-scores"), facts)
@@ -172,7 +172,7 @@ export class FeedsPanel {
     return made("button", { type: "button", class: "quiet", "data-name": name, onclick: onClick }, text)
   }
 
-  /** Shows the rows, a symbol's candles, its newest forecast, and where earlier ones end whose bars have not all come. */
+  /** Shows the rows, a symbol's candles, its newest forecast, and the ends of earlier ones that are not over. */
   async #open(id) {
     this.#opened = id
     this.#showRows()

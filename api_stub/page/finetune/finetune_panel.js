@@ -131,7 +131,8 @@ export class FinetunePanel {
   #report({ model, parent, evaluation, device, device_warning: warning, warnings, verdict, timings_ms: timings }) {
     showText(byId("training-warning"), [...new Set([warning, ...warnings].filter(Boolean).map(inWords))].join(" "))
     const took = duration(timings.training / 1000)
-    const use = made("button", { type: "button", class: "primary", onclick: () => this.onModel(model.id) }, "Forecast with it")
+    const onclick = () => this.onModel(model.id)
+    const use = made("button", { type: "button", class: "primary", onclick }, "Forecast with it")
     byId("trained").replaceChildren(
       made("div", { class: "notice" },
         made("p", {}, made("strong", {}, ...whole(model.id)), ` was trained on the ${deviceName(device)} in ${took}.`),

@@ -4,9 +4,9 @@ import { chartTimes, isAscending } from "../common/times.js"
 
 /**
  * The points of a chart by their seconds.
- * @returns `{texts, points}`: the timestamps, and a map from seconds to `{text, bar, actual, mean, quantiles, paths, past}`,
- *   each as far as there is one: `quantiles` are pairs of a level and a close, `paths` the closes of the paths, `past` the
- *   quantiles of each of the earlier forecasts by level, null where it has none.
+ * @returns `{texts, points}`: the timestamps, and a map from seconds to `{text, bar, actual, mean, quantiles, paths,
+ *   past}`, each as far as there is one: `quantiles` are pairs of a level and a close, `paths` the closes of the paths,
+ *   `past` the quantiles of each of the earlier forecasts by level, null where it has none.
  */
 export function pointsOf(lookback, actual, forecast, past = []) {
   const stamps = [...lookback.timestamps, ...actual.timestamps]

@@ -23,10 +23,10 @@ export class SectionJob {
    * @param button The id of the button that sends a job.
    * @param line The id of the box that shows its progress, with which those of the box's elements begin.
    * @param hooks `check` returns what is wrong with the form, or null, and `submit` sends its job; `forget` hides what
-   *   earlier jobs have left; `describe` returns `{text, share, rest}` for a running job's state, its place in the queue,
-   *   and whether it has been silent for long: the share that is done, 0 to 1 or null if it is unknown, and how long the
-   *   rest takes, in words; `show` shows a result, with what this browser has stored about the job; `showBars` does so for
-   *   a forecast that is not done; `worksOn` is whether a worker may have the job of an id.
+   *   earlier jobs have left; `describe` returns `{text, share, rest}` for a running job's state, its place in the queue
+   *   and whether it has been silent for long: the share that is done, 0 to 1, null if unknown, and how long the rest
+   *   takes, in words; `show` shows a result, with what this browser has stored of the job; `showBars` does so for a
+   *   forecast that is not done; `worksOn` is whether a worker may have the job of an id.
    *   A field of the form has the name of the job's field, or that as `data-field`, to mark what is refused.
    */
   constructor(kind, button, line, pool, recent, hooks) {
@@ -35,7 +35,8 @@ export class SectionJob {
     this.#button = byId(button)
     this.#parts = { ...Object.fromEntries(parts), box: byId(line), cancel: byId(line).querySelector("button") }
     this.#parts.cancel.addEventListener("click", () => this.#cancel())
-    this.#hooks = { showBars: () => {}, worksOn: ({ training }, id) => training?.job_id === id, check: badField, ...hooks }
+    const worksOn = ({ training }, id) => training?.job_id === id
+    this.#hooks = { showBars: () => {}, worksOn, check: badField, ...hooks }
     this.#button.form.addEventListener("submit", (event) => this.#submit(event))
     Object.assign(this, { pool, recent })
     pool.onChange((state) => {

@@ -1,7 +1,7 @@
 /** The HTTP API: requests, errors, and a job's events as they come. */
 import { mebibytes } from "../common/format.js"
 
-const KEY_ITEM = "kronos.api-key"
+const ITEM = "kronos.api-key"
 const RETRY_MS = 1500
 const SILENT_MS = 20_000 // without an answer; the API itself waits for Redis for less
 const SLOW_BYTES_PER_MS = 50 // a body may take so long to arrive
@@ -18,9 +18,7 @@ export class ApiError extends Error {
 /** The API did not answer: it is down or hangs, or the network is away. */
 export class Unreachable extends Error {}
 
-export const key = {
-  get: () => sessionStorage.getItem(KEY_ITEM) ?? "", set: (text) => sessionStorage.setItem(KEY_ITEM, text),
-}
+export const key = { get: () => sessionStorage.getItem(ITEM) ?? "", set: (text) => sessionStorage.setItem(ITEM, text) }
 
 /** Functions to call if a request is refused because its key is missing or wrong. */
 export const onUnauthorized = new Set()

@@ -4,7 +4,7 @@ import { made } from "../common/elements.js"
 import { figure, signed } from "../common/format.js"
 import { reason } from "../common/texts.js"
 
-/** A button that promotes a version, such as "desk@3"; `backtest` is the id of one that compares it with the present one. */
+/** A button that promotes a version, such as "desk@3"; `backtest` is the id of one that has it and the present one. */
 export function promotion(id, backtest = null) {
   const [name] = id.split("@")
   const box = made("div", { class: "promotion" })
