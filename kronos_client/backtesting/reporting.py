@@ -71,7 +71,11 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
         "model_info": {name: run.store.about(f"model {model}", None) for model, name in enumerate(names)},
         "no_seasonal": no_season,
         "portfolio": portfolio,
-        "no_portfolio": None if portfolio else NO_PORTFOLIO,
+        "no_portfolio": None
+        if portfolio
+        else NO_PORTFOLIO
+        if len(plan.instruments) > 2
+        else TOO_FEW_INSTRUMENTS,
         "worst_windows": [_drawable(run, *each) for each in ranked[::-1][:SHOWN_WINDOWS]],
     } | scores
     with disk_errors(folder), atomic_write(folder / "forecasts.parquet") as staging:
@@ -164,7 +168,9 @@ def _tables(
             columns: dict[str, Any] = {
                 "model": np.full(actual.shape[:2], name),
                 "instrument": np.repeat([window.name for window in shown], horizon),
-                "timestamp": np.stack([window.wall[lookback:] for window in shown]).astype(str),
+                "timestamp": np.array(
+                    [write_times(each.wall, each.instants, each.is_aware)[lookback:] for each in shown]
+                ),
                 "window": np.repeat(np.asarray(windows, np.int32), horizon),
                 "step": np.tile(np.arange(1, horizon + 1, dtype=np.int32), len(windows)),
                 "close_mean": np.stack([*run.store.closes(model, windows)]).mean(axis=1),
@@ -210,6 +216,7 @@ Columns = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 """Of a table: what each shows of a row's figures."""
 
 NO_PORTFOLIO: Final = "no three instruments have windows that begin at the same time: use --stride"
+TOO_FEW_INSTRUMENTS: Final = "a portfolio needs three instruments or more"
 PORTFOLIO_CAPTION: Final = (
     "Long the top {top} by predicted return, short the bottom {top}, for a horizon at a time: {num_periods} "
     "periods, costs of {cost_bps:g} bps. Rank IC over {num_times} times; its t by Newey and West."

@@ -36,9 +36,9 @@ LAST_VALUE: Final = "last_value"
 RANDOM_WALK: Final = "random_walk"
 NAIVE_TITLES: Final = {
     BOOTSTRAP: "a drift-free bootstrap of the lookback",
-    LAST_VALUE: "repeating the last value",
+    LAST_VALUE: "the last value with a spread",
     "drift": "the lookback's trend",
-    "seasonal_naive": "repeating the last season",
+    "seasonal_naive": "the last season with a spread",
     RANDOM_WALK: "a random walk of the lookback's returns",
 }
 

@@ -195,7 +195,7 @@ def tested() -> dict[str, Any]:
     second["scores"]["pit"].reverse()
     baseline = "a drift-free bootstrap of the lookback"
     second["verdict"][:2] = [
-        f"Better than {baseline}, repeating the last value and the lookback's trend.",
+        f"Better than {baseline}, the last value with a spread and the lookback's trend.",
         f"6.1 % better than {baseline} (95 % interval +1.9 to +10.3 %).",
     ]
     clear = (("difference", 4.9), ("low", 4.9), ("high", 4.9))

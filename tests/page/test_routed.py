@@ -322,7 +322,7 @@ def test_a_calibrated_model_offers_to_correct_the_ranges(routed: RoutedVisit):
 def test_a_verdict_is_short_and_coloured_with_its_sentences_folded(routed: RoutedVisit):
     narrow = "Closes held by the 80 % range 60 %: too narrow."
     verdict = [
-        "WORSE than repeating the last value on these candles.",
+        "WORSE than the last value with a spread on these candles.",
         "3.0 % better than x (95 % interval +1.0 to +5.0 %).",
         "1.0 % better than y (95 % interval -1.0 to +3.0 %, which is no clear difference).",
         narrow,

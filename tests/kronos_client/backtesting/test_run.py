@@ -112,6 +112,14 @@ def test_forecasts_are_a_table_with_what_followed(client, tmp_path):
     assert (table["close_mean"] < table["high_q0.95"]).all()
 
 
+def test_the_table_has_the_offsets_of_the_candles_times(client, tmp_path):
+    aware = CANDLES["a"].tz_localize("Europe/Berlin")
+    client.backtest({"a": aware}, tmp_path, **OPTIONS)
+    times = pq.read_table(tmp_path / "forecasts.parquet")["timestamp"].to_pylist()
+    assert {time[-6:] for time in times} <= {"+01:00", "+02:00"}
+    assert pd.Timestamp(times[-1]) in aware.index
+
+
 def test_the_worst_windows_have_their_candles_and_what_each_model_forecast(client, tmp_path):
     report = client.backtest(CANDLES, tmp_path, models=["one", "two"], **OPTIONS)
     table = pq.read_table(tmp_path / "forecasts.parquet").to_pandas()
@@ -156,7 +164,7 @@ def test_three_instruments_have_a_portfolio_and_two_the_reason(client, tmp_path)
     assert dear["portfolio"]["models"]["one"]["return"] < one["return"]
     pair = client.backtest(CANDLES, tmp_path / "pair", **options)
     assert pair["portfolio"] is None
-    assert pair["no_portfolio"].startswith("no three instruments have windows")
+    assert pair["no_portfolio"].startswith("a portfolio needs three instruments")
 
 
 def test_a_backtest_that_was_stopped_before_there_were_portfolios_is_continued():

@@ -42,8 +42,8 @@ def test_a_model_that_sees_the_future_is_better_and_a_bad_one_worse_than_naive()
     good, bad = report["models"]["cheating"], report["models"]["wild"]
     assert {by["verdict"] for by in good["against"].values()} == {"better"}
     assert good["verdict"][0] == (
-        "Better than a drift-free bootstrap of the lookback, repeating the last value, the lookback's trend "
-        "and a random walk of the lookback's returns on these candles."
+        "Better than a drift-free bootstrap of the lookback, the last value with a spread, the lookback's "
+        "trend and a random walk of the lookback's returns on these candles."
     )
     assert "than a drift-free bootstrap of the lookback (95 % interval " in good["verdict"][1]
     assert good["against"]["wild"]["dm"]["p_value"] < 0.001
