@@ -87,7 +87,7 @@ Dataset = Annotated[
 @router.post(
     "",
     responses=AS_TABLES
-    | {202: {"model": FileForecastView, "description": "not done in time; the job goes on"}},
+    | {202: {"model": FileForecastView, "description": "not done in time, or no worker; the job goes on"}},
     response_model=FileForecastView,
     openapi_extra=FILE_BODY,
 )
@@ -103,6 +103,7 @@ async def forecast_file(
 ) -> Response:
     """Forecast the bars after those of a file, and wait for it as long as for a prediction.
 
+    If no worker serves the queue, or all load their model, the answer is 202 at once.
     The body is one CSV or Parquet file. The answer is that of `GET /v1/forecasts/{job_id}`,
     with `dropped`, `bad_rows` and `file_warnings`.
     """
@@ -129,7 +130,7 @@ async def forecast_file(
     job, _ = await backend.core.send(make, may_stay=True, scope=None if webhook else submission.scope)
     url = f"{submission.root}{FORECASTS}/{job.id}"
     await webhooks.add(job.id, url, webhook)
-    work = backend.core.wait(job.id, waiting.preference.wait_s)
+    work = backend.core.wait(job.id, waiting.preference.wait_s, while_unserved=False)
     stored = await waiting.while_connected(work, [] if webhook else [job.id])
     left_out = {name: content[name] for name in ("dropped", "bad_rows")}
     fewer = fewer_paths(options, backend.settings.limits())

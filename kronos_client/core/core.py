@@ -96,8 +96,11 @@ class Core:
                     asyncio.get_running_loop().run_in_executor(None, cancel, unsent.job.id)
             raise
 
-    async def wait(self, job_id: str, timeout_s: float) -> Stored:
+    async def wait(self, job_id: str, timeout_s: float, *, while_unserved: bool = True) -> Stored:
         """The stored state of a job when it has ended, time is up, or ``events.release`` was called.
+
+        Args:
+            while_unserved: Whether to wait while no worker can take the job, too.
 
         Raises:
             JobError: LOST or RESULT_EXPIRED if there is nothing to wait for, BROKER_UNREACHABLE.
@@ -107,6 +110,8 @@ class Core:
             async with aclosing(self.events.states(job_id, timeout_s)) as states:
                 async for stored in states:
                     last = stored
+                    if not while_unserved and stored.waiting is not None:
+                        break
         except JobError as error:
             if error.code != ErrorCode.TIMEOUT:
                 raise

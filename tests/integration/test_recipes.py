@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -147,7 +148,11 @@ def test_one_file_three_ways_and_the_same_numbers(worker, reader, api):
     if shutil.which("curl") is None:
         pytest.skip("curl is not installed: apt-get install curl")
     reader.change("forecast_http.sh", API_ADDRESS, api)
-    reader.shell("forecast_http.sh")
+    by_curl = partial(subprocess.run, ["sh", "forecast_http.sh"], cwd=reader.folder, stdout=subprocess.PIPE)
+    assert by_curl().returncode == 0
+    reader.change("forecast_http.sh", "seed=1", "seed=1&respond_async=true")
+    unfinished = by_curl()
+    assert (unfinished.returncode, unfinished.stdout[:22]) == (1, b"no table, but HTTP 202")
     by_http = pd.read_csv(reader.folder / "output" / "forecast.csv")
     assert by_http["close_q0.1"].tolist() == pytest.approx(by_command["close_q0.1"].tolist(), rel=1e-5)
 

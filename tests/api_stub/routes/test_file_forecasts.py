@@ -1,6 +1,7 @@
 """Forecasts of uploaded files and of data sets."""
 
 import re
+import time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -122,6 +123,16 @@ def test_a_failed_forecast_is_answered_with_its_error(http, jobs, read):
         "OUT_OF_MEMORY",
         job_id,
     )
+
+
+def test_nobody_waits_for_a_worker_that_is_not_there(settings, jobs, read):
+    begun_at = time.monotonic()
+    waits = create_app(settings.model_copy(update={"api_wait_s": 10}))
+    with TestClient(waits, base_url=ADDRESS, headers=CSV) as http:
+        answer = http.post(URL, params={"pred_len": 3}, content=TEXT)
+    assert time.monotonic() - begun_at < 5
+    assert (answer.status_code, answer.json()["state"]) == (202, "queued")
+    assert answer.json()["waiting"].startswith("No worker serves the queue cpu. ")
 
 
 @pytest.mark.parametrize(
