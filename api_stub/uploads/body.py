@@ -107,10 +107,3 @@ async def _read_options(given: Annotated[ReadQuery, Query()]) -> ReadOptions:
 
 
 ReadOptionsDependency = Annotated[ReadOptions, Depends(_read_options)]
-
-
-def query_field(field: str | None) -> str:
-    """The parameter that a reader's error is about, or the body."""
-    if field in ("date_format", "decimal"):
-        return field
-    return "column" if field in (*MAPPED, "columns") else {"instrument": "id_column"}.get(str(field), "body")

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from api_stub.uploads.body import query_field
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_model.bars.files.options import ReadOptions
 from kronos_model.processes.children import module_command
@@ -61,8 +60,6 @@ async def read_upload(
                 content[messages] = [text.replace(str(path.absolute()), name) for text in texts]
         return content
     _, reason, field, details = answer["args"]
-    is_of_row = bool(details.keys() & {"line", "row"})
-    field = "body" if is_of_row else query_field(field)
     raise JobError(code, reason.replace(f"…/{path.name}", name), field, details)
 
 

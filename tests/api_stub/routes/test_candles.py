@@ -55,6 +55,31 @@ def test_a_form_that_cannot_be_found_names_the_parameter(http):
 
 
 @pytest.mark.parametrize(
+    ("change", "field", "remedy"),
+    [
+        (
+            ("1,2,1,1", "1,2,0,1"),
+            "body",
+            "is not a price above zero; drop_bad_rows=true leaves such rows out",
+        ),
+        (
+            ("1,2,1,1", ",,,"),
+            "body",
+            "; missing=ffill gives such rows the close before, missing=drop leaves them",
+        ),
+        (("06-02", "06-01"), "body", "has several; drop_bad_rows=true leaves such rows out"),
+        (("date", "moment of it"), "column", ", or name the column: column=timestamps:TITLE"),
+        (("close", "end"), "column", ", or name the column: column=close:TITLE"),
+        (("2024-06-0", "05/06/201"), "date_format", "(date_format)"),
+    ],
+)
+def test_an_error_says_which_parameter_helps(http, change, field, remedy):
+    content = "date,open,high,low,close\n2024-06-01,3,4,2,3\n2024-06-02,1,2,1,1\n".replace(*change)
+    problem = http.post(URL, params={"name": "a.csv"}, content=content, headers=CSV).json()
+    assert (problem["field"], remedy in problem["detail"]) == (field, True), problem
+
+
+@pytest.mark.parametrize(
     ("params", "field"),
     [
         ({"column": "close"}, "column"),
