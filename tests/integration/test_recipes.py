@@ -25,6 +25,7 @@ from redis import Redis
 
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.backtesting import reporting
+from kronos_model.bars.columns import COLUMNS
 from tests import fork_server
 from tests.api_process import ApiUnderTest
 from tests.doc_blocks import blocks_of
@@ -208,7 +209,9 @@ def test_a_model_is_trained_compared_promoted_and_rolled_back(worker, reader, st
 
 def test_the_service_forecasts_what_the_notebook_did(worker, reader):
     printed = reader.python("both_ways.py")
-    assert float(printed.split()[-1]) < 1e-3
+    differences = dict(re.findall(r"largest difference, (\w+): ([\d.]+)", printed))
+    assert differences.keys() == set(COLUMNS)
+    assert max(map(float, differences.values())) < 1e-3
 
 
 def test_a_night_goes_on_after_a_crash(worker, reader, redis):
