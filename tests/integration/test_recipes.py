@@ -234,6 +234,10 @@ def test_a_night_goes_on_after_a_crash(worker, reader, redis):
     table = pd.read_csv(reader.folder / "output" / "nightly-2025-03-14.csv")
     assert sorted(table["name"]) == sorted(f"name-{number}" for number in range(40))
     assert {key: stored.get(key) for key in done} == done, "none was computed twice: its times are the same"
+    reader.change("nightly.py", "seed=number", "seed=number + 1")
+    with pytest.raises(SystemExit, match="name-0: ID_CONFLICT"):
+        reader.shell("nightly.sh")
+    assert len(pd.read_csv(reader.folder / "output" / "nightly-2025-03-14.csv")) == 40
 
 
 def test_a_universe_is_ranked_and_scored(worker, reader):
