@@ -285,11 +285,16 @@ HEADER = "date,open,high,low,close\n"
     [
         (
             f"{HEADER}2024-01-01,1,2,1,1\n2024-01-02,1,2,x,1\n",
-            "line 3, column low: there is 'x' where a number",
+            "line 3, column low: there is 'x' where a number is needed, or tick “Leave out rows that cannot",
         ),
+        (
+            f"{HEADER}2024-01-01,1,2,1,1\n2024-01-02,,,,\n",
+            ", or choose what becomes of “Candles without prices”",
+        ),
+        (HEADER.replace("close", "last"), "hold them, or give the “Names of your columns”"),
         ("\x00<script>alert(1)</script>", "bad.csv has no column with the times"),
     ],
-    ids=["no-number", "markup"],
+    ids=["no-number", "no-prices", "no-close", "markup"],
 )
 def test_a_bad_file_is_refused_with_line_and_column(visit, tmp_path, content, message):
     path = tmp_path / "bad.csv"
