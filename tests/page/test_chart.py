@@ -42,14 +42,16 @@ def seen(page: "Page") -> tuple[float, float]:
 
 
 def test_the_answer_is_one_sentence_and_its_numbers(routed: RoutedVisit):
-    page = forecast(routed, series=[WITH_PATHS])
+    page = forecast(routed, series=[WITH_PATHS | {"events": [UP | {"low": 0.51}]}])
     sentence = " ".join(page.inner_text("#answer").split())
     assert sentence == (
         "bars: up 9.5 % by Wed, Mar 6, 80 % range 12.50 to 13.00. "
         "Likely: 75.0 % of the paths end higher; last close 10.50."
     )
     assert page.locator("#chances dd:not(.meaning)").all_inner_texts() == ["75.0 %", "12.50 to 13.00"]
-    assert page.locator("#chances .meaning").first.inner_text() == "± 20.0 %: 3 of 4 simulated paths"
+    assert page.locator("#chances .meaning").first.inner_text() == (
+        "95 % sure: 51.0 % to 95.0 %, as 3 of 4 simulated paths"
+    )
 
 
 def test_the_zone_stands_with_the_times_and_in_the_headline(routed: RoutedVisit):
@@ -77,14 +79,18 @@ def test_the_answer_says_which_way(routed: RoutedVisit, closes: list[float], wor
 
 
 @pytest.mark.parametrize(
-    ("probability", "words", "is_coloured"),
-    [(0.52, "no clear direction by", False), (0.6, "up 5.0 % by", False), (0.8, "up 5.0 % by", True)],
+    ("probability", "low", "words", "is_coloured"),
+    [
+        (0.58, 0.48, "no clear direction by", False),
+        (0.6, 0.51, "up 5.0 % by", False),
+        (0.8, 0.71, "up 5.0 % by", True),
+    ],
 )
-def test_only_a_likely_move_has_a_colour(
-    routed: RoutedVisit, probability: float, words: str, is_coloured: bool
+def test_only_a_sure_move_has_a_direction_and_only_a_likely_one_a_colour(
+    routed: RoutedVisit, probability: float, low: float, words: str, is_coloured: bool
 ):
     median = SERIES["quantiles"] | {"0.5": column([10.0, 11.025])}
-    chances = [chance | {"probability": probability} for chance in WITH_PATHS["events"]]
+    chances = [chance | {"probability": probability, "low": low} for chance in WITH_PATHS["events"]]
     page = forecast(routed, series=[SERIES | {"quantiles": median, "events": chances}])
     assert page.inner_text("#answer").startswith(f"bars: {words}")
     assert page.locator("#answer .good").count() == is_coloured

@@ -19,7 +19,7 @@ export function eventInWords(event) {
 }
 
 const SURE = [[0.9, "Very likely"], [0.7, "Likely"], [0.55, "More likely than not"]]
-const [LIKELY, CLEAR] = [SURE[1][0], SURE[2][0]] // a smaller chance gives no colour, or no direction
+const LIKELY = SURE[1][0] // a smaller chance gives no colour
 
 /** The levels of the range that is told in words: that of 80 %, else the outermost; null without two levels. */
 export function levelsInWords(quantiles) {
@@ -46,13 +46,13 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
   const end = middleOf({ quantiles, mean }).at(-1)
   const change = last === undefined ? null : end / last - 1
   const isUp = change > 0
-  const up = events?.find(({ event }) => event === HIGHER)?.probability
+  const { probability: up, low: least, high: most } = events?.find(({ event }) => event === HIGHER) ?? {}
   const chance = isUp ? up : 1 - up
   const isFlat = Math.abs(change) < 0.0005
-  const hasDirection = change !== null && !isFlat && !(chance < CLEAR)
+  const hasDirection = change !== null && !isFlat && (up === undefined || (isUp ? least > 0.5 : most < 0.5))
   const moved = change === null ? `At ${write.price(end)}` : hasDirection ? `${isUp ? "Up" : "Down"} ${share(Math.abs(change))}`
     : isFlat && up === undefined ? "Unchanged" : "No clear direction"
-  const word = hasDirection && SURE.find(([least]) => chance >= least)?.[1]
+  const word = hasDirection && SURE.find(([from]) => chance >= from)?.[1]
   const isCounted = change !== null && up !== undefined
   const levels = levelsInWords(quantiles)
   const ends = levels?.map((level) => quantiles[level].close.at(-1)) ?? [end, end]
@@ -98,5 +98,5 @@ function inWords({ probability, standard_error: error, low, high, num_hits: hits
   const all = count(paths)
   if (!hits) return [share(0), `none of ${all} simulated paths (95 % sure: at most ${share(high)})`]
   if (error === null) return [share(1), `all of ${all} simulated paths (95 % sure: at least ${share(low)})`]
-  return [share(probability), `± ${share(error)}: ${count(hits)} of ${all} simulated paths`]
+  return [share(probability), `95 % sure: ${share(low)} to ${share(high)}, as ${count(hits)} of ${all} simulated paths`]
 }
