@@ -31,8 +31,7 @@ const IN_PLACE = [ // of what the service's messages say
   [/; drop_bad_rows=true leaves such rows out$/, ", or tick “Leave out rows that cannot be read”"],
   [/; missing=ffill gives such rows .*$/, ", or choose what becomes of “Candles without prices”"],
   [/, or name the column: column=\w+:TITLE$/, ", or give the “Names of your columns”"],
-  [/ \((id_column|column|date_format|decimal)\)$/, ""],
-  [/: name in `backtest` one of this version.*$/, ""],
+  [/ \((id_column|column|date_format|decimal)\)$|: name in `backtest` one of this version.*$/, ""],
   [/\b(series\.\d+|sampling|output)\./g, ""],
   [/\bsample_count\b/g, "simulated paths"],
   [/\bpred_len\b/g, "bars ahead"],
@@ -47,7 +46,5 @@ export function deviceName(device, description = null) {
   return `${description?.name ?? "graphics card"} (${device})`
 }
 
-const STATES = { queued: "waiting", expired: "no longer kept" }
-
 /** A job's state in words. */
-export const stateName = (state) => STATES[state] ?? state
+export const stateName = (state) => ({ queued: "waiting", expired: "no longer kept" })[state] ?? state

@@ -53,7 +53,6 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
   const moved = change === null ? `At ${write.price(end)}` : hasDirection ? `${isUp ? "Up" : "Down"} ${share(Math.abs(change))}`
     : isFlat && up === undefined ? "Unchanged" : "No clear direction"
   const word = hasDirection && SURE.find(([from]) => chance >= from)?.[1]
-  const isCounted = change !== null && up !== undefined
   const levels = levelsInWords(quantiles)
   const ends = levels?.map((level) => quantiles[level].close.at(-1)) ?? [end, end]
   const [low, high, close] = write.rounded(...ends, last)
@@ -62,7 +61,7 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
     moved,
     kind: !hasDirection || chance < LIKELY ? "" : isUp ? "good" : "bad",
     when: `by ${time}${levels ? `, ${rangeName(...levels)} ${low} to ${high}` : ""}`,
-    sure: isCounted ? `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}` : "",
+    sure: change !== null && up !== undefined ? `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}` : "",
     now: change === null ? "" : `last close ${close}`,
   }
 }
