@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from random import uniform
 from time import sleep
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.predict_df import LongFrame
 from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
-from kronos_client.feeds.blocks import Block, Change, Lost, Record, compare, cut, num_kept_blocks, trimmed
+from kronos_client.feeds.blocks import Block, Lost, Record, cut, num_kept_blocks, trimmed
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import FeedStore, gone
 from kronos_client.feeds.stored import Read, Write
@@ -34,6 +34,57 @@ MAX_TRIES: Final = 20
 
 Given = tuple[Bars, str | None]
 """The bars of a series, and their time zone."""
+
+
+class Change(NamedTuple):
+    """The bars after the first ``num_kept``, which stay as they are; ``num_new`` bars were not known."""
+
+    num_kept: int
+    bars: Bars
+    num_new: int
+    num_corrected: int
+
+
+def compare(tail: Bars, num_before: int, given: Bars, corrections: int, *, is_cut: bool) -> Change | None:
+    """What ``given`` changes in a window; None if it has all these bars.
+
+    Args:
+        tail: The window's bars from the first given one on, and some before.
+        num_before: The window's bars before the tail.
+        corrections: The last bars that may differ.
+        is_cut: Whether the window has lost earlier bars, so that bars before it are left out.
+
+    Raises:
+        JobError: FEED_BAR_CHANGED, with the time.
+    """
+    if is_cut and num_before == 0:
+        given = given[given.clock >= tail.clock[0]]
+    known, clock = tail.clock, given.clock
+    places = np.searchsorted(known, clock)
+    at = np.minimum(places, len(known) - 1)
+    is_known = known[at] == clock
+    is_new = clock > known[-1]
+    is_changed = ~is_new & ~(is_known & given.equal(tail[at]))
+    reach = max(len(known) - corrections, 0)
+    may_change = is_new if reach == len(known) else clock >= known[reach]
+    if (is_changed & ~may_change).any():
+        row = int((is_changed & ~may_change).argmax())
+        what = (
+            "differs from the bar that the feed has"
+            if is_known[row]
+            else "was not there when later ones came"
+        )
+        text = f"the bar at {given.texts()[row]} {what}: only the last {corrections} bars may change"
+        text += "; replace() exchanges a series whole"
+        raise JobError(ErrorCode.FEED_BAR_CHANGED, text, "timestamps", {"row": row})
+    if not (is_changed | is_new).any():
+        return None
+    first = int(clock[is_changed | is_new][0])
+    stays = int(np.searchsorted(known, first))
+    rest = tail[stays:]
+    rest = rest[~np.isin(rest.clock, clock)] + given[clock >= first]
+    ordered = rest[np.argsort(rest.clock, kind="stable")]
+    return Change(num_before + stays, ordered, int(is_new.sum()), int(is_changed.sum()))
 
 
 class Append:
@@ -118,7 +169,10 @@ class Append:
                 return held, None, None
         else:
             change = Change(0, new, len(new), 0)
-        kept: tuple[Block, ...] = known.blocks[: num_kept_blocks(known.blocks, change)] if known else ()
+        kept: tuple[Block, ...] = ()
+        if known:
+            num_kept = num_kept_blocks(known.blocks, change.num_kept, len(change.bars))
+            kept = known.blocks[:num_kept]
         rest = change.bars
         if known and (between := known.blocks[len(kept) :]):
             old = known.bars(between, self._store.blocks(self._uid, [block.name for block in between]))

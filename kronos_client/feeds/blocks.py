@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from kronos_client.contract.compressed import compressed, decompressed
-from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.feeds.bars import Bars, Form
 
 BLOCK_BARS: Final = 64
@@ -98,64 +97,13 @@ class Record:
 RECORD: Final = TypeAdapter(Record)
 
 
-class Change(NamedTuple):
-    """The bars after the first ``num_kept``, which stay as they are; ``num_new`` bars were not known."""
-
-    num_kept: int
-    bars: Bars
-    num_new: int
-    num_corrected: int
-
-
-def compare(tail: Bars, num_before: int, given: Bars, corrections: int, *, is_cut: bool) -> Change | None:
-    """What ``given`` changes in a window; None if it has all these bars.
-
-    Args:
-        tail: The window's bars from the first given one on, and some before.
-        num_before: The window's bars before the tail.
-        corrections: The last bars that may differ.
-        is_cut: Whether the window has lost earlier bars, so that bars before it are left out.
-
-    Raises:
-        JobError: FEED_BAR_CHANGED, with the time.
-    """
-    if is_cut and num_before == 0:
-        given = given[given.clock >= tail.clock[0]]
-    known, clock = tail.clock, given.clock
-    places = np.searchsorted(known, clock)
-    at = np.minimum(places, len(known) - 1)
-    is_known = known[at] == clock
-    is_new = clock > known[-1]
-    is_changed = ~is_new & ~(is_known & given.equal(tail[at]))
-    reach = max(len(known) - corrections, 0)
-    may_change = is_new if reach == len(known) else clock >= known[reach]
-    if (is_changed & ~may_change).any():
-        row = int((is_changed & ~may_change).argmax())
-        what = (
-            "differs from the bar that the feed has"
-            if is_known[row]
-            else "was not there when later ones came"
-        )
-        text = f"the bar at {given.texts()[row]} {what}: only the last {corrections} bars may change"
-        text += "; replace() exchanges a series whole"
-        raise JobError(ErrorCode.FEED_BAR_CHANGED, text, "timestamps", {"row": row})
-    if not (is_changed | is_new).any():
-        return None
-    first = int(clock[is_changed | is_new][0])
-    stays = int(np.searchsorted(known, first))
-    rest = tail[stays:]
-    rest = rest[~np.isin(rest.clock, clock)] + given[clock >= first]
-    ordered = rest[np.argsort(rest.clock, kind="stable")]
-    return Change(num_before + stays, ordered, int(is_new.sum()), int(is_changed.sum()))
-
-
-def num_kept_blocks(blocks: Sequence[Block], change: Change) -> int:
-    """The blocks that stay as they are; the others are written anew, with the change."""
+def num_kept_blocks(blocks: Sequence[Block], num_kept: int, num_changed: int) -> int:
+    """The blocks that stay if these first bars do; the others are written anew, with the changed ones."""
     at, num_bars = 0, 0
-    while at < len(blocks) and num_bars + blocks[at].num_bars <= change.num_kept:
+    while at < len(blocks) and num_bars + blocks[at].num_bars <= num_kept:
         num_bars += blocks[at].num_bars
         at += 1
-    size = change.num_kept - num_bars + len(change.bars)
+    size = num_kept - num_bars + num_changed
     while at:
         level = _level(size)
         before = [_level(block.num_bars) for block in blocks[max(at - GROWTH + 1, 0) : at]]
