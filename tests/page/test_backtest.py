@@ -15,7 +15,13 @@ from tests.page.test_routed import CLOSES, DAYS, WORKER, end, problem, with_file
 
 ADDRESS = "backtests/one"
 RESULT = example("backtest-result")
-SIMPLE = ["Baseline", "Last close repeated", "Recent trend", "Last season repeated", "Random walk"]
+SIMPLE = [
+    "Baseline",
+    "Last close, with a spread",
+    "Recent trend",
+    "Last season, with a spread",
+    "Random walk",
+]
 FINETUNER = WORKER | {"role": "finetune", "queue": "cpu.finetune", "training": None, "models": []}
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ def test_a_trained_model_is_compared_with_its_start_and_a_simple_forecast(routed
         ["crypto-hourly@3", "2.61", "49.0 %"],
         ["NeoQuasar/Kronos-small, before training", "2.87", "49.0 %"],
         ["Baseline", "2.83", "51.0 %"],
-        ["Last close repeated", "2.98", "52.0 %"],
+        ["Last close, with a spread", "2.98", "52.0 %"],
     ]
     drawn = page.get_attribute("#trained .bars", "aria-label")
     assert drawn.startswith(

@@ -7,8 +7,8 @@ import { inWords } from "./texts.js"
 export const COLOURS = ["accent", "second", "third", "fourth"] // of models; what they must beat is "soft" or "control"
 /** The simple forecasts that a model must beat; the first is the one that verdicts give a number for. */
 export const NAIVE = {
-  bootstrap: "Baseline", last_value: "Last close repeated", drift: "Recent trend",
-  seasonal_naive: "Last season repeated", random_walk: "Random walk",
+  bootstrap: "Baseline", last_value: "Last close, with a spread", drift: "Recent trend",
+  seasonal_naive: "Last season, with a spread", random_walk: "Random walk",
 }
 const held = (level) => [({ coverage }) => coverage[level], share, (value) => nearness(Math.abs(value - level))]
 const nearness = (gap) => (gap <= 0.05 ? "good" : gap <= 0.1 ? "warn" : "bad")
