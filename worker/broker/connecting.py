@@ -51,6 +51,15 @@ def primary_options() -> dict[str, Any]:
 class Connection(celery_app.Connection):
     """A connection with short pauses, which end when the worker is to shut down."""
 
+    def switch(self, conn_str: str) -> None:
+        """Go on with another URL, by the same transport.
+
+        The scheme of the URL would choose kombu's own (5.7), which takes messages without our scripts.
+        """
+        transport = self.transport_cls
+        super().switch(conn_str)
+        self.transport_cls = transport
+
     def _ensure_connection(
         self, errback: Any = None, max_retries: Any = None, *_: Any, callback: Any = None, **options: Any
     ) -> Any:

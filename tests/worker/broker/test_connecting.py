@@ -10,6 +10,8 @@ from kombu.exceptions import OperationalError
 from kronos_cli.stack.local_redis import LocalRedis
 from kronos_client.redis.connection import REFUSED, connect
 from tests.waiting import WAIT_S
+from worker.broker.connecting import Connection
+from worker.broker.transport import TRANSPORT, Transport
 from worker.config import make_worker_app
 
 
@@ -38,3 +40,10 @@ def test_a_password_that_was_changed_is_named_with_what_to_do(settings):
         with app.connection_for_read() as connection, pytest.raises(OperationalError):
             connection.ensure_connection(lambda error, _: errors.append(str(error)), max_retries=1)
     assert set(errors) == {REFUSED}
+
+
+def test_another_sentinel_is_asked_by_the_same_transport():
+    connection = Connection("sentinel://127.0.0.1:1/0;sentinel://127.0.0.1:2/0", transport=TRANSPORT)
+    connection.maybe_switch_next()
+    assert (connection.transport_cls, connection.port) == (TRANSPORT, 2)
+    assert isinstance(connection.transport, Transport)
