@@ -4,7 +4,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kronos_client.contract.errors import JobError
-from kronos_model.errors import BadRow, CandleFileError, NoPrices
+from kronos_model.bars.files.options import Spelling
+from kronos_model.errors import CandleFileError
 
 if TYPE_CHECKING:
     from kronos_model.bars.files.lookback import Lookback
@@ -49,12 +50,18 @@ _OPTIONS: Final = {
     r"\bgive timezone,": "give --timezone,",
     r"(?<!column )\btimestamps\b(?!=|, (timestamp|open)\b)": "times",  # the name of a column stays
 }
-_FIELDS: Final = {
-    "columns": "--columns",
-    "date_format": "--date-format",
-    "decimal": "--decimal",
-    "instrument": "--id-column",
-}
+_SPELLING: Final = Spelling(
+    ffill="--missing ffill",
+    drop="--missing drop",
+    drop_bad_rows="--drop-bad-rows",
+    column="--columns {}=TITLE",
+    fields={
+        "columns": "--columns",
+        "date_format": "--date-format",
+        "decimal": "--decimal",
+        "instrument": "--id-column",
+    },
+)
 
 
 def in_own_words(text: str) -> str:
@@ -66,16 +73,7 @@ def in_own_words(text: str) -> str:
 
 def file_error(error: CandleFileError) -> JobError:
     """An error about a file, with the option that helps."""
-    message, option = error.message, _FIELDS.get(str(error.field))
-    if isinstance(error, NoPrices):
-        message += "; --missing ffill gives such rows the close before, --missing drop leaves them out"
-    elif isinstance(error, BadRow):
-        message += "; --drop-bad-rows leaves such rows out"
-    elif option is not None:
-        message += f" ({option})"
-    elif error.field is not None and not error.details:
-        message += f", or name the column: --columns {error.field}=TITLE"
-    return JobError(error.code, message, error.field, error.details)
+    return JobError(error.code, _SPELLING.with_remedy(error), error.field, error.details)
 
 
 def job_error(error: JobError, lookback: "Lookback") -> JobError:

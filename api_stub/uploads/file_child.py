@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from kronos_client.contract.errors import ErrorCode, JobError
-from kronos_model.bars.files.options import MAPPED
-from kronos_model.errors import BadRow, KronosError, NoPrices
+from kronos_model.bars.files.options import MAPPED, Spelling
+from kronos_model.errors import KronosError
 from kronos_model.processes.json_child import JsonParent
 
 MAX_CPU_S: Final = 120
-PARAMETERS: Final = {
-    "columns": "column",
-    "instrument": "id_column",
-    "date_format": "date_format",
-    "decimal": "decimal",
-}
-"""The parameters that say how to read a file, by the reader's fields."""
+SPELLING: Final = Spelling(
+    ffill="missing=ffill",
+    drop="missing=drop",
+    drop_bad_rows="drop_bad_rows=true",
+    column="column={}:TITLE",
+    fields={
+        "columns": "column",
+        "instrument": "id_column",
+        "date_format": "date_format",
+        "decimal": "decimal",
+    },
+)
 
 
 def read(path: Path, options: Mapping[str, Any], bars: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -60,18 +65,12 @@ def read(path: Path, options: Mapping[str, Any], bars: Mapping[str, Any] | None)
 
 def in_request(error: KronosError) -> JobError:
     """The error with the request's field at fault, and with the parameter that helps."""
+    error.message = SPELLING.with_remedy(error)
     code, message, field, details = JobError.from_kronos(error).args
-    if isinstance(error, NoPrices):
-        message += "; missing=ffill gives such rows the close before, missing=drop leaves them out"
-    elif isinstance(error, BadRow):
-        message += "; drop_bad_rows=true leaves such rows out"
-    elif field in PARAMETERS:
-        message += f" ({PARAMETERS[field]})"
-    elif field in MAPPED and not details:
-        message += f", or name the column: column={field}:TITLE"
     if details.keys() & {"line", "row"}:
         field = "body"
-    return JobError(code, message, "column" if field in MAPPED else PARAMETERS.get(field, "body"), details)
+    field = "column" if field in MAPPED else SPELLING.fields.get(field, "body")
+    return JobError(code, message, field, details)
 
 
 def main() -> None:

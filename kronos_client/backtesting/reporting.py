@@ -53,6 +53,7 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
         _scored(run, on_batch, returns), times, season=season, seed=options.seed, bootstrap_losses=losses
     )
     portfolio = _portfolio(run, returns)
+    no_portfolio = NO_COMMON_TIMES if len(plan.instruments) > 2 else TOO_FEW_INSTRUMENTS
     for name, model in scores["models"].items():
         model["verdict"] += [] if portfolio is None else [portfolio_line(portfolio, name)]
     num_of_one = sum(has_one_value(as_columns(instrument.bars)) for instrument in plan.instruments)
@@ -71,11 +72,7 @@ def write_report(run: "BacktestRun", on_batch: Callable[[], object]) -> dict[str
         "model_info": {name: run.store.about(f"model {model}", None) for model, name in enumerate(names)},
         "no_seasonal": no_season,
         "portfolio": portfolio,
-        "no_portfolio": None
-        if portfolio
-        else NO_PORTFOLIO
-        if len(plan.instruments) > 2
-        else TOO_FEW_INSTRUMENTS,
+        "no_portfolio": None if portfolio else no_portfolio,
         "worst_windows": [_drawable(run, *each) for each in ranked[::-1][:SHOWN_WINDOWS]],
     } | scores
     with disk_errors(folder), atomic_write(folder / "forecasts.parquet") as staging:
@@ -215,7 +212,7 @@ CAPTION: Final = (
 Columns = Mapping[str, Callable[[Mapping[str, Any]], Any]]
 """Of a table: what each shows of a row's figures."""
 
-NO_PORTFOLIO: Final = "no three instruments have windows that begin at the same time: use --stride"
+NO_COMMON_TIMES: Final = "no three instruments have windows that begin at the same time: use --stride"
 TOO_FEW_INSTRUMENTS: Final = "a portfolio needs three instruments or more"
 PORTFOLIO_CAPTION: Final = (
     "Long the top {top} by predicted return, short the bottom {top}, for a horizon at a time: {num_periods} "

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MAX_BARS: Final = 2**31
 _ISO_TIME: Final = re.compile(ISO_8601)
-_OFFSET: Final = r"(?:Z|[+-]\d\d:?\d\d)$"
 _recognised = lru_cache(recognise)
 
 
@@ -178,8 +177,10 @@ def _in_order(frame: Any, title: Any, notes: list[str]) -> Any:
         frame, instants = frame.assign(**{title: list(texts)}), pd.Series(wall)
     elif times.dtype.kind == "M":
         instants = times
-    elif all(isinstance(time, str) and _ISO_TIME.fullmatch(time) for time in times):
-        if times.str.contains(_OFFSET).nunique() > 1:  # the job refuses the first that differs
+    elif all(forms := [isinstance(time, str) and _ISO_TIME.fullmatch(time) for time in times]):
+        if (
+            len({form and form["offset"] is None for form in forms}) > 1
+        ):  # the job refuses the first that differs
             return frame
         instants = pd.to_datetime(times, format="ISO8601", utc=True, errors="coerce")
     else:

@@ -19,7 +19,7 @@ from kronos_client.contract.names import MAX_ID_CHARS, is_job_id
 from kronos_client.core.predict_df import LongFrame
 from kronos_client.core.series import series_payload
 from kronos_client.feeds.bars import Bars
-from kronos_client.feeds.blocks import Block, Lost, Record, cut, num_kept_blocks, trimmed
+from kronos_client.feeds.blocks import Lost, Record, cut, kept_blocks, trimmed
 from kronos_client.feeds.options import FeedSpec
 from kronos_client.feeds.store import FeedStore, gone
 from kronos_client.feeds.stored import Read, Write
@@ -169,10 +169,7 @@ class Append:
                 return held, None, None
         else:
             change = Change(0, new, len(new), 0)
-        kept: tuple[Block, ...] = ()
-        if known:
-            num_kept = num_kept_blocks(known.blocks, change.num_kept, len(change.bars))
-            kept = known.blocks[:num_kept]
+        kept = kept_blocks(known.blocks, change.num_kept, len(change.bars)) if known else ()
         rest = change.bars
         if known and (between := known.blocks[len(kept) :]):
             old = known.bars(between, self._store.blocks(self._uid, [block.name for block in between]))

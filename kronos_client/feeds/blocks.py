@@ -97,7 +97,7 @@ class Record:
 RECORD: Final = TypeAdapter(Record)
 
 
-def num_kept_blocks(blocks: Sequence[Block], num_kept: int, num_changed: int) -> int:
+def kept_blocks(blocks: tuple[Block, ...], num_kept: int, num_changed: int) -> tuple[Block, ...]:
     """The blocks that stay if these first bars do; the others are written anew, with the changed ones."""
     at, num_bars = 0, 0
     while at < len(blocks) and num_bars + blocks[at].num_bars <= num_kept:
@@ -115,7 +115,7 @@ def num_kept_blocks(blocks: Sequence[Block], num_kept: int, num_changed: int) ->
             break
         size += sum(block.num_bars for block in blocks[at - num_absorbed : at])
         at -= num_absorbed
-    return at
+    return blocks[:at]
 
 
 def _level(num_bars: int) -> int:

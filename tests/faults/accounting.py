@@ -64,6 +64,7 @@ class Event:
     at: float
     status: str
     node: str
+    forecast: int  # a hash of its series
 
 
 class Listener:
@@ -102,7 +103,8 @@ class Listener:
         meta = json.loads(data)
         result = meta.get("result")
         node = str(result.get("hostname", "")) if isinstance(result, dict) else ""
-        self.events[job_id].append(Event(time.monotonic(), meta["status"], node))
+        forecast = json.dumps(result.get("series")) if isinstance(result, dict) else ""
+        self.events[job_id].append(Event(time.monotonic(), meta["status"], node, hash(forecast)))
 
 
 @dataclass(frozen=True)
@@ -237,6 +239,10 @@ class Accounts:
         """How often a worker published that it began the job."""
         return sum(event.status == "STARTED" for event in self.listener.events.get(job_id, []))
 
+    def published_forecasts(self, job_id: str) -> set[int]:
+        """The different forecasts that were published of a job, by their hashes."""
+        return {event.forecast for event in self.listener.events.get(job_id, []) if event.status in ENDED}
+
     def num_published_outcomes(self, job_id: str) -> int:
         return sum(event.status in ENDED for event in self.listener.events.get(job_id, []))
 
@@ -286,13 +292,19 @@ class Accounts:
         return Counter(code_of(meta) for meta in self.metas().values() if meta["status"] in ENDED)
 
     def assert_balanced(
-        self, *, allowed: Collection[str] = (), may_repeat: bool = False, timeout_s: float = WAIT_S
+        self,
+        *,
+        allowed: Collection[str] = (),
+        may_repeat: bool = False,
+        may_publish_again: bool = False,
+        timeout_s: float = WAIT_S,
     ) -> None:
         """All that must hold once every job has settled.
 
         Args:
             allowed: codes that jobs may have failed with.
             may_repeat: of an outage, in which holders could not renew their claims.
+            may_publish_again: of failovers: an outcome that no replica had confirmed comes again, equal.
         """
         self.settle(timeout_s)
         metas, dead = self.metas(), self.dead()
@@ -306,6 +318,8 @@ class Accounts:
         assert set(failures.values()) <= set(ErrorCode)
         assert not only_dead, f"dead: {dead[:3]}"
         twice = [job_id for job_id in self.accepted if self.num_published_outcomes(job_id) > 1]
+        if may_publish_again:
+            twice = [job_id for job_id in twice if len(self.published_forecasts(job_id)) > 1]
         assert twice == [], f"more than one outcome: {twice[:5]}"
         self._assert_undisturbed(results, metas)
         await_empty(

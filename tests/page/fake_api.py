@@ -52,12 +52,12 @@ class FakeApi:
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}/"
+        self._is_over = threading.Event()
         self.reset()
 
     def reset(self) -> None:
         """Forget answers and requests, as before the first test."""
-        if hasattr(self, "_is_over"):
-            self._is_over.set()
+        self._is_over.set()
         self._is_over = threading.Event()
         self.requests: list[Request] = []
         self.answers: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kronos_model.bars.calendar.spacing import SECOND, offset_at
 from kronos_model.bars.timestamps import Timestamps, load_timezone
@@ -21,52 +22,44 @@ LAST_S: Final = 2**33
 """In the year 2242. No rule of clocks is reliable that far ahead."""
 WEEK_S: Final = 7 * 86_400
 """No clock changes twice within it."""
+NUM_LARGE: Final = 2
+"""Of ``CHANGING``, those of the largest markets."""
 DAY_S: Final = 86_400
 NUM_COMPARED: Final = 12
 """Bars of the lookback whose offsets a zone must have had."""
 
 
 def offset_warning(lookback: Timestamps, future: Timestamps) -> str | None:
-    """A warning if bars ahead, which have the last bar's offset, may have another one. Z means UTC."""
+    """A warning if bars ahead, which have the last bar's offset, may have another one.
+
+    Times in UTC (Z) may be those of any market: two large ones stand for it. Bars around the clock have none.
+    """
     if lookback.offsets_s is None:
         return None
-    if lookback.texts[-1].endswith("Z"):
-        return _utc_warning(lookback, future)
+    is_utc = lookback.texts[-1].endswith("Z")
     rows = np.linspace(0, len(lookback) - 1, NUM_COMPARED).astype(np.int64)[::-1]
-    seconds, offset = lookback.clock // SECOND, int(lookback.offsets_s[-1])
+    seconds, ahead = lookback.clock // SECOND, future.clock // SECOND
     past = [*zip(seconds[rows].tolist(), lookback.offsets_s[rows].tolist(), strict=True)]
-    ahead = future.clock // SECOND
-    if seconds[0] < 0 or ahead[-1] > LAST_S:
+    if seconds[0] < 0 or ahead[-1] > LAST_S or (is_utc and not _pause_each_day(seconds)):
         return None
     some = ahead[np.append(np.unique((ahead - ahead[0]) // WEEK_S, return_index=True)[1], -1)].tolist()
-    for name in CHANGING:
+    for name in CHANGING[: NUM_LARGE if is_utc else None]:
         zone = load_timezone(name)
-        is_possible = all(offset_at(at, zone) == written for at, written in past)
+        offset = offset_at(int(seconds[-1]), zone)
+        is_possible = is_utc or all(offset_at(at, zone) == written for at, written in past)
         if is_possible and any(offset_at(at, zone) != offset for at in some):
             row = next(row for row, at in enumerate(ahead.tolist()) if offset_at(at, zone) != offset)
-            text = (
-                f"The forecast's times keep the last bar's offset, but from {future.texts[row]} on the clock"
-            )
-            return f"{text} of {name} has another one: give timezone, if the bars are on such a clock."
+            why = "The bars pause each day, and their times keep the offset of UTC"
+            text = why if is_utc else "The forecast's times keep the last bar's offset"
+            text += f", but from {future.texts[row]} on the clock of {name} has another one"
+            return f"{text}: give timezone, if the bars are on such a clock."
     return None
 
 
-def _utc_warning(lookback: Timestamps, future: Timestamps) -> str | None:
-    """A warning if bars pause each day, and clocks of large markets change before the last one ahead."""
-    seconds, ahead = lookback.clock // SECOND, future.clock // SECOND
+def _pause_each_day(seconds: NDArray[np.int64]) -> bool:
+    """Whether steps are longer than usual as often as if it were once a day."""
     steps = np.diff(seconds)
-    if not len(steps) or seconds[0] < 0 or ahead[-1] > LAST_S:
-        return None
+    if not len(steps):
+        return False
     usual = np.median(steps)
-    if np.mean(steps > 2 * usual) < usual / DAY_S:
-        return None
-    for name in CHANGING[:2]:
-        zone = load_timezone(name)
-        before = offset_at(int(seconds[-1]), zone)
-        if offset_at(int(ahead[-1]), zone) != before:
-            row = next(row for row, at in enumerate(ahead.tolist()) if offset_at(at, zone) != before)
-            return (
-                f"The bars pause each day and their times are in UTC, but from {future.texts[row]} on the "
-                f"clock of {name} has another offset: give timezone or calendar, if the sessions follow it."
-            )
-    return None
+    return bool(np.mean(steps > 2 * usual) >= usual / DAY_S)

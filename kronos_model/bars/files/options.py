@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, NamedTuple, Self
 
 from kronos_model.bars.columns import COLUMNS
 from kronos_model.bars.missing import Missing
-from kronos_model.errors import CandleFileError
+from kronos_model.errors import BadRow, CandleFileError, KronosError, NoPrices
 
 TIMES: Final = "timestamps"
 VALUE: Final = "value"
@@ -65,3 +65,32 @@ class OfGrowingFiles(ReadOptions):
 
 
 NO_OPTIONS: Final = ReadOptions()
+
+
+class Spelling(NamedTuple):
+    """How one way in, such as HTTP, writes these options.
+
+    Attributes:
+        column: One of ``columns``, with ``{}`` for our name.
+        fields: The options that errors name, by their fields.
+    """
+
+    ffill: str
+    drop: str
+    drop_bad_rows: str
+    column: str
+    fields: Mapping[str, str]
+
+    def with_remedy(self, error: KronosError) -> str:
+        """The message of an error about a file, with the option that helps."""
+        if isinstance(error, NoPrices):
+            return (
+                f"{error.message}; {self.ffill} gives such rows the close before, {self.drop} leaves them out"
+            )
+        if isinstance(error, BadRow):
+            return f"{error.message}; {self.drop_bad_rows} leaves such rows out"
+        if error.field is not None and error.field in self.fields:
+            return f"{error.message} ({self.fields[error.field]})"
+        if error.field in MAPPED and not error.details:
+            return f"{error.message}, or name the column: {self.column.format(error.field)}"
+        return error.message

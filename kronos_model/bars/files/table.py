@@ -161,10 +161,8 @@ def _read_columns(path: Path, cells: Cells, decimal: str | None) -> dict[str, ND
         numbers[name] = _cast(path, name, given[name])
         is_amount = name not in PRICE_COLUMNS
         if is_amount and np.any(np.nan_to_num(numbers[name]) % 1) and have_decimal_commas(texts, decimal):
-            text = (
-                f"{path} has texts with decimal commas, and in the column of {name} numbers such as 18.402, "
-            )
-            text += "whose point may have separated thousands: give the decimal sign"
+            text = f"{path} has texts with decimal commas, and numbers such as 18.402 in the column of {name}"
+            text += ", whose point may have separated thousands: give the decimal sign"
             raise CandleFileError(text, field=DECIMAL)
     for name, empty in is_empty.items():  # some vendors write columns without a number
         if np.all(empty | np.isnan(numbers[name])):

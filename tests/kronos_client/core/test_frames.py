@@ -305,7 +305,8 @@ def test_decimal_commas_next_to_numbers_whose_point_separated_thousands_are_refu
 def test_times_of_which_some_have_offsets_are_not_sorted():
     candles = synthetic.candles(seed=1, bars=60).as_dict()
     times = [
-        time.removesuffix("Z") + ("Z" if row >= 50 else "") for row, time in enumerate(candles["timestamps"])
+        time.removesuffix("Z") + ("+08:00" if row >= 50 else "")
+        for row, time in enumerate(candles["timestamps"])
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
