@@ -1,14 +1,7 @@
 """Messages about jobs, files and models, in the words of the command line."""
 
 import re
-from typing import TYPE_CHECKING, Final
-
-from kronos_client.contract.errors import JobError
-from kronos_model.bars.files.options import Spelling
-from kronos_model.errors import CandleFileError
-
-if TYPE_CHECKING:
-    from kronos_model.bars.files.lookback import Lookback
+from typing import Final
 
 
 def _with_option(match: "re.Match[str]") -> str:
@@ -50,18 +43,6 @@ _OPTIONS: Final = {
     r"\bgive timezone,": "give --timezone,",
     r"(?<!column )\btimestamps\b(?!=|, (timestamp|open)\b)": "times",  # the name of a column stays
 }
-_SPELLING: Final = Spelling(
-    ffill="--missing ffill",
-    drop="--missing drop",
-    drop_bad_rows="--drop-bad-rows",
-    column="--columns {}=TITLE",
-    fields={
-        "columns": "--columns",
-        "date_format": "--date-format",
-        "decimal": "--decimal",
-        "instrument": "--id-column",
-    },
-)
 
 
 def in_own_words(text: str) -> str:
@@ -69,16 +50,3 @@ def in_own_words(text: str) -> str:
     for pattern, words in _OPTIONS.items():
         text = re.sub(pattern, words, text)  # type: ignore[call-overload]
     return text
-
-
-def file_error(error: CandleFileError) -> JobError:
-    """An error about a file, with the option that helps."""
-    return JobError(error.code, _SPELLING.with_remedy(error), error.field, error.details)
-
-
-def job_error(error: JobError, lookback: "Lookback") -> JobError:
-    """An error about a job of these bars, with options in place of fields, and the file's own rows."""
-    message, row = in_own_words(error.message), error.details.get("row")
-    if isinstance(row, int) and row < len(lookback.numbers):
-        message = re.sub(rf"\brow {row}\b", f"{lookback.unit} {lookback.numbers[row]}", message)
-    return JobError(error.code, message, error.field, error.details)

@@ -9,9 +9,9 @@ import click
 from rich.console import Console
 
 from kronos_cli.commands import options
+from kronos_cli.files.errors import file_error
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import progress_bar
-from kronos_cli.wording import file_error
 from kronos_client.backtesting.window_plan import DEFAULT_WINDOWS
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError

@@ -19,10 +19,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from kronos_cli.commands import options
+from kronos_cli.files.errors import file_error
 from kronos_cli.settings import CliSettings, get_settings
 from kronos_cli.stack.processes import ProcessStack, log_of
 from kronos_cli.stack.services import model_choice, own_command, start_redis
-from kronos_cli.wording import file_error, in_own_words
+from kronos_cli.wording import in_own_words
 from kronos_client.client import ForecastClient, ForecastHandle, JobState
 from kronos_client.contract import states
 from kronos_client.contract.errors import ErrorCode, JobError

@@ -13,10 +13,11 @@ import pandas as pd
 from rich.table import Table
 
 from kronos_cli.commands import options
+from kronos_cli.files.errors import file_error
 from kronos_cli.files.inputs import FileReader, find_inputs
 from kronos_cli.settings import get_settings
 from kronos_cli.terminal import duration, show, simple_table
-from kronos_cli.wording import file_error, in_own_words
+from kronos_cli.wording import in_own_words
 from kronos_client.backtesting.run import model_names
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError

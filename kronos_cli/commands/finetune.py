@@ -18,8 +18,9 @@ from rich.live import Live
 
 from kronos_cli.commands.finetune_views import result_view, state_line, state_view
 from kronos_cli.commands.options import PATH, SectionedCommand, candle_files, priority
+from kronos_cli.files.errors import file_error
 from kronos_cli.settings import get_settings
-from kronos_cli.wording import file_error, in_own_words
+from kronos_cli.wording import in_own_words
 from kronos_client.client import FinetuneHandle, FinetuneState, ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError
 from kronos_client.contract.finetune import PLACEHOLDER_PATH

@@ -10,12 +10,12 @@ import click
 from rich.console import Console
 
 from kronos_cli.commands import options
+from kronos_cli.files.errors import file_error
 from kronos_cli.files.inputs import FileReader, Source, find_inputs
 from kronos_cli.files.output import KINDS, ForecastFolder, ForecastTable, Kind, LongForm, OutputExists
 from kronos_cli.files.run import ForecastRun, Tally
 from kronos_cli.one_line_errors import error_as_json, error_is_printed
 from kronos_cli.settings import get_settings
-from kronos_cli.wording import file_error
 from kronos_client.client import ForecastClient
 from kronos_client.contract.results import SeriesForecast
 from kronos_client.core.forecast_request import default_sample_count

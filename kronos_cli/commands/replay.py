@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from kronos_cli.commands import options
+from kronos_cli.files.errors import file_error
 from kronos_cli.files.inputs import FileReader
 from kronos_cli.settings import get_settings
-from kronos_cli.wording import file_error
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import ErrorCode, JobError, refusal
 from kronos_client.contract.manifest import OF_A_SERIES, Manifest

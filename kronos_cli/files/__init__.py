@@ -3,4 +3,5 @@
 - ``inputs``: the series of the files.
 - ``run``: sends them and waits.
 - ``output``: tables and JSON, printed or written.
+- ``errors``: errors about files, with the command's options.
 """

@@ -12,7 +12,7 @@ from typing import Final
 
 import pandas as pd
 
-from kronos_cli.wording import file_error
+from kronos_cli.files.errors import file_error
 from kronos_client.core.options import ForecastOptions
 from kronos_model.bars.files.find import SUFFIXES, distinct_names, files_below, without_suffix
 from kronos_model.bars.files.lookback import CandleFile, Lookback

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from kronos_cli.files.errors import job_error
 from kronos_cli.files.inputs import FileReader, ForecastWork, Source, read_work
 from kronos_cli.files.output import ForecastFolder, forecast_record
 from kronos_cli.terminal import progress_bar
-from kronos_cli.wording import in_own_words, job_error
+from kronos_cli.wording import in_own_words
 from kronos_client.client import ForecastClient
 from kronos_client.contract.errors import JobError
 from kronos_client.contract.results import SeriesForecast
