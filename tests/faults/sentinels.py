@@ -2,6 +2,8 @@
 
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from tests.waiting import await_true
 
 SERVICE = "kronos-test"
 NUM_SENTINELS = 3
-DOWN_AFTER_MS, FAILOVER_MS = 500, 3000
+DOWN_AFTER_MS, FAILOVER_MS = 2000, 3000
+"""Sentinels that give a server 500 ms to answer took new primaries for dead, and replaced them again."""
 
 
 class RedisWithSentinels(RedisUnderFault):
@@ -73,11 +76,12 @@ class RedisWithSentinels(RedisUnderFault):
         return time.monotonic() - began
 
     def replace(self) -> None:
-        """Start the killed server again, as a replica of the primary."""
+        """Start the killed server again, as a replica of the primary that the sentinels agree on."""
         (left,) = self.servers
         (port,) = set(self._ports) - {left}
         self.start_server(port, replica_of=left)
-        await_true(lambda: self._info(left).get("connected_slaves") == 1, "the replica follows")
+        await_true(lambda: self._has_replica(left), "the replica follows")
+        await_true(lambda: all(self._watched(left)), "the sentinels know the new primary")
 
     def stop(self) -> None:
         for process in (*self._sentinels, *self.servers.values()):
@@ -100,15 +104,21 @@ class RedisWithSentinels(RedisUnderFault):
         return ChildProcess("sentinel", [str(self._binary), str(path), "--sentinel"])
 
     def _is_watched(self) -> bool:
-        try:
-            for port in self.sentinel_ports:
-                with self._at(port, self._sentinel_password) as sentinel:
-                    (state,) = sentinel.sentinel_masters().values()
-                if state["num-other-sentinels"] != NUM_SENTINELS - 1 or state["num-slaves"] != 1:
-                    return False
-        except (RedisError, ValueError):
-            return False
-        return self._info(self._ports[0]).get("connected_slaves") == 1
+        return self._has_replica(self._ports[0]) and all(self._watched(self._ports[0]))
+
+    def _has_replica(self, primary: int) -> bool:
+        """Whether a replica has all that the primary has. Sentinels promote no other."""
+        return bool(self._info(primary).get("slave0", {}).get("state") == "online")
+
+    def _watched(self, primary: int) -> Iterator[bool]:
+        """Whether each sentinel watches this primary with its replica, and knows the other sentinels."""
+        for port in self.sentinel_ports:
+            with suppress(RedisError, ValueError), self._at(port, self._sentinel_password) as sentinel:
+                (state,) = sentinel.sentinel_masters().values()
+                known = state["port"], state["num-other-sentinels"], state["num-slaves"]
+                yield known == (primary, NUM_SENTINELS - 1, 1)
+                continue
+            yield False
 
     def _info(self, port: int) -> dict[str, Any]:
         try:
