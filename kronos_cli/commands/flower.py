@@ -29,6 +29,9 @@ def flower(address: str, port: int) -> None:
         raise click.ClickException(
             "KRONOS_FLOWER_PASSWORD is not set: set it, because Flower shows all jobs and can revoke them"
         )
+    from worker.app import app  # takes a second
+
+    app.conf.imports = ()  # workers' tasks need torch, and Flower needs no task
     # In Flower's own variable: every user of the machine can read a command line.
     os.environ["FLOWER_BASIC_AUTH"] = f"{settings.flower_user}:{settings.flower_password.get_secret_value()}"
     # Each start of a worker has a new name. Old names are removed after 600 s.
