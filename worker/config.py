@@ -1,6 +1,5 @@
-"""The Celery configuration of workers and of Flower, and workers' node names. No torch."""
+"""The Celery configuration of workers and of Flower. No torch."""
 
-import re
 from typing import Final
 
 from celery import Celery
@@ -8,10 +7,6 @@ from celery import Celery
 from kronos_client.celery_app import celery_config
 from kronos_client.contract.names import Role
 from worker.settings import WorkerSettings
-
-DEFAULT_MODEL: Final = "kronos-small"
-MAX_MODEL_CHARS: Final = 40
-"""Length of the model's part of a node name."""
 
 _BACKENDS: Final = "worker.broker.result_backend"
 RESULT_BACKENDS: Final = {
@@ -52,16 +47,3 @@ def make_worker_app(settings: WorkerSettings) -> Celery:
     app.conf.update(worker_config(settings))
     app.loader.override_backends = RESULT_BACKENDS
     return app
-
-
-def node_name(settings: WorkerSettings, device: str, host: str, pid: int) -> str:
-    """The default name, such as ``forecast-cuda0-kronos-small-4711@host`` or ``finetune-cpu-4711@host``.
-
-    The model's part is the last part of its hub id, folder or name, safe in queue names and URLs. The process
-    id makes the name unique on its host.
-    """
-    parts = [settings.role, device.replace(":", "")]
-    if settings.role == "forecast":
-        last = re.split(r"[/\\]", (settings.model or DEFAULT_MODEL).rstrip("/\\"))[-1].lower()
-        parts.append(re.sub(r"[^a-z0-9._]+", "-", last).strip("-.")[:MAX_MODEL_CHARS] or "model")
-    return f"{'-'.join(parts)}-{pid}@{host}"

@@ -27,14 +27,13 @@ from worker.broker.connecting import ConnectionPause, redis_of
 from worker.broker.consuming import rounds
 from worker.broker.steps import ClaimRenewal, EventBuffer, QueueWatcher, TransportCheck
 from worker.celery_types import Worker
-from worker.config import node_name
 from worker.inference.capacity import MAX_CALLBACK_JOBS, Capacity, CapacityStep
 from worker.inference.forced_shutdown import EXIT_STATUS, ShutdownLimit, end_worker
 from worker.inference.gpu_failover import GpuFailover
 from worker.inference.pools import WaitingThreadsPool, is_given
 from worker.inference.probe import ProbeError, run_probe
 from worker.monitoring import tracing
-from worker.process import WorkerProcess, current
+from worker.process import WorkerProcess, current, node_name
 from worker.settings import explain, get_settings
 
 log = logging.getLogger(__name__)

@@ -1,9 +1,10 @@
-"""What a worker's process is in both roles: its claims, metrics, state and announcement. No torch."""
+"""What a worker's process is in both roles: its name, claims, metrics, state and announcement. No torch."""
 
 import logging
 import math
 import os
 import platform
+import re
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-
+DEFAULT_MODEL: Final = "kronos-small"
+MAX_MODEL_CHARS: Final = 40
+"""Length of the model's part of a node name."""
 RETRY_DELAY_S: Final = 1.0
 """Without this delay, a job that cannot run now would come back at once, again and again."""
 
@@ -188,3 +191,16 @@ class WorkerState:
 
 
 current = WorkerState()
+
+
+def node_name(settings: WorkerSettings, device: str, host: str, pid: int) -> str:
+    """The default name, such as ``forecast-cuda0-kronos-small-4711@host`` or ``finetune-cpu-4711@host``.
+
+    The model's part is the last part of its hub id, folder or name, safe in queue names and URLs. The process
+    id makes the name unique on its host.
+    """
+    parts = [settings.role, device.replace(":", "")]
+    if settings.role == "forecast":
+        last = re.split(r"[/\\]", (settings.model or DEFAULT_MODEL).rstrip("/\\"))[-1].lower()
+        parts.append(re.sub(r"[^a-z0-9._]+", "-", last).strip("-.")[:MAX_MODEL_CHARS] or "model")
+    return f"{'-'.join(parts)}-{pid}@{host}"
