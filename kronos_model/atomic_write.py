@@ -14,7 +14,8 @@ from kronos_model.errors import DiskFull
 STAGING = ".{name}.{unique}.tmp"
 STAGING_AGE_S = 24 * 3600
 """A staging folder of this age was left by a process that crashed."""
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
+FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT}) | FORBIDDEN
 """Errors of writing that last until room is made, or writing is allowed."""
 
 
@@ -48,7 +49,14 @@ def disk_errors(path: Path, *further: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise DiskFull(f"{path} cannot be written: {error}; make room, or choose another folder") from error
+        raise DiskFull(not_written(path, error)) from error
+
+
+def not_written(path: Path, error: Exception) -> str:
+    """The message about a file that an error kept from being written."""
+    is_forbidden = isinstance(error, OSError) and error.errno in FORBIDDEN
+    remedy = "let this process write there" if is_forbidden else "make room"
+    return f"{path} cannot be written: {error}; {remedy}, or choose another folder"
 
 
 def sweep(folder: Path, staging: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kronos_client.contract.errors import ErrorCode, JobError
+from kronos_model.atomic_write import not_written
 from kronos_model.bars.columns import CLOSE, COLUMNS, FloatArray
 from kronos_model.forecast import path_quantiles
 
@@ -110,8 +111,7 @@ class ForecastStore:
         try:
             yield
         except (OSError, sqlite3.Error) as error:
-            text = f"{self._path} cannot be written: {error}; make room, or choose another folder"
-            raise JobError(ErrorCode.DISK_FULL, text, "output") from error
+            raise JobError(ErrorCode.DISK_FULL, not_written(self._path, error), "output") from error
 
 
 def _bytes(values: NDArray[Any]) -> bytes:

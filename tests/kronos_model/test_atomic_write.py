@@ -1,5 +1,7 @@
 """A file is replaced whole or stays as it was."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -50,3 +52,11 @@ def test_disk_errors_name_the_file_and_a_remedy(tmp_path: Path) -> None:
     refused = pytest.raises(DiskFull, match=r"state\.json cannot be written: .*; make room")
     with refused, disk_errors(path), atomic_write(path):
         pass
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.ENOSPC, "make room"), (errno.EROFS, "let this process write there")]
+)
+def test_where_writing_is_forbidden_room_is_no_remedy(number: int, remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(DiskFull, match=f"; {remedy}, or choose another folder"), disk_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
