@@ -2,8 +2,6 @@
 
 import secrets
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +43,7 @@ class RedisWithSentinels(RedisUnderFault):
         query = f"master={SERVICE}&sentinel_password={self._sentinel_password}{tls_query}"
         self.url = f"sentinel://:{self._password}@{places}/0?{query}"
         self.connection = connect(self.url)
-        await_true(self._is_watched, "the sentinels know the replica and each other")
+        await_true(lambda: self._is_watched(self._ports[0]), "the sentinels know the replica and each other")
 
     def start_server(self, port: int, replica_of: int | None) -> None:
         """Start a server without data, as a replica if the port of its primary is given."""
@@ -62,8 +60,9 @@ class RedisWithSentinels(RedisUnderFault):
         return port
 
     def kill_primary(self) -> int:
-        """SIGKILL. Returns the port of the server that is left."""
+        """SIGKILL, once the sentinels can replace it. Returns the port of the server that is left."""
         port = self.primary_port
+        await_true(lambda: self._is_watched(port), "the sentinels know the primary and a whole replica")
         (left,) = set(self.servers) - {port}
         self._end(self.servers.pop(port))
         return left
@@ -76,12 +75,11 @@ class RedisWithSentinels(RedisUnderFault):
         return time.monotonic() - began
 
     def replace(self) -> None:
-        """Start the killed server again, as a replica of the primary that the sentinels agree on."""
+        """Start the killed server again, as a replica of the primary."""
         (left,) = self.servers
         (port,) = set(self._ports) - {left}
         self.start_server(port, replica_of=left)
-        await_true(lambda: self._has_replica(left), "the replica follows")
-        await_true(lambda: all(self._watched(left)), "the sentinels know the new primary")
+        await_true(lambda: self._info(left).get("connected_slaves") == 1, "the replica follows")
 
     def stop(self) -> None:
         for process in (*self._sentinels, *self.servers.values()):
@@ -103,22 +101,19 @@ class RedisWithSentinels(RedisUnderFault):
         path.write_text("\n".join([*lines, ""]))
         return ChildProcess("sentinel", [str(self._binary), str(path), "--sentinel"])
 
-    def _is_watched(self) -> bool:
-        return self._has_replica(self._ports[0]) and all(self._watched(self._ports[0]))
+    def _is_watched(self, primary: int) -> bool:
+        """Whether a replica has all of this primary, and all sentinels know both and each other."""
+        has_replica = self._info(primary).get("slave0", {}).get("state") == "online"
+        return has_replica and all(self._knows(port, primary) for port in self.sentinel_ports)
 
-    def _has_replica(self, primary: int) -> bool:
-        """Whether a replica has all that the primary has. Sentinels promote no other."""
-        return bool(self._info(primary).get("slave0", {}).get("state") == "online")
-
-    def _watched(self, primary: int) -> Iterator[bool]:
-        """Whether each sentinel watches this primary with its replica, and knows the other sentinels."""
-        for port in self.sentinel_ports:
-            with suppress(RedisError, ValueError), self._at(port, self._sentinel_password) as sentinel:
+    def _knows(self, sentinel_port: int, primary: int) -> bool:
+        try:
+            with self._at(sentinel_port, self._sentinel_password) as sentinel:
                 (state,) = sentinel.sentinel_masters().values()
-                known = state["port"], state["num-other-sentinels"], state["num-slaves"]
-                yield known == (primary, NUM_SENTINELS - 1, 1)
-                continue
-            yield False
+        except (RedisError, ValueError):
+            return False
+        known = state["port"], state["num-other-sentinels"], state["num-slaves"]
+        return bool(known == (primary, NUM_SENTINELS - 1, 1))
 
     def _info(self, port: int) -> dict[str, Any]:
         try:
