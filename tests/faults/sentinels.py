@@ -26,12 +26,15 @@ class RedisWithSentinels(RedisUnderFault):
 
     Args:
         tls: Lines of configuration for TLS, and what the URL says of it.
+        binary: The redis-server, if not the one that ``kronos up`` would start, which may lack TLS.
     """
 
-    def __init__(self, folder: Path, tls: tuple[list[str], str] = ([], "")) -> None:
+    def __init__(
+        self, folder: Path, tls: tuple[list[str], str] = ([], ""), binary: Path | None = None
+    ) -> None:
         folder.mkdir(parents=True)
         self._tls_lines, tls_query = tls
-        self._folder, self._binary = folder, find_redis_server()
+        self._folder, self._binary = folder, binary or find_redis_server()
         self._password, self._sentinel_password = secrets.token_hex(8), secrets.token_hex(8)
         self._ports = [free_port() for _ in range(2)]
         self.servers: dict[int, ChildProcess] = {}

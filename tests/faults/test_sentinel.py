@@ -59,13 +59,13 @@ def test_a_primary_killed_under_load(
 
 
 def test_a_waiting_client_goes_on_after_a_failover_with_tls(tmp_path: Path, candles: pd.DataFrame):
-    redis_with_tls()
+    binary = redis_with_tls()
     certificates = Certificates(tmp_path)
     certificates.make()
     lines = [f"tls-{name} {certificates[file]}" for name, file in TLS_FILES.items()]
     lines.append("tls-auth-clients no")
     query = f"&tls=true&ssl_ca_certs={certificates['ca.pem']}"
-    redis = RedisWithSentinels(tmp_path / "redis", (lines, query))
+    redis = RedisWithSentinels(tmp_path / "redis", (lines, query), binary)
     fleet = Fleet(redis, tmp_path, KRONOS_VISIBILITY_TIMEOUT_S="3", PACE_S="0.05")
     try:
         fleet.start()
