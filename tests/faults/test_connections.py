@@ -26,7 +26,9 @@ def test_every_connection_killed_while_busy(
         for _ in range(8):
             accounts.submit_until_accepted(client, "long")
         await_true(lambda: any(accounts.in_hand(worker.node) for worker in fleet.running), "busy")
-        assert redis.kill_connections() >= 4
+        # On a busy machine they may not all have come back since the last kill.
+        await_true(lambda: redis.num_connections() >= 4, "connections to kill")
+        redis.kill_connections()
         time.sleep(1)
     accounts.assert_balanced()
     assert len(fleet.running) == 2, fleet.logs()
