@@ -11,7 +11,7 @@ from kronos_client.contract.job_limits import Limits
 from kronos_client.contract.schemas import example
 from tests.page.conftest import RoutedVisit, go_to, wait_until
 from tests.page.test_operation import PHONE, axe_problems
-from tests.page.test_routed import CLOSES, DAYS, WORKER, end, problem, with_file
+from tests.page.test_routed import CLOSES, CONTENT, DAYS, FILE, WORKER, end, problem, with_file
 
 ADDRESS = "backtests/one"
 RESULT = example("backtest-result")
@@ -134,6 +134,25 @@ def test_a_link_shows_a_backtest_and_a_key_fetches_its_report(answered: RoutedVi
     assert (request.headers["accept"], request.headers["authorization"]) == ("text/html", "Bearer a key")
 
 
+def test_a_file_is_opened_where_the_user_is_and_a_refused_one_where_its_form_is(answered: RoutedVisit):
+    answered.answers["candles"] = CONTENT
+    page = answered.open("#/backtest")
+    wait_until(page, "() => document.querySelector('#backtest-data').options.length === 2")
+    page.select_option("#backtest-data", "stored.csv")
+    page.set_input_files("#backtest-file", FILE)
+    wait_until(page, "() => document.querySelector('#backtest-data').value === 'file:'")
+    assert page.locator("#backtest").is_visible()
+    page.click("#test")
+    page.wait_for_selector("#tested")
+    (sent,) = [request for request in answered.requests if request.method == "POST" and "back" in request.url]
+    assert sent.post_data_json["data"]["instruments"][0]["id"] == "bars"
+    answered.expected_failures = 1
+    answered.answers["candles"] = problem(422, code="FILE", detail="Is 03/04 in March?", field="date_format")
+    page.set_input_files("#backtest-file", FILE)
+    page.wait_for_selector("#file-problem:has-text('March')")
+    assert page.locator("#date-format").is_visible()
+
+
 def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     progress = {"stage": "forecasting", "forecasts_done": 20, "forecasts_total": 80, "seconds_left": 90}
     event = json.dumps({"state": "running", "progress": progress})
@@ -143,7 +162,7 @@ def test_progress_a_stored_file_and_refusals(answered: RoutedVisit):
     page = answered.open("#/backtest")
     page.evaluate(SEE_STATES)  # the stream ends at once, so each state is shown for a moment only
     page.click("#test")
-    assert page.inner_text("#backtest-form-problem").startswith("Open a file under Forecast")
+    assert page.inner_text("#backtest-form-problem").startswith("Choose a file first")
     wait_until(page, "() => document.querySelector('#backtest-data').options.length === 2")
     page.select_option("#backtest-data", "stored.csv")
     page.click("#backtest-advanced summary")

@@ -64,6 +64,7 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     assert re.search(decimals, sentence), "the file has four decimals"
     assert page.locator("#invite").is_visible()
     assert page.locator("#open-own").is_visible()
+    assert page.locator(".ask #held-out").is_visible(), "how a forecast would have done is asked for at once"
     label = page.get_attribute("#chart", "aria-label")
     assert "Candles of sample.csv, 464 bars up to Fri, Jan 17, 2025, 01:40 PM" in label
     assert f"forecast of {example.HORIZON} bars" in label

@@ -136,8 +136,10 @@ def test_a_job_that_goes_on_is_cancelled_from_its_row_and_one_that_ended_is_remo
     page = list_of_jobs(routed)
 
     def cancel(route: "Route") -> None:
+        if route.request.method == "GET":  # the list is read again meanwhile
+            return route.fulfill(json={"state": "queued"})
         routed.answers["forecasts/two"] = {"state": "cancelled"}
-        route.fulfill(json={"state": "cancelled"})
+        return route.fulfill(json={"state": "cancelled"})
 
     page.wait_for_selector("#recent-jobs .state-queued")
     routed.answers["forecasts/two"] = cancel

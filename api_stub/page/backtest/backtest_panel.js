@@ -7,6 +7,7 @@ import { Reading } from "../common/reading.js"
 import { Settings, showChanged } from "../common/settings.js"
 import { hashOf, keepVerdicts } from "../common/skill.js"
 import { reason } from "../common/texts.js"
+import { currentView } from "../common/views.js"
 import { idOf } from "../forecast/candle_file.js"
 
 const AT_HAND = "file:" // no data set can have this name
@@ -34,18 +35,19 @@ export class BacktestPanel {
       this.#saveReport(event).catch((error) => showText(byId("testing-problem"), reason(error)))))
   }
 
-  /** Offers the file that is open for a forecast. */
+  /** Offers the file that is open for a forecast, and chooses one that is opened here. */
   onCandles(candles) {
     this.#candles = candles
     const text = candles ? `${candles.name} (open)` : "none is open yet"
     this.datasets.further.set("backtest-data", [[AT_HAND, text]])
     this.datasets.show()
+    if (candles && currentView() === "backtest") byId("backtest-data").value = AT_HAND
   }
 
   #check(form) {
     const isMissing = byId("backtest-data").value === AT_HAND && !this.#candles
     const isSame = byId("backtest-other").value && byId("backtest-other").value === byId("backtest-model").value
-    if (isMissing) return "Open a file under Forecast first, or choose one that the service stores."
+    if (isMissing) return "Choose a file first: one of yours, or one that the service stores."
     return isSame ? "Compare with another model, or with none." : badField(form)
   }
 

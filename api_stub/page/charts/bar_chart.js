@@ -1,6 +1,6 @@
 /** A chart of bars or intervals in groups, one of each forecaster, and a line where they should end. */
 import { made } from "../common/elements.js"
-import { figure } from "../common/format.js"
+import { figure, signed } from "../common/format.js"
 import { keyOf } from "./step_chart.js"
 
 const MAX_WRITTEN = 12 // bars with their values; more have no room
@@ -13,9 +13,9 @@ function endsOf(value) {
 }
 
 /**
- * Adds a chart to `parent`: `lines` are `{text, colour, values}` of each forecaster, with a value for each of `groups`,
- * a number or the `{difference, low, high, verdict}` of a comparison; `target` is the `{text, value}` of where bars
- * should end; `written` makes the text of a value; screen readers say `described`.
+ * Adds a chart to `parent`: `lines` are `{text, colour, values}`, with a value for each of `groups`, a number or the
+ * `{difference, low, high, verdict}` of a comparison; `target` is the `{text, value}` of where bars should end;
+ * `written` makes the text of a value; screen readers say `described`.
  */
 export function barChart(parent, title, groups, lines, target, written, described) {
   const values = lines.flatMap(({ values: own }) => own)
@@ -38,9 +38,11 @@ export function barChart(parent, title, groups, lines, target, written, describe
   const group = (name, place) => made("div", { class: "group" },
     ...lines.map(({ values: own, colour }) => bar(own[place], colour)), made("span", { class: "name" }, name))
   const ticks = Array.from({ length: last - first + 1 }, (_, place) => step * (first + place))
-  const plot = made("div", { class: "bars", role: "img", "aria-label": described },
-    ...ticks.map((tick) => mark("tick", "grid", [tick, tick, tick], figure(tick).replace("-", "−"))),
+  const isDifference = typeof values[0] === "object" // from the target, above which is better
+  const plot = made("div", { class: isDifference ? "bars differences" : "bars", role: "img", "aria-label": described },
+    ...ticks.map((tick) => mark("tick", "grid", [tick, tick, tick], isDifference && tick ? signed(tick) : figure(tick).replace("-", "−"))),
     mark("target", "soft", Array(3).fill(target.value)), ...groups.map(group))
+  plot.style.setProperty("--at", below(target.value))
   const key = keyOf([...lines, { text: target.text, colour: "soft", isDashed: true }])
   parent.append(made("div", { class: "drawn" }, made("h3", {}, title), key, plot))
 }

@@ -68,7 +68,7 @@ export function drawAgainstBaseline(parent, models) {
   const written = (by) => signed(by.difference ?? by, (percent) => price(percent, 1))
   const spoken = shown.map(({ text, values: [{ difference, low, high }] }) => (
     `${text}: ${written(difference)} %${low === null ? "" : `, 95 % sure: ${written(low)} to ${written(high)} %`}`))
-  const title = "How much better than the baseline, in % of its error, by bars ahead; lines: 95 % sure"
+  const title = "Better or worse than the baseline, in % of its error, by bars ahead; lines: 95 % sure"
   const target = { text: "as good as the baseline", value: 0 }
   barChart(parent, title, ["all bars", ...groups], shown, target, written, spoken.join("; "))
 }
@@ -101,7 +101,8 @@ export function verdictLines(sentences, head = verdictHead(sentences)) {
   const others = lines.filter((line) => !ranges.includes(line))
   const [number, than] = numberOf(sentences)
   const text = number && ` ${than.replaceAll(" -", " −").replace("interval", "sure:").replaceAll(" %", "\u00a0%")})`
-  const by = number ? [head && ": ", made("b", { class: kindOf(sentences[0]) }, number), text] : []
+  if (number && head) head.append(made("span", { class: "heard" }, ": "))
+  const by = number ? [made("b", { class: kindOf(sentences[0]) }, number), text] : []
   const folded = made("details", {}, made("summary", {}, "In detail"), ...others)
   return [made("p", { class: "verdict" }, head, ...by), ...ranges, folded]
 }

@@ -103,11 +103,8 @@ function defaultOf(field) {
 }
 
 function set(field, value) {
-  if (isBox(field)) {
-    field.checked = value === "true"
-    return
-  }
+  if (isBox(field)) field.checked = value === "true"
   const isMissing = field.tagName === "SELECT" && ![...field.options].some((option) => option.value === value)
   if (isMissing) field.append(made("option", { value }, value)) // it may be offered once the service has answered
-  field.value = value
+  if (!isBox(field)) field.value = value
 }

@@ -7,10 +7,9 @@ const DAY = 86400
 /** The seconds of each timestamp on the clock as written, as the model reads it; of instants if clocks go back. */
 export function chartTimes(texts) {
   const walls = texts.map(clockOf)
-  return isAscending(walls) ? walls : texts.map((text) => clockOf(text) - (offsetOf(text) ?? 0))
+  const isAscending = walls.every((wall, index) => !index || wall > walls[index - 1])
+  return isAscending ? walls : texts.map((text) => clockOf(text) - (offsetOf(text) ?? 0))
 }
-
-export const isAscending = (times) => times.every((time, index) => index === 0 || time > times[index - 1])
 
 /** Whether bars are shorter than a day, so that the time of day must be shown. */
 export const isIntraday = (times) => times.some((time) => time % DAY !== times[0] % DAY)

@@ -5,7 +5,7 @@ import { bars, count, mapValues, timesOf } from "../common/format.js"
 import { Reading } from "../common/reading.js"
 import { showChanged } from "../common/settings.js"
 import { reason } from "../common/texts.js"
-import { showView } from "../common/views.js"
+import { currentView, showView } from "../common/views.js"
 
 const MAX_BARS = 16_384 // lookback and held-out bars
 
@@ -39,7 +39,12 @@ export class CandleFile {
   /** Calls `onCandles` with the bars of each file that is opened. */
   constructor(onCandles) {
     this.onCandles = onCandles
-    byId("file").addEventListener("change", () => this.#open(byId("file").files))
+    for (const input of [byId("file"), byId("backtest-file")]) {
+      input.addEventListener("change", () => {
+        this.#open([...input.files])
+        input.value = "" // so that the same file can be chosen again once it is corrected
+      })
+    }
     for (const id of ["file-form", "instrument"]) {
       byId(id).addEventListener("change", ({ target }) => {
         if (target.id === "id-column") byId("instrument").value = ""
@@ -62,9 +67,13 @@ export class CandleFile {
     const { type, target, dataTransfer: { types, files } } = event
     if (!types.includes("Files")) return
     event.preventDefault()
-    byId("drop").classList.toggle("over", type === "dragover")
-    if (type !== "drop" || byId("finetune").contains(target)) return
-    showView("forecast")
+    for (const part of document.querySelectorAll(".drop, .upload")) part.classList.toggle("over", type === "dragover")
+    if (type === "drop" && !byId("finetune").contains(target)) this.#take(files)
+  }
+
+  /** Opens a file where the user is, if that is of use there. */
+  #take(files) {
+    if (currentView() !== "backtest") showView("forecast")
     this.#open(files)
   }
 
@@ -80,8 +89,7 @@ export class CandleFile {
     const text = clipboardData.getData("text/plain")
     const isTyping = target instanceof Element && target.closest("input, select")
     if (isTyping || !(clipboardData.files.length || text.includes("\n"))) return
-    showView("forecast")
-    this.#open(clipboardData.files.length ? clipboardData.files : [new File([text], "pasted.csv")])
+    this.#take(clipboardData.files.length ? clipboardData.files : [new File([text], "pasted.csv")])
   }
 
   async #open([file, ...others]) {
@@ -105,12 +113,12 @@ export class CandleFile {
       this.#show(new Candles(isOne ? file.name : id, timestamps, columns, timezone), answer)
     } catch (error) {
       if (reading !== this.#reading) return
+      showView("forecast") // which has the fields that say how to read it
       showText(byId("file-name"), this.#shown)
       this.reading.onRefusal(error)
       showText(byId("file-problem"), reason(error), error instanceof Unreachable ? () => this.#open([file]) : null)
       byId("file-problem").scrollIntoView({ block: "nearest" }) // the file may have been dropped elsewhere
     }
-    byId("file").value = "" // so that the same file can be chosen again once it is corrected
   }
 
   #query(name) {

@@ -1,6 +1,6 @@
 /** What a chart shows at each time: a known bar, a bar that followed, the forecast of it, and earlier ones. */
 import { mapValues } from "../common/format.js"
-import { chartTimes, isAscending } from "../common/times.js"
+import { chartTimes } from "../common/times.js"
 
 /**
  * The points of a chart by their seconds.
@@ -12,14 +12,11 @@ export function pointsOf(lookback, actual, forecast, past = []) {
   const stamps = [...lookback.timestamps, ...actual.timestamps]
   const known = new Set(stamps)
   const future = forecast?.timestamps.filter((stamp) => !known.has(stamp)) ?? []
-  let texts = [...stamps, ...future]
-  let seconds = chartTimes(texts)
-  if (!isAscending(seconds)) {
-    // The times of the forecast differ from those of the actual bars: sort them together.
-    const order = seconds.map((_, index) => index).sort((one, other) => seconds[one] - seconds[other])
-    texts = order.map((index) => texts[index])
-    seconds = order.map((index) => seconds[index])
-  }
+  const all = [...stamps, ...future]
+  const times = chartTimes(all)
+  // The times of the forecast may differ from those of the actual bars: they are sorted together.
+  const order = [...all.keys()].sort((one, other) => times[one] - times[other])
+  const [texts, seconds] = [all, times].map((of) => order.map((index) => of[index]))
   const at = new Map(texts.map((text) => [text, { text }]))
   fillBars(lookback, "bar", at)
   fillBars(actual, "actual", at)

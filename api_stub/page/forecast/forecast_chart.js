@@ -6,7 +6,7 @@ import { Ahead } from "../charts/ahead.js"
 import { BandView, LinesView } from "../charts/band_series.js"
 import { chartOptions, colour, followSize, withColours } from "../charts/colours.js"
 import { made } from "../common/elements.js"
-import { axisText, compact, decimalsOf, lengthOf, price, signed, writingOf } from "../common/format.js"
+import { axisText, compact, decimalsOf, lengthOf, price, rangeName, signed, writingOf } from "../common/format.js"
 import { isIntraday } from "../common/times.js"
 import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
@@ -16,6 +16,7 @@ const CANDLE_PX = 5.5 // of a bar at first, unless fewer candles than a third of
 const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
+const MIN_NAMED_PX = 480 // in a narrower chart, the name of a range would cover the values of a bar
 const LOOKED_AT = 1000 // bars by whose prices those at the scale are rounded
 const NO_PANE = 0.001 // of a series without volume
 const COLOURS = {
@@ -35,7 +36,7 @@ export class ForecastChart {
   #shows = "start" // what is fitted to the width: the start, all, or so many bars; null once the user has moved it
   #ahead = [new Ahead("forecast"), new Ahead()] // of the prices, and of the volume
   #line = null
-  #tag = null // the line and the label of the last close
+  #tags = [] // the last close's line and label, and the labels where the fan ends
   #legend = made("p", { class: "legend" })
   /** Whether the scale of prices holds the whole of the widest range, even if that flattens the candles. */
   isWhole = false
@@ -212,14 +213,18 @@ export class ForecastChart {
     // Every line of the forecast begins at the last known close.
     const close = anchor?.[1].bar.close
     const begun = (items, first) => items.length && anchor ? [{ time: anchor[0], ...first }, ...items] : items
-    if (this.#tag) candles.removePriceLine(this.#tag)
-    this.#tag = anchor ? candles.createPriceLine(
-      { price: close, color: close < anchor[1].bar.open ? down : up, lineWidth: 1, lineStyle: LineStyle.Dotted, title: "" }) : null
+    this.#tags.forEach((tag) => candles.removePriceLine(tag))
+    const tagged = (price, color, title, lineVisible = false) => candles.createPriceLine(
+      { price, color, lineWidth: 1, lineStyle: LineStyle.Dotted, title, lineVisible })
+    this.#tags = anchor ? [tagged(close, close < anchor[1].bar.open ? down : up, "", true)] : []
     const line = from((point) => point.mean && { value: middleOf(point) })
     mean.setData(asCandles ? [] : begun(line, { value: close }))
     meanCandles.setData(asCandles ? from((point) => point.mean) : [])
     const levels = this.#drawn.forecast ? Object.keys(this.#drawn.forecast.quantiles) : []
     const bands = bandsOf(levels)
+    const ends = bands.outer?.map((level) => this.#drawn.forecast.quantiles[level].close.at(-1)) ?? []
+    const isNamed = this.element.clientWidth > MIN_NAMED_PX
+    this.#tags.push(...ends.map((end) => tagged(end, colour("outer-edge"), isNamed ? rangeName(...bands.outer) : "")))
     this.cut = this.isWhole ? null : tooWide(this.#drawn, bands.widest)
     for (const name of ["widest", "outer", "inner"]) {
       const [low, high] = bands[name]?.map((level) => levels.indexOf(level)) ?? []

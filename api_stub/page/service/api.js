@@ -23,10 +23,7 @@ export const key = { get: () => sessionStorage.getItem(ITEM) ?? "", set: (text) 
 /** Functions to call if a request is refused because its key is missing or wrong. */
 export const onUnauthorized = new Set()
 
-const asJson = (response) => response.json()
-const asStream = (response) => response.body
-
-async function send(method, path, { body, headers = {}, silentMs = SILENT_MS, read = asJson } = {}) {
+async function send(method, path, { body, headers = {}, silentMs = SILENT_MS, read = (answer) => answer.json() } = {}) {
   const sent = { ...headers }
   if (key.get()) sent.Authorization = `Bearer ${key.get()}`
   const patienceMs = silentMs + (body?.size ?? body?.length ?? 0) / SLOW_BYTES_PER_MS
@@ -89,7 +86,7 @@ export const remove = (path) => send("DELETE", path)
 export async function* states(path, signal) {
   while (!signal.aborted) {
     try {
-      const body = await send("GET", `${path}/events`, { headers: { Accept: "text/event-stream" }, read: asStream })
+      const body = await send("GET", `${path}/events`, { headers: { Accept: "text/event-stream" }, read: (answer) => answer.body })
       for await (const state of dataOf(body, signal)) {
         yield state
         if (hasEnded(state)) return
