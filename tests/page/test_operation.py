@@ -375,7 +375,7 @@ def test_workers_stand_in_pools_with_waiting_jobs_load_and_speed_over_time(route
         ["worker@test", *of_cpu, "Busy", "25 %", "1,200 bars/s", "0 paths", "kronos-tiny", "0", "0", "1 s"],
         ["second@test", *of_cpu, "Busy", "50 %", "300 bars/s", "0 paths", "kronos-tiny", "0", "0", "1 s"],
         ["Training and backtests, processor", "1 of 1 ready", "0 %", "0 jobs"],
-        ["t@test", *of_cpu, "Idle", "0 %", "training and backtests", "0", "0", "1 s"],
+        ["t@test", *of_cpu, "Idle", "0 %", "training", "0", "0", "1 s"],
     ]
     assert page.inner_text("#readiness") == "3 of 3 workers ready: processor"
     full = [worker | {"sequences_running": 64}, trainer, second]

@@ -97,8 +97,7 @@ export class BacktestPanel {
     byId("other-backtest").value = ""
     byId("other").hidden = !others.length
     offer(byId("other-backtest"), [["", "no other backtest"], ...others])
-    showText(byId("other-problem"), null)
-    this.#draw()
+    this.#compare()
     byId("whole-report").href = `v1/backtests/${encodeURIComponent(this.job.id)}/report`
   }
 

@@ -5,10 +5,11 @@ import { LineStyle } from "../vendor/lightweight-charts/lightweight-charts.js"
 import { byId, made, offer, showText, whole } from "../common/elements.js"
 import { bars, count, figure, mapValues, percent, price, share, signed, timesOf } from "../common/format.js"
 import {
-  COLOURS, NAIVE, comparison, drawAgainstBaseline, scoresTable, verdictHead, verdictLines,
+  COLOURS, NAIVE, comparison, drawAgainstBaseline, scoresTable, verdictBox, verdictHead, verdictLines,
 } from "../common/scores.js"
 import { Candles } from "../forecast/candle_file.js"
 import { ForecastChart } from "../forecast/forecast_chart.js"
+import { inWords as inPageWords } from "../common/texts.js"
 import { promotion } from "../service/promotion.js"
 
 const MAX_MARKED = 12 // points of a line; more would hide it
@@ -40,9 +41,11 @@ export function showReport(report, id, file) {
     `${count(asked.horizon)} forecast.${leftOut.windows ? ` ${count(leftOut.windows)} of the forecasts failed.` : ""}`)
   const heads = names.map((name) => verdictHead(models[name].verdict))
   const isSame = names.length > 1 && new Set(heads.map(({ textContent: text }) => text)).size === 1
-  byId("verdicts").replaceChildren(isSame ? made("p", { class: "verdict" }, heads[0]) : "", ...names.map((name) => (
+  byId("verdicts").replaceChildren(isSame ? verdictBox(heads[0].className, heads[0]) : "", ...names.map((name) => (
     made("div", {}, made("h3", {}, ...whole(name)), ...verdictLines(models[name].verdict, isSame ? "" : undefined),
       ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : [])))))
+  const direct = names.length > 1 && models[names[1]].verdict.find((line) => line.includes(names[0]))
+  if (direct) byId("verdicts").append(made("p", {}, ...whole(`${names[1]}: ${inPageWords(direct)}`)))
   byId("backtest-scores").replaceChildren(scoresTable(models, naive))
   const simple = naive.bootstrap ? "bootstrap" : "last_value" // of a worker of 0.1.0
   byId("not-tested").hidden = true

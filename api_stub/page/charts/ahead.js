@@ -12,7 +12,7 @@ export class Ahead {
 
   attached({ chart, requestUpdate }) { [this.#chart, this.#update] = [chart, requestUpdate] }
 
-  /** Shows from where on: `now`, the place of the last known bar, null if nothing is forecast; and in which colours. */
+  /** Shows from where on: `now`, the place of the `last` known bar, null if nothing is forecast; and in which colours. */
   show(shown) {
     this.#shown = shown
     this.#update()
@@ -23,7 +23,7 @@ export class Ahead {
   }
 
   #draw(target) {
-    const { now, ground, line, text } = this.#shown
+    const { now, last, ground, line, text } = this.#shown
     if (now === null) return
     const spacing = this.#chart.timeScale().options().barSpacing
     const x = this.#chart.timeScale().logicalToCoordinate(now) + spacing / 2
@@ -44,7 +44,7 @@ export class Ahead {
       const y = height - GAP_PX
       if (context.measureText(this.label).width < width - x - GAP_PX) context.fillText(this.label, x + GAP_PX, y)
       context.textAlign = "right"
-      context.fillText("now", x - GAP_PX, y)
+      context.fillText(last, x - GAP_PX, y)
     })
   }
 }

@@ -68,7 +68,7 @@ export function drawAgainstBaseline(parent, models) {
   const written = (by) => signed(by.difference ?? by, (percent) => price(percent, 1))
   const spoken = shown.map(({ text, values: [{ difference, low, high }] }) => (
     `${text}: ${written(difference)} %${low === null ? "" : `, 95 % sure: ${written(low)} to ${written(high)} %`}`))
-  const title = "Better or worse than the baseline, in % of its error, by bars ahead; lines: 95 % sure"
+  const title = "Better or worse than the baseline, in % of its error, by bars ahead; lines: 95 % sure, filled dots: clear"
   const target = { text: "as good as the baseline", value: 0 }
   barChart(parent, title, ["all bars", ...groups], shown, target, written, spoken.join("; "))
 }
@@ -93,6 +93,9 @@ export function verdictText(sentences) {
 export const verdictHead = ([first = ""]) => (
   made("strong", { class: kindOf(first) }, said(kindOf(first) || "unclear")))
 
+/** What stands large in a verdict is the number, or, if that is not clear, that it is not. */
+export const verdictBox = (kind, ...parts) => made("p", { class: `verdict ${kind ? "" : "unclear"}` }, ...parts)
+
 /** A verdict in one sentence: its `head` and by how much; what its ranges do wrong; and the other sentences, folded. */
 export function verdictLines(sentences, head = verdictHead(sentences)) {
   if (!sentences.length) return []
@@ -104,7 +107,7 @@ export function verdictLines(sentences, head = verdictHead(sentences)) {
   if (number && head) head.append(made("span", { class: "heard" }, ": "))
   const by = number ? [made("b", { class: kindOf(sentences[0]) }, number), text] : []
   const folded = made("details", {}, made("summary", {}, "In detail"), ...others)
-  return [made("p", { class: "verdict" }, head, ...by), ...ranges, folded]
+  return [verdictBox(kindOf(sentences[0]), head, ...by), ...ranges, folded]
 }
 
 /** Whether a sentence of the verdict is good or bad news, as a class of the style sheet. */

@@ -70,7 +70,7 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
 function sentence(series, name, last, chart) {
   const { moved, kind, when, sure, now } = headline(series, last, chart)
   const rest = [sure, sure ? now : now.replace("l", "L")].filter(Boolean).join("; ")
-  const tied = (text) => text.replaceAll(/ (?=%|[AP]M\b)/g, "\u00a0")
+  const tied = (text) => text.replaceAll(/ (?=%|[AP]M\b|range)/g, "\u00a0")
   return [made("span", { class: "subject" }, name, made("span", { class: "heard" }, ": ")),
     made("span", { class: `moved ${kind}` }, tied(moved)), tied(` ${when}. `),
     made("span", { class: "rest" }, rest ? tied(`${rest}.`) : "")]

@@ -39,12 +39,11 @@ export class CandleFile {
   /** Calls `onCandles` with the bars of each file that is opened. */
   constructor(onCandles) {
     this.onCandles = onCandles
-    for (const input of [byId("file"), byId("backtest-file")]) {
-      input.addEventListener("change", () => {
-        this.#open([...input.files])
-        input.value = "" // so that the same file can be chosen again once it is corrected
-      })
+    const onChoice = ({ target }) => {
+      this.#open([...target.files])
+      target.value = "" // so that the same file can be chosen again once it is corrected
     }
+    for (const id of ["file", "backtest-file"]) byId(id).addEventListener("change", onChoice)
     for (const id of ["file-form", "instrument"]) {
       byId(id).addEventListener("change", ({ target }) => {
         if (target.id === "id-column") byId("instrument").value = ""

@@ -16,6 +16,7 @@ const CANDLE_PX = 5.5 // of a bar at first, unless fewer candles than a third of
 const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
+const TAG_PX = 18 // of a label at the scale, which covers what is nearer
 const MIN_NAMED_PX = 480 // in a narrower chart, the name of a range would cover the values of a bar
 const LOOKED_AT = 1000 // bars by whose prices those at the scale are rounded
 const NO_PANE = 0.001 // of a series without volume
@@ -168,7 +169,8 @@ export class ForecastChart {
     Object.assign(this, writingOf(texts, lookback, forecast))
     const onAxis = (values) => { // with no more decimals than its values have
       const most = Math.max(...values.map((value) => decimalsOf(Number(value.toFixed(this.digits)))))
-      return values.map((value) => price(value, most))
+      const [tagged, y] = [this.#tags.map((tag) => tag.options().price), (value) => this.#series.candles.priceToCoordinate(value)]
+      return values.map((value) => (tagged.some((one) => Math.abs(y(one) - y(value)) < TAG_PX) ? "" : price(value, most)))
     }
     const closes = lookback.columns.close?.slice(-LOOKED_AT) ?? forecast?.mean.close ?? []
     const span = [Math.min(...closes), Math.max(...closes)]
@@ -236,7 +238,8 @@ export class ForecastChart {
     const ending = ({ text }) => this.#drawn.past.findLastIndex(({ timestamps }) => timestamps.at(-1) === text)
     past.setData(from((point) => point.past?.[ending(point)] && { value: point.past[ending(point)]["0.5"] }))
     const now = this.#drawn.forecast ? lookback.length - 1 : null
-    const shown = { now, ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
+    const last = this.#drawn.actual.length ? "last bar read" : "now"
+    const shown = { now, last, ground: colour("ahead"), line: colour("mean"), text: colour("soft") }
     this.#ahead.forEach((one) => one.show(shown))
   }
 

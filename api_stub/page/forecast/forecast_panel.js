@@ -60,7 +60,9 @@ export class ForecastPanel {
   async showExample() {
     if (!byId("figure").hidden) return
     const example = await readExample()
-    if (byId("figure").hidden) this.view.show(example)
+    if (!byId("figure").hidden) return
+    this.view.show(example)
+    if (isFree("held-out")) propose("held-out", example.actual.length)
   }
 
   #preview() { if (this.#candles) this.view.show(this.form.cut(this.#candles)) }

@@ -52,8 +52,7 @@ export class ForecastView {
     showText(byId("device-warning"), result?.device_warning && inWords(result.device_warning))
     const others = result?.warnings.filter((text) => text !== result.device_warning && !isCaution(text)) ?? []
     others.push(...(result?.series[place].warnings ?? []))
-    const missing = "The history before this forecast is not in this browser: only the forecast is shown."
-    if (result && !given.lookback.length) others.push(missing)
+    if (result && !given.lookback.length) others.push("The history before this forecast is not in this browser: only the forecast is shown.")
     showText(byId("job-warning"), others.map(inWords).join(" "))
     if (result) this.#showOrigin(result)
     this.redraw()

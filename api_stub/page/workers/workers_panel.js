@@ -115,7 +115,7 @@ function workerRows(worker) {
   const names = models.flatMap(({ id, engine }, place) => (
     [place ? ", " : "", id, made("span", { class: "engine" }, engine ? ` (${engine} engine)` : "")]))
   const serves = names.length ? names : [worker.model?.id ?? "loading"]
-  const work = isForecasting(worker) ? serves : [worker.training?.name ?? "training and backtests"]
+  const work = isForecasting(worker) ? serves : [worker.training?.name ?? "training"]
   const works = made("span", {}, ...work)
   works.title = works.textContent
   const name = made("th", { scope: "row", title: node }, ...whole(node.replace(/^celery@/, "")))
@@ -164,12 +164,11 @@ function showReadiness(pool) {
   if (line.textContent !== text + where.textContent) line.replaceChildren(text, where) // screen readers read every change
 }
 
-const topOf = (of) => (of === "load" ? 1 : Math.max(...[...histories.values()].flat().map((point) => point[of])))
-
 /** A text and, once there are two readings, a line of the `load` or `speed` of a name, on the scale that all share. */
 function withLine(text, name, of) {
   const points = (histories.get(name) ?? []).map((point) => point[of])
-  const line = sparkline(points, `${of} since this page was opened`, 0, topOf(of)) ?? ""
+  const most = of === "load" ? 1 : Math.max(...[...histories.values()].flat().map((point) => point[of]))
+  const line = sparkline(points, `${of} since this page was opened`, 0, most) ?? ""
   return made("span", { class: "with-line" }, made("span", {}, text), line)
 }
 
