@@ -246,9 +246,9 @@ def drawn(page: "Page", *earlier: dict[str, Any], routed: RoutedVisit) -> bytes:
     wait_until(
         page,
         "(text) => document.querySelector('#feed-key').textContent.includes(text)",
-        "the 2 forecasts before end"
+        "ends of the 2 earlier forecasts"
         if len(earlier) > 1
-        else "the forecast before ends"
+        else "end of the earlier forecast"
         if earlier
         else "forecast",
     )
@@ -261,9 +261,9 @@ def test_the_fan_of_a_symbol_is_shown_over_its_past_forecasts(routed: RoutedVisi
     page = opened(routed)
     before = past(2, 4, 11.0, 11.0)
     alone, both = drawn(page, OLDEST, routed=routed), drawn(page, OLDEST, before, routed=routed)
-    assert page.inner_text("#feed-caption") == "AAPL: the closes after Mon, Mar 4, 2024, by kronos-tiny"
+    assert page.inner_text("#feed-caption") == "AAPL after Mon, Mar 4, 2024, by kronos-tiny"
     assert page.locator("#feed-key li").all_inner_texts() == [
-        "history", "forecast", "80 % range", "where the 2 forecasts before end",
+        "history", "forecast", "80 % range", "ends of the 2 earlier forecasts",
     ]  # fmt: skip
     assert axe_problems(page, "#feeds") == []
     assert alone != both

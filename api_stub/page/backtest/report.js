@@ -45,7 +45,7 @@ export function showReport(report, id, file) {
     made("div", {}, made("h3", {}, ...whole(name)), ...verdictLines(models[name].verdict, isSame ? "" : undefined),
       ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : [])))))
   const direct = names.length > 1 && models[names[1]].verdict.find((line) => line.includes(names[0]))
-  if (direct) byId("verdicts").append(made("p", {}, ...whole(`${names[1]}: ${inPageWords(direct)}`)))
+  if (direct) byId("verdicts").prepend(made("p", {}, ...whole(`${names[1]}: ${inPageWords(direct)}`)))
   byId("backtest-scores").replaceChildren(scoresTable(models, naive))
   const simple = naive.bootstrap ? "bootstrap" : "last_value" // of a worker of 0.1.0
   byId("not-tested").hidden = true

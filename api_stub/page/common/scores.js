@@ -68,8 +68,8 @@ export function drawAgainstBaseline(parent, models) {
   const written = (by) => signed(by.difference ?? by, (percent) => price(percent, 1))
   const spoken = shown.map(({ text, values: [{ difference, low, high }] }) => (
     `${text}: ${written(difference)} %${low === null ? "" : `, 95 % sure: ${written(low)} to ${written(high)} %`}`))
-  const title = "Better or worse than the baseline, in % of its error, by bars ahead; lines: 95 % sure, filled dots: clear"
-  const target = { text: "as good as the baseline", value: 0 }
+  const title = "Better or worse than the baseline, in % of its error, by bars ahead"
+  const target = { text: "as good as the baseline; bars: 95 % sure, filled dots: clear", value: 0 }
   barChart(parent, title, ["all bars", ...groups], shown, target, written, spoken.join("; "))
 }
 
@@ -93,7 +93,7 @@ export function verdictText(sentences) {
 export const verdictHead = ([first = ""]) => (
   made("strong", { class: kindOf(first) }, said(kindOf(first) || "unclear")))
 
-/** What stands large in a verdict is the number, or, if that is not clear, that it is not. */
+/** The number stands large in a verdict, and pale if it is not clear. */
 export const verdictBox = (kind, ...parts) => made("p", { class: `verdict ${kind ? "" : "unclear"}` }, ...parts)
 
 /** A verdict in one sentence: its `head` and by how much; what its ranges do wrong; and the other sentences, folded. */

@@ -193,7 +193,7 @@ export class FeedsPanel {
     const followed = numRead < candles.length && "newer bars, not forecast yet"
     showKey(byId("feed-key"), { hasBars: true, followed, levels, numPast: past.length, chart: this.#chart })
     byId("feed-caption").textContent = forecast
-      ? `${id}: the closes after ${this.#chart.time(newest.last_time)}, by ${newest.model?.id ?? "?"}`
+      ? `${id} after ${this.#chart.time(newest.last_time)}, by ${newest.model?.id ?? "?"}`
       : `${id}: no forecast${newest.failure ? `: ${newest.failure.code}` : " yet"}`
   }
 }

@@ -17,7 +17,7 @@ const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at o
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
 const TAG_PX = 18 // of a label at the scale, which covers what is nearer
-const MIN_NAMED_PX = 480 // in a narrower chart, the name of a range would cover the values of a bar
+const MIN_NAMED_PX = 480 // in a narrower chart, the name of the upper end would cover the values of a bar
 const LOOKED_AT = 1000 // bars by whose prices those at the scale are rounded
 const NO_PANE = 0.001 // of a series without volume
 const COLOURS = {
@@ -123,7 +123,7 @@ export class ForecastChart {
     const end = Math.min(this.#times.length, now + (horizon ? 2 * horizon : Infinity))
     const room = this.element.clientWidth / CANDLE_PX - horizon
     const before = what === "start" ? Math.min(BARS_BEFORE * horizon, Math.max(horizon / 3, room)) : what
-    if (what === "start" && now < 3 * before) return // nearly all of it
+    if (what === "start" && now < Math.min(3 * before, room)) return // nearly all of it
     this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - before), to: end + 1 })
   }
 
@@ -225,8 +225,8 @@ export class ForecastChart {
     const levels = this.#drawn.forecast ? Object.keys(this.#drawn.forecast.quantiles) : []
     const bands = bandsOf(levels)
     const ends = bands.outer?.map((level) => this.#drawn.forecast.quantiles[level].close.at(-1)) ?? []
-    const isNamed = this.element.clientWidth > MIN_NAMED_PX
-    this.#tags.push(...ends.map((end) => tagged(end, colour("outer-edge"), isNamed ? rangeName(...bands.outer) : "")))
+    const isNamed = (place) => !place || this.element.clientWidth > MIN_NAMED_PX
+    this.#tags.push(...ends.map((end, place) => tagged(end, colour("outer-edge"), isNamed(place) ? rangeName(...bands.outer) : "")))
     this.cut = this.isWhole ? null : tooWide(this.#drawn, bands.widest)
     for (const name of ["widest", "outer", "inner"]) {
       const [low, high] = bands[name]?.map((level) => levels.indexOf(level)) ?? []

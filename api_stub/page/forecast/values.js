@@ -51,7 +51,7 @@ export function showKey(list, { hasBars, followed, levels, hasPaths = false, asC
   const named = (name) => rangeName(...bands[name]) + (name === "widest" ? beyond : "")
   for (const name of ["widest", "outer", "inner"]) if (bands[name]) entries.push([name, named(name), "range"])
   if (hasPaths) entries.push(["paths", "simulated paths", "paths"])
-  if (numPast) entries.push(["past", numPast > 1 ? `where the ${count(numPast)} forecasts before end` : "where the forecast before ends"])
+  if (numPast) entries.push(["past", numPast > 1 ? `ends of the ${count(numPast)} earlier forecasts` : "end of the earlier forecast"])
   list.replaceChildren(...entries.map(([swatch, text, term]) => made(
     "li", {}, made("span", { class: `swatch swatch-${swatch}`, "aria-hidden": "true" }),
     made("span", term ? { "data-term": term } : {}, text),
