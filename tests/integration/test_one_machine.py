@@ -150,6 +150,8 @@ def test_up_serves_all_starts_what_is_killed_again_and_leaves_nothing_running(
         assert f"KRONOS_DRAIN_TIMEOUT_S={DRAIN_TIMEOUT_S}".encode() in variables
         with Redis.from_url(url) as redis:
             redis.set("kept", "yes")
+            # While it syncs, Redis may put a write off for up to 2 s, and its answer does not wait for that.
+            await_true(lambda: not redis.info("persistence")["aof_buffer_length"], "it is in the file")
             os.kill(redis.info("server")["process_id"], signal.SIGKILL)
         await_match(log, r"^redis ended with status -9; it is (started again)")
         with Redis.from_url(url, retry=Retry(ConstantBackoff(0.05), 200)) as redis:
