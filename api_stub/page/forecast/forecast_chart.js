@@ -216,17 +216,19 @@ export class ForecastChart {
     const close = anchor?.[1].bar.close
     const begun = (items, first) => items.length && anchor ? [{ time: anchor[0], ...first }, ...items] : items
     this.#tags.forEach((tag) => candles.removePriceLine(tag))
-    const tagged = (price, color, title, lineVisible = false) => candles.createPriceLine(
-      { price, color, lineWidth: 1, lineStyle: LineStyle.Dotted, title, lineVisible })
-    this.#tags = anchor ? [tagged(close, close < anchor[1].bar.open ? down : up, "", true)] : []
+    const isWide = this.element.clientWidth > MIN_NAMED_PX
+    const tagged = (price, color, title, further) => candles.createPriceLine({ price, color, title, lineVisible: false, ...further })
+    const dotted = { lineVisible: true, lineWidth: 1, lineStyle: LineStyle.Dotted, axisLabelTextColor: colour("on-accent") }
+    this.#tags = anchor ? [tagged(close, close < anchor[1].bar.open ? down : up, isWide ? "last close" : "", dotted)] : []
     const line = from((point) => point.mean && { value: middleOf(point) })
     mean.setData(asCandles ? [] : begun(line, { value: close }))
     meanCandles.setData(asCandles ? from((point) => point.mean) : [])
     const levels = this.#drawn.forecast ? Object.keys(this.#drawn.forecast.quantiles) : []
     const bands = bandsOf(levels)
     const ends = bands.outer?.map((level) => this.#drawn.forecast.quantiles[level].close.at(-1)) ?? []
-    const isNamed = (place) => !place || this.element.clientWidth > MIN_NAMED_PX
-    this.#tags.push(...ends.map((end, place) => tagged(end, colour("outer-edge"), isNamed(place) ? rangeName(...bands.outer) : "")))
+    const names = bands.outer ? [rangeName(...bands.outer), isWide ? rangeName(...bands.outer) : ""] : []
+    this.#tags.push(...ends.map((end, place) => tagged(end, colour("outer-edge"), names[place])))
+    mean.applyOptions({ title: isWide && levels.includes("0.5") ? "median" : "" })
     this.cut = this.isWhole ? null : tooWide(this.#drawn, bands.widest)
     for (const name of ["widest", "outer", "inner"]) {
       const [low, high] = bands[name]?.map((level) => levels.indexOf(level)) ?? []
