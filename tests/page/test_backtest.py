@@ -101,6 +101,8 @@ def test_two_models_are_compared_on_the_file_at_hand(answered: RoutedVisit):
     assert page.locator("#by-horizon [role=img]").count() == 2
     said = page.locator("#verdicts strong").all_inner_texts()
     assert said == ["No clear advantage over simple forecasts"]  # once for both models
+    direct = page.locator("#verdicts > p").first.inner_text()
+    assert direct == f"{other}: The same as {own}."
     by = "1.2 % better than the baseline (95 % sure: −3.0 to +5.4 %)"
     numbers = page.locator("#verdicts p:has(b)").all_inner_texts()
     assert [" ".join(text.split()) for text in numbers] == 2 * [by]
