@@ -44,7 +44,7 @@ export function showReport(report, id, file) {
   byId("verdicts").replaceChildren(isSame ? verdictBox(heads[0].className, heads[0]) : "", ...names.map((name) => (
     made("div", {}, made("h3", {}, ...whole(name)), ...verdictLines(models[name].verdict, isSame ? "" : undefined),
       ...(isVersion(info[name]) ? [promotion(`${info[name].id}@${info[name].revision}`, id)] : [])))))
-  const direct = names.length > 1 && models[names[1]].verdict.find((line) => line.includes(names[0]))
+  const direct = names.length > 1 && models[names[1]].verdict.find((line) => line.includes(` than ${names[0]} (`) || line === `The same as ${names[0]}.`)
   if (direct) byId("verdicts").prepend(made("p", {}, ...whole(`${names[1]}: ${inPageWords(direct)}`)))
   byId("backtest-scores").replaceChildren(scoresTable(models, naive))
   const simple = naive.bootstrap ? "bootstrap" : "last_value" // of a worker of 0.1.0
