@@ -68,7 +68,7 @@ class Visit:
         """Forecast from the sample, and wait for the result."""
         page = self.use_sample(**fields)
         page.click("#run")
-        page.wait_for_selector("#downloads")
+        page.wait_for_selector("#download-json")
         return page
 
     def shoot(self, name: str) -> None:

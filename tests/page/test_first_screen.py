@@ -55,11 +55,11 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     visit.expected_failures = 1000
     page = visit.open()
     page.wait_for_selector("#answer:not(:empty)")
-    assert "An example: made-up prices, forecast by kronos-tiny." in page.inner_text("#made-by")
+    assert "An example, forecast by kronos-tiny." in page.inner_text("#made-by")
     assert "not for trading" in page.inner_text("#made-by .badge")
     sentence = " ".join(page.inner_text("#answer").split())
     decimals = (
-        r"^The sample: .+\(file time\), 80 % range \d+\.\d\d to \d+\.\d\d\. .+; last close \d+\.\d\d\.$"
+        r"^The sample, made-up prices: .+\(file time\), 80 % range \d+\.\d\d to \d+\.\d\d\. .+; last close \d+\.\d\d\.$"
     )
     assert re.search(decimals, sentence), "the file has four decimals"
     assert page.locator("#invite").is_visible()
@@ -68,7 +68,7 @@ def test_a_chart_is_there_at_once_without_a_key_or_an_answer(open_page: OpenPage
     label = page.get_attribute("#chart", "aria-label")
     assert "Candles of sample.csv, 464 bars up to Fri, Jan 17, 2025, 01:40 PM" in label
     assert f"forecast of {example.HORIZON} bars" in label
-    assert page.locator("#downloads").is_hidden()
+    assert page.locator("#download-json").is_hidden()
     with page.expect_download() as waiting:
         page.click("button >> text=Download CSV")
     assert waiting.value.suggested_filename == "forecast-sample.csv"
@@ -94,10 +94,11 @@ def test_a_phone_has_all_that_a_forecast_needs_on_its_first_screen(routed: Route
     assert page.locator("#forecast-form > *").filter(visible=True).count() == 0
     assert page.inner_text("#asked").split("\n")[0].startswith("48 bars · ")
     assert page.locator("#asked").bounding_box()["height"] < 60
-    assert page.locator("#chart").bounding_box()["y"] < 0.4 * PHONE["height"]
+    assert page.inner_text("#answer .badge") == "not for trading"
+    assert page.locator("#chart").bounding_box()["y"] < 0.3 * PHONE["height"]
     first, last = (float(page.get_attribute("#chart", f"data-{end}")) for end in ("from", "to"))
     assert page.locator("#chart").bounding_box()["width"] / (last - first) > 4, "candles have bodies"
-    for field in ("chart", "download-png", "change", "open-here"):
+    for field in ("chart", "score > :first-child", "change", "open-here"):
         assert is_on_first_screen(page, f"#{field}"), field
     page.click("#change")
     for field in ("model", "horizon", "run-sample"):

@@ -82,7 +82,7 @@ def assert_is_filled(picture: np.ndarray, colour) -> None:
 
 def test_a_forecast_by_upload_equals_the_clients(visit, csv_file, bars, redis, tmp_path):
     page = upload(visit, csv_file, **SETTINGS, events="high>=1 by 5")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     chances = page.inner_text("#chances")
     sure = "100.0 %\nall of 25 simulated paths (95 % sure: at least 86.7 %)"
     assert f"Chance of high at or above 1 by bar 5\n{sure}" in chances
@@ -119,7 +119,7 @@ def test_the_chart_shows_the_mean_path_and_the_actual_bars(visit, tmp_path):
     assert page.input_value("#held-out") == "48"  # as many as the horizon was
     page.fill("#held-out", str(HORIZON))
     page.click("#run")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     assert page.locator("#key-of-chart li").all_inner_texts() == [
         "history", "what followed, hidden from the model", "forecast, median of the paths",
         "80 % range", "50 % range",
@@ -152,7 +152,7 @@ def test_the_fan_and_the_sample_paths_are_drawn_if_requested(visit, tmp_path):
     np.testing.assert_array_equal(prices_of(downloaded(page, "png", tmp_path)), without)
     page.fill("#held-out", "0")
     page.press("#held-out", "Tab")  # hides the forecast and its fan
-    page.wait_for_selector("#downloads", state="hidden")
+    page.wait_for_selector("#download-json", state="hidden")
     assert "paths" not in page.inner_text("#key-of-chart")
 
 
@@ -165,7 +165,7 @@ def test_the_page_reports_missing_paths(visit):
 
     page.route("**/v1/forecasts", ask_for_none)
     page.click("#run")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     assert page.locator("#paths-state").is_hidden()
     page.check("#paths")
     assert page.inner_text("#paths-state") == (
@@ -189,7 +189,7 @@ def test_a_forecast_is_shown_with_its_own_bars(visit, csv_file, tmp_path):
         page.press(f"#{name}", "Tab")
     assert "Candles of my bars.csv, 20 bars" in page.get_attribute("#chart", "aria-label")
     visit.held.continue_()
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     label = page.get_attribute("#chart", "aria-label")
     assert label.startswith(f"Candles of sample.csv, {LOOKBACK} bars up to ")
     assert f"forecast of {HORIZON} bars" in label
@@ -259,7 +259,7 @@ def test_a_missing_gpu_gives_a_visible_warning(visit):
     page.select_option("#device", "cuda")
     assert "none is ready" in page.inner_text("#device option[value=cuda]")
     page.click("#run")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     warning = page.locator("#device-warning")
     assert warning.inner_text() == ("No graphics card is ready for this, so the processor computed it.")
     assert warning.bounding_box()["y"] < page.locator("#chart").bounding_box()["y"]
@@ -373,7 +373,7 @@ def test_a_running_job_shows_its_progress_and_can_be_cancelled(visit):
     page.fill("#samples", "2")
     page.fill("#horizon", "3")
     page.click("#run")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     assert page.locator("#job-problem").is_hidden()
 
 
@@ -399,7 +399,7 @@ def test_the_page_works_by_keyboard(visit):
     tab_to("samples")
     page.keyboard.type("4")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     tab_to("chart")
     last = shown()
     page.keyboard.press("ArrowLeft")
@@ -455,7 +455,7 @@ def test_clocks_that_go_back_and_markup_in_names_do_no_harm(open_page: OpenPage,
     path = tmp_path / "<img src=x onerror=alert(1)>.csv"
     frame.assign(high=close + 1, low=close - 1).to_csv(path, index=False)
     page = upload(open_page(), path, **SETTINGS | {"lookback": 60, "held-out": 0})
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     assert page.inner_text("#file-name").startswith("<img src=x onerror=alert(1)>.csv: 60 bars")
     assert page.locator("main img").count() == 0
     seconds = "async texts => (await import('./common/times.js')).chartTimes(texts)"

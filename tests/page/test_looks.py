@@ -40,7 +40,7 @@ def test_the_page_is_accessible(open_page: OpenPage, look: str):
     page = visit.use_sample(**FIELDS)
     page.check("#paths")
     page.click("#run")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     page.click("#numbers summary")
     page.wait_for_selector("#readiness:not(:empty)")
     await_frame(page)

@@ -163,7 +163,7 @@ def test_what_is_taken_off_the_list_comes_back_with_all_that_was_kept(routed: Ro
     }
     page = with_file(routed)
     page.click("#run")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     go_to(page, "jobs")
     kept = """() => JSON.stringify(
         Object.entries(localStorage).filter(([name]) => /job|candles/.test(name)).sort())"""
@@ -238,7 +238,7 @@ def test_a_job_that_came_to_nothing_is_sent_again_from_its_row(routed: RoutedVis
         "forecasts/two/events": end(state="done", result=RESULT),
     }
     page.click("#recent-jobs >> text=Send again")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     assert page.evaluate("location.hash") == "#forecasts/two"
     first, second = (
         request

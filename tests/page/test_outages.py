@@ -78,7 +78,7 @@ def test_a_stopped_worker_is_reported_and_the_next_one_computes_the_job(
     page.click("#run")
     text_begins(visit, "job-state", "No worker is running")
     second = start_worker(**TINY)
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     assert second.node in page.inner_text("#made-by")
     assert second.stop() == 0
 

@@ -95,7 +95,7 @@ def forecast(visit: RoutedVisit, **changed: Any) -> "Page":
     }
     page = with_file(visit)
     page.click("#run")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     return page
 
 
@@ -163,7 +163,7 @@ def test_a_job_without_an_answer_can_be_sent_again_as_the_same_job(routed_alone:
         f"{ADDRESS}/events": end(state="done", result=RESULT),
     }
     page.click("#job-problem button")
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     first, second = [request for request in routed_alone.requests if request.url.endswith("/forecasts")]
     assert first.headers["idempotency-key"] == second.headers["idempotency-key"]
     assert first.post_data == second.post_data
@@ -182,10 +182,10 @@ def test_the_bars_of_a_running_forecast_are_drawn_as_they_come(routed: RoutedVis
     page.click("#run")
     labels = "() => document.querySelector('#chart').ariaLabel.includes('forecast of {}')"
     wait_until(page, labels.format("1 bar,"))
-    assert page.locator("#downloads").is_hidden()
+    assert page.locator("#download-json").is_hidden()
     assert page.locator("#score").is_hidden()
     routed.answers[f"{ADDRESS}/events"] = end(state="done", result=RESULT)
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     wait_until(page, labels.format("2 bars,"))
 
 
@@ -193,7 +193,7 @@ def test_a_job_has_a_link_that_shows_it_again(routed: RoutedVisit):
     page = forecast(routed)
     assert page.evaluate("location.hash") == f"#{ADDRESS}"
     page.reload()
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     assert page.get_attribute("#chart", "aria-label").startswith(
         "Candles of bars.csv, 4 bars up to Mon, Mar 4, 2024"
     )
@@ -206,7 +206,7 @@ def test_a_job_has_a_link_that_shows_it_again(routed: RoutedVisit):
     assert page.evaluate("Object.keys(localStorage).sort()") == ["kronos.settings.forecast", "kronos.view"]
     page.goto("about:blank")
     routed.open(f"#{ADDRESS}")  # as in another browser
-    page.wait_for_selector("#downloads")
+    page.wait_for_selector("#download-json")
     assert "history before this forecast is not in this browser" in page.inner_text("#job-warning")
     assert page.get_attribute("#chart", "aria-label") == "forecast of 2 bars, last close 11.500"
 
@@ -239,8 +239,7 @@ def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
     page = forecast(routed)
     # Errors of 0.5 and 0.5, against 0.5 and 1.5 of the last close. Of 11 and 12, 11 is inside.
     assert page.locator("#score dd").all_inner_texts() == [
-        "2 bars", "0.50 (4.3 %)", "1.0: the forecast is 50.0 % better",
-        "1 of 2: 50.0 %, about 80 % expected",
+        "50.0 % better than no change", "0.50 (4.3 %), of no change 1.0", "1 of 2: 50.0 %, about 80 % expected",
     ]  # fmt: skip
     verdict = "The close was forecast 0.50 too low · outside the 80 % range"
     assert page.inner_text("#values .bad") == verdict

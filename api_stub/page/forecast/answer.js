@@ -19,7 +19,6 @@ export function eventInWords(event) {
 }
 
 const SURE = [[0.9, "Very likely"], [0.7, "Likely"], [0.55, "More likely than not"]]
-const LIKELY = SURE[1][0] // a smaller chance gives no colour
 
 /** The levels of the range that is told in words: that of 80 %, else the outermost; null without two levels. */
 export function levelsInWords(quantiles) {
@@ -31,10 +30,10 @@ export function levelsInWords(quantiles) {
 /** The closes of the median, or of the mean if a job asked for no median. */
 export const middleOf = ({ quantiles, mean }) => (quantiles["0.5"] ?? mean).close
 
-/** Shows the sentence and the cards of a series of that name; null hides them. Jobs of other clients may lack some. */
-export function showAnswer(series, name, lastClose, chart) {
+/** Shows the sentence and the cards of a series of that name; null hides them. A phone has a short word of the model's caution here. */
+export function showAnswer(series, name, lastClose, chart, caution) {
   byId("answer-box").hidden = !series
-  byId("answer").replaceChildren(...(series ? sentence(series, name, lastClose, chart) : []))
+  byId("answer").replaceChildren(...(series ? sentence(series, name, lastClose, chart, caution) : []))
   showFacts(byId("chances"), series ? cards(series, chart) : [])
 }
 
@@ -59,7 +58,7 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
   const time = [write.shortTime(timestamps.at(-1)), write.clock].filter(Boolean).join(" ")
   return {
     moved,
-    kind: !hasDirection || chance < LIKELY ? "" : isUp ? "good" : "bad",
+    kind: !hasDirection || chance < SURE[1][0] ? "" : isUp ? "good" : "bad",
     when: `by ${time}${levels ? `, ${rangeName(...levels)} ${low} to ${high}` : ""}`,
     sure: change !== null && up !== undefined ? `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}` : "",
     now: change === null ? "" : `last close ${close}`,
@@ -67,11 +66,12 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
 }
 
 /** What moves, how far, by when and between which prices; then how sure that is, and from where. */
-function sentence(series, name, last, chart) {
+function sentence(series, name, last, chart, caution) {
   const { moved, kind, when, sure, now } = headline(series, last, chart)
   const rest = [sure, sure ? now : now.replace("l", "L")].filter(Boolean).join("; ")
   const tied = (text) => text.replaceAll(/ (?=%|[AP]M\b|range)/g, "\u00a0")
-  return [made("span", { class: "subject" }, name, made("span", { class: "heard" }, ": ")),
+  const badge = caution ? ["\u00a0", made("span", { class: "badge" }, /trading/.test(caution) ? "not for trading" : "not tested")] : []
+  return [made("span", { class: "subject" }, name, made("span", { class: "heard" }, ": "), ...badge),
     made("span", { class: `moved ${kind}` }, tied(moved)), tied(` ${when}. `),
     made("span", { class: "rest" }, rest ? tied(`${rest}.`) : "")]
 }

@@ -227,6 +227,7 @@ export class ForecastChart {
     const bands = bandsOf(levels)
     const ends = bands.outer?.map((level) => this.#drawn.forecast.quantiles[level].close.at(-1)) ?? []
     const names = bands.outer ? [rangeName(...bands.outer), isWide ? rangeName(...bands.outer) : ""] : []
+    this.chart.priceScale("right", 0).applyOptions({ scaleMargins: { top: isWide ? 0.1 : 0.18, bottom: 0.06 } })
     this.#tags.push(...ends.map((end, place) => tagged(end, colour("outer-edge"), names[place])))
     mean.applyOptions({ title: isWide && levels.includes("0.5") ? "median" : "" })
     this.cut = this.isWhole ? null : tooWide(this.#drawn, bands.widest)

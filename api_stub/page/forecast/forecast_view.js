@@ -27,7 +27,10 @@ export class ForecastView {
     for (const button of ranges) button.addEventListener("click", () => this.chart.fit(rangeOf(button)))
     this.chart.onFit = (what) => ranges.forEach((button) => { button.ariaPressed = String(rangeOf(button) === what) })
     byId("log").addEventListener("change", () => this.chart.setLog(byId("log").checked))
-    byId("series").addEventListener("change", () => this.#choose(byId("series").value))
+    byId("series").addEventListener("change", () => {
+      const place = this.#names.indexOf(byId("series").value)
+      if (place >= 0) this.show({ ...this.#given, place })
+    })
     for (const id of ["paths", "candles", "whole"]) byId(id).addEventListener("change", () => this.redraw())
     byId("numbers").querySelector("summary").addEventListener("click", () => this.#fillNumbers())
     this.#offerDownloads()
@@ -63,7 +66,7 @@ export class ForecastView {
     const note = cautionOf({ model, warnings })
     const ahead = `The next ${lengthOf(series.timestamps.length, series.timestamps)} of `
     const name = made("strong", { class: "whole" }, model.id)
-    const origin = isExample ? ["An example: made-up prices, forecast by ", name, ". "]
+    const origin = isExample ? ["An example, forecast by ", name, ". "]
       : [`${ahead}${lookback.name}, by `, name, " on the ", made("strong", {}, deviceName(device)),
         ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. Worker ${worker}${engine ? `, ${engine} engine` : ""}. `]
     byId("made-by").replaceChildren(...origin, ...(note ? [made("span", { class: "badge" }, note)] : []))
@@ -75,11 +78,6 @@ export class ForecastView {
     byId("series-box").hidden = series.length < 2
     byId("series-names").replaceChildren(...this.#names.map((value) => made("option", { value })))
     byId("series").value = this.#names[chosen] ?? ""
-  }
-
-  #choose(name) {
-    const place = this.#names.indexOf(name)
-    if (place >= 0) this.show({ ...this.#given, place })
   }
 
   /** Shows the same again, as the boxes below the chart say. */
@@ -98,12 +96,12 @@ export class ForecastView {
     byId("whole").parentElement.hidden = !this.chart.cut && !byId("whole").checked
     for (const id of ["made-by", "download-png", "download-csv"]) byId(id).hidden = !result
     showText(byId("zone"), this.chart.zone && `Times: ${this.chart.zone}`)
-    for (const id of ["downloads", "numbers"]) byId(id).hidden = !result || isExample
+    for (const id of ["download-json", "numbers"]) byId(id).hidden = !result || isExample
     showText(byId("paths-state"), result && wantsPaths && !hasPaths &&
       `This forecast came without its simulated paths. Forecast again to get them; seed ${series.seed} gives the same forecast.`)
     byId("chart").setAttribute("aria-label", this.#described)
     const last = lookback.columns.close?.at(-1)
-    showAnswer(result && series, isExample ? "The sample" : idOf(lookback.name), last, this.chart)
+    showAnswer(result && series, isExample ? "The sample, made-up prices" : idOf(lookback.name), last, this.chart, result && cautionOf(result))
     this.line.onForecast(result && series, last)
     showFacts(byId("score"), result ? scoreOf(lookback, actual, series) : [])
     if (byId("numbers").open) this.#fillNumbers()
@@ -168,9 +166,8 @@ function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
   const gain = unchanged ? `${share(Math.abs(1 - error / unchanged))} ` : ""
   const [word, kind] = error < unchanged ? ["better", "good"] : ["worse", "bad"]
   const facts = [
-    ["Compared with what followed", bars(known.length)],
-    ["Average miss of the close", `${rough(error)} (${share(error / average(known.map(([close]) => close)))})`],
-    ["A guess of no change missed by", `${rough(unchanged)}: the forecast is ${gain}${word}`, kind],
+    [`On the ${bars(known.length)} that followed`, `${gain}${word} than no change`, kind],
+    ["Average miss of the close", `${rough(error)} (${share(error / average(known.map(([close]) => close)))}), of no change ${rough(unchanged)}`],
   ]
   const bounds = levelsInWords(quantiles)
   if (!bounds) return facts
