@@ -239,8 +239,10 @@ def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
     page = forecast(routed)
     # Errors of 0.5 and 0.5, against 0.5 and 1.5 of the last close. Of 11 and 12, 11 is inside.
     assert page.locator("#score dd").all_inner_texts() == [
-        "50.0 % better than no change", "0.50 (4.3 %), of no change 1.0", "1 of 2: 50.0 %, about 80 % expected",
-    ]  # fmt: skip
+        "50.0 % better than no change",
+        "0.50 (4.3 %), of no change 1.0",
+        "1 of 2: 50.0 %, about 80 % expected",
+    ]
     verdict = "The close was forecast 0.50 too low · outside the 80 % range"
     assert page.inner_text("#values .bad") == verdict
     page.click("#numbers summary")
