@@ -1,8 +1,9 @@
-"""Requests a second of the HTTP API, compared with a plain FastAPI app around the predictor.
+"""Requests a second of the HTTP API, compared with plain FastAPI apps around a predictor.
 
 50 users, each with one request after the other, for a while: Kronos-small's shape, 400 bars of lookback, 24
-ahead, 30 paths. Same requests, same answers. Both services compute on all cores, in turn. The defaults take
-nine minutes.
+ahead, 30 paths. Same requests. All services compute on all cores, in turn. One plain app has our engine, and
+the same answers. The other computes the whole window again for every bar, as the reference does, and has one
+user: under a lock more only wait longer. The defaults take a quarter of an hour.
 
     python -m benchmarks.http [--users 50] [--seconds 60] [--runs 3] [--shape small]
 """
@@ -15,10 +16,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
+import numpy as np
 
 from benchmarks.support.harness import Table, in_turn, options, spread
 from benchmarks.support.traffic import instrument
@@ -29,7 +32,7 @@ from kronos_model.processes.children import ChildProcess, module_command, own_en
 
 LOOKBACK, HORIZON, PATHS, MAX_CONTEXT = 400, 24, 30, 512
 START_S: Final = 120
-PLAIN, OWN = "FastAPI and a lock", "the service"
+PLAIN, RECOMPUTING, OWN = "FastAPI and a lock", "the same, recomputing", "the service"
 
 
 def request(seed: int) -> dict[str, Any]:
@@ -89,15 +92,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = save_random_pair(given.shape, Path(folder)) | {"KRONOS_MAX_CONTEXT": str(MAX_CONTEXT)}
 
-        def measured(address: str) -> tuple[float, list[float]]:
-            asyncio.run(load(address, 2, 1))  # warms up
-            return asyncio.run(load(address, given.users, given.seconds))
+        def measured(address: str, num_users: int = given.users) -> tuple[float, list[float]]:
+            asyncio.run(load(address, min(num_users, 2), 1))  # warms up
+            return asyncio.run(load(address, num_users, given.seconds))
 
-        def plain() -> tuple[float, list[float]]:
+        def plain(**further: str) -> tuple[float, list[float]]:
             port = free_port()
             module = ["uvicorn", "benchmarks.support.plain_http:app", f"--port={port}", "--log-level=warning"]
-            with serving(module, settings, port) as address:
-                return measured(address)
+            with serving(module, settings | further, port) as address:
+                return measured(address, 1 if further else given.users)
 
         def own() -> tuple[float, list[float]]:
             port = free_port()
@@ -110,15 +113,16 @@ def main() -> None:
                 with serving(["api_stub"], settings | api, port) as address:
                     return measured(address)
 
-        runs = in_turn({PLAIN: plain, OWN: own}, given.runs)
+        runs = in_turn({PLAIN: plain, RECOMPUTING: partial(plain, RECOMPUTE="1"), OWN: own}, given.runs)
     print(f"{os.cpu_count()} cores, {given.users} users, {given.shape}, medians of {given.runs} runs")
-    table = Table("service:<20", "requests/s:>18", "p50 s:>8.2f", "p95 s:>8.2f")
+    table = Table("service:<22", "requests/s:>18", "p50 s:>8.2f", "p95 s:>8.2f")
     for name, of_name in runs.items():
-        quantiles = [statistics.quantiles(took, n=20) for _, took in of_name]
-        p50, p95 = (statistics.median(user[place] for user in quantiles) for place in (9, 18))
+        quantiles = [np.quantile(took, (0.5, 0.95)) for _, took in of_name]
+        p50, p95 = map(statistics.median, zip(*quantiles, strict=True))
         table.row(name, spread([rate for rate, _ in of_name]), p50, p95)
-    ratios = [own / plain for (own, _), (plain, _) in zip(runs[OWN], runs[PLAIN], strict=True)]
-    print(f"{OWN} answers {spread(ratios)} times as many requests a second")
+    for name in (PLAIN, RECOMPUTING):
+        ratios = [own / plain for (own, _), (plain, _) in zip(runs[OWN], runs[name], strict=True)]
+        print(f"{OWN} answers {spread(ratios)} times as many requests a second as {name}")
 
 
 if __name__ == "__main__":

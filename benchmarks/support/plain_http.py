@@ -1,18 +1,35 @@
-"""What one would write instead of a service: FastAPI around the predictor, with a lock around the model."""
+"""What one would write instead of a service: FastAPI around a predictor, with a lock around the model.
+
+With ``RECOMPUTE`` set, the predictor computes the whole window again for every bar, as the reference does.
+"""
 
 import asyncio
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 from fastapi import FastAPI
 
+from benchmarks.support.naive import NaiveForecaster
 from kronos_model import Kronos, KronosPredictor, KronosTokenizer
+from kronos_model.engine.generation import SeriesRequest
+
+
+class Recomputing(KronosPredictor):
+    def _run(self, requests: list[SeriesRequest], on_bars: object) -> list[Any]:
+        forecaster = NaiveForecaster(self.model, self.tokenizer, requests, self.max_context)
+        for _ in range(forecaster.horizon):
+            forecaster.step()
+        ended = zip(requests, forecaster.paths(), strict=True)
+        return [SimpleNamespace(request=request, paths=paths) for request, paths in ended]
+
 
 app = FastAPI()
 model = Kronos.from_pretrained(os.environ["KRONOS_MODEL"])
 tokenizer = KronosTokenizer.from_pretrained(os.environ["KRONOS_TOKENIZER"])
-predictor = KronosPredictor(model, tokenizer, device="cpu", max_context=512)
+kind = Recomputing if os.environ.get("RECOMPUTE") else KronosPredictor
+predictor = kind(model, tokenizer, device="cpu", max_context=512)
 lock = asyncio.Lock()
 
 

@@ -160,8 +160,8 @@ def axis_colours(page: "Page") -> set[tuple[int, ...]]:
 
 def legend(page: "Page") -> tuple[str, set[str]]:
     """The line at the top of the chart, and the classes of its values."""
-    values = page.locator("#chart .legend b")
-    return page.inner_text("#chart .legend").strip(), set(
+    values = page.locator(".stage .legend b")
+    return page.inner_text(".stage .legend").strip(), set(
         values.evaluate_all("all => all.map(one => one.className)")
     )
 

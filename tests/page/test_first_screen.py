@@ -94,7 +94,7 @@ def test_a_phone_has_all_that_a_forecast_needs_on_its_first_screen(routed: Route
     assert page.inner_text("#asked").split("\n")[0].startswith("48 bars · ")
     assert page.locator("#asked").bounding_box()["height"] < 60
     assert page.inner_text("#answer .badge") == "not for trading"
-    assert page.locator("#chart").bounding_box()["y"] < 0.3 * PHONE["height"]
+    assert page.locator("#forecast .stage").bounding_box()["y"] < 0.31 * PHONE["height"]
     first, last = (float(page.get_attribute("#chart", f"data-{end}")) for end in ("from", "to"))
     assert page.locator("#chart").bounding_box()["width"] / (last - first) > 4, "candles have bodies"
     for field in ("chart", "score > :first-child", "change", "open-here"):

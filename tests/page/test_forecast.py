@@ -121,7 +121,7 @@ def test_the_chart_shows_the_mean_path_and_the_actual_bars(visit, tmp_path):
     page.click("#run")
     page.wait_for_selector("#download-json")
     assert page.locator("#key-of-chart li").all_inner_texts() == [
-        "history", "what followed, hidden from the model", "forecast, median of the paths",
+        "history", "hidden bars, which followed", "forecast (median)",
         "80 % range", "50 % range",
     ]  # fmt: skip
     assert page.locator("#values").is_hidden()
@@ -194,7 +194,7 @@ def test_a_forecast_is_shown_with_its_own_bars(visit, csv_file, tmp_path):
     assert label.startswith(f"Candles of sample.csv, {LOOKBACK} bars up to ")
     assert f"forecast of {HORIZON} bars" in label
     assert " of sample.csv, by " in page.inner_text("#made-by")
-    assert "what followed" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
+    assert "hidden bars" in page.inner_text("#key-of-chart")  # the sample's, 48 bars
     path = downloaded(page, "json", tmp_path)
     assert path.name == "forecast-sample.json"
     assert json.loads(path.read_text())["series"][0]["id"] == "sample"

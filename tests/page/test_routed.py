@@ -125,7 +125,7 @@ def test_a_refusal_is_in_view_next_to_the_button(routed: RoutedVisit, size: dict
     page = with_file(routed)
     page.evaluate("scrollTo(0, 0)")
     if size == PHONE:  # the chart begins below the form, which a file opens
-        assert page.locator("#chart").bounding_box()["y"] < 0.6 * size["height"]
+        assert page.locator("#forecast .stage").bounding_box()["y"] < 0.6 * size["height"]
         page.locator("#run").scroll_into_view_if_needed()
     button = page.locator("#run").bounding_box()
     assert button["y"] + button["height"] <= size["height"]
@@ -240,7 +240,7 @@ def test_held_out_bars_score_the_forecast(routed: RoutedVisit):
     # Errors of 0.5 and 0.5, against 0.5 and 1.5 of the last close. Of 11 and 12, 11 is inside.
     assert page.locator("#score dd").all_inner_texts() == [
         "50.0 % better than no change",
-        "0.50 (4.3 %), of no change 1.0",
+        "0.50 (4.3 %), no change 1.0",
         "1 of 2: 50.0 %, about 80 % expected",
     ]
     verdict = "The close was forecast 0.50 too low · outside the 80 % range"

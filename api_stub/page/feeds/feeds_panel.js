@@ -74,7 +74,7 @@ export class FeedsPanel {
   #showScores(rows) {
     const [late, off] = [(row) => !row.is_current, (row) => row.drift].map((is) => this.#rows.filter(is))
     const current = `${count(this.#rows.length - late.length)} of ${count(this.#rows.length)}`
-    const unreliable = this.#named("80\u00a0% ranges hold clearly more or less than 80\u00a0%:", off)
+    const unreliable = this.#named("too narrow or too wide:", off)
     const facts = [
       ["Up to date", current, late.length ? "warn" : "", null, this.#named("all but", late)],
       ["Unreliable ranges", count(off.length), off.length ? "warn" : "", null, unreliable],
@@ -82,8 +82,8 @@ export class FeedsPanel {
     for (const { id, model, num_scored: scored, coverage_80: held, pinball_ratio: ratio } of rows) {
       if (id !== null || !scored) continue
       const better = `${share(Math.abs(1 - ratio))} ${ratio < 1 ? "better" : "worse"}`
-      facts.push([`80\u00a0% ranges held, ${model}`, share(held), "", "range", `of ${count(scored)} bars so far`],
-        [`Against the baseline, ${model}`, better, ratio < 1 ? "good" : "bad", "baseline", "by its forecasts' error"])
+      facts.push(["80\u00a0% ranges held", share(held), "", "range", `${model}, of ${count(scored)} bars`],
+        ["Against the baseline", better, ratio < 1 ? "good" : "bad", "baseline", `${model}, by its error`])
     }
     showFacts(byId("feed-scores"), facts)
   }
@@ -142,26 +142,25 @@ export class FeedsPanel {
     const { id, last_time: last, close_mean: mean, closes = [], error, drift } = row
     const digits = digitsOf({ close: closes.filter(Boolean) }) ?? digitsFor(mean ?? 1)
     const [low, high] = RANGE.map((name) => row[name] ?? null)
-    const [first, newest] = [closes[0], closes.at(-1)].map((close) => price(close, digits))
+    const newest = price(closes.at(-1), digits)
     const change = closes.at(-1) && mean !== null ? 100 * (mean / closes.at(-1) - 1) : null
     const state = error ? `no forecast: ${error}` : row.is_current ? "up to date"
       : row.overdue_s ? `next bar is late by ${duration(row.overdue_s)}` : "being forecast"
     const badge = drift ? [" ", made("span", { class: "badge" }, DRIFTS[drift])] : []
     const kind = error ? "away" : row.overdue_s && !row.is_current ? "late" : "ready"
-    const said = `${bars(closes.length)}, close from ${first} to ${newest}`
-    const line = sparkline(closes, said, Math.min(...closes), Math.max(...closes))
+    const line = sparkline(closes, `${bars(closes.length)}, close from ${price(closes[0], digits)} to ${newest}`, Math.min(...closes), Math.max(...closes))
     const percents = change === null ? "" : `${signed(change, (percent) => price(percent, 2))} %`
     const moved = percents.replace(/^[+−](?=0[.,]00 )/, "")
     const cell = (name, title, ...parts) => made("td", { class: name, "data-head": title }, ...parts)
     const chances = events.map((event) => {
-      const made = cell("chance", short(event), (row[event] ?? null) === null ? "" : share(row[event]))
+      const made = cell(`chance ${event === (this.#sortedBy ?? events[0]) ? "" : "other"}`, short(event), (row[event] ?? null) === null ? "" : share(row[event]))
       made.style.setProperty("--share", `${100 * (row[event] ?? 0)}%`)
       return made
     })
     return made("tr", id === this.#opened ? { "aria-current": "true" } : {},
       made("th", { scope: "row" }, this.#button(id, () => this.#lead(id))),
       cell("closes", HEADS.closes, line ?? ""), cell("now", HEADS.now, newest),
-      cell(`change ${/^−/.test(moved) ? "bad" : /^\+/.test(moved) ? "good" : ""}`, HEADS.change, moved),
+      cell(`change ${/^−/.test(moved) ? "bad" : /^\+/.test(moved) ? "good" : ""}`, "Expected", moved),
       cell("close", HEADS.close, mean === null ? "" : price(mean, digits)),
       cell("range", HEADS.range, low === null ? "" : `${price(low, digits)} – ${price(high, digits)}`), ...chances,
       cell("last", LATER.last, last ? time(last) : "none yet"),

@@ -39,7 +39,7 @@ export function showAnswer(series, name, lastClose, chart, caution) {
 
 /**
  * A forecast in words. `write` has the texts of its prices and times, as `writingOf` makes them.
- * @returns What it `moved`, with the class `kind` if that is likely; by `when` and in which range; how `sure`; `now`.
+ * @returns What it `moved`, with the class `kind` if that is likely; by `when`; `between` which prices; how `sure`; `now`.
  */
 export function headline({ timestamps, quantiles, events, mean }, last, write) {
   const end = middleOf({ quantiles, mean }).at(-1)
@@ -59,7 +59,8 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
   return {
     moved,
     kind: !hasDirection || chance < SURE[1][0] ? "" : isUp ? "good" : "bad",
-    when: `by ${time}${levels ? `, ${rangeName(...levels)} ${low} to ${high}` : ""}`,
+    when: `by ${time}`,
+    between: levels ? `${rangeName(...levels)} ${low} to ${high}` : "",
     sure: change !== null && up !== undefined ? `${word ? `${word}: ` : ""}${share(chance)} of the paths end ${isUp ? "higher" : "lower"}` : "",
     now: change === null ? "" : `last close ${close}`,
   }
@@ -67,12 +68,12 @@ export function headline({ timestamps, quantiles, events, mean }, last, write) {
 
 /** What moves, how far, by when and between which prices; then how sure that is, and from where. */
 function sentence(series, name, last, chart, caution) {
-  const { moved, kind, when, sure, now } = headline(series, last, chart)
+  const { moved, kind, when, between, sure, now } = headline(series, last, chart)
   const rest = [sure, sure ? now : now.replace("l", "L")].filter(Boolean).join("; ")
   const tied = (text) => text.replaceAll(/ (?=%|[AP]M\b|range)/g, "\u00a0")
   const badge = caution ? ["\u00a0", made("span", { class: "badge" }, /trading/.test(caution) ? "not for trading" : "not tested")] : []
   return [made("span", { class: "subject" }, name, made("span", { class: "heard" }, ": "), ...badge),
-    made("span", { class: `moved ${kind}` }, tied(moved)), tied(` ${when}. `),
+    made("span", { class: `moved ${kind}` }, tied(moved)), made("span", { class: "when" }, tied(` ${when}${between ? ", " : ". "}`)), between && tied(`${between}. `),
     made("span", { class: "rest" }, rest ? tied(`${rest}.`) : "")]
 }
 

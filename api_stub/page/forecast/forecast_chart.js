@@ -12,12 +12,12 @@ import { pointsOf } from "./chart_points.js"
 import { bandsOf } from "./values.js"
 
 const BARS_BEFORE = 2 // candles shown at first for each bar of the forecast
-const CANDLE_PX = 5.5 // of a bar at first, unless fewer candles than a third of the forecast had room
+const CANDLE_PX = 5.5 // of a bar at first, unless fewer candles than three quarters of the forecast had room
 const MIN_BAR_PX = 0.01 // so that all bars of the longest file are visible at once
 const BY_HAND = ["wheel", "pointermove", "touchmove"] // events that move or zoom the chart
 const BY_HAND_MS = 500 // after such an event, a change of the visible range is the user's
 const TAG_PX = 18 // of a label at the scale, which covers what is nearer
-const MIN_NAMED_PX = 480 // in a narrower chart, the name of the upper end would cover the values of a bar
+const MIN_NAMED_PX = 480 // in a narrower chart, names at the scale would cover what is drawn
 const LOOKED_AT = 1000 // bars by whose prices those at the scale are rounded
 const NO_PANE = 0.001 // of a series without volume
 const COLOURS = {
@@ -52,7 +52,7 @@ export class ForecastChart {
   /** Calls `onValues` with the bar pointed at, or the last one, this chart, `isPointed`, and where a card fits, `isRight`. */
   constructor(element, onValues = () => {}) {
     this.element = element
-    element.append(this.#legend)
+    element.before(this.#legend)
     this.chart = createChart(element, {
       ...chartOptions(),
       localization: { timeFormatter: (time) => (this.#points.has(time) ? this.time(this.#points.get(time).text) : "") },
@@ -122,7 +122,7 @@ export class ForecastChart {
     const [now, horizon] = [lookback.length, forecast?.timestamps.length ?? 0]
     const end = Math.min(this.#times.length, now + (horizon ? 2 * horizon : Infinity))
     const room = this.element.clientWidth / CANDLE_PX - horizon
-    const before = what === "start" ? Math.min(BARS_BEFORE * horizon, Math.max(horizon / 3, room)) : what
+    const before = what === "start" ? Math.min(BARS_BEFORE * horizon, Math.max(0.75 * horizon, room)) : what
     if (what === "start" && now < Math.min(3 * before, room)) return // nearly all of it
     this.chart.timeScale().setVisibleLogicalRange({ from: Math.max(-1, now - before), to: end + 1 })
   }
@@ -226,9 +226,9 @@ export class ForecastChart {
     const levels = this.#drawn.forecast ? Object.keys(this.#drawn.forecast.quantiles) : []
     const bands = bandsOf(levels)
     const ends = bands.outer?.map((level) => this.#drawn.forecast.quantiles[level].close.at(-1)) ?? []
-    const names = bands.outer ? [rangeName(...bands.outer), isWide ? rangeName(...bands.outer) : ""] : []
-    this.chart.priceScale("right", 0).applyOptions({ scaleMargins: { top: isWide ? 0.1 : 0.18, bottom: 0.06 } })
-    this.#tags.push(...ends.map((end, place) => tagged(end, colour("outer-edge"), names[place])))
+    const name = bands.outer && isWide ? rangeName(...bands.outer) : ""
+    this.chart.applyOptions({ layout: { fontSize: isWide ? 12 : 11 } })
+    this.#tags.push(...ends.map((end) => tagged(end, colour("outer-edge"), name)))
     mean.applyOptions({ title: isWide && levels.includes("0.5") ? "median" : "" })
     this.cut = this.isWhole ? null : tooWide(this.#drawn, bands.widest)
     for (const name of ["widest", "outer", "inner"]) {
@@ -273,7 +273,8 @@ export class ForecastChart {
     const kind = change < 0 ? "bad" : change > 0 ? "good" : ""
     const length = lengthOf(1, timestamps).replace(/1 × |1 bar/, "")
     const values = items.flatMap(([label, value]) => [`${label} `, made("b", { class: label.length > 1 ? "" : kind }, value), " "])
-    this.#legend.replaceChildren(made("strong", {}, length ? `${name}, ${length}` : name), " ", isPointed ? `${this.time(text)} ` : "", ...values)
+    const title = [length ? `${name}, ${length}` : name, ...(isPointed ? [this.time(text)] : [])].join(" ")
+    this.#legend.replaceChildren(made("strong", {}, title), " ", ...values)
   }
 
   #onKey(event) {

@@ -5,7 +5,7 @@ import { byId, fillRows, made, save, showFacts, showText } from "../common/eleme
 import { Candles, idOf } from "./candle_file.js"
 import { ForecastChart } from "./forecast_chart.js"
 import { PriceLine } from "./price_line.js"
-import { bars, count, duration, lengthOf, percent, rangeName, rough, share } from "../common/format.js"
+import { bars, count, duration, lengthOf, percent, plural, rangeName, rough, share } from "../common/format.js"
 import { noSkill } from "../common/skill.js"
 import { deviceName, inWords } from "../common/texts.js"
 import { showKey, showValues } from "./values.js"
@@ -90,7 +90,7 @@ export class ForecastView {
     this.chart.isWhole = byId("whole").checked
     this.chart.show(lookback, actual, series && { ...series, paths: hasPaths ? series.paths : null }, asCandles)
     showKey(byId("key-of-chart"), {
-      hasBars: lookback.length > 0, followed: actual.length && "what followed, hidden from the model", hasPaths, asCandles,
+      hasBars: lookback.length > 0, followed: actual.length && "hidden bars, which followed", hasPaths, asCandles,
       levels: series ? Object.keys(series.quantiles) : [], chart: this.chart,
     })
     byId("whole").parentElement.hidden = !this.chart.cut && !byId("whole").checked
@@ -166,8 +166,8 @@ function scoreOf(lookback, actual, { timestamps, mean, quantiles }) {
   const gain = unchanged ? `${share(Math.abs(1 - error / unchanged))} ` : ""
   const [word, kind] = error < unchanged ? ["better", "good"] : ["worse", "bad"]
   const facts = [
-    [`On the ${bars(known.length)} that followed`, `${gain}${word} than no change`, kind],
-    ["Average miss of the close", `${rough(error)} (${share(error / average(known.map(([close]) => close)))}), of no change ${rough(unchanged)}`],
+    [`On ${plural(known.length, "hidden bar")}`, `${gain}${word} than no change`, kind],
+    ["Average miss", `${rough(error)} (${share(error / average(known.map(([close]) => close)))}), no change ${rough(unchanged)}`],
   ]
   const bounds = levelsInWords(quantiles)
   if (!bounds) return facts

@@ -43,7 +43,7 @@ function rangesTable(quantiles, chart) {
 export function showKey(list, { hasBars, followed, levels, hasPaths = false, asCandles = false, numPast = 0, chart }) {
   const entries = hasBars ? [["candle", "history"]] : []
   if (followed) entries.push(["actual", followed])
-  const middle = levels.includes("0.5") ? "forecast, median of the paths" : "forecast"
+  const middle = levels.includes("0.5") ? "forecast (median)" : "forecast"
   const term = levels.includes("0.5") ? "median" : null
   if (levels.length) entries.push(asCandles ? ["mean-candle", "forecast, as candles"] : ["mean", middle, term])
   const bands = bandsOf(levels)

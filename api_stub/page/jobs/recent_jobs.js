@@ -234,8 +234,8 @@ function outcomeOf({ series, report, model, verdict }, candles) {
   const [first] = series
   const known = candles?.lookback ?? { timestamps: [], columns: {}, timezone: null }
   const write = writingOf([...known.timestamps, ...first.timestamps], known, first)
-  const { moved, when } = headline(first, known.columns.close?.at(-1), write)
-  return `${moved} ${when}`.replaceAll(" %", "\u00a0%")
+  const { moved, when, between } = headline(first, known.columns.close?.at(-1), write)
+  return [`${moved} ${when}`, between].filter(Boolean).join(", ").replaceAll(" %", "\u00a0%")
 }
 
 /** Makes these rows those of a table; a row that stays is not moved, because it would lose the focus. */
