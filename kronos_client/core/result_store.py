@@ -278,7 +278,10 @@ class RedisResultStore:
             sent = _Sent(len(changes) + len(commands))
             self._sent.append(sent)
             packed = self._connection.pack_commands([*changes, *commands])
-            await self._connection.send_packed_command(b"".join(packed), check_health=False)
+            try:
+                await self._connection.send_packed_command(b"".join(packed), check_health=False)
+            except (AttributeError, TypeError):  # redis-py's, if the connection is lost before it writes
+                raise NoConnection("the connection was closed") from None
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 answers = await sent.answers

@@ -156,6 +156,29 @@ def test_subscriptions_that_redis_refuses_leave_the_answers_in_order(redis_serve
         redis.acl_deluser("reader")
 
 
+@pytest.mark.parametrize("error", [AttributeError, TypeError])
+def test_a_connection_that_is_lost_before_it_is_written_to_is_made_again(redis_server, redis, error):
+    """redis-py then raises what its writer of None does, or the transport's error from Python 3.12 on."""
+    ids = store_states(redis, 2)
+
+    async def body(store: RedisResultStore) -> None:
+        await store.read(ids)
+        write = store._connection._send_packed_command
+
+        async def write_late(command: Any) -> None:
+            store._connection._send_packed_command = write
+            await store._connection.disconnect(nowait=True)
+            await asyncio.sleep(0)  # the receiver learns of it
+            if error is TypeError:
+                raise TypeError("'NoneType' object is not callable")
+            await write(command)
+
+        store._connection._send_packed_command = write_late
+        assert [one.value for one in await store.read(ids)] == ids
+
+    on_a_store(redis_server.url, body)
+
+
 def test_a_connection_that_the_server_closed_is_made_again(redis_server, redis):
     ids = store_states(redis, 3)
 
