@@ -19,7 +19,8 @@ CUT_CHOICES = """() => {
     const context = document.createElement("canvas").getContext("2d")
     const edge = 2 // the arrow stands in the padding
     const cut = (select) => {
-        const { font, paddingLeft, paddingRight } = getComputedStyle(select)
+        const { color, font, paddingLeft, paddingRight } = getComputedStyle(select)
+        if (color === "rgba(0, 0, 0, 0)") return [] // on a phone, the theme's is an icon
         const room = select.offsetWidth - parseFloat(paddingLeft) - parseFloat(paddingRight) - edge
         context.font = font
         const texts = [...select.options].map(({ text }) => text)
