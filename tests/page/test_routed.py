@@ -264,6 +264,10 @@ def test_a_model_without_a_backtest_is_called_so(routed: RoutedVisit):
     routed.answers["models"] = {"models": [{"id": "desk@1", "caution": untested}]}
     page = forecast(routed, model={"id": "desk", "revision": "1"})
     assert page.inner_text("#made-by .badge") == untested
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.inner_text("#answer .badge") == "not tested"
+    page.set_viewport_size(DESKTOP)
+    assert page.locator("#answer .badge").is_hidden()
     page.select_option("#model", "desk@1")
     assert page.inner_text("#model-note") == untested
 

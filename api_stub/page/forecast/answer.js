@@ -30,7 +30,7 @@ export function levelsInWords(quantiles) {
 /** The closes of the median, or of the mean if a job asked for no median. */
 export const middleOf = ({ quantiles, mean }) => (quantiles["0.5"] ?? mean).close
 
-/** Shows the sentence and the cards of a series of that name; null hides them. A phone has a short word of the model's caution here. */
+/** Shows the sentence and the cards of a series of that name; null hides them. A phone has the `caution` here, in two words. */
 export function showAnswer(series, name, lastClose, chart, caution) {
   byId("answer-box").hidden = !series
   byId("answer").replaceChildren(...(series ? sentence(series, name, lastClose, chart, caution) : []))
@@ -71,7 +71,7 @@ function sentence(series, name, last, chart, caution) {
   const { moved, kind, when, between, sure, now } = headline(series, last, chart)
   const rest = [sure, sure ? now : now.replace("l", "L")].filter(Boolean).join("; ")
   const tied = (text) => text.replaceAll(/ (?=%|[AP]M\b|range)/g, "\u00a0")
-  const badge = caution ? ["\u00a0", made("span", { class: "badge" }, /trading/.test(caution) ? "not for trading" : "not tested")] : []
+  const badge = caution ? ["\u00a0", made("span", { class: "badge" }, caution)] : []
   return [made("span", { class: "subject" }, name, made("span", { class: "heard" }, ": "), ...badge),
     made("span", { class: `moved ${kind}` }, tied(moved)), made("span", { class: "when" }, tied(` ${when}${between ? ", " : ". "}`)), between && tied(`${between}. `),
     made("span", { class: "rest" }, rest ? tied(`${rest}.`) : "")]

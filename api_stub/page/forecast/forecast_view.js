@@ -13,6 +13,7 @@ import { showKey, showValues } from "./values.js"
 /** Whether a warning belongs next to the model's name. */
 const isCaution = (text) => text.endsWith("for trying the service, not for trading.")
 const cautionOf = ({ model, warnings }) => warnings.find(isCaution) ?? caution(model.id, model.revision)
+const shortly = (note) => note && (isCaution(note) ? "not for trading" : "not tested")
 
 export class ForecastView {
   #shown = null
@@ -64,10 +65,9 @@ export class ForecastView {
   #showOrigin({ device, engine, model, worker, warnings, timings_ms: timings }) {
     const { lookback, series, isExample } = this.#shown
     const note = cautionOf({ model, warnings })
-    const ahead = `The next ${lengthOf(series.timestamps.length, series.timestamps)} of `
     const name = made("strong", { class: "whole" }, model.id)
     const origin = isExample ? ["An example, forecast by ", name, ". "]
-      : [`${ahead}${lookback.name}, by `, name, " on the ", made("strong", {}, deviceName(device)),
+      : [`The next ${lengthOf(series.timestamps.length, series.timestamps)} of ${lookback.name}, by `, name, " on the ", made("strong", {}, deviceName(device)),
         ` in ${duration(timings.total / 1000)}. Seed ${series.seed}. Worker ${worker}${engine ? `, ${engine} engine` : ""}. `]
     byId("made-by").replaceChildren(...origin, ...(note ? [made("span", { class: "badge" }, note)] : []))
   }
@@ -101,7 +101,7 @@ export class ForecastView {
       `This forecast came without its simulated paths. Forecast again to get them; seed ${series.seed} gives the same forecast.`)
     byId("chart").setAttribute("aria-label", this.#described)
     const last = lookback.columns.close?.at(-1)
-    showAnswer(result && series, isExample ? "The sample, made-up prices" : idOf(lookback.name), last, this.chart, result && cautionOf(result))
+    showAnswer(result && series, isExample ? "The sample, made-up prices" : idOf(lookback.name), last, this.chart, result && shortly(cautionOf(result)))
     this.line.onForecast(result && series, last)
     showFacts(byId("score"), result ? scoreOf(lookback, actual, series) : [])
     if (byId("numbers").open) this.#fillNumbers()
